@@ -1,0 +1,60 @@
+"""Every exception that Onward raises, drawn as a tree.
+
+    OnwardError
+    ├── ModelError (ValueError)          the model itself is at fault
+    │   ├── InvalidModel                 it does not parse, or breaks ONNX's rules
+    │   ├── UnsafeModel                  it reaches outside its folder or over a limit
+    │   └── UnsupportedModel             no listed provider can run one of its nodes
+    ├── FeedError (ValueError)           a feed has a wrong name, type or shape
+    ├── WeightsError (ValueError)        weights that do not fit the model
+    ├── OptionError (ValueError)         a setting that does not exist or cannot hold
+    ├── ProviderError (RuntimeError)     a provider failed
+    │   └── ProviderMissing              ... because it is not installed here
+    └── MemoryLimitExceeded (MemoryError)
+"""
+
+from __future__ import annotations
+
+
+class OnwardError(Exception):
+    """The root: `except OnwardError` catches everything that Onward raises on purpose."""
+
+
+class ModelError(OnwardError, ValueError):
+    """The model itself is at fault."""
+
+
+class InvalidModel(ModelError):
+    """The model does not parse, or it breaks ONNX's rules."""
+
+
+class UnsafeModel(ModelError):
+    """The model reaches outside its folder, or over a limit."""
+
+
+class UnsupportedModel(ModelError):
+    """No listed provider can run one of the model's nodes."""
+
+
+class FeedError(OnwardError, ValueError):
+    """A feed has a wrong name, type or shape."""
+
+
+class WeightsError(OnwardError, ValueError):
+    """The weights do not fit the model."""
+
+
+class OptionError(OnwardError, ValueError):
+    """A setting does not exist, or cannot hold here."""
+
+
+class ProviderError(OnwardError, RuntimeError):
+    """A provider failed."""
+
+
+class ProviderMissing(ProviderError):
+    """A provider is not installed on this machine."""
+
+
+class MemoryLimitExceeded(OnwardError, MemoryError):
+    """A session would need more memory than its limit."""

@@ -1,0 +1,38 @@
+"""The two seams of execution: a Provider compiles a part of a model, an Executable runs it.
+
+A tensor that crosses this seam is whatever the engine holds (numpy array, torch.Tensor, OrtValue):
+anything that speaks DLPack, so that the next engine reads the same memory. Sequences are lists and
+an empty optional is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import onnx_ir as ir
+
+
+class Executable(Protocol):
+    """A compiled part: tensors in the order of its inputs, tensors in the order of its outputs."""
+
+    def run(self, tensors: Sequence[Any]) -> Sequence[Any]: ...
+
+    def to_numpy(self, tensor: Any, dtype: Any) -> Any:
+        """One of its results as numpy."""
+        ...
+
+
+class Provider(Protocol):
+    """An engine that can run some operators."""
+
+    @property
+    def name(self) -> str: ...
+
+    def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        """Whether this engine can run the node: its operator, opset and types."""
+        ...
+
+    def compile(self, model: ir.Model) -> Executable:
+        """Make a part, as a model of its own, ready to run."""
+        ...

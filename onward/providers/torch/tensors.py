@@ -1,0 +1,76 @@
+"""Tensors in and out of torch, without copies where the memory allows it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+# Feeds are read, never written: torch's warning about read-only arrays is not about us.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+# numpy types that torch cannot read -> (a type of the same width both know, torch's type)
+_VIEWED: dict[np.dtype[Any], tuple[type, torch.dtype]] = {
+    np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16),
+    np.dtype(ml_dtypes.float8_e4m3fn): (np.uint8, torch.float8_e4m3fn),
+    np.dtype(ml_dtypes.float8_e4m3fnuz): (np.uint8, torch.float8_e4m3fnuz),
+    np.dtype(ml_dtypes.float8_e5m2): (np.uint8, torch.float8_e5m2),
+    np.dtype(ml_dtypes.float8_e5m2fnuz): (np.uint8, torch.float8_e5m2fnuz),
+    np.dtype(ml_dtypes.float8_e8m0fnu): (np.uint8, torch.float8_e8m0fnu),
+}
+# numpy types that torch has no room for -> the wider type that holds them by value
+_WIDENED: dict[np.dtype[Any], type] = {
+    np.dtype(ml_dtypes.int4): np.int8,
+    np.dtype(ml_dtypes.uint4): np.uint8,
+    np.dtype(ml_dtypes.int2): np.int8,
+    np.dtype(ml_dtypes.uint2): np.uint8,
+    np.dtype(ml_dtypes.float4_e2m1fn): np.float32,
+    np.dtype(ml_dtypes.float6_e2m3fn): np.float32,
+    np.dtype(ml_dtypes.float6_e3m2fn): np.float32,
+}
+_VIEWED_BACK = {theirs: (ours, numpy_type) for numpy_type, (ours, theirs) in _VIEWED.items()}
+
+
+def to_torch(value: Any, device: torch.device) -> Any:
+    """A feed (numpy, torch, anything that speaks DLPack, a list of them, None) as torch's."""
+    if value is None or isinstance(value, torch.Tensor):
+        return value if value is None else value.to(device)
+    if isinstance(value, (list, tuple)):
+        return [to_torch(item, device) for item in value]
+    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
+        return _from_numpy(np.asarray(value)).to(device)
+    tensor: torch.Tensor = torch.from_dlpack(value)
+    return tensor.to(device)
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if not array.flags.c_contiguous:  # torch refuses negative strides
+        array = np.ascontiguousarray(array).reshape(array.shape)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype in _VIEWED:
+        ours, theirs = _VIEWED[array.dtype]
+        return torch.from_numpy(array.view(ours)).view(theirs)
+    if array.dtype in _WIDENED:
+        array = array.astype(_WIDENED[array.dtype])
+    return torch.from_numpy(array)
+
+
+def to_numpy(value: Any, dtype: np.dtype[Any] | None = None) -> Any:
+    """A result as numpy; `dtype` narrows what torch had to hold by value."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return [to_numpy(item, dtype) for item in value]
+    if not isinstance(value, torch.Tensor):  # a shape that stayed a Python number
+        return np.asarray(value, dtype=np.int64)
+    tensor = value.detach().cpu()
+    if tensor.dtype in _VIEWED_BACK:
+        ours, numpy_type = _VIEWED_BACK[tensor.dtype]
+        bits = torch.int16 if ours is np.int16 else torch.uint8
+        return tensor.contiguous().view(bits).numpy().view(numpy_type)
+    array = tensor.resolve_conj().resolve_neg().numpy()
+    return array.astype(dtype) if dtype is not None and dtype in _WIDENED else array

@@ -1,0 +1,57 @@
+"""The words that a kernel's signature uses, and ONNX's data types as torch's.
+
+A kernel mirrors its ONNX signature: inputs positional, attributes keyword-only. What it annotates
+an input with says how it wants it: `Tensor` as a tensor; `Ints`, `Int`, `Floats` or `Float` as
+plain Python numbers (a shape, an axis, a ratio), which is what keeps a graph compilable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+Ints = list[int]
+Int = int
+Floats = list[float]
+Float = float
+Branch = Callable[..., tuple[Any, ...]]  # a lowered subgraph: values in, all its outputs out
+
+# ONNX data type number -> torch dtype. What torch lacks is held by value in a wider type:
+# the sub-byte integers in a byte, the sub-byte floats in a float32.
+DTYPES: dict[int, torch.dtype] = {
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    4: torch.uint16,
+    5: torch.int16,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float16,
+    11: torch.float64,
+    12: torch.uint32,
+    13: torch.uint64,
+    14: torch.complex64,
+    15: torch.complex128,
+    16: torch.bfloat16,
+    17: torch.float8_e4m3fn,
+    18: torch.float8_e4m3fnuz,
+    19: torch.float8_e5m2,
+    20: torch.float8_e5m2fnuz,
+    21: torch.uint8,  # UINT4
+    22: torch.int8,  # INT4
+    23: torch.float32,  # FLOAT4E2M1
+    24: torch.float8_e8m0fnu,
+    25: torch.uint8,  # UINT2
+    26: torch.int8,  # INT2
+    27: torch.float32,  # FLOAT6E2M3
+    28: torch.float32,  # FLOAT6E3M2
+}
+
+
+def torch_dtype(onnx_type: int) -> torch.dtype:
+    """The torch dtype that holds an ONNX data type."""
+    return DTYPES[int(onnx_type)]
