@@ -9,7 +9,8 @@
     ├── WeightsError (ValueError)        weights that do not fit the model
     ├── OptionError (ValueError)         a setting that does not exist or cannot hold
     ├── ProviderError (RuntimeError)     a provider failed
-    │   └── ProviderMissing              ... because it is not installed here
+    │   ├── ProviderMissing              ... because it is not installed here
+    │   └── NodeFailed                   ... while it ran one operator
     └── MemoryLimitExceeded (MemoryError)
 """
 
@@ -54,6 +55,14 @@ class ProviderError(OnwardError, RuntimeError):
 
 class ProviderMissing(ProviderError):
     """A provider is not installed on this machine."""
+
+
+class NodeFailed(ProviderError):
+    """A provider failed while it ran one operator, which it had said it could."""
+
+    def __init__(self, message: str, op_type: str) -> None:
+        super().__init__(message)
+        self.op_type = op_type
 
 
 class MemoryLimitExceeded(OnwardError, MemoryError):

@@ -16,7 +16,12 @@ import onnx_ir as ir
 class Executable(Protocol):
     """A compiled part: tensors in the order of its inputs, tensors in the order of its outputs."""
 
-    def run(self, tensors: Sequence[Any]) -> Sequence[Any]: ...
+    @property
+    def takes_numpy(self) -> bool:
+        """Whether its tensors must come as numpy, because its engine knows no other."""
+        ...
+
+    def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]: ...
 
     def to_numpy(self, tensor: Any, dtype: Any) -> Any:
         """One of its results as numpy."""

@@ -5,9 +5,10 @@ subgraphs as nested functions (Python's closures are ONNX's outer scopes), value
 their last use. What comes from Shape stays a Python int, so that Inductor sees symbols:
 
     def forward(self, x):
-        v0 = [x.shape[0], 4]                  # host: plain numbers
-        v1 = reshape(x, v0, allowzero=0)
-        return (v1,)
+        v1 = host_shape(x, start=0, end=1)          # host: plain numbers
+        v2 = host_concat(v1, [4], axis=0)
+        v3 = reshape(x, as_list(v2), allowzero=0)
+        return (v3,)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import keyword
 import linecache
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -31,7 +32,9 @@ from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.types import torch_dtype
 
 _HOST_TYPES = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
+_COUNTED = {"ConstantOfShape", "Expand", "Range"}  # as long as one of their inputs says
 _LARGEST_LITERAL = 1024  # elements of a constant that may be written into the source
+_LONGEST_LIST = 64  # numbers that stay on the host: shapes are short, data is not
 _serial = count()
 
 
@@ -74,6 +77,7 @@ class _Writer:
             "as_tensor": _as_tensor,
             "as_list": _as_list,
             "as_scalar": _as_scalar,
+            "as_numbers": _as_numbers,
             "device": device,
             "inf": math.inf,
             "nan": math.nan,
@@ -87,30 +91,37 @@ class _Writer:
 
     # -- functions -----------------------------------------------------------------------------
 
-    def function(self, name: str, graph: ir.Graph, *, method: bool = False) -> None:
-        """Write `graph` as a function; outer values are found by Python's own closures."""
+    def function(
+        self, name: str, graph: ir.Graph, *, method: bool = False, body: bool = False
+    ) -> None:
+        """Write `graph` as a function; outer values are found by Python's own closures.
+
+        A Loop's `body` counts and decides in plain numbers: iteration and condition come in, and
+        the condition goes out, as Python's.
+        """
         for value in graph.inputs:
             self._values[value] = self._fresh()
         arguments = ["self"] * method + [self._values[value] for value in graph.inputs]
         self._line(f"def {name}({', '.join(arguments)}):")
         self._indent += 1
         outer_tensors = dict(self._tensors_of)
-        for value in graph.initializers.values():
-            if value not in self._values:
-                self._values[value] = self._weight(value.const_value)
+        for value in graph.inputs[: 2 * body]:
+            self._on_host.add(value)
+            if value.shape is not None and value.shape.rank() == 1:
+                self._line(f"{self._values[value]} = [{self._values[value]}]")
         last_uses = _last_uses(graph)
         for node in graph:
             self._node(node)
             self._drop(last_uses.get(node, ()))
-        outputs = [self._tensor(value) for value in graph.outputs]
+        outputs = [self._numbers(value, "Int") for value in graph.outputs[:body]]
+        outputs += [self._tensor(value) for value in graph.outputs[body:]]
         self._line(f"return ({''.join(f'{output}, ' for output in outputs)})")
         self._indent -= 1
         self._tensors_of = outer_tensors
 
     def _drop(self, values: Iterable[ir.Value]) -> None:
-        names = [self._values[value] for value in values if value in self._values]
+        names = [self._values[value] for value in values]
         names += [self._tensors_of.pop(value) for value in values if value in self._tensors_of]
-        names = [name for name in names if name.isidentifier()]
         if names:
             self._line(f"del {', '.join(names)}")
 
@@ -118,93 +129,91 @@ class _Writer:
 
     def _node(self, node: ir.Node) -> None:
         opset = self.opsets.get(node.domain, 1)
-        if self._stays_on_host(node, opset):
-            function = self.host.find(node.domain, node.op_type, opset)
+        function, prefix = self._host_function(node, opset), "host_"
+        if function is not None:
             self._on_host.update(node.outputs)
         else:
-            function = self.kernels.find(node.domain, node.op_type, opset)
+            function, prefix = self.kernels.find(node.domain, node.op_type, opset), ""
         if function is None:
             raise UnsupportedModel(
                 f"no torch kernel for {node.domain or 'ai.onnx'}::{node.op_type} at opset {opset} "
                 f"(node {node.name!r})\nlist another provider after TorchExecutionProvider"
             )
         signature = inspect.signature(function)
-        on_host = node.outputs[0] in self._on_host
-        arguments = self._arguments(node, signature, on_host)
-        arguments += self._attributes(node, signature, on_host)
-        call = f"{self._named(function)}({', '.join(arguments)})"
+        arguments = self._arguments(node, signature)
+        arguments += self._attributes(node, signature)
+        arguments += self._asked_for(node, signature)
+        call = f"{self._named(function, prefix)}({', '.join(arguments)})"
         targets = self._targets(node)
         if str(signature.return_annotation).startswith("tuple"):
-            targets = f"{targets} *_" if targets.endswith(",") else f"{targets}, *_"
-        self._line(f"{targets} = {call}")
+            targets.append("*_")
+        self._line(f"{', '.join(targets)} = {call}")
 
-    def _targets(self, node: ir.Node) -> str:
-        names = []
+    def _targets(self, node: ir.Node) -> list[str]:
         for output in node.outputs:
             self._values[output] = self._fresh() if output.name else "_"
-            names.append(self._values[output])
-        return ", ".join(names)
+        return [self._values[output] for output in node.outputs]
 
-    def _stays_on_host(self, node: ir.Node, opset: int) -> bool:
-        """Whether a node computes with shapes alone, so that plain numbers do."""
-        if self.host.find(node.domain, node.op_type, opset) is None:
-            return False
-        (output, *more) = node.outputs
-        rank = None if output.shape is None else output.shape.rank()
-        if more or output.dtype not in _HOST_TYPES or rank is None or rank > 1:
-            return False
-        if node.op_type in ("Shape", "Size"):
-            return True
-        inputs = [value for value in node.inputs if value is not None]
-        return any(value in self._on_host for value in inputs) and all(
-            value in self._on_host or _literal(value) is not None for value in inputs
+    def _host_function(self, node: ir.Node, opset: int) -> Callable[..., Any] | None:
+        """What computes a node in plain numbers, if shapes and constants are all it reads."""
+        function = self.host.find(node.domain, node.op_type, opset)
+        if function is None or not all(_is_short(output, node) for output in node.outputs):
+            return None
+        known = (
+            wanted != "Numbers" or value in self._on_host or _literal(value) is not None
+            for value, wanted in _wanted(node, inspect.signature(function))
+            if value is not None
         )
+        return function if all(known) else None
 
-    def _arguments(
-        self, node: ir.Node, signature: inspect.Signature, on_host: bool
-    ) -> list[str]:
+    def _arguments(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
         """The node's inputs, each as its kernel's annotation wants it."""
-        parameters = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
         arguments = []
-        for index, value in enumerate(node.inputs):
-            parameter = parameters[min(index, len(parameters) - 1)]
-            wanted = str(parameter.annotation).removesuffix(" | None")
+        for value, wanted in _wanted(node, signature):
             if value is None:
                 arguments.append("None")
-            elif wanted in ("Ints", "Int", "Floats", "Float"):
+            elif wanted in _CONVERT:
                 arguments.append(self._numbers(value, wanted))
-            elif on_host and node.op_type not in ("Shape", "Size"):
-                arguments.append(self._plain(value))
+            elif wanted == "Tensor | Int" and self._is_number(value):
+                arguments.append(self._numbers(value, "Int"))
             else:
                 arguments.append(self._tensor(value))
         return arguments
 
-    def _attributes(
-        self, node: ir.Node, signature: inspect.Signature, on_host: bool
-    ) -> list[str]:
+    def _attributes(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
         arguments = []
         for attribute in node.attributes.values():
             name = attribute.name + "_" * keyword.iskeyword(attribute.name)
-            if on_host and attribute.type is ir.AttributeType.TENSOR:
-                text = repr(attribute.as_tensor().numpy().item())
-            else:
-                text = self._attribute(attribute)
-            arguments.append(f"{name}={text}")
-        if "outputs" in signature.parameters:  # a kernel may ask how many outputs are wanted
-            arguments.append(f"outputs={len(node.outputs)}")
+            parameter = signature.parameters.get(name)
+            wanted = "" if parameter is None else _annotation(parameter)
+            arguments.append(f"{name}={self._attribute(attribute, wanted)}")
         return arguments
 
-    def _attribute(self, attribute: ir.Attr) -> str:
+    def _asked_for(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
+        """What a kernel asks for by name because neither inputs nor attributes tell it."""
+        answers = {
+            "outputs": len(node.outputs),  # how many are wanted
+            "device": "device",  # where to make a tensor
+            "input_type": _type_number(*node.inputs[:1]),
+            "output_type": _type_number(*node.outputs[:1]),
+            "output_types": [_type_number(value) for value in node.outputs],
+            "output_shapes": [_known_shape(value) for value in node.outputs],
+        }
+        return [f"{name}={answers[name]}" for name in signature.parameters if name in answers]
+
+    def _attribute(self, attribute: ir.Attr, wanted: str) -> str:
         if attribute.type is ir.AttributeType.GRAPH:
             name = f"{attribute.name}_{next(self._numbered)}"
-            self.function(name, attribute.as_graph())
+            self.function(name, attribute.as_graph(), body=wanted == "Body")
             return name
         if attribute.type is ir.AttributeType.TENSOR:
+            if wanted == "Float":
+                return repr(attribute.as_tensor().numpy().item())
             return self._weight(attribute.as_tensor())
         value = attribute.value
-        if isinstance(value, (int, float, str)):
+        if _is_plain(value):
             return repr(value)
-        if isinstance(value, (list, tuple)) and all(isinstance(v, (int, float, str)) for v in value):
+        if isinstance(value, (list, tuple)) and all(map(_is_plain, value)):
             return repr(list(value))
         return self._object(value)
 
@@ -213,7 +222,7 @@ class _Writer:
     def _tensor(self, value: ir.Value) -> str:
         """A value as a tensor; what stayed on the host is turned into one, once."""
         if value not in self._on_host:
-            return self._values[value]
+            return self._name(value)
         if value not in self._tensors_of:
             name = self._tensors_of[value] = self._fresh()
             dtype = self._object(torch_dtype(value.dtype or ir.DataType.INT64))
@@ -225,19 +234,30 @@ class _Writer:
         literal = _literal(value, floats=wanted in ("Floats", "Float"))
         if literal is not None:
             return repr(_CONVERT[wanted](literal))
-        return f"{_CONVERT[wanted].__name__[1:]}({self._values[value]})"
+        name = self._name(value)
+        if wanted == "Numbers" and value in self._on_host:
+            return name
+        return f"{_CONVERT[wanted].__name__[1:]}({name})"
 
-    def _plain(self, value: ir.Value) -> str:
-        """What a host function takes: a number, or a list of them, as the value's rank has it."""
-        return self._values[value] if value in self._on_host else repr(_literal(value))
+    def _is_number(self, value: ir.Value) -> bool:
+        """Whether a value is one Python number: of rank 0, from the host or a constant."""
+        if value in self._on_host:
+            return value.shape is None or value.shape.rank() == 0
+        literal = _literal(value)
+        return literal is not None and not isinstance(literal, list)
+
+    def _name(self, value: ir.Value) -> str:
+        if value not in self._values:  # an initializer, met as a tensor for the first time
+            self._values[value] = self._weight(value.const_value)
+        return self._values[value]
 
     def _weight(self, tensor: Any) -> str:
         name = f"w{len(self.weights)}"
         self.weights[name] = to_torch(tensor.numpy(), self.device)
         return f"self.{name}"
 
-    def _named(self, function: Callable[..., Any]) -> str:
-        name = re.sub(r"\W", "_", function.__name__)
+    def _named(self, function: Callable[..., Any], prefix: str) -> str:
+        name = prefix + re.sub(r"\W", "_", function.__name__)
         while self.names.setdefault(name, function) is not function:
             name += "_"
         return name
@@ -263,18 +283,45 @@ def _literal(value: ir.Value, *, floats: bool = False) -> Any:
         return None
     if tensor.dtype not in _HOST_TYPES and not (floats and tensor.dtype.is_floating_point()):
         return None
-    return tensor.numpy().astype(np.float64 if floats else None, copy=False).tolist()
+    array = tensor.numpy()
+    return (array.astype(np.float64) if tensor.dtype.is_floating_point() else array).tolist()
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (int, float, str))
+
+
+def _type_number(value: ir.Value | None = None) -> int:
+    """ONNX's number of a value's type, 0 if it is not known."""
+    return 0 if value is None or value.dtype is None else int(value.dtype)
+
+
+def _known_shape(value: ir.Value) -> list[int | None] | None:
+    if value.shape is None:
+        return None
+    return [dim if isinstance(dim, int) else None for dim in value.shape]
+
+
+def _is_short(output: ir.Value, node: ir.Node) -> bool:
+    """Whether plain numbers hold an output: integers, and surely few, as shapes are."""
+    if output.dtype not in _HOST_TYPES or output.shape is None or output.shape.rank() > 1:
+        return False
+    (length,) = output.shape if output.shape.rank() else (1,)
+    return length <= _LONGEST_LIST if isinstance(length, int) else node.op_type not in _COUNTED
 
 
 def _as_tensor(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
+def _as_numbers(value: Any) -> Any:
+    """Python numbers from a tensor of rank 0 or 1: one, or a list of them."""
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
 def _as_list(value: Any) -> list[Any]:
-    """Python numbers from a tensor, a number or a list of them, as a list."""
-    if isinstance(value, torch.Tensor):
-        value = value.tolist()
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    numbers = _as_numbers(value)
+    return list(numbers) if isinstance(numbers, list) else [numbers]
 
 
 def _as_scalar(value: Any) -> Any:
@@ -282,7 +329,24 @@ def _as_scalar(value: Any) -> Any:
     return number
 
 
-_CONVERT = {"Ints": _as_list, "Floats": _as_list, "Int": _as_scalar, "Float": _as_scalar}
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "Ints": _as_list,
+    "Floats": _as_list,
+    "Int": _as_scalar,
+    "Float": _as_scalar,
+    "Numbers": _as_numbers,
+}
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    return str(parameter.annotation).removesuffix(" | None")
+
+
+def _wanted(node: ir.Node, signature: inspect.Signature) -> Iterator[tuple[ir.Value | None, str]]:
+    """Each input and how the kernel wants it; the last parameter may stand for many inputs."""
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    for index, value in enumerate(node.inputs):
+        yield value, _annotation(parameters[min(index, len(parameters) - 1)])
 
 
 def _last_uses(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:

@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
-from onward.providers.torch.lower import Lowered, lower
+from onward.errors import OptionError, ProviderError
+from onward.providers.options import SessionOptions
+from onward.providers.torch.lower import lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_numpy, to_torch
 from onward.providers.torch.types import DTYPES
 
 
-class TorchProvider:
-    """Runs a graph operator by operator in torch, or compiled by Inductor."""
+def make(name: str, given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
+    """A provider from a session's options.
 
-    def __init__(self, name: str, *, compiled: bool, device: str) -> None:
-        self.name, self._compiled = name, compiled
-        self._device = torch.device(device)
+    `device` is "cpu", "cuda", "cuda:1", ... or "auto": the GPU where there is one. Inductor also
+    takes `dynamic` (True: one code for all shapes; False: one for each; None: as torch finds
+    right) and `mode` (torch.compile's).
+    """
+    device = _device(str(given.get("device", "auto")))
+    if options.intra_op_num_threads:
+        torch.set_num_threads(options.intra_op_num_threads)  # torch has one pool for the process
+    if options.memory_limit is not None:
+        _limit_memory(name, device, options.memory_limit)
+    if options.use_deterministic_compute:
+        torch.use_deterministic_algorithms(True)
+    if name == "TorchExecutionProvider":
+        return TorchProvider(name, device)
+
+    def compiled(module: torch.nn.Module) -> Callable[..., Any]:
+        return torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))  # type: ignore[return-value]
+
+    return TorchProvider(name, device, compiled)
+
+
+def _device(text: str) -> torch.device:
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"torch has no device {text!r} here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _limit_memory(name: str, device: torch.device, limit: int) -> None:
+    if device.type != "cuda":
+        raise OptionError(
+            f"{name} cannot hold a memory limit on {device.type}\n"
+            "put CPUExecutionProvider first, or leave memory_limit out"
+        )
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+
+
+class TorchProvider:
+    """Runs a graph operator by operator in torch, or as `compiled` makes it."""
+
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        compiled: Callable[[torch.nn.Module], Callable[..., Any]] | None = None,
+    ) -> None:
+        self.name, self._device, self._compiled = name, device, compiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         opset = opsets.get(node.domain, 1)
@@ -34,20 +84,25 @@ class TorchProvider:
 
     def compile(self, model: ir.Model) -> TorchExecutable:
         module = lower(model.graph, KERNELS, HOST, self._device)
-        return TorchExecutable(module, self._device, self._compiled)
+        call = self._compiled(module) if self._compiled else module.forward
+        return TorchExecutable(call, self._device)
 
 
 class TorchExecutable:
     """A lowered graph on a device."""
 
-    def __init__(self, module: Lowered, device: torch.device, compiled: bool) -> None:
-        self.module, self._device = module, device
-        self._call = torch.compile(module) if compiled else module.forward
+    takes_numpy = False
+
+    def __init__(self, call: Callable[..., Any], device: torch.device) -> None:
+        self._call, self._device = call, device
 
     @torch.inference_mode()
-    def run(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        device = self._device
-        return self._call(*[to_torch(tensor, device) for tensor in tensors])  # type: ignore[no-any-return]
+    def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
+        feeds = [to_torch(tensor, self._device) for tensor in tensors]
+        try:
+            return self._call(*feeds)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise ProviderError(f"torch failed: {error}") from error
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)

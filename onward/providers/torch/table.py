@@ -2,8 +2,48 @@
 
 from __future__ import annotations
 
+from onward.providers.torch.kernels import (
+    activation,
+    attention,
+    cast,
+    control,
+    conv,
+    image,
+    index,
+    linear,
+    loss,
+    math,
+    norm,
+    pool,
+    quantized,
+    random,
+    recurrent,
+    reduce,
+    sequence,
+    shape,
+    signal,
+)
 from onward.providers.torch.kernels import host as host_family
-from onward.providers.torch.kernels import math
 
-KERNELS = math.kernel
+KERNELS = (
+    math.kernel
+    | activation.kernel
+    | cast.kernel
+    | linear.kernel
+    | quantized.kernel
+    | random.kernel
+    | reduce.kernel
+    | attention.kernel
+    | conv.kernel
+    | pool.kernel
+    | norm.kernel
+    | loss.kernel
+    | image.kernel
+    | signal.kernel
+    | recurrent.kernel
+    | control.kernel
+    | index.kernel
+    | sequence.kernel
+    | shape.kernel
+)
 HOST = host_family.host

@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from onward.providers.torch.types import DTYPES
+
 # Feeds are read, never written: torch's warning about read-only arrays is not about us.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
@@ -31,6 +33,8 @@ _WIDENED: dict[np.dtype[Any], type] = {
     np.dtype(ml_dtypes.float6_e2m3fn): np.float32,
     np.dtype(ml_dtypes.float6_e3m2fn): np.float32,
 }
+_BOOL = 9
+_FLOAT8 = {number: DTYPES[number] for number in (17, 18, 19, 20)}
 _VIEWED_BACK = {theirs: (ours, numpy_type) for numpy_type, (ours, theirs) in _VIEWED.items()}
 
 
@@ -42,8 +46,16 @@ def to_torch(value: Any, device: torch.device) -> Any:
         return [to_torch(item, device) for item in value]
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
         return _from_numpy(np.asarray(value)).to(device)
+    return _from_dlpack(value).to(device)
+
+
+def _from_dlpack(value: Any) -> torch.Tensor:
+    """An OrtValue's DLPack calls a bool a byte and knows no float8: its element type tells."""
+    number = value.element_type() if hasattr(value, "element_type") else None
+    if number in _FLOAT8:
+        return torch.from_numpy(value.numpy()).view(_FLOAT8[number])
     tensor: torch.Tensor = torch.from_dlpack(value)
-    return tensor.to(device)
+    return tensor.view(torch.bool) if number == _BOOL else tensor
 
 
 def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -2,7 +2,13 @@
 
 A kernel mirrors its ONNX signature: inputs positional, attributes keyword-only. What it annotates
 an input with says how it wants it: `Tensor` as a tensor; `Ints`, `Int`, `Floats` or `Float` as
-plain Python numbers (a shape, an axis, a ratio), which is what keeps a graph compilable.
+plain Python numbers (a shape, an axis, a ratio), which is what keeps a graph compilable;
+`Numbers` as one number or a list of them, by the input's rank; `Tensor | Int` as a number where it
+is known without a look at the device, else as a tensor.
+
+What neither inputs nor attributes tell, a kernel asks for by a keyword-only name: `outputs` (how
+many are wanted), `device`, `input_type` and `output_type` (ONNX's numbers, of the first one),
+`output_types` and `output_shapes` (of all; None where not known).
 """
 
 from __future__ import annotations
@@ -17,7 +23,9 @@ Ints = list[int]
 Int = int
 Floats = list[float]
 Float = float
+Numbers = Any  # an int, a bool, a float, or a list of them
 Branch = Callable[..., tuple[Any, ...]]  # a lowered subgraph: values in, all its outputs out
+Body = Branch  # a Loop's: iteration, condition (numbers) and state in; condition and values out
 
 # ONNX data type number -> torch dtype. What torch lacks is held by value in a wider type:
 # the sub-byte integers in a byte, the sub-byte floats in a float32.

@@ -1,32 +1,51 @@
 """What is computed with shapes alone: plain Python numbers (SymInts when compiling).
 
-A value is an int when its rank is 0 and a list of ints when its rank is 1. Tensors come in only
-through Shape and Size.
+A value of rank 0 is a number, one of rank 1 a list of them. What is annotated `Numbers` comes in
+that way; anything else is a tensor or a sequence of which only the form is read. Nothing here asks
+whether a number is an int: a symbol takes the same way, and a comparison of it is a guard.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 from onward.graph.table import OpTable
-from onward.providers.torch.types import Tensor
+from onward.providers.torch.types import Ints, Numbers, Tensor
 
 host = OpTable()
-Number = Any  # an int, a bool or a SymInt
-Numbers = Any  # a Number, or a list of them
+
+Number = Any  # an int, a bool, or the symbol of one
+BOOL = 9  # ONNX's number
+
+
+# -- the form of a value -----------------------------------------------------------------------
 
 
 @host("Shape")
-def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> list[Number]:
+def shape(x: Tensor, *, start: int, end: int | None = None) -> Numbers:
     return list(x.shape)[start:end]
 
 
 @host("Size")
-def size(x: Tensor) -> Number:
-    return prod(x.shape)
+def size(x: Tensor) -> Numbers:
+    return x.numel()
+
+
+@host("SequenceLength")
+def sequence_length(xs: list[Tensor]) -> Numbers:
+    return len(xs)
+
+
+@host("OptionalHasElement")
+def optional_has_element(x: Tensor | None = None) -> Numbers:
+    return x is not None
+
+
+# -- lists -------------------------------------------------------------------------------------
 
 
 @host("Identity")
@@ -34,92 +53,124 @@ def identity(x: Numbers) -> Numbers:
     return x
 
 
-@host("Cast")
-def cast(x: Numbers, *, to: int, saturate: int = 1, round_mode: str = "up") -> Numbers:
-    return _each(bool if to == 9 else lambda number: number, x)
-
-
 @host("Gather")
-def gather(x: list[Number], index: Numbers, *, axis: int) -> Numbers:
+def gather(x: Numbers, index: Numbers, *, axis: int) -> Numbers:
     return _each(lambda i: x[i], index)
 
 
 @host("Concat")
-def concat(*xs: list[Number], axis: int) -> list[Number]:
+def concat(*xs: Numbers, axis: int) -> Numbers:
     return [number for x in xs for number in x]
+
+
+@host("Split")
+def split(
+    x: Numbers,
+    split: Numbers | None = None,
+    *,
+    axis: int,
+    num_outputs: int | None = None,
+    outputs: int,
+) -> tuple[Numbers, ...]:
+    if split is None:
+        parts = num_outputs or outputs
+        split = [(len(x) + parts - 1) // parts] * parts  # the last list ends where x does
+    ends = list(accumulate(split))
+    return tuple(x[end - length : end] for end, length in zip(ends, split, strict=True))
 
 
 @host("Slice")
 def slice_(
-    x: list[Number],
-    starts: list[int],
-    ends: list[int],
-    axes: list[int] | None = None,
-    steps: list[int] | None = None,
-) -> list[Number]:
-    step = steps[0] if steps else 1
-    start, end = starts[0], ends[0]
-    if step < 0 and end < -len(x):
-        return x[start::step]
-    return x[start:end:step]
+    x: Numbers,
+    starts: Numbers,
+    ends: Numbers,
+    axes: Numbers | None = None,
+    steps: Numbers | None = None,
+) -> Numbers:
+    for start, end, step in zip(starts, ends, steps or [1], strict=True):
+        x = x[start:end:step]
+    return x
 
 
 @host("Unsqueeze")
-def unsqueeze(x: Number, axes: list[int]) -> list[Number]:
-    return [x]
+def unsqueeze(x: Numbers, axes: Numbers) -> Numbers:
+    return [x] if axes else x
 
 
 @host("Squeeze")
-def squeeze(x: Numbers, axes: list[int] | None = None) -> Number:
-    return x[0] if isinstance(x, list) else x
+def squeeze(x: Numbers, axes: Numbers | None = None) -> Numbers:
+    if not isinstance(x, list) or axes == [] or (axes is None and len(x) != 1):
+        return x
+    (number,) = x
+    return number
 
 
 @host("Reshape")
-def reshape(x: Numbers, shape: list[int], *, allowzero: int) -> Numbers:
-    flat = x if isinstance(x, list) else [x]
-    return flat if shape else flat[0]
+def reshape(x: Numbers, shape: Numbers, *, allowzero: int) -> Numbers:
+    numbers = x if isinstance(x, list) else [x]
+    return numbers if shape else numbers[0]
 
 
-def _truncated(a: Number, b: Number) -> Number:
-    """ONNX's integer division rounds towards zero."""
-    if isinstance(a, int) and isinstance(b, int) and (a < 0) != (b < 0):
-        return -(abs(a) // abs(b))
-    return a // b
+@host("Expand")
+def expand(x: Numbers, shape: Numbers) -> Numbers:
+    return _map(lambda number, _: number, x, [None] * shape[0]) if shape else x
+
+
+@host("ConstantOfShape")
+def constant_of_shape(shape: Numbers, *, value: float) -> Numbers:
+    return [value] * shape[0] if shape else value
+
+
+@host("Range")
+def range_(start: Numbers, limit: Numbers, delta: Numbers, *, stash_type: int = 1) -> Numbers:
+    return list(range(start, limit, delta))
+
+
+# -- arithmetic --------------------------------------------------------------------------------
+
+
+@host("Cast")
+def cast(
+    x: Numbers, *, to: int, saturate: int = 1, round_mode: str = "up", input_type: int
+) -> Numbers:
+    if to == BOOL:
+        return _each(lambda number: number != 0, x)
+    return _each(lambda number: 1 if number else 0, x) if input_type == BOOL else x
 
 
 @host("Add")
 def add(a: Numbers, b: Numbers) -> Numbers:
-    return _pairwise(operator.add, a, b)
+    return _map(operator.add, a, b)
 
 
 @host("Sub")
 def sub(a: Numbers, b: Numbers) -> Numbers:
-    return _pairwise(operator.sub, a, b)
+    return _map(operator.sub, a, b)
 
 
 @host("Mul")
 def mul(a: Numbers, b: Numbers) -> Numbers:
-    return _pairwise(operator.mul, a, b)
+    return _map(operator.mul, a, b)
 
 
 @host("Div")
 def div(a: Numbers, b: Numbers) -> Numbers:
-    return _pairwise(_truncated, a, b)
+    return _map(_quotient, a, b)
 
 
-@host("Equal")
-def equal(a: Numbers, b: Numbers) -> Numbers:
-    return _pairwise(operator.eq, a, b)
+@host("Mod")
+def mod(a: Numbers, b: Numbers, *, fmod: int) -> Numbers:
+    """The remainder has the divisor's sign, or with `fmod` the dividend's."""
+    return _map(_remainder if fmod else operator.mod, a, b)
 
 
-@host("Max")
-def max_(*xs: Numbers) -> Numbers:
-    return _folded(max, xs)
+def _quotient(a: Number, b: Number) -> Number:
+    """ONNX's integer division rounds towards zero."""
+    return -(-a // b) if (a < 0) != (b < 0) else a // b
 
 
-@host("Min")
-def min_(*xs: Numbers) -> Numbers:
-    return _folded(min, xs)
+def _remainder(a: Number, b: Number) -> Number:
+    return a - b * _quotient(a, b)
 
 
 @host("Neg")
@@ -127,50 +178,159 @@ def neg(x: Numbers) -> Numbers:
     return _each(operator.neg, x)
 
 
+@host("Abs")
+def abs_(x: Numbers) -> Numbers:
+    return _each(abs, x)
+
+
+@host("Sum")
+def sum_(*xs: Numbers) -> Numbers:
+    return _fold(operator.add, xs)
+
+
+@host("Max")
+def max_(*xs: Numbers) -> Numbers:
+    return _fold(max, xs)
+
+
+@host("Min")
+def min_(*xs: Numbers) -> Numbers:
+    return _fold(min, xs)
+
+
+@host("Clip")
+def clip(x: Numbers, low: Numbers | None = None, high: Numbers | None = None) -> Numbers:
+    x = x if low is None else _map(max, x, low)
+    return x if high is None else _map(min, x, high)
+
+
+@host("CumSum")
+def cum_sum(x: Numbers, axis: Numbers, *, exclusive: int, reverse: int) -> Numbers:
+    x = x[::-1] if reverse else x
+    sums = list(accumulate(x))
+    if exclusive:
+        sums = [0, *sums[:-1]] if sums else []
+    return sums[::-1] if reverse else sums
+
+
+# -- comparison and choice ---------------------------------------------------------------------
+
+
+@host("Equal")
+def equal(a: Numbers, b: Numbers) -> Numbers:
+    return _map(operator.eq, a, b)
+
+
+@host("Less")
+def less(a: Numbers, b: Numbers) -> Numbers:
+    return _map(operator.lt, a, b)
+
+
+@host("LessOrEqual")
+def less_or_equal(a: Numbers, b: Numbers) -> Numbers:
+    return _map(operator.le, a, b)
+
+
+@host("Greater")
+def greater(a: Numbers, b: Numbers) -> Numbers:
+    return _map(operator.gt, a, b)
+
+
+@host("GreaterOrEqual")
+def greater_or_equal(a: Numbers, b: Numbers) -> Numbers:
+    return _map(operator.ge, a, b)
+
+
+@host("Not")
+def not_(x: Numbers) -> Numbers:
+    return _each(operator.not_, x)
+
+
+@host("And")
+def and_(a: Numbers, b: Numbers) -> Numbers:
+    return _map(lambda p, q: p and q, a, b)
+
+
+@host("Or")
+def or_(a: Numbers, b: Numbers) -> Numbers:
+    return _map(lambda p, q: p or q, a, b)
+
+
+@host("Xor")
+def xor(a: Numbers, b: Numbers) -> Numbers:
+    return _map(operator.ne, a, b)
+
+
 @host("Where")
 def where(condition: Numbers, a: Numbers, b: Numbers) -> Numbers:
-    lists = [x for x in (condition, a, b) if isinstance(x, list)]
-    if not lists:
-        return a if condition else b
-    length = max(map(len, lists))
-    triples = zip(*(_stretched(x, length) for x in (condition, a, b)), strict=True)
-    return [yes if c else no for c, yes, no in triples]
+    return _map(lambda holds, yes, no: yes if holds else no, condition, a, b)
+
+
+# -- reduction ---------------------------------------------------------------------------------
+
+
+@host("ReduceSum")
+def reduce_sum(
+    x: Numbers, axes: Numbers | None = None, *, keepdims: int, noop_with_empty_axes: int
+) -> Numbers:
+    return _reduced(sum, x, axes, keepdims, noop_with_empty_axes)
 
 
 @host("ReduceProd")
 def reduce_prod(
-    x: Numbers, axes: list[int] | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
+    x: Numbers, axes: Numbers | None = None, *, keepdims: int, noop_with_empty_axes: int
 ) -> Numbers:
-    product = prod(x) if isinstance(x, list) else x
-    return [product] if keepdims and isinstance(x, list) else product
+    return _reduced(prod, x, axes, keepdims, noop_with_empty_axes)
 
 
-@host("ConstantOfShape")
-def constant_of_shape(shape: list[int], *, value: Number) -> Numbers:
-    return [value] * shape[0] if shape else value
+@host("ReduceMax")
+def reduce_max(
+    x: Numbers, axes: Numbers | None = None, *, keepdims: int, noop_with_empty_axes: int
+) -> Numbers:
+    return _reduced(max, x, axes, keepdims, noop_with_empty_axes)
+
+
+@host("ReduceMin")
+def reduce_min(
+    x: Numbers, axes: Numbers | None = None, *, keepdims: int, noop_with_empty_axes: int
+) -> Numbers:
+    return _reduced(min, x, axes, keepdims, noop_with_empty_axes)
+
+
+def _reduced(
+    function: Callable[[Any], Number], x: Numbers, axes: Ints | None, keepdims: int, noop: int
+) -> Numbers:
+    if not isinstance(x, list) or (noop and not axes):
+        return x
+    return [function(x)] if keepdims else function(x)
+
+
+# -- numbers and lists alike -------------------------------------------------------------------
 
 
 def _each(function: Callable[[Number], Number], x: Numbers) -> Numbers:
     return [function(number) for number in x] if isinstance(x, list) else function(x)
 
 
-def _stretched(x: Numbers, length: int) -> list[Number]:
-    if not isinstance(x, list):
-        return [x] * length
-    return x * length if len(x) == 1 else x
+def _map(function: Callable[..., Number], *xs: Numbers) -> Numbers:
+    """The function of numbers; of lists, element by element, shorter ones broadcast."""
+    lengths = [len(x) for x in xs if isinstance(x, list)]
+    if not lengths:
+        return function(*xs)
+    length = next((n for n in lengths if n != 1), 1)  # a list of none beats a list of one
+    stretched = [
+        x if isinstance(x, list) and len(x) == length else _repeated(x, length) for x in xs
+    ]
+    return [function(*numbers) for numbers in zip(*stretched, strict=True)]
 
 
-def _pairwise(function: Callable[[Number, Number], Number], a: Numbers, b: Numbers) -> Numbers:
-    if not isinstance(a, list) and not isinstance(b, list):
-        return function(a, b)
-    length = max(len(x) for x in (a, b) if isinstance(x, list))
-    if any(isinstance(x, list) and len(x) == 0 for x in (a, b)):
-        return []
-    return [function(p, q) for p, q in zip(_stretched(a, length), _stretched(b, length), strict=True)]
+def _repeated(x: Numbers, length: int) -> list[Number]:
+    (number,) = x if isinstance(x, list) else (x,)
+    return [number] * length
 
 
-def _folded(function: Callable[[Number, Number], Number], xs: tuple[Numbers, ...]) -> Numbers:
-    first, *rest = xs
+def _fold(function: Callable[[Number, Number], Number], xs: tuple[Numbers, ...]) -> Numbers:
+    folded, *rest = xs
     for x in rest:
-        first = _pairwise(function, first, x)
-    return first
+        folded = _map(function, folded, x)
+    return folded

@@ -1,0 +1,35 @@
+# The verbs of this repository; `make` alone lists them. The first one to run installs into .venv.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs bench conformance clean setup
+export PYTHON
+
+python := .venv/bin/python
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup ## the main job, on data that comes along, in under a minute
+	@.venv/bin/onward demo
+
+test: setup ## the checks and every test: what CI runs
+	scripts/check
+	scripts/test
+
+check: setup ## format, lint, types and layers
+	scripts/check
+
+conformance: setup ## ONNX's own node tests, on every provider
+	scripts/test --numprocesses=auto conformance
+
+bench: setup ## the benchmarks, each with its peers in the same run
+	$(python) benchmarks/inference.py
+
+docs: setup ## the documentation, as pages in site/
+	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
+
+clean: ## what was built here, except .venv
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+setup:
+	@scripts/setup

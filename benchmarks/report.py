@@ -1,0 +1,48 @@
+"""What every result file says: hardware, versions, date, command."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("onward", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "numpy")
+
+
+def circumstances() -> dict[str, Any]:
+    """Where and with what a figure was measured."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": f"python {' '.join([Path(sys.argv[0]).as_posix(), *sys.argv[1:]])}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def write(name: str, rows: list[dict[str, Any]], **more: Any) -> Path:
+    """Save a benchmark's rows under benchmarks/results/, by its name and today's date."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}-{time.strftime('%Y-%m-%d')}.json"
+    path.write_text(json.dumps({**circumstances(), **more, "rows": rows}, indent=2) + "\n")
+    return path
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "-"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith(("model name", "CPU part")):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or "?"

@@ -1,0 +1,158 @@
+"""OpBuilder: write a graph the way one writes the formula.
+
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 64))
+    w = op.initializer("w", np.zeros((64, 10), np.float32))
+    model = op.model(y=op.Softmax(op.MatMul(x, w) , axis=-1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+Operand = ir.Value | np.ndarray[Any, Any] | float | int | bool | Sequence[float] | None
+
+DEFAULT_OPSET = 23  # new enough for Attention and RMSNormalization, old enough for every engine
+
+
+class OpBuilder:
+    """Each `op.Name(inputs, attribute=value)` adds a node and returns its output.
+
+    Numbers and arrays become constants of the type that their neighbours have; types and shapes
+    are inferred as the graph grows. `outputs=n` asks for n outputs and returns a tuple.
+
+    >>> op = OpBuilder()
+    >>> y = op.Mul(op.input("x", "float16", (2, 3)), 2.0)
+    >>> y.dtype.name, y.shape
+    ('FLOAT16', Shape([2, 3]))
+    """
+
+    def __init__(self, opset: int = DEFAULT_OPSET, name: str = "graph") -> None:
+        self.graph = ir.Graph((), (), nodes=(), opset_imports={"": opset}, name=name)
+        self._count = 0
+
+    def input(self, name: str, dtype: Any, shape: Sequence[int | str | None]) -> ir.Value:
+        """A new graph input."""
+        kind = dtype if isinstance(dtype, ir.DataType) else ir.DataType.from_numpy(np.dtype(dtype))
+        value = ir.val(name, dtype=kind, shape=ir.Shape(shape))
+        self.graph.inputs.append(value)
+        return value
+
+    def initializer(self, name: str, array: Any) -> ir.Value:
+        """A named constant: a weight."""
+        tensor = ir.tensor(array, name=name)
+        value = ir.val(name, dtype=tensor.dtype, shape=ir.Shape(tensor.shape), const_value=tensor)
+        self.graph.register_initializer(value)
+        return value
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+
+        def add(
+            *operands: Operand, outputs: int = 1, domain: str = "", **attributes: Any
+        ) -> ir.Value | tuple[ir.Value, ...]:
+            return self.node(op_type, operands, attributes, outputs=outputs, domain=domain)
+
+        return add
+
+    def node(
+        self,
+        op_type: str,
+        operands: Sequence[Operand],
+        attributes: dict[str, Any],
+        *,
+        outputs: int = 1,
+        domain: str = "",
+    ) -> ir.Value | tuple[ir.Value, ...]:
+        """Add a node; its output, or the tuple of them when more than one is asked for."""
+        schema = self._schema(op_type, domain)
+        inputs = [self._value(operand, i, operands, schema) for i, operand in enumerate(operands)]
+        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
+        for output in node.outputs:
+            self._count += 1
+            output.name = f"{op_type}_{self._count}"
+        self.graph.append(node)
+        if domain and domain not in self.graph.opset_imports:
+            self.graph.opset_imports[domain] = 1
+        if schema is not None:
+            _infer(node, schema)
+        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+
+    def model(self, **outputs: ir.Value) -> ir.Model:
+        """The model whose outputs have these names."""
+        for name, value in outputs.items():
+            if value.is_graph_input() or value.is_initializer() or value.is_graph_output():
+                value = self.Identity(value)
+            value.name = name
+            self.graph.outputs.append(value)
+        return ir.Model(self.graph, ir_version=10, producer_name="onward")
+
+    def _schema(self, op_type: str, domain: str) -> onnx.defs.OpSchema | None:
+        opset = self.graph.opset_imports.get(domain, 1)
+        if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
+            if domain == "":
+                raise AttributeError(f"opset {opset} has no operator {op_type}")
+            return None
+        return onnx.defs.get_schema(op_type, opset, domain)
+
+    def _value(
+        self,
+        operand: Operand,
+        index: int,
+        operands: Sequence[Operand],
+        schema: onnx.defs.OpSchema | None,
+    ) -> ir.Value | None:
+        if operand is None or isinstance(operand, ir.Value):
+            return operand
+        array = np.asarray(operand)
+        if not isinstance(operand, (np.ndarray, np.generic)):
+            array = array.astype(_neighbours_type(array, index, operands, schema))
+        self._count += 1
+        return self.initializer(f"constant_{self._count}", array)
+
+
+def _neighbours_type(
+    array: np.ndarray[Any, Any],
+    index: int,
+    operands: Sequence[Operand],
+    schema: onnx.defs.OpSchema | None,
+) -> Any:
+    """The type of a plain number: that of the operands which share its type in the schema."""
+    if schema is not None:
+        formals = schema.inputs
+        last = len(formals) - 1
+        mine = formals[min(index, last)].type_str
+        for i, other in enumerate(operands):
+            if isinstance(other, ir.Value) and other.dtype is not None:
+                if formals[min(i, last)].type_str == mine:
+                    return other.dtype.numpy()
+    return {"f": np.float32, "i": np.int64, "b": np.bool_}.get(array.dtype.kind, array.dtype)
+
+
+def _infer(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
+    """Write the types and shapes that ONNX infers onto the node's outputs."""
+    proto = ir.to_proto(node)
+    types, data = {}, {}
+    for value in node.inputs:
+        if value is None or value.type is None:
+            continue
+        info = ir.to_proto(value)
+        types[value.name] = info.type
+        tensor = value.const_value
+        if tensor is not None and tensor.size <= 64:
+            data[value.name] = ir.to_proto(tensor)
+    try:
+        found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data)
+    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+        raise ValueError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
+    for output in node.outputs:
+        kind = found.get(str(output.name))
+        if kind is not None:
+            output.type = ir.serde.deserialize_type_proto_for_type(kind)
+            output.shape = ir.serde.deserialize_type_proto_for_shape(kind)

@@ -1,0 +1,159 @@
+"""Swap a model's weights for those of safetensors files, mapped where they lie.
+
+    model = load("gpt2.onnx")
+    swap_weights(model, "model.safetensors")              # one file
+    swap_weights(model, "model.safetensors.index.json")   # shards, by their index
+    swap_weights(model, "checkpoint/")                    # the folder that holds either
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onward.errors import WeightsError
+
+# safetensors' names of types -> ONNX's
+_DTYPES = {
+    "F64": ir.DataType.DOUBLE,
+    "F32": ir.DataType.FLOAT,
+    "F16": ir.DataType.FLOAT16,
+    "BF16": ir.DataType.BFLOAT16,
+    "F8_E4M3": ir.DataType.FLOAT8E4M3FN,
+    "F8_E5M2": ir.DataType.FLOAT8E5M2,
+    "F8_E8M0": ir.DataType.FLOAT8E8M0,
+    "I64": ir.DataType.INT64,
+    "I32": ir.DataType.INT32,
+    "I16": ir.DataType.INT16,
+    "I8": ir.DataType.INT8,
+    "U64": ir.DataType.UINT64,
+    "U32": ir.DataType.UINT32,
+    "U16": ir.DataType.UINT16,
+    "U8": ir.DataType.UINT8,
+    "BOOL": ir.DataType.BOOL,
+    "C64": ir.DataType.COMPLEX64,
+}
+_LONGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
+
+
+def swap_weights(
+    model: ir.Model, weights: str | os.PathLike[str], *, strict: bool = True
+) -> list[str]:
+    """Give the model's initializers the data of the same names, and return those names.
+
+    Shapes and types must agree. Tensors that the model does not have are an error, unless
+    `strict` is False; initializers that the weights do not have keep their data.
+    """
+    tensors = read_weights(weights)
+    unknown = sorted(set(tensors) - set(model.graph.initializers))
+    if strict and unknown:
+        raise WeightsError(
+            f"{weights}: the model has no initializer {unknown[0]!r}"
+            f"{f' (nor {len(unknown) - 1} others)' if len(unknown) > 1 else ''}\n"
+            "pass strict=False to leave them out"
+        )
+    names = sorted(set(tensors) & set(model.graph.initializers))
+    if not names:
+        raise WeightsError(f"{weights}: none of its {len(tensors)} tensors is in the model")
+    for name in names:
+        _check_fit(name, model.graph.initializers[name], tensors[name])
+    for name in names:
+        model.graph.initializers[name].const_value = tensors[name]
+    return names
+
+
+def _check_fit(name: str, value: ir.Value, tensor: ir.ExternalTensor) -> None:
+    old = value.const_value
+    shape, dtype = (old.shape, old.dtype) if old is not None else (value.shape, value.dtype)
+    if shape is not None and tuple(shape) != tuple(tensor.shape):
+        raise WeightsError(f"weight {name!r} has shape {tuple(tensor.shape)}, the model {tuple(shape)}")
+    if dtype is not None and dtype != tensor.dtype:
+        raise WeightsError(
+            f"weight {name!r} is {tensor.dtype.name}, the model has {dtype.name}\nconvert one of them first"
+        )
+
+
+def read_weights(weights: str | os.PathLike[str]) -> dict[str, ir.ExternalTensor]:
+    """Every tensor of a safetensors file, of an index's shards, or of a folder with either."""
+    path = Path(weights)
+    if path.is_dir():
+        path = _main_file(path)
+    if not path.is_file():
+        raise WeightsError(f"no weights at {path}")
+    if path.suffix == ".json":
+        return _read_shards(path)
+    return _read_file(path)
+
+
+def _main_file(folder: Path) -> Path:
+    for pattern in ("*.safetensors.index.json", "*.safetensors"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(path.name for path in found[:4])
+            raise WeightsError(f"{folder} has {len(found)} candidates ({names})\nname the one you mean")
+    raise WeightsError(f"{folder} has neither a .safetensors file nor an index of shards")
+
+
+def _read_shards(index: Path) -> dict[str, ir.ExternalTensor]:
+    try:
+        shard_of: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise WeightsError(f"{index} is not an index of safetensors shards: {error!r}") from error
+    tensors: dict[str, ir.ExternalTensor] = {}
+    for shard in sorted(set(shard_of.values())):
+        if Path(shard).name != shard:
+            raise WeightsError(f"{index}: shard {shard!r} is not in the index's folder")
+        path = index.parent / shard
+        if not path.is_file():
+            raise WeightsError(f"{index}: shard {shard!r} is missing")
+        tensors.update(_read_file(path))
+    lost = sorted(set(shard_of) - set(tensors))
+    if lost:
+        raise WeightsError(f"{index}: {lost[0]!r} is not in its shard {shard_of[lost[0]]!r}")
+    return {name: tensors[name] for name in shard_of}
+
+
+def _read_file(path: Path) -> dict[str, ir.ExternalTensor]:
+    size = path.stat().st_size
+    header, start = _read_header(path, size)
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape = _DTYPES[entry["dtype"]], ir.Shape(entry["shape"])
+            begin, end = entry["data_offsets"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise WeightsError(f"{path}: the entry of {name!r} is broken: {error!r}") from error
+        if not 0 <= begin <= end <= size - start:
+            raise WeightsError(f"{path}: {name!r} ends at byte {start + end:,} of {size:,}")
+        tensor = ir.ExternalTensor(
+            path.name, start + begin, end - begin, dtype, shape=shape, name=name, base_dir=path.parent
+        )
+        if tensor.nbytes != end - begin:
+            raise WeightsError(f"{path}: {name!r} has {end - begin:,} bytes for {tensor.nbytes:,}")
+        tensors[name] = tensor
+    return tensors
+
+
+def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+    """The JSON header of a safetensors file, and where its data starts."""
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        if length > min(size - 8, _LONGEST_HEADER):
+            raise WeightsError(f"{path} is not a safetensors file")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise WeightsError(f"{path} is not a safetensors file: {error}") from error
+    if not isinstance(header, dict):
+        raise WeightsError(f"{path} is not a safetensors file")
+    return header, 8 + length

@@ -1,0 +1,120 @@
+"""The way back: engines lag behind the newest opset, mostly by changes that do not matter.
+
+A node fits an older opset where the older schema says the same: every change in between was
+compatible, what the newer one added is at its default, and the types were already taken.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+
+from onward.errors import UnsupportedModel
+from onward.passes.rewrite import nodes_of
+from onward.passes.upgrade import is_compatible, versions_of
+
+
+def fits_opset(node: ir.Node, opset: int, newest: int) -> bool:
+    """Whether a node, written in `opset`, can be said in opset `newest` as well."""
+    return _misfit(node, opset, newest) is None
+
+
+def lower_opset(model: ir.Model, newest: int) -> ir.Model:
+    """Rewrite a model's opset down to `newest`, or say which node has no older form."""
+    opset = model.opset_imports.get("", newest)
+    if opset <= newest:
+        return model
+    for node in nodes_of(model):
+        misfit = _misfit(node, opset, newest)
+        if misfit is not None:
+            raise UnsupportedModel(
+                f"{node.op_type} of opset {opset} cannot be said in opset {newest}: {misfit} "
+                f"(node {node.name!r})\nlist a provider that runs opset {opset}"
+            )
+    for node in nodes_of(model):
+        if node.domain == "":
+            for name in _added(node.op_type, opset, newest):
+                node.attributes.pop(name, None)
+    model.opset_imports[""] = newest
+    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", newest)])
+    model.ir_version = min(model.ir_version or needed, needed)
+    return model
+
+
+def _misfit(node: ir.Node, opset: int, newest: int) -> str | None:
+    """Why the node has no older form; None if it has one. Its subgraphs' nodes are apart."""
+    if node.domain != "":
+        return None
+    for version in versions_of(node.op_type):
+        if newest < version <= opset and not is_compatible(node.op_type, version):
+            return f"its meaning changed in opset {version}"
+    new, old = _schema(node.op_type, opset), _schema(node.op_type, newest)
+    if old is None or new is None:
+        return "it does not exist there" if new is not None else None
+    if new.since_version == old.since_version:
+        return None
+    for name in _added(node.op_type, opset, newest):
+        attribute = node.attributes.get(name)
+        if attribute is not None and not _is_default(attribute, new):
+            return f"attribute {name} is not at its default"
+    if node.op_type == "Mod" and newest < 28 <= opset and not node.attributes.get_int("fmod", 0):
+        if node.inputs[0] is not None and _is_float(node.inputs[0]):
+            return "fmod=0 of floats"
+    return _type_misfit(node, old)
+
+
+def _type_misfit(node: ir.Node, old: onnx.defs.OpSchema) -> str | None:
+    for values, formal in ((node.inputs, old.inputs), (node.outputs, old.outputs)):
+        for index, value in enumerate(values):
+            if value is None or value.type is None or not value.name:
+                continue
+            if index >= len(formal) and not _is_variadic(formal):
+                return f"it has no input or output {index}"
+            allowed = formal[min(index, len(formal) - 1)].types
+            if not set(_type_names(value.type)) & set(allowed):
+                return f"it does not take {value.type}"
+    return None
+
+
+def _is_variadic(formal: list[onnx.defs.OpSchema.FormalParameter]) -> bool:
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return bool(formal) and formal[-1].option == variadic
+
+
+def _type_names(kind: ir.TypeProtocol) -> list[str]:
+    """How schemas spell the type."""
+    if isinstance(kind, ir.SequenceType):
+        return [f"seq({name})" for name in _type_names(kind.elem_type)]
+    if isinstance(kind, ir.OptionalType):
+        return [f"optional({name})" for name in _type_names(kind.elem_type)]
+    name = onnx.TensorProto.DataType.Name(int(kind.dtype)).lower()
+    return [f"tensor({name})"]
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is None or value.dtype.is_floating_point()
+
+
+@functools.cache
+def _schema(operator: str, opset: int) -> onnx.defs.OpSchema | None:
+    try:
+        schema = onnx.defs.get_schema(operator, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    return None if schema.deprecated else schema
+
+
+@functools.cache
+def _added(operator: str, opset: int, newest: int) -> tuple[str, ...]:
+    """Attributes that the newer schema has and the older has not."""
+    new, old = _schema(operator, opset), _schema(operator, newest)
+    if new is None or old is None:
+        return ()
+    return tuple(sorted(set(new.attributes) - set(old.attributes)))
+
+
+def _is_default(attribute: ir.Attr, schema: onnx.defs.OpSchema) -> bool:
+    default = schema.attributes[attribute.name].default_value
+    return bool(default.type) and ir.from_proto(default).value == attribute.value

@@ -1,0 +1,207 @@
+"""The mechanism of every rewrite: rules look at one node each, `rewrite` does the rest.
+
+A rule takes `op`, which makes nodes (`op.Mul(a, b)`), and the node; it returns the values that
+replace the node's outputs, or None. Names, graph outputs, subgraphs and new constants are the
+mechanism's concern, never a rule's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.passes.facts import Array
+
+Replacement = ir.Value | Sequence[ir.Value] | None
+Rule = Callable[["Ops", ir.Node], Replacement]
+_MOST_SWEEPS = 32  # a rule set that has not settled by then goes in circles
+
+
+class Ops:
+    """Makes nodes by their operator's name: `op.Split(x, axis=0, outputs=2)`.
+
+    An input may be a value, None, or what becomes a constant: a numpy array, or integers.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+
+    def __getattr__(self, operator: str) -> Callable[..., Any]:
+        def make(*inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+            given = {name: value for name, value in attributes.items() if value is not None}
+            node = ir.node(
+                operator,
+                [self._input(value) for value in _without_trailing_none(inputs)],
+                given,
+                domain=domain,
+                num_outputs=outputs,
+            )
+            self.nodes.append(node)
+            return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+
+        return make
+
+    def constant(self, array: Array | ir.TensorProtocol) -> ir.Value:
+        """A new initializer."""
+        tensor = ir.tensor(array) if isinstance(array, (np.ndarray, np.generic)) else array
+        shape = ir.Shape(tensor.shape.dims)
+        value = ir.Value(shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.constants.append(value)
+        return value
+
+    def _input(self, value: Any) -> ir.Value | None:
+        if value is None or isinstance(value, ir.Value):
+            return value
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self.constant(np.asarray(value))
+        return self.constant(np.asarray(value, np.int64))
+
+
+class Rules:
+    """Rules by the operator of the node that they look at; `|` combines rule sets."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, list[Rule]] = {}
+
+    def __call__(self, *operators: str) -> Callable[[Rule], Rule]:
+        def enter(rule: Rule) -> Rule:
+            for operator in operators:
+                self._rules.setdefault(operator, []).append(rule)
+            return rule
+
+        return enter
+
+    def of(self, node: ir.Node) -> Sequence[Rule]:
+        return self._rules.get(node.op_type, ()) if node.domain == "" else ()
+
+    def __or__(self, other: Rules) -> Rules:
+        both = Rules()
+        for rules in (self, other):
+            for operator, entries in rules._rules.items():
+                both._rules.setdefault(operator, []).extend(entries)
+        return both
+
+
+class Names:
+    """Names that no value and no node of the model has yet."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken: set[str | None] = set()
+        for graph in model.graphs():
+            self._taken.update(value.name for value in graph.inputs)
+            self._taken.update(graph.initializers)
+            for node in graph:
+                self._taken.add(node.name)
+                self._taken.update(value.name for value in node.outputs)
+        self._counts: dict[str, int] = {}
+
+    def fresh(self, wish: str) -> str:
+        name = wish
+        while name in self._taken:
+            self._counts[wish] = self._counts.get(wish, 0) + 1
+            name = f"{wish}_{self._counts[wish]}"
+        self._taken.add(name)
+        return name
+
+
+def rewrite(model: ir.Model, rules: Rules) -> int:
+    """Apply rules to every node, subgraphs included, until nothing changes; how often they did."""
+    names, total = Names(model), 0
+    for _ in range(_MOST_SWEEPS):
+        changes = 0
+        for node in list(nodes_of(model)):
+            if node.graph is not None:  # an earlier rule may have removed it
+                changes += _rewrite_node(node, rules, names)
+        total += changes
+        if not changes:
+            break
+    return total
+
+
+def nodes_of(model: ir.Model) -> Iterator[ir.Node]:
+    """Every node of the graph and its subgraphs, in order."""
+    return iter(ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+def _rewrite_node(node: ir.Node, rules: Rules, names: Names) -> bool:
+    for rule in rules.of(node):
+        op = Ops()
+        found = rule(op, node)
+        if found is None:
+            discard(op)
+            continue
+        values = [found] if isinstance(found, ir.Value) else list(found)
+        replace(node, values, op, names)
+        return True
+    return False
+
+
+def discard(op: Ops) -> None:
+    """Let go of nodes that are not wanted after all: they must not count as readers."""
+    for node in reversed(op.nodes):
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+
+
+def replace(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) -> None:
+    """Put what `op` made in the node's place; its outputs become `values`."""
+    graph = place(node, op, names)
+    for old, new in zip(node.outputs, values, strict=True):
+        substitute(old, new, names)
+    graph.remove(node, safe=True)
+
+
+def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
+    """Put what `op` made before the node, in its graph: not every engine lets a subgraph look out."""
+    graph = node.graph
+    assert graph is not None
+    hint = node.outputs[0].name or node.op_type
+    for constant in op.constants:
+        constant.name = names.fresh(f"{hint}/constant")
+        graph.register_initializer(constant)
+    for made in op.nodes:
+        made.name = names.fresh(f"{node.name or hint}/{made.op_type}")
+        made.metadata_props.update(node.metadata_props)
+        for value in made.outputs:
+            value.name = names.fresh(f"{hint}/{made.op_type}")
+    graph.insert_before(node, op.nodes)
+    return graph
+
+
+def substitute(old: ir.Value, new: ir.Value, names: Names) -> None:
+    """Let `new` stand wherever `old` did; a graph's output keeps its name, type and shape."""
+    producer = old.producer()
+    assert producer is not None and producer.graph is not None
+    graph = producer.graph
+    if new.type is None:
+        new.type = old.type
+    if new.shape is None:
+        new.shape = old.shape
+    if not old.is_graph_output():
+        old.replace_all_uses_with(new)
+        return
+    maker = new.producer()
+    if maker is None or maker.graph is not graph or new.is_graph_output():
+        identity = ir.node("Identity", [new], name=names.fresh(f"{old.name}/Identity"))
+        graph.insert_before(producer, identity)
+        new, inner = identity.outputs[0], new
+    else:
+        inner = new
+    name, old.name = old.name, names.fresh(f"{old.name}/replaced")
+    new.name, new.type, new.shape, new.doc_string = name, old.type, old.shape, old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    for index, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[index] = new
+    old.replace_all_uses_with(inner)
+
+
+def _without_trailing_none(inputs: Iterable[Any]) -> list[Any]:
+    kept = list(inputs)
+    while kept and kept[-1] is None:
+        kept.pop()
+    return kept

@@ -1,0 +1,100 @@
+"""Bring every node of the default domain to the newest opset, one version at a time.
+
+ONNX's own converter goes through a protobuf message and lacks many operators, onnxscript's begins
+at 18; here an adapter is one short function (`upgrades/`), keyed by the operator and the version
+that it leads to.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+
+from onward.errors import UnsupportedModel
+from onward.graph.shapes import infer_shapes
+from onward.passes.rewrite import Names, Ops, Replacement, nodes_of, place, substitute
+from onward.passes.upgrades import early, inputs, meanings
+from onward.passes.upgrades.compatible import COMPATIBLE, NEWEST
+
+ADAPTERS = early.adapter | inputs.adapter | meanings.adapter
+
+
+def upgrade_opset(model: ir.Model) -> ir.Model:
+    """Rewrite each node from its own opset (its stamp, else the model's) to the newest known."""
+    opset, target = model.opset_imports[""], newest_opset()
+    stale = [node for node in nodes_of(model) if node.domain == "" and _is_stale(node, opset)]
+    if stale and all(node.version in (None, opset) for node in stale):
+        infer_shapes(model)  # some old forms can only be told apart by their ranks
+    names = Names(model)
+    for node in stale:
+        _upgrade_node(node, node.version or opset, target, names)
+    for node in nodes_of(model):
+        node.version = None
+    if opset < target:
+        model.opset_imports[""] = target
+    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
+    model.ir_version = max(model.ir_version or 0, needed)
+    return model
+
+
+def newest_opset() -> int:
+    """The newest opset that both this code and the installed onnx know."""
+    return min(NEWEST, onnx.defs.onnx_opset_version())
+
+
+@functools.cache
+def versions_of(operator: str) -> tuple[int, ...]:
+    """The opsets in which an operator of the default domain changed, in order."""
+    return tuple(sorted(since for name, since in _history() if name == operator))
+
+
+@functools.cache
+def _history() -> frozenset[tuple[str, int]]:
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return frozenset((s.name, s.since_version) for s in schemas if s.domain == "")
+
+
+@functools.cache
+def is_compatible(operator: str, version: int) -> bool:
+    """Whether the change that `version` brought asks for nothing."""
+    return operator in COMPATIBLE.get(version, "").split()
+
+
+def _is_stale(node: ir.Node, opset: int) -> bool:
+    version = node.version or opset
+    return any(since > version for since in versions_of(node.op_type)) or version < 6
+
+
+def _upgrade_node(node: ir.Node, version: int, target: int, names: Names) -> None:
+    node.attributes.pop("consumed_inputs", None)  # a hint of opsets 1 to 5
+    while True:
+        later = [since for since in versions_of(node.op_type) if version < since <= target]
+        if not later:
+            return
+        version = later[0]
+        if _step(node, version, names):
+            return
+
+
+def _step(node: ir.Node, version: int, names: Names) -> bool:
+    """One version up; whether the node has been replaced (by nodes of the newest opset)."""
+    adapter = ADAPTERS.find("", node.op_type, version)
+    if adapter is None or is_compatible(node.op_type, version):
+        return False
+    op = Ops()
+    try:
+        found: Replacement = adapter(op, node)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise UnsupportedModel(
+            f"{node.op_type} breaks the rules of opsets before {version} (node {node.name!r})"
+        ) from error
+    graph = place(node, op, names)
+    if found is None:
+        return False
+    values = [found] if isinstance(found, ir.Value) else list(found)
+    for old, new in zip(node.outputs, values, strict=False):
+        substitute(old, new, names)
+    graph.remove(node, safe=True)
+    return True

@@ -1,0 +1,156 @@
+"""Which providers a session uses: names checked, defaults filled in, engines made when needed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from onward.errors import OptionError, ProviderMissing
+from onward.lazy import LazyModule
+from onward.providers.options import SessionOptions
+from onward.providers.ort import session as ort
+
+if TYPE_CHECKING:
+    from onward.providers import reference
+    from onward.providers.ort import provider as ort_provider
+    from onward.providers.provider import Provider
+    from onward.providers.torch import provider as torch_provider
+else:  # each engine is imported when a node needs it
+    reference = LazyModule("onward.providers.reference")
+    ort_provider = LazyModule("onward.providers.ort.provider")
+    torch_provider = LazyModule("onward.providers.torch.provider")
+
+TORCH, INDUCTOR = "TorchExecutionProvider", "InductorExecutionProvider"
+REFERENCE = "ReferenceExecutionProvider"
+OURS = (TORCH, INDUCTOR, REFERENCE)
+STAND_INS = ("CPUExecutionProvider", TORCH, REFERENCE)  # who may run what the list cannot
+
+Named = tuple[str, Mapping[str, Any]]  # a provider's name and its options
+Asked = Sequence[str | tuple[str, Mapping[str, Any]]] | None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One or more providers that run as one, made when first asked for."""
+
+    names: tuple[str, ...]
+    make: Callable[[], Provider]
+
+    @property
+    def is_ort(self) -> bool:
+        return self.names[0] not in OURS
+
+    @cached_property
+    def provider(self) -> Provider:
+        return self.make()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The providers of a session, the preferred ones first."""
+
+    listed: tuple[Named, ...]  # what the user named, or this machine's default
+    fallback: tuple[Named, ...]  # what may run the nodes that are left
+    named: bool  # whether the user named any
+    failed: frozenset[str] = frozenset()  # operators that failed while onnxruntime ran them
+
+    @property
+    def may_move(self) -> bool:
+        """Whether a node that onnxruntime gets wrong may go to torch: the user named nothing."""
+        return not self.named and any(name == TORCH for name, _ in self.listed)
+
+    @property
+    def leading_ort(self) -> tuple[Named, ...]:
+        """The onnxruntime providers at the head of the list: onnxruntime divides among them."""
+        return tuple(itertools.takewhile(lambda pair: pair[0] not in OURS, self.listed))
+
+    def engines(self, options: SessionOptions) -> list[Engine]:
+        """All of them in order, neighbours of onnxruntime's joined into one session."""
+        engines = []
+        everyone = (*self.listed, *self.fallback)
+        for is_ort, run in itertools.groupby(everyone, key=lambda pair: pair[0] not in OURS):
+            engines += [_ort(tuple(run), options)] if is_ort else [_ours(p, options) for p in run]
+        return engines
+
+
+def available() -> list[str]:
+    """Every provider that this machine can use, the preferred ones first."""
+    torch = [TORCH, INDUCTOR] if importlib.util.find_spec("torch") is not None else []
+    return [*ort.available(), *torch, REFERENCE]
+
+
+def choose(
+    providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None, options: SessionOptions
+) -> Choice:
+    """Check the user's list against this machine, and add what may stand in."""
+    here = available()
+    asked = _pairs(providers, provider_options)
+    for name in asked:
+        _check_known(name)
+        if name not in here:
+            message = f"{name} is not on this machine\n{_how_to_get(name)}"
+            if options.disable_fallback:
+                raise ProviderMissing(message)
+            warnings.warn(message, stacklevel=4)
+    listed = tuple((name, given) for name, given in asked.items() if name in here)
+    if not asked:
+        listed = tuple((name, {}) for name in (*ort.available(), TORCH, REFERENCE) if name in here)
+    names = [name for name, _ in listed]
+    spare = [name for name in STAND_INS if name in here and name not in names]
+    fallback: Iterable[str] = () if options.disable_fallback else spare
+    return Choice(listed, tuple((name, {}) for name in fallback), named=bool(asked))
+
+
+def _pairs(
+    providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Mapping[str, Any]]:
+    """name: options, from the two ways in which onnxruntime takes them."""
+    if isinstance(providers, str):
+        raise TypeError(f"providers is a list of names: [{providers!r}]")
+    asked = list(providers or ())
+    pairs: list[Named] = [(i, {}) if isinstance(i, str) else (i[0], i[1]) for i in asked]
+    if provider_options is not None:
+        if len(provider_options) != len(asked) or not all(isinstance(item, str) for item in asked):
+            raise OptionError("provider_options holds one dict for each name in providers")
+        pairs = [(name, given) for (name, _), given in zip(pairs, provider_options, strict=True)]
+    return dict(pairs)
+
+
+def _check_known(name: str) -> None:
+    names = [*ort.known(), *OURS]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        raise OptionError(f"no provider {name!r}" + (f"\ndid you mean {near[0]!r}?" if near else ""))
+
+
+def _how_to_get(name: str) -> str:
+    if name in (TORCH, INDUCTOR):
+        return "install it with: pip install onward[torch]"
+    return f"this onnxruntime has {', '.join(ort.available())}; another build of it may have it"
+
+
+def _ort(run: tuple[Named, ...], options: SessionOptions) -> Engine:
+    return Engine(tuple(n for n, _ in run), lambda: ort_provider.OrtProvider(run, options))
+
+
+def _ours(named: Named, options: SessionOptions) -> Engine:
+    name, given = named
+    if name == REFERENCE:
+        _check_options(name, given, ())
+        return Engine((name,), lambda: reference.ReferenceProvider())
+    _check_options(name, given, ("device",) if name == TORCH else ("device", "dynamic", "mode"))
+    return Engine((name,), lambda: torch_provider.make(name, given, options))
+
+
+def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for option in given:
+        if option not in known:
+            raise OptionError(
+                f"{name} has no option {option!r}" + (f"; it has {', '.join(known)}" if known else "")
+            )

@@ -1,0 +1,155 @@
+"""Stock onnxruntime as a provider: which nodes it runs, and a part of a model as a session."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import ProviderError
+from onward.passes.downgrade import fits_opset, lower_opset
+from onward.providers.options import SessionOptions
+from onward.providers.ort import session
+from onward.providers.ort.values import to_numpy, to_ort
+
+NEWEST_OPSET = 26  # the newest that the stock wheel loads
+NEWEST_IR = 12
+_PACKED = {
+    ir.DataType[name]
+    for name in ("INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2", "FLOAT8E8M0")
+}
+_EMBEDDED_AT_MOST = 1024  # bytes; larger weights are handed over by pointer
+
+
+class OrtProvider:
+    """One or more of onnxruntime's own providers, in one session that divides among them."""
+
+    def __init__(self, providers: session.ProviderList, options: SessionOptions) -> None:
+        self._providers, self._options = providers, options
+        self._probed: dict[tuple[Any, ...], bool] = {}
+
+    @property
+    def name(self) -> str:
+        return self._providers[0][0]
+
+    def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        """Ask onnxruntime itself: does a model of this node alone load?"""
+        key = _kind(node)
+        if key is None or _has_packed(node) or not fits_opset(node, opsets.get("", 1), NEWEST_OPSET):
+            return False
+        if key not in self._probed:
+            self._probed[key] = self._loads(node, opsets)
+        return self._probed[key]
+
+    def _loads(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        quiet = SessionOptions(log_severity_level=4, graph_optimization_level=0)
+        quiet.custom_op_libraries = self._options.custom_op_libraries
+        try:
+            proto, weights = serialize(_alone(node, opsets))
+            session.create(proto, quiet, self._providers, weights)
+        except Exception:  # noqa: BLE001 - whatever it says, it does not run this node
+            return False
+        return True
+
+    def compile(self, model: ir.Model) -> OrtExecutable:
+        proto, weights = serialize(model)
+        options = copy.copy(self._options)
+        options.native = None  # a part is not what the user's own object was made for
+        try:
+            native = session.create(proto, options, self._providers, weights)
+        except Exception as error:
+            raise ProviderError(f"onnxruntime cannot run its part of the model: {error}") from error
+        return OrtExecutable(native, weights, options.memory_limit)
+
+
+class OrtExecutable:
+    """A part that runs in onnxruntime, tensors bound by pointer where their kind allows it."""
+
+    def __init__(self, native: Any, weights: dict[str, Any], memory_limit: int | None) -> None:
+        self._native, self._weights, self._limit = native, weights, memory_limit
+        self._names = [arg.name for arg in native.get_inputs()]
+        args = [*native.get_inputs(), *native.get_outputs()]
+        self.takes_numpy = any("seq" in a.type or "opt" in a.type or "str" in a.type for a in args)
+
+    def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
+        options = session.native_run_options(run_options)
+        try:
+            pairs = zip(self._names, tensors, strict=True)
+            if self.takes_numpy:
+                feeds = {name: tensor for name, tensor in pairs if tensor is not None}
+                return self._native.run(None, feeds, options)  # type: ignore[no-any-return]
+            feeds = {name: to_ort(tensor) for name, tensor in pairs}
+            return self._native.run_with_ort_values(None, feeds, options)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise session.explain(error, self._limit) from error
+
+    def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
+        return to_numpy(tensor)
+
+
+def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
+    """A model as bytes that onnxruntime loads, its larger weights apart, not copied."""
+    model = lower_opset(model, NEWEST_OPSET)
+    outside: dict[str, np.ndarray[Any, Any]] = {}
+    kept: list[tuple[ir.Value, Any]] = []
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes <= _EMBEDDED_AT_MOST or not _shareable(tensor.dtype):
+            continue
+        name = str(value.name)
+        outside[name] = tensor.numpy()
+        kept.append((value, tensor))
+        value.const_value = ir.ExternalTensor(
+            "onward", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name
+        )
+    try:
+        proto = ir.to_proto(model)
+    finally:
+        for value, tensor in kept:
+            value.const_value = tensor
+    proto.ir_version = min(proto.ir_version, NEWEST_IR)
+    return proto.SerializeToString(), outside
+
+
+def _shareable(dtype: ir.DataType) -> bool:
+    """Types whose numpy array onnxruntime takes by pointer."""
+    if dtype in _PACKED or dtype in (ir.DataType.STRING, ir.DataType.BFLOAT16):
+        return False
+    return "FLOAT8" not in dtype.name
+
+
+def _has_packed(node: ir.Node) -> bool:
+    """Whether a sub-byte value (but for a weight) would have to cross onnxruntime's border."""
+    values = (v for v in (*node.inputs, *node.outputs) if v is not None and v.const_value is None)
+    return any(v.dtype in _PACKED for v in values)
+
+
+def _kind(node: ir.Node) -> tuple[Any, ...] | None:
+    """All that decides whether onnxruntime runs a node; None when a type is not known."""
+    types = []
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and value.type is None and value.name:
+            return None
+        types.append(str(value.type) if value is not None and value.name else "")
+    return (node.domain, node.op_type, *types, *map(str, node.attributes.values()))
+
+
+def _alone(node: ir.Node, opsets: dict[str, int]) -> ir.Model:
+    """A model of one node; what it reads, its subgraphs included, comes in as inputs."""
+    graph = node.graph
+    assert graph is not None
+    outputs = [value for value in node.outputs if value.name]
+    reads = dict.fromkeys(value for value in node.inputs if value is not None)
+    for inner in _bodies(node):
+        reads.update(dict.fromkeys(v for v in inner.inputs if v is not None and v.graph is graph))
+    alone = ir.convenience.extract(graph, list(reads), outputs)
+    alone.opset_imports.update(opsets)
+    return ir.Model(alone, ir_version=NEWEST_IR)
+
+
+def _bodies(node: ir.Node) -> list[ir.Node]:
+    graphs = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+    return [inner for graph in graphs for inner in ir.traversal.RecursiveGraphIterator(graph)]

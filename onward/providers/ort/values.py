@@ -1,0 +1,81 @@
+"""Tensors in and out of onnxruntime, without copies where the memory allows it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+
+# numpy types that onnxruntime only takes as bits -> (ONNX's number, bits of the same width)
+_AS_BITS: dict[np.dtype[Any], tuple[int, type]] = {
+    np.dtype(ml_dtypes.bfloat16): (16, np.uint16),
+    np.dtype(ml_dtypes.float8_e4m3fn): (17, np.uint8),
+    np.dtype(ml_dtypes.float8_e4m3fnuz): (18, np.uint8),
+    np.dtype(ml_dtypes.float8_e5m2): (19, np.uint8),
+    np.dtype(ml_dtypes.float8_e5m2fnuz): (20, np.uint8),
+}
+OrtValue = onnxruntime.OrtValue
+_FROM_BITS = {number: dtype for dtype, (number, _) in _AS_BITS.items()}
+
+
+def is_bits(kind: str) -> bool:
+    """Whether onnxruntime and numpy share this type (in onnxruntime's words) as bits alone."""
+    return "bfloat16" in kind or "float8" in kind
+
+
+def is_packed(kind: str) -> bool:
+    """Whether onnxruntime keeps this type in a form that it neither takes nor gives."""
+    return any(word in kind for word in ("int4", "int2)", "float4", "float8e8m0"))
+
+
+def to_ort(value: Any) -> Any:
+    """A tensor of any engine as an OrtValue that shares its memory."""
+    if isinstance(value, onnxruntime.OrtValue):
+        return value
+    if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack__"):
+        return _from_dlpack(value)
+    array = np.asarray(value)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype in _AS_BITS:
+        number, bits = _AS_BITS[array.dtype]
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(bits), number)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _from_dlpack(tensor: Any) -> Any:
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    return onnxruntime.OrtValue.from_dlpack(tensor.detach())
+
+
+def to_numpy(value: Any) -> Any:
+    """An OrtValue (or what `run` returned) as numpy."""
+    if isinstance(value, (list, tuple)):
+        return [to_numpy(item) for item in value]
+    if not isinstance(value, onnxruntime.OrtValue):
+        return value
+    number = value.element_type() if value.is_tensor() else 0
+    if number not in _FROM_BITS:
+        return value.numpy()
+    dtype = _FROM_BITS[number]
+    memory = (ctypes.c_uint8 * value.tensor_size_in_bytes()).from_address(value.data_ptr())
+    return np.frombuffer(memory, dtype=dtype).reshape(value.shape()).copy()
+
+
+def dtype_of(element_type: Any) -> np.dtype[Any]:
+    """A numpy type from numpy's or from ONNX's number of it."""
+    if not isinstance(element_type, int):
+        return np.dtype(element_type)
+    if element_type in _FROM_BITS:
+        return _FROM_BITS[element_type]
+    return np.dtype(_NUMBERED[element_type])
+
+
+_NUMBERED = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
+}  # fmt: skip

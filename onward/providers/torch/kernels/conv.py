@@ -1,0 +1,166 @@
+"""Convolutions: plain, transposed, deformable, and causal with a carried state."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+import torch.nn.functional as F
+
+from onward.graph.table import OpTable
+from onward.providers.torch.kernels import windows
+from onward.providers.torch.kernels.halves import float32_on_cpu
+from onward.providers.torch.kernels.sampling import sample
+from onward.providers.torch.types import Ints, Tensor
+
+kernel = OpTable()
+
+
+@kernel("Conv")
+@float32_on_cpu
+def conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str,
+    dilations: Ints | None = None,
+    group: int,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Tensor:
+    """y[n, m, o] = b[m] + Σ over c, k: w[m, c, k] x[n, c, o * stride + k * dilation - pad]"""
+    at = windows.place(
+        x.shape[2:],
+        w.shape[2:],
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        auto_pad=auto_pad,
+    )
+    none, padding = [0] * len(at.kernel), at.begins
+    if at.begins != at.ends:  # ATen pads both sides alike
+        x, padding = windows.pad(x, at), none
+    return torch.convolution(x, w, b, at.strides, padding, at.dilations, False, none, group)
+
+
+@kernel("ConvTranspose")
+@float32_on_cpu
+def conv_transpose(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str,
+    dilations: Ints | None = None,
+    group: int,
+    kernel_shape: Ints | None = None,
+    output_padding: Ints | None = None,
+    output_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Tensor:
+    """y[n, m, i * stride + k * dilation - pad] += w[c, m, k] x[n, c, i], from y = b
+
+    length = stride (size - 1) + (k - 1) dilation + 1 + output_padding - pads
+    """
+    rank = x.dim() - 2
+    none = [0] * rank
+    strides, dilations = strides or [1] * rank, dilations or [1] * rank
+    whole = [
+        s * (size - 1) + (k - 1) * d + 1
+        for size, k, s, d in zip(x.shape[2:], w.shape[2:], strides, dilations)
+    ]
+    grown = [n + more for n, more in zip(whole, output_padding or none)]
+    if output_shape is None and auto_pad.startswith("SAME"):
+        output_shape = [size * s for size, s in zip(x.shape[2:], strides)]
+    if output_shape is not None:  # the pads follow from it
+        lengths = output_shape[-rank:]
+        totals = [max(n - length, 0) for n, length in zip(grown, lengths)]
+        begins = [total // 2 if auto_pad == "SAME_UPPER" else (total + 1) // 2 for total in totals]
+    else:
+        pads = pads if pads and auto_pad == "NOTSET" else none * 2
+        begins = pads[:rank]
+        lengths = [n - begin - end for n, begin, end in zip(grown, begins, pads[rank:])]
+
+    # ATen pads both sides alike; its output padding makes up for a smaller end
+    spare = [length - n + 2 * begin for length, n, begin in zip(lengths, whole, begins)]
+    if all(0 <= n < max(s, d) for n, s, d in zip(spare, strides, dilations)):
+        return torch.convolution(x, w, b, strides, begins, dilations, True, spare, group)
+    y = torch.convolution(x, w, None, strides, none, dilations, True, none, group)
+    both = [(-begin, length - n + begin) for begin, length, n in zip(begins, lengths, whole)]
+    y = F.pad(y, windows.last_axis_first(both))
+    return y if b is None else y + b.reshape(-1, *[1] * rank)
+
+
+@kernel("DeformConv")
+@float32_on_cpu
+def deform_conv(
+    x: Tensor,
+    w: Tensor,
+    offset: Tensor,
+    b: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    dilations: Ints | None = None,
+    group: int,
+    kernel_shape: Ints | None = None,
+    offset_group: int,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Tensor:
+    """Conv whose tap k of window o reads x at o * stride + k * dilation - pad + offset[k, o],
+    times mask[k, o]."""
+    batch, channels, *sizes = x.shape
+    outputs, taps = list(offset.shape[2:]), prod(w.shape[2:])
+    at = windows.place(
+        sizes, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad="NOTSET"
+    )
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    groups = batch * offset_group
+    offset = offset.to(wide).reshape(groups, *at.kernel, len(sizes), *outputs)
+    points = [_looked_at(offset, at, axis, size) for axis, size in enumerate(sizes)]
+    grid = torch.stack(points[::-1], dim=-1).flatten(1, len(sizes) + 1)  # (., taps * o1, o2.., .)
+    pixels = x.to(wide).reshape(groups, channels // offset_group, *sizes)
+    read = sample(pixels, grid, "linear", "zeros", align_corners=False)
+    if mask is not None:
+        read = read.reshape(groups, -1, taps, *outputs)
+        read = read * mask.reshape(groups, 1, taps, *outputs)
+    columns = read.to(x.dtype).reshape(batch, group, channels // group * taps, prod(outputs))
+    y = w.reshape(group, w.shape[0] // group, -1) @ columns
+    y = y.reshape(batch, w.shape[0], *outputs)
+    return y if b is None else y + b.reshape(-1, *[1] * len(sizes))
+
+
+def _looked_at(offset: Tensor, at: windows.Windows, axis: int, size: int) -> Tensor:
+    """Where along one axis each tap of each window reads: (groups, kernel..., outputs...)."""
+    rank = len(at.kernel)
+    points = offset.select(1 + rank, axis)
+    numbers = torch.arange(
+        max(at.kernel[axis], points.shape[1 + rank + axis]),
+        dtype=offset.dtype,
+        device=offset.device,
+    )
+    tap = numbers[: at.kernel[axis]] * at.dilations[axis]
+    window = numbers[: points.shape[1 + rank + axis]] * at.strides[axis] - at.begins[axis]
+    points = points + tap.reshape(-1, *[1] * (2 * rank - 1 - axis))
+    points = points + window.reshape(-1, *[1] * (rank - 1 - axis))
+    return (2 * points + 1) / size - 1  # as GridSample without align_corners counts
+
+
+@kernel("CausalConvWithState")
+@float32_on_cpu
+def causal_conv_with_state(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    past: Tensor | None = None,
+    *,
+    activation: str,
+) -> tuple[Tensor, Tensor]:
+    """y[t] = act(b + Σ over k: w[k] z[t + k]), z = [past, x]; the present is z's last K - 1."""
+    carried = w.shape[2] - 1
+    z = F.pad(x, (carried, 0)) if past is None else torch.cat([past, x], dim=2)
+    y = F.conv1d(z, w, b, groups=x.shape[1])
+    return y if activation == "none" else F.silu(y), z[:, :, z.shape[2] - carried :]

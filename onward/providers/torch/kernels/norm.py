@@ -1,0 +1,138 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+
+from onward.graph.table import OpTable
+from onward.providers.torch.types import Ints, Tensor, torch_dtype
+
+kernel = OpTable()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least a float32, where a float16 would overflow or lose its mean."""
+    return x.float() if x.dtype.itemsize == 2 else x
+
+
+@kernel("BatchNormalization")
+def batch_normalization(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    epsilon: float,
+    momentum: float,
+    training_mode: int,
+) -> tuple[Tensor, ...]:
+    """Each channel: y = (x - mean) / sqrt(var + epsilon) * scale + b
+
+    In training the mean and the population variance are the batch's, and
+    running = given * momentum + batch's * (1 - momentum).
+    """
+    if not training_mode:
+        return (_affine(x, mean, var, scale, b, epsilon),)
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    batch_var, batch_mean = torch.var_mean(_wide(x), axes, correction=0)
+    if x.dim() == 1:
+        batch_var, batch_mean = batch_var.reshape(1), batch_mean.reshape(1)
+    y = _affine(x, batch_mean, batch_var, scale, b, epsilon)
+    running_mean = mean * momentum + batch_mean * (1 - momentum)
+    running_var = var * momentum + batch_var * (1 - momentum)
+    return y, running_mean.to(mean.dtype), running_var.to(var.dtype)
+
+
+def _affine(x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, b: Tensor, eps: float) -> Tensor:
+    if x.dim() == 1:  # one channel
+        return _affine(x.unsqueeze(1), mean, var, scale, b, eps).squeeze(1)
+    dtype = reduce(torch.promote_types, [t.dtype for t in (mean, var, scale, b)])
+    mean, var, scale, b = (t.to(dtype) for t in (mean, var, scale, b))
+    if dtype != x.dtype and not (dtype == torch.float32 and x.dtype.itemsize == 2):
+        # ATen mixes types in no other way
+        wide = torch.promote_types(dtype, x.dtype)
+        mean, var, scale, b = (t.to(wide) for t in (mean, var, scale, b))
+        return F.batch_norm(x.to(wide), mean, var, scale, b, eps=eps).to(x.dtype)
+    return F.batch_norm(x, mean, var, scale, b, eps=eps)
+
+
+@kernel("InstanceNormalization")
+def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float) -> Tensor:
+    """Normalise each channel of each instance by itself."""
+    return torch.group_norm(x, x.shape[1], scale, b, epsilon)
+
+
+@kernel("GroupNormalization")
+def group_normalization(
+    x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float, num_groups: int, stash_type: int
+) -> Tensor:
+    """Normalise each group of channels of each instance; scale and b are each channel's."""
+    return torch.group_norm(x, num_groups, scale, b, epsilon)
+
+
+@kernel("LayerNormalization")
+def layer_normalization(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor | None = None,
+    *,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+    outputs: int,
+) -> tuple[Tensor, ...]:
+    """From `axis` on: y = (x - mean) / sqrt(var + epsilon) * scale + b"""
+    shape = x.shape[axis:]
+    whole = scale.shape == shape and (b is None or b.shape == shape)
+    weight, bias = (scale, b) if whole else (None, None)
+    if outputs == 1:
+        y = F.layer_norm(x, shape, weight, bias, epsilon)
+        statistics: list[Tensor] = []
+    else:
+        # the CPU keeps the statistics in x's type, which is too narrow for a float16
+        narrow = x.dtype.itemsize == 2 and x.device.type == "cpu"
+        z = x.float() if narrow else x
+        weight, bias = (t if t is None else t.to(z.dtype) for t in (weight, bias))
+        y, *statistics = torch.native_layer_norm(z, shape, weight, bias, epsilon)
+        y = y.to(x.dtype)
+    if not whole:
+        y = y * scale if b is None else y * scale + b
+    return y, *[statistic.to(torch_dtype(stash_type)) for statistic in statistics]
+
+
+@kernel("RMSNormalization")
+def rms_normalization(
+    x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int
+) -> Tensor:
+    """From `axis` on: y = x / sqrt(mean(x²) + epsilon) * scale"""
+    shape = x.shape[axis:]
+    if scale.dtype == x.dtype and scale.shape == shape:
+        return F.rms_norm(x, shape, scale, epsilon)
+    return (F.rms_norm(x, shape, None, epsilon) * scale).to(scale.dtype)
+
+
+@kernel("LRN")
+def lrn(x: Tensor, *, alpha: float, beta: float, bias: float, size: int) -> Tensor:
+    """Over `size` neighbouring channels: y = x / (bias + alpha / size * Σ x²)^beta"""
+    squares = (_wide(x) ** 2).reshape(x.shape[0], 1, x.shape[1], -1)
+    squares = F.pad(squares, (0, 0, (size - 1) // 2, size // 2))
+    mean = F.avg_pool2d(squares, (size, 1), stride=1).reshape(x.shape)
+    return (x / (bias + alpha * mean) ** beta).to(x.dtype)
+
+
+@kernel("LpNormalization")
+def lp_normalization(x: Tensor, *, axis: int, p: int) -> Tensor:
+    """Along an axis: y = x / ‖x‖ₚ, and 0 where the norm is 0"""
+    norm = torch.linalg.vector_norm(x, p, axis, keepdim=True)
+    return torch.where(norm == 0, 0.0, x / norm)
+
+
+@kernel("MeanVarianceNormalization")
+def mean_variance_normalization(x: Tensor, *, axes: Ints) -> Tensor:
+    """Over the axes: y = (x - mean) / (standard deviation + 1e-9)"""
+    deviation, mean = torch.std_mean(_wide(x), axes, correction=0, keepdim=True)
+    return ((x - mean) / (deviation + 1e-9)).to(x.dtype)

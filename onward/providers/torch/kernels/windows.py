@@ -1,0 +1,91 @@
+"""Where a sliding window goes: strides, dilations and pads as ONNX means them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch.nn.functional as F
+
+from onward.providers.torch.types import Ints, Tensor
+
+
+class Windows(NamedTuple):
+    """The windows of a convolution or a pooling, every list with one entry for each axis."""
+
+    kernel: Ints
+    strides: Ints
+    dilations: Ints
+    begins: Ints  # padding before the first element
+    ends: Ints  # padding after the last one
+    counts: Ints  # how many windows there are
+    ceil: bool  # the last window may reach over the end
+
+    @property
+    def spans(self) -> Ints:
+        """From a window's first element to its last."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations)]
+
+
+def place(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    strides: Ints | None,
+    dilations: Ints | None,
+    pads: Ints | None,
+    auto_pad: str,
+    ceil_mode: int = 0,
+) -> Windows:
+    """Lay windows over axes of these sizes; what is None takes ONNX's default.
+
+    SAME:  count = ceil(size / stride), and as much padding as that needs
+    else:  count = floor or ceil((size + padding - span) / stride) + 1
+    """
+    rank = len(sizes)
+    strides, dilations = strides or [1] * rank, dilations or [1] * rank
+    pads = pads if pads and auto_pad == "NOTSET" else [0] * (2 * rank)
+    at = Windows(list(kernel), strides, dilations, pads[:rank], pads[rank:], [], False)
+    if auto_pad.startswith("SAME"):
+        counts = [(size + s - 1) // s for size, s in zip(sizes, strides)]
+        totals = [
+            max((count - 1) * s + span - size, 0)
+            for size, count, s, span in zip(sizes, counts, strides, at.spans)
+        ]
+        less = [total // 2 for total in totals]
+        more = [total - half for total, half in zip(totals, less)]
+        begins, ends = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+        return at._replace(begins=begins, ends=ends, counts=counts)
+    ceil = bool(ceil_mode) and auto_pad == "NOTSET"
+    return at._replace(
+        counts=[_count(at, i, size, ceil) for i, size in enumerate(sizes)], ceil=ceil
+    )
+
+
+def _count(at: Windows, i: int, size: int, ceil: bool) -> int:
+    room, stride = size + at.begins[i] + at.ends[i] - at.spans[i], at.strides[i]
+    if not ceil:
+        return room // stride + 1
+    count = (room + stride - 1) // stride + 1
+    # a window that would start in the padding behind the end is left out
+    return count - 1 if (count - 1) * stride >= size + at.begins[i] else count
+
+
+def pad(x: Tensor, at: Windows, value: float = 0.0) -> Tensor:
+    """Pad `x` so that exactly `at.counts` windows fit it without further padding."""
+    axes = zip(x.shape[2:], at.begins, at.counts, at.strides, at.spans)
+    both = [(begin, (n - 1) * s + span - size - begin) for size, begin, n, s, span in axes]
+    return F.pad(x, last_axis_first(both), value=value)
+
+
+def last_axis_first(both: Sequence[tuple[int, int]]) -> Ints:
+    """(begin, end) of each axis in the order that F.pad wants."""
+    return list(chain.from_iterable(reversed(both)))
+
+
+def view(x: Tensor, at: Windows) -> Tensor:
+    """The windows of a padded `x`, without a copy: (batch, channel, counts..., kernel...)."""
+    for i, (span, stride, dilation) in enumerate(zip(at.spans, at.strides, at.dilations)):
+        x = x.unfold(2 + i, span, stride)[..., ::dilation]
+    return x

@@ -1,0 +1,25 @@
+"""torch programs as models: a `.pt2` file (torch.export) through torch's own ONNX exporter."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import onnx_ir as ir
+import torch
+
+from onward.errors import InvalidModel
+
+
+def read_program(path: str | os.PathLike[str]) -> ir.Model:
+    """Read an exported program and translate it to ONNX, its parameters as initializers."""
+    try:
+        program = torch.export.load(os.fspath(path))
+    except Exception as error:  # torch raises many kinds on broken archives
+        raise InvalidModel(f"{path} is not a torch.export program: {error}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert exported is not None
+    model: ir.Model = exported.model
+    return model

@@ -1,0 +1,130 @@
+"""Binding: inputs and outputs bound beforehand, under the names of onnxruntime's IOBinding."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.errors import FeedError, OptionError
+from onward.providers.ort.values import dtype_of, to_numpy, to_ort
+
+
+class Binding:
+    """What a run reads and where it writes. Used for models that several providers share."""
+
+    def __init__(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self._known_inputs, self._known_outputs = list(inputs), list(outputs)
+        self._inputs: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}  # name: where to write, or None for fresh memory
+        self._results: list[Any] = []
+
+    # -- inputs --------------------------------------------------------------------------------
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray[Any, Any]) -> None:
+        """Read an input from a numpy array."""
+        self._inputs[self._input(name)] = arr_on_cpu
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Any, buffer_ptr: int
+    ) -> None:
+        """Read an input from memory at an address."""
+        self._inputs[self._input(name)] = _at(device_type, element_type, shape, buffer_ptr)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        """Read an input from an OrtValue, or from anything that speaks DLPack."""
+        self._inputs[self._input(name)] = ortvalue
+
+    def synchronize_inputs(self) -> None:
+        """Nothing to wait for: inputs are read when the run starts."""
+
+    def clear_binding_inputs(self) -> None:
+        self._inputs.clear()
+
+    # -- outputs -------------------------------------------------------------------------------
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Any = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Write an output to memory at an address, or to fresh memory."""
+        target = None
+        if buffer_ptr is not None:
+            target = _at(device_type, element_type, shape, buffer_ptr)
+        self._outputs[self._output(name)] = target
+
+    def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+        """Write an output into an OrtValue."""
+        self._outputs[self._output(name)] = ortvalue
+
+    def synchronize_outputs(self) -> None:
+        """Nothing to wait for: a run returns when its outputs are written."""
+
+    def clear_binding_outputs(self) -> None:
+        self._outputs.clear()
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs of the last run, as OrtValues."""
+        return list(self._results)
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The outputs of the last run, as numpy."""
+        return [np.copy(to_numpy(value)) for value in self._results]
+
+    # -- for the session -----------------------------------------------------------------------
+
+    def feeds(self) -> dict[str, Any]:
+        return dict(self._inputs)
+
+    def output_names(self) -> list[str]:
+        return list(self._outputs)
+
+    def receive(self, names: Sequence[str], results: Sequence[Any]) -> None:
+        """Take a run's results; those with a place of their own are written there."""
+        self._results = []
+        for name, result in zip(names, results, strict=True):
+            target = self._outputs.get(name)
+            if target is None:
+                self._results.append(result)
+                continue
+            array = to_numpy(result)
+            if isinstance(target, np.ndarray):
+                if target.shape != array.shape or target.dtype != array.dtype:
+                    raise FeedError(
+                        f"output {name!r} is {array.dtype} {array.shape}, bound to {target.dtype} {target.shape}"
+                    )
+                target[...] = array
+                self._results.append(to_ort(target))
+            else:
+                target.update_inplace(array)
+                self._results.append(target)
+
+    def _input(self, name: str) -> str:
+        if name not in self._known_inputs:
+            raise FeedError(f"no input {name!r}; the model takes {', '.join(self._known_inputs)}")
+        return name
+
+    def _output(self, name: str) -> str:
+        if name not in self._known_outputs:
+            raise FeedError(f"no output {name!r}; the model gives {', '.join(self._known_outputs)}")
+        return name
+
+
+def _at(device_type: str, element_type: Any, shape: Any, address: int) -> np.ndarray[Any, Any]:
+    """The array that lies at an address."""
+    if device_type != "cpu":
+        raise OptionError(
+            f"binding by address reads cpu memory, not {device_type}\n"
+            "bind the tensor itself with bind_ortvalue_input"
+        )
+    dtype = dtype_of(element_type)
+    count = int(np.prod(shape, dtype=np.int64))
+    memory = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
+    return np.frombuffer(memory, dtype=dtype).reshape(tuple(shape))

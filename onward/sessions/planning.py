@@ -1,0 +1,89 @@
+"""From a model to how it runs: load, prepare, optimise, divide, compile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onward.errors import MemoryLimitExceeded, OptionError
+from onward.graph.files import Source, load, save, weight_bytes
+from onward.graph.shapes import fix_dimensions
+from onward.graph.weights import swap_weights
+from onward.lazy import LazyModule
+from onward.passes.pipelines import PREPARE, inference
+from onward.providers.choose import Choice
+from onward.providers.options import SessionOptions
+from onward.providers.ort import session as ort
+from onward.providers.ort.defects import defect
+from onward.providers.ort.provider import serialize
+from onward.sessions.parts import Parts, assign
+from onward.sessions.whole import Whole
+
+programs = LazyModule("onward.providers.torch.programs")
+
+_RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+
+
+def open_model(source: Source, weights: str | os.PathLike[str] | None = None) -> ir.Model:
+    """A model of our own to change: read, or copied from the caller's."""
+    if isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".pt2":
+        model: ir.Model = programs.read_program(source)
+    else:
+        model = load(source)
+        model = model.clone() if isinstance(source, ir.Model) else model
+    if weights is not None:
+        swap_weights(model, weights)
+    return model
+
+
+def plan(
+    source: Source, choice: Choice, options: SessionOptions, weights: str | os.PathLike[str] | None
+) -> Whole | Parts:
+    """Whole on onnxruntime where it can, parts over the providers of the choice otherwise."""
+    model = open_model(source, weights)
+    _check_memory(model, options)
+    if choice.leading_ort and not choice.failed and not (choice.may_move and _has_defect(model)):
+        try:
+            return _whole(model, choice, options)
+        except Exception:  # noqa: BLE001 - onnxruntime does not take it whole
+            pass
+    if options.free_dimensions or options.free_dimension_denotations:
+        fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
+    model = inference(options.graph_optimization_level)(PREPARE(model))
+    if options.optimized_model_filepath:
+        save(model, options.optimized_model_filepath)
+    engines = choice.engines(options)
+    parts = assign(model, engines, choice)
+    if len(parts) == 1 and engines[parts[0].provider].names == tuple(n for n, _ in choice.leading_ort):
+        return _whole(model, choice, options)
+    return Parts(model, parts, engines, options)
+
+
+def _whole(model: ir.Model, choice: Choice, options: SessionOptions) -> Whole:
+    proto, outside = serialize(model)
+    return Whole(ort.create(proto, options, choice.leading_ort, outside), options, outside)
+
+
+def _has_defect(model: ir.Model) -> bool:
+    return any(defect(node) for graph in model.graphs() for node in graph)
+
+
+def _check_memory(model: ir.Model, options: SessionOptions) -> None:
+    size = weight_bytes(model)
+    if options.memory_limit is not None and size > options.memory_limit:
+        raise MemoryLimitExceeded(
+            f"the model's weights of {size:,} bytes are more than the memory limit of {options.memory_limit:,}"
+        )
+
+
+def check_deterministic(source: Source) -> None:
+    """Results may be remembered only where the same feeds always give the same results."""
+    for graph in open_model(source).graphs():
+        for node in graph:
+            if node.op_type in _RANDOM:
+                raise OptionError(
+                    f"result_cache_bytes: {node.op_type} (node {node.name!r}) draws at random\n"
+                    "leave the cache off for this model"
+                )

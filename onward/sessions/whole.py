@@ -1,0 +1,109 @@
+"""Whole: onnxruntime takes the model as it is; we stand aside, and step in only when it objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.errors import MemoryLimitExceeded, ProviderError
+from onward.graph.signature import check_feeds
+from onward.providers.options import RunOptions, SessionOptions
+from onward.providers.ort.session import explain, native_run_options
+from onward.providers.ort.values import is_bits, is_packed, to_numpy, to_ort
+
+
+class Whole:
+    """A model that one onnxruntime session runs."""
+
+    def __init__(self, native: Any, options: SessionOptions, weights: Any = None) -> None:
+        self.native, self._limit = native, options.memory_limit
+        self._weights = weights  # memory that the session reads must outlive it
+        types = [arg.type for arg in (*native.get_inputs(), *native.get_outputs())]
+        if any(map(is_packed, types)):
+            raise ProviderError("onnxruntime cannot pass sub-byte types in or out")
+        self._bits = any(map(is_bits, types))  # types that numpy and onnxruntime share as bits alone
+        self.get_inputs = native.get_inputs
+        self.get_outputs = native.get_outputs
+        self.get_overridable_initializers = native.get_overridable_initializers
+        self.get_modelmeta = native.get_modelmeta
+        self.get_providers = native.get_providers
+        self.get_provider_options = native.get_provider_options
+        self.end_profiling = native.end_profiling
+        self.get_profiling_start_time_ns = native.get_profiling_start_time_ns
+        self.io_binding = native.io_binding
+
+    def run(self, names: Any, feeds: Any, run_options: Any = None) -> Any:
+        """Run as onnxruntime would; what it cannot read is converted, what is wrong is named."""
+        if isinstance(run_options, RunOptions):
+            run_options = native_run_options(run_options)
+        try:
+            if self._bits:
+                return self._run_bits(names, feeds, run_options)
+            return self.native.run(names, feeds, run_options)
+        except Exception as error:
+            return self._run_again(names, feeds, run_options, error)
+
+    def _run_bits(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
+        values = {name: to_ort(value) for name, value in feeds.items()}
+        results = self.native.run_with_ort_values(names, values, run_options)
+        return [to_numpy(value) for value in results]
+
+    def _run_again(self, names: Any, feeds: Any, run_options: Any, error: Exception) -> Any:
+        """onnxruntime refused: convert what it could not read, or say what is wrong."""
+        if run_options is not None and run_options.terminate:
+            raise ProviderError("the run was ended by RunOptions.terminate") from error
+        readable = {name: _readable(value) for name, value in feeds.items()}
+        self._diagnose(readable, error, names)
+        if all(readable[name] is value for name, value in feeds.items()):
+            raise explain(error, self._limit) from error
+        try:
+            run = self._run_bits if self._bits else self.native.run
+            return run(names, readable, run_options)
+        except Exception as again:
+            raise explain(again, self._limit) from again
+
+    def _diagnose(self, feeds: dict[str, Any], error: Exception, names: Any = None) -> None:
+        """Raise the plain error behind onnxruntime's, where there is one."""
+        known = explain(error, self._limit)
+        if isinstance(known, MemoryLimitExceeded):
+            raise known from error
+        optional = [arg.name for arg in self.get_overridable_initializers()]
+        check_feeds(feeds, self.get_inputs(), optional)
+        given = [arg.name for arg in self.get_outputs()]
+        unknown = [name for name in names or () if name not in given]
+        if unknown:
+            raise KeyError(f"no output {unknown[0]!r}; the model gives {', '.join(map(repr, given))}")
+
+    def run_async(
+        self, names: Any, feeds: Any, callback: Callable[..., None], user_data: Any, options: Any
+    ) -> None:
+        try:
+            self.native.run_async(names, feeds, callback, user_data, native_run_options(options))
+        except Exception as error:
+            self._diagnose(dict(feeds), error, names)
+            raise
+
+    def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> Sequence[Any]:
+        options = native_run_options(run_options)
+        try:
+            return self.native.run_with_ort_values(names, feeds, options)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise explain(error, self._limit) from error
+
+    def run_with_iobinding(self, binding: Any, run_options: Any) -> None:
+        options = native_run_options(run_options)
+        try:
+            self.native.run_with_iobinding(binding, options)
+        except Exception as error:
+            raise explain(error, self._limit) from error
+
+
+def _readable(value: Any) -> Any:
+    """What onnxruntime reads: arrays for numbers and for what speaks DLPack, lists for sequences."""
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], np.ndarray):
+        return value
+    if isinstance(value, np.ndarray) or value is None:
+        return value
+    return np.asarray(value)

@@ -1,0 +1,159 @@
+"""Loading and saving: every spelling of a model, and nothing read from outside its folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onward.errors import InvalidModel, UnsafeModel
+from onward.graph.builder import OpBuilder
+from onward.graph.files import load, save, weight_bytes
+
+
+def tiny() -> ir.Model:
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 3))
+    w = op.initializer("w", np.arange(6, dtype=np.float32).reshape(3, 2))
+    return op.model(y=op.MatMul(x, w))
+
+
+def save_external(folder: Path, location: str = "w.bin") -> Path:
+    """A model whose weight lies in a file beside it; `location` is what the model says."""
+    proto = ir.to_proto(tiny())
+    (tensor,) = proto.graph.initializer
+    (folder / "w.bin").write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", location
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def weight(model: ir.Model) -> list[float]:
+    tensor = model.graph.initializers["w"].const_value
+    assert tensor is not None
+    return tensor.numpy().ravel().tolist()
+
+
+def test_a_model_loads_from_path_bytes_proto_and_ir(tmp_path: Path) -> None:
+    proto = ir.to_proto(tiny())
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    for source in (path, str(path), proto.SerializeToString(), proto, tiny()):
+        assert weight(load(source)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("suffix", [".textproto", ".json"])
+def test_text_forms_load_too(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"m{suffix}"
+    onnx.save(ir.to_proto(tiny()), path)
+    assert weight(load(path)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_external_data_is_mapped_not_read(tmp_path: Path) -> None:
+    model = load(save_external(tmp_path))
+    assert isinstance(model.graph.initializers["w"].const_value, ir.ExternalTensor)
+    assert weight(model) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/hostname", "a/../../w.bin"])
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    with pytest.raises(UnsafeModel, match="external data of 'w' points outside"):
+        load(save_external(tmp_path, location))
+
+
+def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(24))
+    path = save_external(folder, "link.bin")
+    os.symlink(tmp_path / "secret", folder / "link.bin")
+    with pytest.raises(UnsafeModel, match="by a link"):
+        load(path)
+
+
+def test_external_data_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    path = save_external(tmp_path, "d")
+    (tmp_path / "d").mkdir()
+    with pytest.raises(UnsafeModel, match="not an ordinary file"):
+        load(path)
+
+
+def test_missing_and_short_external_data_are_named(tmp_path: Path) -> None:
+    path = save_external(tmp_path)
+    (tmp_path / "w.bin").write_bytes(bytes(23))
+    with pytest.raises(InvalidModel, match="external data of 'w' ends at byte 24 of a file of 23"):
+        load(path)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(InvalidModel, match="external data of 'w' is missing"):
+        load(path)
+
+
+def test_external_data_without_a_folder_is_explained(tmp_path: Path) -> None:
+    data = save_external(tmp_path).read_bytes()
+    with pytest.raises(InvalidModel, match="came without a folder"):
+        load(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\x00" * 64])
+def test_bytes_that_are_no_model_are_refused_in_one_line(data: bytes) -> None:
+    with pytest.raises(InvalidModel, match="not an ONNX model") as caught:
+        load(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no model at .*nowhere\.onnx"):
+        load(tmp_path / "nowhere.onnx")
+    with pytest.raises(InvalidModel, match="is not a file"):
+        load(tmp_path)
+
+
+def test_what_is_no_model_at_all_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="a model is a path, bytes"):
+        load(42)  # type: ignore[arg-type]
+
+
+def test_save_then_load_is_identity(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save(tiny(), path)
+    assert ir.to_proto(load(path)) == ir.to_proto(tiny())
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_large_weights_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.graph.files._EMBEDDED_AT_MOST", 16)
+    op = OpBuilder()
+    w = op.initializer("w", np.arange(1000, dtype=np.float32))
+    model = op.model(y=op.Mul(op.input("x", "float32", (1000,)), w))
+    save(model, tmp_path / "m.onnx")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    assert weight(load(tmp_path / "m.onnx")) == list(range(1000))
+    save(load(tmp_path / "m.onnx"), tmp_path / "m.onnx")  # onto the very files it maps
+    assert weight(load(tmp_path / "m.onnx")) == list(range(1000))
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    save(tiny(), path)
+    before = path.read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(ir, "save", full)
+    with pytest.raises(OSError, match="no space left"):
+        save(tiny(), path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_weight_bytes_counts_without_reading(tmp_path: Path) -> None:
+    assert weight_bytes(load(save_external(tmp_path))) == 24
