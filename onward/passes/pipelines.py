@@ -1,6 +1,17 @@
+"""The whole story on one screen: what happens to a model before a provider sees it.
+
+PREPARE makes it plain; INFERENCE makes it fast, at onnxruntime's levels. Passes change the model in
+place and return it. Each keeps the graph's inputs and outputs: names, order, types, metadata.
+"""
+
 from __future__ import annotations
 
+from enum import IntEnum
+
+import onnx_ir as ir
+
 from onward.graph.shapes import infer_shapes
+from onward.passes.fold import fold_constants
 from onward.passes.normalize import (
     fill_default_attributes,
     free_old_initializers,
@@ -11,8 +22,29 @@ from onward.passes.normalize import (
     sort_nodes,
     spell_domains,
 )
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import rewrite
 from onward.passes.runner import Pipeline
+from onward.passes.share import share_expressions, share_initializers
+from onward.passes.simplify import chains, noops, sizes
 from onward.passes.upgrade import upgrade_opset
+
+
+class Level(IntEnum):
+    """onnxruntime's graph optimisation levels, by its numbers."""
+
+    DISABLE_ALL = 0
+    BASIC = 1
+    EXTENDED = 2
+    LAYOUT = 3
+    ALL = 99
+
+
+def simplify(model: ir.Model) -> ir.Model:
+    """Nodes that do nothing, pairs that are one, shapes that are known."""
+    rewrite(model, noops.rule | chains.rule | sizes.rule)
+    return model
+
 
 PREPARE = Pipeline(
     "prepare",
@@ -28,4 +60,10 @@ PREPARE = Pipeline(
         infer_shapes,
         resolve_cast_like,
     ),
+)
+
+BASIC = Pipeline(
+    "basic",
+    (simplify, fold_constants, share_initializers, share_expressions, drop_unused, infer_shapes),
+    rounds=4,
 )

@@ -33,6 +33,7 @@ class Pipeline:
 
     name: str
     passes: tuple[Pass, ...]
+    rounds: int = 1  # run again, at most so often, while nodes become fewer
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -40,6 +41,14 @@ class Pipeline:
 
     def __call__(self, model: ir.Model, report: list[Step] | None = None) -> ir.Model:
         """Run every pass; `report`, if given, gets one Step for each."""
+        for _ in range(self.rounds):
+            nodes = count_nodes(model)
+            model = self._once(model, report)
+            if count_nodes(model) == nodes:
+                break
+        return model
+
+    def _once(self, model: ir.Model, report: list[Step] | None) -> ir.Model:
         for each in self.passes:
             if isinstance(each, Pipeline):
                 model = each(model, report)

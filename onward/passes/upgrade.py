@@ -86,6 +86,8 @@ def _step(node: ir.Node, version: int, names: Names) -> bool:
     op = Ops()
     try:
         found: Replacement = adapter(op, node)
+    except UnsupportedModel:
+        raise
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise UnsupportedModel(
             f"{node.op_type} breaks the rules of opsets before {version} (node {node.name!r})"

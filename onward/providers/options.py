@@ -120,7 +120,8 @@ class SessionOptions:
             entry = options.get_session_config_entry("session.disable_cpu_ep_fallback")
         except RuntimeError:  # it was not set
             entry = "0"
-        ours.disable_fallback = entry == "1"
+        if entry == "1":  # onnxruntime refuses this beside its CPU provider: we keep it ourselves
+            ours.disable_fallback, ours.native = True, None
         return ours
 
 

@@ -24,7 +24,8 @@ class ReferenceProvider:
         return onnx.defs.has(node.op_type, max_inclusive_version=opsets.get(domain, 1), domain=domain)
 
     def compile(self, model: ir.Model) -> ReferenceExecutable:
-        return ReferenceExecutable(ReferenceEvaluator(ir.to_proto(model)))
+        loaded = ir.external_data.load_to_model(model)
+        return ReferenceExecutable(ReferenceEvaluator(ir.to_proto(loaded)))
 
 
 class ReferenceExecutable:

@@ -20,7 +20,7 @@ from onward.lazy import LazyModule
 from onward.providers.choose import Asked, Choice, choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
-from onward.providers.ort.defects import WORDS
+from onward.providers.ort.defects import CAST_TO_HALF, WORDS, adds_in_half
 from onward.sessions.cache import ResultCache
 from onward.sessions.whole import Whole
 
@@ -197,12 +197,14 @@ def _open(
     if data is not None and choice.leading_ort and not moves:
         _check_size(len(data), options)
         try:
-            return Whole(ort.create(data, options, choice.leading_ort), options)
+            whole = Whole(ort.create(data, options, choice.leading_ort), options)
+            if choice.named or not _computes_in_half(whole, data):
+                return whole
         except Exception as error:  # noqa: BLE001 - another way may open it; else this is the cause
             why = error
     if _is_ort_format(source):
         raise InvalidModel(f"onnxruntime cannot load this ORT-format model: {why}") from why
-    log.info("onnxruntime did not take the model as it is: %s", why)
+    log.info("the model is not for onnxruntime as it is: %s", why or "see docs/providers.md")
     try:
         return planning.plan(source, choice, options, weights)
     except UnsupportedModel as error:
@@ -229,6 +231,12 @@ def _raw(source: Source) -> bytes | None:
 def _suspicious(data: bytes) -> bool:
     """Whether the model mentions something that onnxruntime is known to get wrong."""
     return any(word in data for word in WORDS)
+
+
+def _computes_in_half(whole: Whole, data: bytes) -> bool:
+    """Whether the model may add up float16 products, and onnxruntime would do so in float16."""
+    types = {arg.type for arg in (*whole.get_inputs(), *whole.get_outputs())}
+    return ("tensor(float16)" in types or CAST_TO_HALF in data) and adds_in_half()
 
 
 def _is_ort_format(source: Source) -> bool:

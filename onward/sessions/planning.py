@@ -13,10 +13,11 @@ from onward.graph.shapes import fix_dimensions
 from onward.graph.weights import swap_weights
 from onward.lazy import LazyModule
 from onward.passes.pipelines import PREPARE, inference
+from onward.passes.precision import widen_sums
 from onward.providers.choose import Choice
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
-from onward.providers.ort.defects import defect
+from onward.providers.ort.defects import adds_in_half, defect
 from onward.providers.ort.provider import serialize
 from onward.sessions.parts import Parts, assign
 from onward.sessions.whole import Whole
@@ -44,6 +45,9 @@ def plan(
     """Whole on onnxruntime where it can, parts over the providers of the choice otherwise."""
     model = open_model(source, weights)
     _check_memory(model, options)
+    widen = not choice.named and _mentions_half(model) and adds_in_half()
+    if widen:
+        model = widen_sums(PREPARE(model))
     if choice.leading_ort and not choice.failed and not (choice.may_move and _has_defect(model)):
         try:
             return _whole(model, choice, options)
@@ -52,6 +56,7 @@ def plan(
     if options.free_dimensions or options.free_dimension_denotations:
         fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
     model = inference(options.graph_optimization_level)(PREPARE(model))
+    model = widen_sums(model) if widen else model
     if options.optimized_model_filepath:
         save(model, options.optimized_model_filepath)
     engines = choice.engines(options)
@@ -64,6 +69,17 @@ def plan(
 def _whole(model: ir.Model, choice: Choice, options: SessionOptions) -> Whole:
     proto, outside = serialize(model)
     return Whole(ort.create(proto, options, choice.leading_ort, outside), options, outside)
+
+
+def _mentions_half(model: ir.Model) -> bool:
+    """Whether float16 comes into the model: by a feed, a weight or a Cast."""
+    half = ir.DataType.FLOAT16
+    for graph in model.graphs():
+        if any(value.dtype == half for value in (*graph.inputs, *graph.initializers.values())):
+            return True
+        if any(node.op_type == "Cast" and node.attributes.get_int("to", 0) == half for node in graph):
+            return True
+    return False
 
 
 def _has_defect(model: ir.Model) -> bool:

@@ -95,16 +95,17 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     kept: list[tuple[ir.Value, Any]] = []
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes <= _EMBEDDED_AT_MOST or not _shareable(tensor.dtype):
-            continue
-        name = str(value.name)
-        outside[name] = tensor.numpy()
-        kept.append((value, tensor))
-        value.const_value = ir.ExternalTensor(
-            "onward", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name
-        )
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None:
+                continue
+            kept.append((value, tensor))
+            if graph is model.graph and tensor.nbytes > _EMBEDDED_AT_MOST and _shareable(tensor.dtype):
+                outside[name] = tensor.numpy()
+                value.const_value = _reference(tensor, name)
+            elif isinstance(tensor, ir.ExternalTensor):
+                (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
     try:
         proto = ir.to_proto(model)
     finally:
@@ -112,6 +113,12 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
             value.const_value = tensor
     proto.ir_version = min(proto.ir_version, NEWEST_IR)
     return proto.SerializeToString(), outside
+
+
+def _reference(tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
+    """Stands for a weight in the bytes; onnxruntime gets the weight itself beside them."""
+    shape = ir.Shape(tensor.shape)
+    return ir.ExternalTensor("onward", 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
 
 
 def _shareable(dtype: ir.DataType) -> bool:

@@ -160,7 +160,9 @@ class _Writer:
         if function is None or not all(_is_short(output, node) for output in node.outputs):
             return None
         known = (
-            wanted != "Numbers" or value in self._on_host or _literal(value) is not None
+            wanted != "Numbers"
+            or value in self._on_host
+            or _literal(value, floats=True) is not None
             for value, wanted in _wanted(node, inspect.signature(function))
             if value is not None
         )
@@ -174,6 +176,8 @@ class _Writer:
                 arguments.append("None")
             elif wanted in _CONVERT:
                 arguments.append(self._numbers(value, wanted))
+            elif wanted == "Tensor | Numbers" and value in self._on_host:
+                arguments.append(self._name(value))
             elif wanted == "Tensor | Int" and self._is_number(value):
                 arguments.append(self._numbers(value, "Int"))
             else:
@@ -231,7 +235,7 @@ class _Writer:
 
     def _numbers(self, value: ir.Value, wanted: str) -> str:
         """A value as Python numbers: from the host, from a constant, or read off a tensor."""
-        literal = _literal(value, floats=wanted in ("Floats", "Float"))
+        literal = _literal(value, floats=wanted in ("Floats", "Float", "Numbers"))
         if literal is not None:
             return repr(_CONVERT[wanted](literal))
         name = self._name(value)

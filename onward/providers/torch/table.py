@@ -6,6 +6,10 @@ from onward.providers.torch.kernels import (
     activation,
     attention,
     cast,
+    contrib,
+    contrib_attention,
+    contrib_compressed,
+    contrib_quantized,
     control,
     conv,
     image,
@@ -45,5 +49,9 @@ KERNELS = (
     | index.kernel
     | sequence.kernel
     | shape.kernel
+    | contrib.kernel
+    | contrib_attention.kernel
+    | contrib_quantized.kernel
+    | contrib_compressed.kernel
 )
 HOST = host_family.host

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from onward.graph.table import OpTable
-from onward.providers.torch.kernels.random import generator
+from onward.providers.torch.kernels.random import drawn
 from onward.providers.torch.kernels.widen import SIGNED, by_value
 from onward.providers.torch.types import Float, Int, Tensor
 
@@ -162,5 +162,6 @@ def dropout(
         return x, mask
     if seed is None:
         return torch.native_dropout(x, ratio, True)
-    mask = torch.rand(x.shape, device=x.device, generator=generator(seed, x.device)) >= ratio
+    chances = torch.empty_like(x, dtype=torch.float32)
+    mask = drawn(lambda source: chances.uniform_(generator=source), seed, x.device) >= ratio
     return torch.where(mask, x / (1 - ratio) if ratio < 1 else x, 0), mask

@@ -43,7 +43,7 @@ def attend(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(scale * q k^T + mask) v, fused; a row that sees nothing is zero."""
+    """Attend, fused: softmax(scale * q k^T + mask) v; a row that sees nothing is zero."""
     heads, shared = q.shape[1], q.shape[1] != k.shape[1]
     # The fused kernels that share heads take no mask. A single query's heads can stand in for
     # its length, else the keys and values are repeated.
@@ -108,7 +108,7 @@ def attention(
     softmax_precision: int | None = None,
     outputs: int,
 ) -> tuple[Tensor | None, ...]:
-    """y = softmax(softcap(scale * q k^T) + mask) v."""
+    """Attend: y = softmax(softcap(scale * q k^T) + mask) v."""
     flat = q.dim() == 3
     if flat:
         assert q_num_heads is not None and kv_num_heads is not None
@@ -209,7 +209,7 @@ def flex_attention(
     score_mod: Branch | None = None,
     softmax_precision: int | None = None,
 ) -> Tensor:
-    """y = prob_mod(softmax(score_mod(scale * q k^T))) v."""
+    """Attend: y = prob_mod(softmax(score_mod(scale * q k^T))) v."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     if softmax_precision is not None:
         dtype = torch_dtype(softmax_precision)
@@ -341,7 +341,7 @@ def _linear_chunk(
 
 
 def _decayed_products(x: Tensor, k: Tensor, g: Tensor | None) -> Tensor:
-    """sum over d of x_id k_jd e^(g_id - g_jd) for j <= i, else 0."""
+    """For j <= i the sum over d of x_id k_jd e^(g_id - g_jd), else 0."""
     if g is None:
         return (x @ k.transpose(-1, -2)).tril()
     later = torch.ones(k.shape[-2], k.shape[-2], dtype=torch.bool, device=k.device).triu(1)

@@ -2,7 +2,7 @@
 
 A value of rank 0 is a number, one of rank 1 a list of them. What is annotated `Numbers` comes in
 that way; anything else is a tensor or a sequence of which only the form is read. Nothing here asks
-whether a number is an int: a symbol takes the same way, and a comparison of it is a guard.
+whether a number is an int: a symbol goes the same way, and a decision about it is a guard.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ from math import prod
 from typing import Any
 
 from onward.graph.table import OpTable
-from onward.providers.torch.types import Ints, Numbers, Tensor
+from onward.providers.torch.types import Float, Ints, Numbers, Tensor
 
 host = OpTable()
 
 Number = Any  # an int, a bool, or the symbol of one
-BOOL = 9  # ONNX's number
+INTEGERS, BOOL = (6, 7), 9  # ONNX's numbers
 
 
 # -- the form of a value -----------------------------------------------------------------------
 
 
 @host("Shape")
-def shape(x: Tensor, *, start: int, end: int | None = None) -> Numbers:
-    return list(x.shape)[start:end]
+def shape(x: Tensor | Numbers, *, start: int, end: int | None = None) -> Numbers:
+    return _sizes(x)[start:end]
 
 
 @host("Size")
-def size(x: Tensor) -> Numbers:
-    return x.numel()
+def size(x: Tensor | Numbers) -> Numbers:
+    return prod(_sizes(x))
+
+
+def _sizes(x: Tensor | Numbers) -> list[Number]:
+    if isinstance(x, Tensor):
+        return list(x.shape)
+    return [len(x)] if isinstance(x, list) else []
 
 
 @host("SequenceLength")
@@ -117,7 +123,7 @@ def expand(x: Numbers, shape: Numbers) -> Numbers:
 
 
 @host("ConstantOfShape")
-def constant_of_shape(shape: Numbers, *, value: float) -> Numbers:
+def constant_of_shape(shape: Numbers, *, value: Float) -> Numbers:
     return [value] * shape[0] if shape else value
 
 
@@ -135,7 +141,9 @@ def cast(
 ) -> Numbers:
     if to == BOOL:
         return _each(lambda number: number != 0, x)
-    return _each(lambda number: 1 if number else 0, x) if input_type == BOOL else x
+    if input_type == BOOL:
+        return _each(lambda number: 1 if number else 0, x)
+    return x if input_type in INTEGERS else _each(int, x)  # a constant may be a float
 
 
 @host("Add")

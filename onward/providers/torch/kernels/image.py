@@ -53,9 +53,9 @@ def resize(
     resized = _resized(
         list(x.shape), roi if crop else None, scales, sizes, axes, keep_aspect_ratio_policy
     )
-    plain = not antialias and not exclude_outside and cubic_coeff_a == CUBIC
+    usual = mode != "cubic" or (cubic_coeff_a == CUBIC and not exclude_outside)
     aten = _aten_mode(x, resized, mode, coordinate_transformation_mode, nearest_mode)
-    if aten is not None and (plain or mode == "nearest"):
+    if aten is not None and usual and not antialias:
         lengths = list(x.shape)
         for a in resized:
             lengths[a.axis] = a.length

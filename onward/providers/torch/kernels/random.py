@@ -6,6 +6,7 @@ A node with a seed draws the same numbers at every run: its output is a function
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import torch
 
@@ -15,37 +16,20 @@ from onward.providers.torch.types import Ints, Tensor, torch_dtype
 kernel = OpTable()
 
 
-def generator(seed: float | None, device: torch.device) -> torch.Generator | None:
-    """A generator that starts from an ONNX seed; None, which is torch's own, without a seed."""
-    if seed is None:
-        return None
-    # ONNX's seeds are floats: the bits tell 0.1 from 0.2
+def drawn(
+    draw: Callable[[torch.Generator | None], Tensor], seed: float | None, device: torch.device
+) -> Tensor:
+    """What `draw` makes of the generator that belongs to a seed (None: torch's own)."""
+    return draw(None) if seed is None else _drawn_from_seed(draw, seed, device)
+
+
+@torch.compiler.disable  # the compiler knows no generator but torch's own
+def _drawn_from_seed(
+    draw: Callable[[torch.Generator | None], Tensor], seed: float, device: torch.device
+) -> Tensor:
+    # most of ONNX's seeds are floats: their bits tell 0.1 from 0.2
     bits = seed if isinstance(seed, int) else struct.unpack("<I", struct.pack("<f", seed))[0]
-    return torch.Generator(device).manual_seed(bits)
-
-
-def _normal(
-    shape: Ints,
-    dtype: torch.dtype,
-    device: torch.device,
-    mean: float,
-    scale: float,
-    seed: float | None,
-) -> Tensor:
-    x = torch.empty(shape, dtype=dtype, device=device)
-    return x.normal_(mean, scale, generator=generator(seed, device))
-
-
-def _uniform(
-    shape: Ints,
-    dtype: torch.dtype,
-    device: torch.device,
-    low: float,
-    high: float,
-    seed: float | None,
-) -> Tensor:
-    x = torch.empty(shape, dtype=dtype, device=device)
-    return x.uniform_(low, high, generator=generator(seed, device))
+    return draw(torch.Generator(device).manual_seed(bits))
 
 
 @kernel("RandomNormal")
@@ -58,14 +42,16 @@ def random_normal(
     seed: float | None = None,
     device: torch.device,
 ) -> Tensor:
-    return _normal(shape, torch_dtype(dtype), device, mean, scale, seed)
+    x = torch.empty(shape, dtype=torch_dtype(dtype), device=device)
+    return drawn(lambda generator: x.normal_(mean, scale, generator=generator), seed, device)
 
 
 @kernel("RandomNormalLike")
 def random_normal_like(
     x: Tensor, *, dtype: int | None = None, mean: float, scale: float, seed: float | None = None
 ) -> Tensor:
-    return _normal(list(x.shape), _type(dtype, x), x.device, mean, scale, seed)
+    y = torch.empty_like(x, dtype=_type(dtype, x))
+    return drawn(lambda generator: y.normal_(mean, scale, generator=generator), seed, x.device)
 
 
 @kernel("RandomUniform")
@@ -78,28 +64,35 @@ def random_uniform(
     seed: float | None = None,
     device: torch.device,
 ) -> Tensor:
-    return _uniform(shape, torch_dtype(dtype), device, low, high, seed)
+    x = torch.empty(shape, dtype=torch_dtype(dtype), device=device)
+    return drawn(lambda generator: x.uniform_(low, high, generator=generator), seed, device)
 
 
 @kernel("RandomUniformLike")
 def random_uniform_like(
     x: Tensor, *, dtype: int | None = None, low: float, high: float, seed: float | None = None
 ) -> Tensor:
-    return _uniform(list(x.shape), _type(dtype, x), x.device, low, high, seed)
+    y = torch.empty_like(x, dtype=_type(dtype, x))
+    return drawn(lambda generator: y.uniform_(low, high, generator=generator), seed, x.device)
 
 
 @kernel("Bernoulli")
 def bernoulli(p: Tensor, *, dtype: int | None = None, seed: float | None = None) -> Tensor:
     """1 with probability p, else 0"""
-    return torch.bernoulli(p, generator=generator(seed, p.device)).to(_type(dtype, p))
+    y = drawn(lambda generator: torch.bernoulli(p, generator=generator), seed, p.device)
+    return y.to(_type(dtype, p))
 
 
 @kernel("Multinomial")
 def multinomial(x: Tensor, *, dtype: int, sample_size: int, seed: float | None = None) -> Tensor:
     """Class numbers, drawn with replacement with probability softmax(x)."""
     p = torch.softmax(x, -1, dtype=torch.promote_types(x.dtype, torch.float32))
-    drawn = torch.multinomial(p, sample_size, True, generator=generator(seed, x.device))
-    return drawn.to(torch_dtype(dtype))
+    y = drawn(
+        lambda generator: torch.multinomial(p, sample_size, True, generator=generator),
+        seed,
+        x.device,
+    )
+    return y.to(torch_dtype(dtype))
 
 
 def _type(dtype: int | None, x: Tensor) -> torch.dtype:

@@ -111,7 +111,7 @@ def lstm(
     input_forget: int,
     layout: int,
 ) -> tuple[Tensor, ...]:
-    """i, f, o = f(x W^T + h R^T + p c + b);  c' = f c + i g(...);  h' = o h(c')."""
+    """Step: i, f, o = f(x W^T + h R^T + p c + b);  c' = f c + i g(...);  h' = o h(c')."""
     x, states = _begin(x, r, (initial_h, initial_c), layout)
     plain = ["Sigmoid", "Tanh", "Tanh"] * r.shape[0]
     names = activations or plain
@@ -157,7 +157,7 @@ def gru(
     layout: int,
     linear_before_reset: int,
 ) -> tuple[Tensor, ...]:
-    """z, r = f(x W^T + h R^T + b);  n = g(x W^T + (r h) R^T + b);  h' = (1 - z) n + z h."""
+    """Step: z, r = f(x W^T + h R^T + b);  n = g(x W^T + (r h) R^T + b);  h' = (1 - z) n + z h."""
     x, states = _begin(x, r, (initial_h,), layout)
     plain = ["Sigmoid", "Tanh"] * r.shape[0]
     names = activations or plain
@@ -205,7 +205,7 @@ def rnn(
     hidden_size: int | None = None,
     layout: int,
 ) -> tuple[Tensor, ...]:
-    """h' = f(x W^T + h R^T + b)."""
+    """Step: h' = f(x W^T + h R^T + b)."""
     x, states = _begin(x, r, (initial_h,), layout)
     names = (activations or ["Tanh", "Tanh"])[: r.shape[0]]
     fused = {"Tanh": torch.rnn_tanh, "Relu": torch.rnn_relu}.get(names[0])
@@ -228,7 +228,7 @@ def rnn(
 def _begin(
     x: Tensor, r: Tensor, states: Sequence[Tensor | None], layout: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """x as (time, batch, size) and the states as (directions, batch, hidden), zero by default."""
+    """The input as (time, batch, size), the states as (directions, batch, hidden), or zero."""
     x = x.transpose(0, 1) if layout else x
     zero = x.new_zeros(r.shape[0], x.shape[1], r.shape[2])
     given = [s.transpose(0, 1) if layout and s is not None else s for s in states]
@@ -290,7 +290,7 @@ def _call(
 def _fused_weights(
     w: Tensor, r: Tensor, b: Tensor | None, function: Any, padded: bool
 ) -> list[list[Tensor]]:
-    """torch's weights: one list for all directions, or one for each where batches are padded.
+    """The weights as torch has them: one list, or one for each direction where batches are padded.
 
     An LSTM's cell must rest in the padding. There x has one more column, which is one, and whose
     weights shut the input gate and open the forget gate.

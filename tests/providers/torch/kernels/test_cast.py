@@ -80,6 +80,7 @@ def test_float8s_round_and_saturate_as_ml_dtypes_do(
 def test_small_floats_round_as_ml_dtypes_do(source: Any, target: Any) -> None:
     with np.errstate(all="ignore"):
         x = _interesting_floats().astype(source)
+        x = x[~np.isnan(x)]  # they have no NaN
         want = x.astype(target)
     assert_array_equal(_bits(_cast(x, target)), _bits(want))
 
@@ -114,7 +115,8 @@ def test_bare_exponents_round_as_asked() -> None:
 @pytest.mark.parametrize("target", [np.float16, np.float32, ml_dtypes.bfloat16, np.float64])
 def test_all_float8s_come_back(source: Any, target: Any) -> None:
     x = np.arange(256, dtype=np.uint8).view(source)
-    assert_array_equal(_cast(x, target).astype(np.float64), x.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # numpy warns of the NaNs
+        assert_array_equal(_cast(x, target).astype(np.float64), x.astype(np.float64))
 
 
 @pytest.mark.parametrize("like", NUMBERS, ids=lambda t: np.dtype(t).name)

@@ -1,0 +1,170 @@
+"""Compute what does not depend on any feed, once, with ONNX's reference evaluator.
+
+Bounded: a node is folded only where its results are known beforehand to be small, or no larger
+than the constants that they replace, and where computing them is cheap.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from onward.passes.facts import is_constant, static
+from onward.passes.rewrite import Names, Ops, nodes_of, replace, substitute
+from onward.passes.share import is_random
+
+_LARGEST_RESULT = 1 << 20  # bytes that folding may add for one node
+_LARGEST_WORK = 1 << 28  # bytes read and written by an operator that only moves or maps elements
+_LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow faster than its sizes
+
+# Dequantizing weights would undo their compression; providers read the pair themselves.
+_KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
+_EASY = frozenset(
+    "Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape Div Equal Erf Exp Expand Flatten "
+    "Floor Gather Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max Min Mod Mul "
+    "Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape "
+    "Round Shape Sigmoid Sign Size Slice Split Sqrt Squeeze Sub Tanh Tile Transpose Trilu "
+    "Unsqueeze Where Xor".split()
+)
+
+
+def fold_constants(model: ir.Model) -> ir.Model:
+    """Nodes that read constants only become initializers; a decided If becomes its branch."""
+    names = Names(model)
+    opset = model.opset_imports[""]
+    for node in list(nodes_of(model)):
+        if node.graph is None:
+            continue
+        if node.op_type == "If" and node.domain == "" and is_constant(node.inputs[0]):
+            _take_branch(node, names)
+        elif _may_fold(node):
+            results = _evaluate(node, opset)
+            if results is not None:
+                op = Ops()
+                replace(node, [op.constant(array) for array in results], op, names)
+    return model
+
+
+def _may_fold(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type in _KEPT or is_random(node) or not node.inputs:
+        return False
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        return False
+    given = [value for value in node.inputs if value is not None]
+    if not all(is_constant(value) and _is_plain(value) for value in given):
+        return False
+    return bool(given) and all(value.name for value in node.outputs)
+
+
+def _is_plain(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.dtype != ir.DataType.STRING
+
+
+def _evaluate(node: ir.Node, opset: int) -> list[Any] | None:
+    """The node's results, or None where they are too large, too dear or not to be had."""
+    written = _result_bytes(node, opset)
+    if written is None:
+        return None
+    given = {value for value in node.inputs if value is not None}
+    read = sum(_nbytes(value) for value in given)
+    freed = sum(_nbytes(v) for v in given if len(v.uses()) == 1 and not v.is_graph_output())
+    if written > max(_LARGEST_RESULT, freed):
+        return None
+    if read + written > (_LARGEST_WORK if node.op_type in _EASY else _LARGEST_HARD_WORK):
+        return None
+    feeds = {value.name: _array(value) for value in given}
+    try:
+        with np.errstate(all="ignore"):
+            results = ReferenceEvaluator(_model_of(node, opset)).run(None, feeds)
+    except Exception:  # what the evaluator lacks stays in the graph
+        return None
+    arrays = [np.asarray(result) for result in results if not isinstance(result, list)]
+    if len(arrays) != len(node.outputs) or not all(map(_fits, arrays, node.outputs)):
+        return None
+    return arrays
+
+
+def _fits(array: np.ndarray[Any, Any], value: ir.Value) -> bool:
+    """Whether a result has the type and shape that were inferred."""
+    if array.dtype.kind in "OSU":
+        return False
+    if value.dtype is not None and ir.DataType.from_numpy(array.dtype) != value.dtype:
+        return False
+    shape = static(value)
+    return shape is None or shape == array.shape
+
+
+def _result_bytes(node: ir.Node, opset: int) -> int | None:
+    """How large the results will be, from ONNX's inference on this node with its constants."""
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    given = {value for value in node.inputs if value is not None}
+    types = {v.name: ir.serde.serialize_value(v).type for v in given if v.name}
+    small = {v.name: _proto(v) for v in given if v.name and _nbytes(v) <= 8192}
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema,
+            ir.to_proto(node),
+            types,
+            small,
+            opset_imports=[onnx.helper.make_opsetid("", opset)],
+            ir_version=onnx.IR_VERSION,
+        )
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return None
+    total = 0
+    for value in node.outputs:
+        kind = inferred.get(value.name)
+        if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+            return None
+        dims = kind.tensor_type.shape.dim
+        if not all(dim.HasField("dim_value") for dim in dims):
+            return None
+        size = ir.DataType(kind.tensor_type.elem_type).itemsize
+        total += math.ceil(math.prod(dim.dim_value for dim in dims) * size)
+    return total
+
+
+def _proto(value: ir.Value) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(_array(value), value.name)
+
+
+def _array(value: ir.Value) -> np.ndarray[Any, Any]:
+    assert value.const_value is not None
+    return np.asarray(value.const_value.numpy())
+
+
+def _nbytes(value: ir.Value) -> int:
+    assert value.const_value is not None
+    return value.const_value.nbytes
+
+
+def _model_of(node: ir.Node, opset: int) -> onnx.ModelProto:
+    """The node as a model; the constants come as feeds, so that nothing large is serialised."""
+    inputs = list(dict.fromkeys(value for value in node.inputs if value is not None))
+    view = ir.GraphView(
+        inputs=inputs, outputs=node.outputs, nodes=[node], opset_imports={"": opset}, name="fold"
+    )
+    return ir.to_proto(ir.Model(view, ir_version=onnx.IR_VERSION))  # type: ignore[arg-type]
+
+
+def _take_branch(node: ir.Node, names: Names) -> None:
+    """If with a constant condition: the branch's nodes move into the node's graph."""
+    condition = node.inputs[0]
+    assert condition is not None and condition.const_value is not None and node.graph is not None
+    taken = bool(condition.const_value.numpy().item())
+    branch = node.attributes["then_branch" if taken else "else_branch"].as_graph()
+    results, nodes = list(branch.outputs), list(branch)
+    branch.outputs.clear()
+    branch.remove(nodes)
+    for name, value in list(branch.initializers.items()):
+        del branch.initializers[name]
+        node.graph.register_initializer(value)
+    node.graph.insert_before(node, nodes)
+    for old, new in zip(node.outputs, results, strict=True):
+        substitute(old, new, names)
+    node.graph.remove(node, safe=True)

@@ -1,0 +1,215 @@
+"""softmax(q k^T s + mask) v as one Attention, which providers have as one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.passes.facts import (
+    dims,
+    is_float,
+    like,
+    made_by,
+    only_inside,
+    other_input,
+    rank,
+    scalar,
+)
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.simplify.chains import order_of
+
+rule = Rules()
+
+_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+@dataclass
+class _Scores:
+    """What is known of the scores so far: the scale, the mask and the nodes that go."""
+
+    scale: float = 1.0
+    mask: ir.Value | None = None
+    hidden: tuple[ir.Value, float] | None = None  # where not to look, and the score put there
+    precision: int | None = None
+    nodes: list[ir.Node] = field(default_factory=list)
+
+
+@rule("MatMul")
+def attention(op: Ops, node: ir.Node) -> Replacement:
+    """q, k and v of (batch, heads, time, size); a mask is added, or chooses."""
+    weights, v = node.inputs
+    if v is None or rank(v) != 4 or v.dtype not in _FLOATS:
+        return None
+    found = _Scores()
+    softmax = _softmax(weights, found)
+    if softmax is None:
+        return None
+    product = _product(softmax.inputs[0], found)
+    if product is None:
+        return None
+    q, k = _scaled(product.inputs[0], found), _key(product.inputs[1], found)
+    if q is None or k is None or q.dtype != v.dtype or rank(q) != 4:
+        return None
+    source, order = k
+    if not _mask_fits(found, product.outputs[0]) or not only_inside(found.nodes, node):
+        return None
+    keys = op.Transpose(source, perm=order) if order != [0, 1, 2, 3] else source
+    made: ir.Value = op.Attention(
+        q,
+        keys,
+        v,
+        _mask(op, found, q),
+        scale=found.scale,
+        is_causal=0,
+        qk_matmul_output_mode=0,
+        softcap=0.0,
+        softmax_precision=found.precision,
+        left_window_size=-1,
+        right_window_size=-1,
+    )
+    return made
+
+
+def _softmax(weights: ir.Value | None, found: _Scores) -> ir.Node | None:
+    """The softmax over keys that made the weights, through casts and a guard against nan."""
+    guard = made_by(weights, "Where")
+    if guard is not None:
+        nan = made_by(guard.inputs[0], "IsNaN")
+        if nan is None or scalar(guard.inputs[1]) != 0 or nan.inputs[0] is not guard.inputs[2]:
+            return None
+        found.nodes += [guard, nan]
+        weights = guard.inputs[2]
+    narrow = made_by(weights, "Cast")
+    if narrow is not None:
+        found.nodes.append(narrow)
+        weights = narrow.inputs[0]
+    softmax = made_by(weights, "Softmax")
+    if softmax is None or softmax.attributes.get_int("axis", -1) not in (-1, 3):
+        return None
+    found.nodes.append(softmax)
+    if narrow is not None and weights is not None and weights.dtype is not None:
+        found.precision = int(weights.dtype)
+    return softmax
+
+
+def _product(scores: ir.Value | None, found: _Scores) -> ir.Node | None:
+    """The q k^T under the scores; scale, mask and widening cast on the way are noted."""
+    while scores is not None:
+        node = made_by(scores, "MatMul", "Mul", "Div", "Add", "Where", "Cast")
+        if node is None or len(found.nodes) > 12:
+            return None
+        found.nodes.append(node)
+        if node.op_type == "MatMul":
+            return node
+        if node.op_type == "Cast":
+            if found.precision is None or scores.dtype != found.precision:
+                return None
+            scores = node.inputs[0]
+        elif node.op_type in ("Mul", "Div"):
+            scores = _unscale(node, found)
+        elif found.mask is not None or found.hidden is not None:
+            return None  # one mask is all that Attention takes
+        elif node.op_type == "Add":
+            scores = _added_mask(node, found)
+        else:
+            scores = _choosing_mask(node, found)
+    return None
+
+
+def _unscale(node: ir.Node, found: _Scores) -> ir.Value | None:
+    """The factor of x * c, c * x or x / c goes into the scale."""
+    a, b = node.inputs
+    number = scalar(b)
+    if number is not None and number > 0:
+        found.scale *= number if node.op_type == "Mul" else 1 / number
+        return a
+    number = scalar(a)
+    if number is not None and number > 0 and node.op_type == "Mul":
+        found.scale *= number
+        return b
+    return None
+
+
+def _added_mask(node: ir.Node, found: _Scores) -> ir.Value | None:
+    if found.scale != 1.0:
+        return None  # a scale over the sum would scale the mask too
+    for value in node.inputs:
+        if made_by(value, "MatMul", "Mul", "Div") is not None and _leads_to_product(value):
+            found.mask = other_input(node, value) if value is not None else None
+            return value
+    return None
+
+
+def _choosing_mask(node: ir.Node, found: _Scores) -> ir.Value | None:
+    condition, kept, number = node.inputs[0], node.inputs[1], scalar(node.inputs[2])
+    if found.scale != 1.0 or condition is None or number is None or number > -1e4:
+        return None
+    found.hidden = (condition, number)
+    return kept
+
+
+def _leads_to_product(value: ir.Value | None) -> bool:
+    for _ in range(3):
+        node = made_by(value, "MatMul", "Mul", "Div", "Cast")
+        if node is None:
+            return False
+        if node.op_type == "MatMul":
+            return True
+        value = node.inputs[0] if scalar(node.inputs[0]) is None else node.inputs[1]
+    return False
+
+
+def _scaled(value: ir.Value | None, found: _Scores) -> ir.Value | None:
+    """Below a constant factor, which goes into the scale."""
+    node = made_by(value, "Mul", "Div")
+    if node is None:
+        return value
+    inner = _unscale(node, found)
+    if inner is None:
+        return value
+    found.nodes.append(node)
+    return inner
+
+
+def _key(value: ir.Value | None, found: _Scores) -> tuple[ir.Value, list[int]] | None:
+    """The key and the order of its axes that Attention wants, from the transposed one."""
+    value = _scaled(value, found)
+    transpose = made_by(value, "Transpose")
+    order = None if transpose is None else order_of(transpose)
+    if transpose is None or order is None or len(order) != 4:
+        return None
+    found.nodes.append(transpose)
+    *batch, second, last = order
+    source = _scaled(transpose.inputs[0], found)
+    return None if source is None else (source, [*batch, last, second])
+
+
+def _mask_fits(found: _Scores, scores: ir.Value) -> bool:
+    """Whether the mask spans the keys (a shorter one would be padded) and widens nothing."""
+    mask = found.mask if found.hidden is None else found.hidden[0]
+    if mask is None:
+        return True
+    ours, theirs = dims(mask), dims(scores)
+    if ours is None or theirs is None or not 2 <= len(ours) <= 4 or ours[-1] is None:
+        return False
+    if ours[-1] != theirs[-1] or (found.mask is not None and not is_float(mask)):
+        return False
+    tail = theirs[4 - len(ours) :]
+    return all(a == 1 or (a is not None and a == b) for a, b in zip(ours[:-1], tail))
+
+
+def _mask(op: Ops, found: _Scores, q: ir.Value) -> ir.Value | None:
+    """The mask as Attention takes it: q's type, or boolean where the rest is minus infinity."""
+    if found.hidden is None:
+        mask = found.mask
+        if mask is not None and mask.dtype != q.dtype:
+            cast: ir.Value = op.Cast(mask, to=int(q.dtype or 1), saturate=1, round_mode="up")
+            return cast
+        return mask
+    condition, number = found.hidden
+    if np.isneginf(number):
+        return condition
+    chosen: ir.Value = op.Where(condition, like(0.0, q), like(number, q))
+    return chosen

@@ -1,0 +1,46 @@
+"""Precision: where a value's type is too small for the sum that makes it."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.passes.rewrite import Ops, Replacement, Rules, nodes_of, rewrite
+
+HALF = ir.DataType.FLOAT16
+SUMS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Softmax", "Attention")
+
+_rules = Rules()
+
+
+def widen_sums(model: ir.Model) -> ir.Model:
+    """Sums of float16 products in float32: y = f(a, b)  ->  y = half(f(float(a), float(b))).
+
+    For engines that would add them up in float16, where 2048 + 1 is 2048. Types must be inferred.
+    """
+    rewrite(model, _rules)
+    return model
+
+
+def has_half_sums(model: ir.Model) -> bool:
+    """Whether a model adds up float16 products. Types must be inferred."""
+    return any(node.op_type in SUMS and _halves(node) for node in nodes_of(model))
+
+
+@_rules(*SUMS)
+def _widen(op: Ops, node: ir.Node) -> Replacement:
+    if not _halves(node):
+        return None
+    inputs = [op.Cast(v, to=ir.DataType.FLOAT) if _is_half(v) else v for v in node.inputs]
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    count = len(node.outputs)
+    results = getattr(op, node.op_type)(*inputs, outputs=count, **attributes)
+    wide = [results] if count == 1 else list(results)
+    return [op.Cast(new, to=HALF) if _is_half(old) else new for old, new in zip(node.outputs, wide)]
+
+
+def _halves(node: ir.Node) -> bool:
+    return node.domain == "" and any(map(_is_half, node.inputs))
+
+
+def _is_half(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype == HALF

@@ -1,0 +1,54 @@
+"""Dead code: nodes, optional outputs and initializers that nobody reads."""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+
+from onward.passes.normalize import trim
+
+
+def drop_unused(model: ir.Model) -> ir.Model:
+    """Remove what no graph output depends on; the graph's inputs and outputs stay."""
+    _drop_nodes(model.graph, model.opset_imports.get("", 1))
+    for graph in [model.graph, *model.graph.subgraphs()]:
+        for name, value in list(graph.initializers.items()):
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+                del graph.initializers[name]
+    return model
+
+
+def _drop_nodes(graph: ir.Graph, opset: int) -> None:
+    for node in reversed(graph):
+        if not any(_is_read(value) for value in node.outputs):
+            graph.remove(node, safe=True)
+            continue
+        if node.domain == "":
+            _omit_outputs(node, opset)
+        for attribute in node.attributes.values():  # after: what a body reads lies before the node
+            if attribute.type == ir.AttributeType.GRAPH:
+                _drop_nodes(attribute.as_graph(), opset)
+
+
+def _omit_outputs(node: ir.Node, opset: int) -> None:
+    optional = _optional_outputs(node.op_type, opset)
+    for index, value in enumerate(node.outputs):
+        if index in optional and not _is_read(value):
+            value.name = ""
+    trim(node)
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+@functools.cache
+def _optional_outputs(operator: str, opset: int) -> frozenset[int]:
+    try:
+        outputs = onnx.defs.get_schema(operator, opset, "").outputs
+    except onnx.defs.SchemaError:
+        return frozenset()
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    return frozenset(i for i, formal in enumerate(outputs) if formal.option == optional)

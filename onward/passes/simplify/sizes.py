@@ -1,0 +1,170 @@
+"""Arithmetic on shapes: sizes that are known need not be computed.
+
+Exporters write `reshape(x, concat(gather(shape(x), 0), 12, 64))`. What such a chain computes is
+followed element by element: numbers, names of dimensions, or unknown. All numbers make a constant;
+a Reshape's target may also copy (0) or leave open (-1) one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.passes.facts import Dim, constant, dims, input_of, ints
+from onward.passes.rewrite import Ops, Replacement, Rules
+
+rule = Rules()
+
+Sizes = np.ndarray[Any, Any]  # of objects: int, str (a dimension's name) or None
+_DEEPEST = 32
+_LONGEST = 64  # elements: more than that is data, not a shape
+_WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
+
+_ARITHMETIC: dict[str, Callable[[int, int], int | None]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": lambda a, b: int(a / b) if b and abs(a) < 1 << 50 else None,
+    "Max": max,
+    "Min": min,
+}
+_FOLLOWED = (
+    *("Shape", "Size", "Gather", "Slice", "Concat", "Cast", "Identity"),
+    *("Unsqueeze", "Squeeze", "Reshape", *_ARITHMETIC),
+)
+
+
+@rule(*_FOLLOWED)
+def known_sizes(op: Ops, node: ir.Node) -> Replacement:
+    """A chain that ends in numbers alone."""
+    (y, *_) = node.outputs
+    if y.dtype not in _WHOLE:
+        return None
+    sizes = follow(y)
+    if sizes is None or not all(isinstance(size, int) for size in sizes.reshape(-1)):
+        return None
+    array = sizes.astype(y.dtype.numpy())
+    return op.constant(array)
+
+
+@rule("Reshape")
+def known_target(op: Ops, node: ir.Node) -> Replacement:
+    """A target of which all but one size are known, or copied from x."""
+    x, target = node.inputs
+    if x is None or target is None or ints(target) is not None:
+        return None
+    sizes, result = follow(target), dims(node.outputs[0])
+    if node.outputs[0].is_graph_output():
+        result = None  # declared, not proven
+    if node.attributes.get_int("allowzero", 0) or (sizes is None and result is None):
+        return None
+    length = len(sizes) if sizes is not None else len(result or ())
+    wanted = [None] * length if sizes is None else list(sizes)
+    proven = result if result is not None and len(result) == length else ()
+    found = [_size(*each) for each in zip_longest(wanted, proven, dims(x) or ())][:length]
+    if found.count(-1) > 1 or None in found:
+        return None
+    if -1 in found and 0 in found and -1 not in wanted:
+        return None  # without any elements, what is left open could not be told
+    y: ir.Value = op.Reshape(x, found, allowzero=0)
+    return y
+
+
+def _size(wanted: Dim, proven: Dim, copied: Dim) -> int | None:
+    """One number of a Reshape's target: 0 copies x's size, -1 is left open, None gives up."""
+    if isinstance(wanted, int):
+        return wanted or None  # a true zero would be read as a copy
+    if isinstance(proven, int):
+        return proven or None
+    if isinstance(wanted, str) and wanted == copied:
+        return 0
+    return -1
+
+
+def follow(value: ir.Value | None, depth: int = 0) -> Sizes | None:
+    """The elements of an integer tensor, as far as they are known; None if nothing is."""
+    array = constant(value, _LONGEST)
+    if array is not None:
+        if array.dtype.kind not in "iu":
+            return None
+        return _objects([int(item) for item in array.reshape(-1)], array.shape)
+    node = None if value is None else value.producer()
+    if node is None or node.domain != "" or depth > _DEEPEST or node.op_type not in _FOLLOWED:
+        return None
+    if node.op_type == "Shape":
+        return _shape(node)
+    if node.op_type == "Size":
+        sizes = dims(node.inputs[0])
+        if sizes is None or not all(isinstance(size, int) for size in sizes):
+            return None
+        return _objects([int(np.prod([1, *sizes], dtype=object))], ())
+    inputs = [follow(operand, depth + 1) for operand in node.inputs]
+    if inputs[0] is None or (len(inputs) > 1 and any(operand is None for operand in inputs)):
+        return None
+    try:
+        found = _apply(node, [operand for operand in inputs if operand is not None])
+    except (IndexError, ValueError, TypeError):
+        return None
+    return found if found is not None and found.size <= _LONGEST else None
+
+
+def _apply(node: ir.Node, inputs: list[Sizes]) -> Sizes | None:
+    x, operator = inputs[0], node.op_type
+    if operator in ("Cast", "Identity"):
+        return x if node.outputs[0].dtype in _WHOLE else None
+    if operator in _ARITHMETIC:
+        return _arithmetic(operator, inputs) if len(inputs) == 2 else None
+    if operator == "Concat":
+        return np.concatenate(inputs, axis=node.attributes["axis"].as_int())
+    if operator == "Gather":
+        indices = inputs[1].astype(np.int64)
+        return np.asarray(np.take(x, indices, axis=node.attributes.get_int("axis", 0)), dtype=object)
+    if operator == "Slice":
+        return _slice(node, x)
+    axes = ints(input_of(node, 1))
+    if operator == "Unsqueeze" and axes is not None:
+        return np.expand_dims(x, tuple(axes))
+    if operator == "Squeeze":
+        return np.squeeze(x, None if axes is None else tuple(axes))
+    if operator == "Reshape" and axes is not None and 0 not in axes:
+        return x.reshape(axes)
+    return None
+
+
+def _shape(node: ir.Node) -> Sizes | None:
+    sizes = dims(node.inputs[0])
+    if sizes is None:
+        return None
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end")
+    part = list(sizes)[slice(*slice(start, end).indices(len(sizes)))]
+    return _objects(part, (len(part),))
+
+
+def _slice(node: ir.Node, x: Sizes) -> Sizes | None:
+    if x.ndim != 1:
+        return None
+    starts, ends = ints(node.inputs[1]), ints(node.inputs[2])
+    steps = [1] if input_of(node, 4) is None else ints(input_of(node, 4))
+    if not starts or not ends or not steps or len(starts) != 1 or steps[0] < 1:
+        return None
+    return x[slice(starts[0], ends[0], steps[0])]
+
+
+def _arithmetic(operator: str, inputs: list[Sizes]) -> Sizes | None:
+    a, b = np.broadcast_arrays(*inputs)
+    compute = _ARITHMETIC[operator]
+    found = [
+        compute(x, y) if isinstance(x, int) and isinstance(y, int) else None
+        for x, y in zip(a.reshape(-1), b.reshape(-1))
+    ]
+    return _objects(found, a.shape)
+
+
+def _objects(items: list[Any], shape: tuple[int, ...]) -> Sizes:
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array.reshape(shape)
