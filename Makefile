@@ -8,7 +8,7 @@ python := .venv/bin/python
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## the main job, on data that comes along, in under a minute
+demo: setup ## the main job, on data that comes along
 	@.venv/bin/onward demo
 
 test: setup ## the checks and every test: what CI runs
@@ -18,8 +18,8 @@ test: setup ## the checks and every test: what CI runs
 check: setup ## format, lint, types and layers
 	scripts/check
 
-conformance: setup ## ONNX's own node tests, on every provider
-	scripts/test --numprocesses=auto conformance
+conformance: setup ## how many of ONNX's own node tests each provider passes
+	$(python) -m conformance.survey
 
 bench: setup ## the benchmarks, each with its peers in the same run
 	$(python) benchmarks/inference.py

@@ -67,7 +67,9 @@ def cnn() -> tuple[ir.Model, dict[str, Any]]:
         w = rng.normal(0, 0.1, (outputs, inputs, 3, 3)).astype(np.float32)
         y = op.Conv(y, op.initializer(f"w{layer}", w), pads=[1] * 4, strides=[stride] * 2)
         ones, zeros = np.ones(outputs, np.float32), np.zeros(outputs, np.float32)
-        terms = [op.initializer(f"{n}{layer}", a) for n, a in zip("sbmv", (ones, zeros, zeros, ones))]
+        terms = [
+            op.initializer(f"{n}{layer}", a) for n, a in zip("sbmv", (ones, zeros, zeros, ones))
+        ]
         y = op.Relu(op.BatchNormalization(y, *terms))
     model = op.model(y=op.Flatten(op.GlobalAveragePool(y)))
     return model, {"x": rng.normal(size=(8, 3, 32, 32)).astype(np.float32)}

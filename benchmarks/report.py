@@ -42,7 +42,9 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+    for line in (
+        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ()
+    ):
         if line.startswith(("model name", "CPU part")):
             return line.split(":", 1)[1].strip()
     return platform.processor() or "?"

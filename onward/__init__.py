@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from onward.graph.files import load as load
     from onward.graph.files import save as save
     from onward.graph.weights import swap_weights as swap_weights
-    from onward.providers.choose import available as get_available_providers
+    from onward.providers.choose import available
+
+    get_available_providers = available
     from onward.providers.options import ExecutionMode as ExecutionMode
     from onward.providers.options import ExecutionOrder as ExecutionOrder
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
@@ -41,7 +43,7 @@ _HOMES = {
 }
 _RENAMED = {"get_available_providers": ("onward.providers.choose", "available")}
 
-__all__ = [*_HOMES, *_RENAMED, "__version__"]  # noqa: PLE0604 - names, all of them
+__all__ = [*_HOMES, *_RENAMED, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

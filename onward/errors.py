@@ -1,17 +1,17 @@
 """Every exception that Onward raises, drawn as a tree.
 
-    OnwardError
-    ├── ModelError (ValueError)          the model itself is at fault
-    │   ├── InvalidModel                 it does not parse, or breaks ONNX's rules
-    │   ├── UnsafeModel                  it reaches outside its folder or over a limit
-    │   └── UnsupportedModel             no listed provider can run one of its nodes
-    ├── FeedError (ValueError)           a feed has a wrong name, type or shape
-    ├── WeightsError (ValueError)        weights that do not fit the model
-    ├── OptionError (ValueError)         a setting that does not exist or cannot hold
-    ├── ProviderError (RuntimeError)     a provider failed
-    │   ├── ProviderMissing              ... because it is not installed here
-    │   └── NodeFailed                   ... while it ran one operator
-    └── MemoryLimitExceeded (MemoryError)
+OnwardError
+├── ModelError (ValueError)          the model itself is at fault
+│   ├── InvalidModel                 it does not parse, or breaks ONNX's rules
+│   ├── UnsafeModel                  it reaches outside its folder or over a limit
+│   └── UnsupportedModel             no listed provider can run one of its nodes
+├── FeedError (ValueError)           a feed has a wrong name, type or shape
+├── WeightsError (ValueError)        weights that do not fit the model
+├── OptionError (ValueError)         a setting that does not exist or cannot hold
+├── ProviderError (RuntimeError)     a provider failed
+│   ├── ProviderMissing              ... because it is not installed here
+│   └── NodeFailed                   ... while it ran one operator
+└── MemoryLimitExceeded (MemoryError)
 """
 
 from __future__ import annotations

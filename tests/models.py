@@ -28,11 +28,11 @@ def serialized(model: ir.Model) -> bytes:
 
 
 def sandwich() -> ir.Model:
-    """MatMul, then an operator that onnxruntime has no kernel for, then MatMul again."""
+    """x ** 3 with a MatMul on either side; onnxruntime has no Pow for such an exponent."""
     op = OpBuilder(opset=28)
     x = op.input("x", "float32", ("batch", 4))
     w = op.initializer("w", np.eye(4, dtype=np.float32))
-    middle = op.Pow(op.MatMul(x, w), np.uint32(1))
+    middle = op.Pow(op.MatMul(x, w), np.uint32(3))
     return op.model(y=op.MatMul(middle, w))
 
 

@@ -91,7 +91,9 @@ def measure(path: str, provider: str) -> dict[str, Any]:
 
 def _peak_memory() -> int:
     """Bytes at this process's fullest."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def _table(results: dict[str, Any], labels: Any) -> Table:

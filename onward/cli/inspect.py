@@ -34,11 +34,16 @@ def inspect(model: Annotated[Path, typer.Argument(help="An .onnx file, of any si
         operators.add_row(name, f"{count:,}")
     console.print(operators)
     opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in loaded.opset_imports.items())
-    tensors = [v.const_value for v in loaded.graph.initializers.values() if v.const_value is not None]
+    tensors = [
+        v.const_value for v in loaded.graph.initializers.values() if v.const_value is not None
+    ]
     elements = sum(tensor.size for tensor in tensors)
-    console.print(f"opsets: {opsets}; IR {loaded.ir_version}; made by {loaded.producer_name or '?'}")
     console.print(
-        f"weights: {len(tensors):,} tensors, {elements:,} elements, {weight_bytes(loaded) / 2**20:,.1f} MiB"
+        f"opsets: {opsets}; IR {loaded.ir_version}; made by {loaded.producer_name or '?'}"
+    )
+    console.print(
+        f"weights: {len(tensors):,} tensors, {elements:,} elements, "
+        f"{weight_bytes(loaded) / 2**20:,.1f} MiB"
     )
 
 

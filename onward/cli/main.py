@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
@@ -24,9 +25,7 @@ app.command()(inspect.inspect)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"onward {version('onward')}")
+        typer.echo(f"onward {installed_version('onward')}")
         raise typer.Exit
 
 

@@ -1,9 +1,9 @@
 """OpBuilder: write a graph the way one writes the formula.
 
-    op = OpBuilder()
-    x = op.input("x", "float32", ("batch", 64))
-    w = op.initializer("w", np.zeros((64, 10), np.float32))
-    model = op.model(y=op.Softmax(op.MatMul(x, w) , axis=-1))
+op = OpBuilder()
+x = op.input("x", "float32", ("batch", 64))
+w = op.initializer("w", np.zeros((64, 10), np.float32))
+model = op.model(y=op.Softmax(op.MatMul(x, w) , axis=-1))
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class OpBuilder:
     def initializer(self, name: str, array: Any) -> ir.Value:
         """A named constant: a weight."""
         tensor = ir.tensor(array, name=name)
-        value = ir.val(name, dtype=tensor.dtype, shape=ir.Shape(tensor.shape), const_value=tensor)
+        value = ir.val(
+            name, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
         self.graph.register_initializer(value)
         return value
 
@@ -129,24 +131,25 @@ def _neighbours_type(
         last = len(formals) - 1
         mine = formals[min(index, last)].type_str
         for i, other in enumerate(operands):
-            if isinstance(other, ir.Value) and other.dtype is not None:
-                if formals[min(i, last)].type_str == mine:
-                    return other.dtype.numpy()
+            shared = formals[min(i, last)].type_str == mine
+            if shared and isinstance(other, ir.Value) and other.dtype is not None:
+                return other.dtype.numpy()
     return {"f": np.float32, "i": np.int64, "b": np.bool_}.get(array.dtype.kind, array.dtype)
 
 
 def _infer(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     """Write the types and shapes that ONNX infers onto the node's outputs."""
     proto = ir.to_proto(node)
-    types, data = {}, {}
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, onnx.TensorProto] = {}
     for value in node.inputs:
         if value is None or value.type is None:
             continue
         info = ir.to_proto(value)
-        types[value.name] = info.type
+        types[str(value.name)] = info.type
         tensor = value.const_value
         if tensor is not None and tensor.size <= 64:
-            data[value.name] = ir.to_proto(tensor)
+            data[str(value.name)] = ir.to_proto(tensor)
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data)
     except (onnx.shape_inference.InferenceError, RuntimeError) as error:

@@ -1,7 +1,7 @@
 """Load and save models: ONNX in any of its spellings, weights memory-mapped where they lie.
 
-    model = load("model.onnx")        # external data is mapped, not read: any size opens
-    save(model, "copy.onnx")          # over 1 GiB, the weights go to copy.onnx.data
+model = load("model.onnx")        # external data is mapped, not read: any size opens
+save(model, "copy.onnx")          # over 1 GiB, the weights go to copy.onnx.data
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from onward.errors import InvalidModel, UnsafeModel
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 
-_EMBEDDED_AT_MOST = 1 << 30  # bytes of weights that go into the file itself (protobuf ends at 2 GiB)
+_EMBEDDED_AT_MOST = (
+    1 << 30
+)  # bytes of weights that go into the file itself (protobuf ends at 2 GiB)
 
 
 def load(source: Source) -> ir.Model:
@@ -34,7 +36,8 @@ def load(source: Source) -> ir.Model:
     if isinstance(source, onnx.ModelProto):
         return _from_proto(source, None)
     raise TypeError(
-        f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}"
+        "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
+        f"not {type(source).__name__}"
     )
 
 
@@ -62,7 +65,9 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
         proto = onnx.load_model_from_string(data)
     except DecodeError as error:
-        raise InvalidModel(f"{where}: not an ONNX model ({len(data):,} bytes that do not parse)") from error
+        raise InvalidModel(
+            f"{where}: not an ONNX model ({len(data):,} bytes that do not parse)"
+        ) from error
     if not proto.HasField("graph"):
         raise InvalidModel(f"{where}: not an ONNX model (no graph in {len(data):,} bytes)")
     return proto
@@ -107,7 +112,9 @@ def check_external(tensor: ir.ExternalTensor, folder: Path | None) -> None:
     except FileNotFoundError:
         raise InvalidModel(f"{what} is missing: {path}\nkeep it beside the model") from None
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise UnsafeModel(f"{what} points outside the model's folder by a link: {tensor.location!r}")
+        raise UnsafeModel(
+            f"{what} points outside the model's folder by a link: {tensor.location!r}"
+        )
     if not stat.S_ISREG(status.st_mode):
         raise UnsafeModel(f"{what} is not an ordinary file: {path}")
     end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
@@ -127,5 +134,7 @@ def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
     outside = f"{path.name}.data" if weight_bytes(model) > _EMBEDDED_AT_MOST else None
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         ir.save(model, Path(aside) / path.name, external_data=outside)
-        for file in sorted(Path(aside).iterdir(), reverse=True):  # the data before what points to it
+        for file in sorted(
+            Path(aside).iterdir(), reverse=True
+        ):  # the data before what points to it
             os.replace(file, path.parent / file.name)

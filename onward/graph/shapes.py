@@ -54,13 +54,14 @@ def fix_dimensions(
 def _skeleton(model: ir.Model) -> ir.Model:
     """The model without its weights: large initializers become inputs. Nothing is copied."""
     graph = model.graph
-    constants, weights = [], []
+    constants: list[ir.Value] = []
+    weights: list[ir.Value] = []
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is not None and value.type is None:
             value.type = ir.TensorType(tensor.dtype)
         if tensor is not None and value.shape is None:
-            value.shape = ir.Shape(tensor.shape.dims)
+            value.shape = ir.Shape(tensor.shape)  # type: ignore[arg-type]
         if value.is_graph_input():
             continue
         small = tensor is not None and tensor.nbytes <= _LARGEST_SHAPE_DATA

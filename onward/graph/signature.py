@@ -1,4 +1,4 @@
-"""What a model takes and gives: names, types, symbolic shapes; and the check of feeds against it."""
+"""What a model takes and gives: names, types, symbolic shapes; and the check of feeds."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def _check_feed(feed: Any, arg: Any) -> None:
             f"input {arg.name!r} takes shape {_shape(shape)}, but was given {_shape(feed.shape)}"
         )
     for axis, (size, wanted) in enumerate(zip(feed.shape, shape, strict=True)):
-        if isinstance(wanted, int) and wanted != size:
+        if isinstance(wanted, int) and wanted >= 0 and wanted != size:
             raise FeedError(
-                f"input {arg.name!r} takes shape {_shape(shape)}, but was given {_shape(feed.shape)}: "
-                f"dimension {axis} is {size}"
+                f"input {arg.name!r} takes shape {_shape(shape)}, "
+                f"but was given {_shape(feed.shape)}: dimension {axis} is {size}"
             )
 
 

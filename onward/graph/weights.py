@@ -1,9 +1,9 @@
 """Swap a model's weights for those of safetensors files, mapped where they lie.
 
-    model = load("gpt2.onnx")
-    swap_weights(model, "model.safetensors")              # one file
-    swap_weights(model, "model.safetensors.index.json")   # shards, by their index
-    swap_weights(model, "checkpoint/")                    # the folder that holds either
+model = load("gpt2.onnx")
+swap_weights(model, "model.safetensors")              # one file
+swap_weights(model, "model.safetensors.index.json")   # shards, by their index
+swap_weights(model, "checkpoint/")                    # the folder that holds either
 """
 
 from __future__ import annotations
@@ -71,10 +71,13 @@ def _check_fit(name: str, value: ir.Value, tensor: ir.ExternalTensor) -> None:
     old = value.const_value
     shape, dtype = (old.shape, old.dtype) if old is not None else (value.shape, value.dtype)
     if shape is not None and tuple(shape) != tuple(tensor.shape):
-        raise WeightsError(f"weight {name!r} has shape {tuple(tensor.shape)}, the model {tuple(shape)}")
+        raise WeightsError(
+            f"weight {name!r} has shape {tuple(tensor.shape)}, the model {tuple(shape)}"
+        )
     if dtype is not None and dtype != tensor.dtype:
         raise WeightsError(
-            f"weight {name!r} is {tensor.dtype.name}, the model has {dtype.name}\nconvert one of them first"
+            f"weight {name!r} is {tensor.dtype.name}, the model has {dtype.name}\n"
+            "convert one of them first"
         )
 
 
@@ -97,7 +100,9 @@ def _main_file(folder: Path) -> Path:
             return found[0]
         if found:
             names = ", ".join(path.name for path in found[:4])
-            raise WeightsError(f"{folder} has {len(found)} candidates ({names})\nname the one you mean")
+            raise WeightsError(
+                f"{folder} has {len(found)} candidates ({names})\nname the one you mean"
+            )
     raise WeightsError(f"{folder} has neither a .safetensors file nor an index of shards")
 
 
@@ -135,7 +140,13 @@ def _read_file(path: Path) -> dict[str, ir.ExternalTensor]:
         if not 0 <= begin <= end <= size - start:
             raise WeightsError(f"{path}: {name!r} ends at byte {start + end:,} of {size:,}")
         tensor = ir.ExternalTensor(
-            path.name, start + begin, end - begin, dtype, shape=shape, name=name, base_dir=path.parent
+            path.name,
+            start + begin,
+            end - begin,
+            dtype,
+            shape=shape,
+            name=name,
+            base_dir=path.parent,
         )
         if tensor.nbytes != end - begin:
             raise WeightsError(f"{path}: {name!r} has {end - begin:,} bytes for {tensor.nbytes:,}")

@@ -7,11 +7,13 @@ compatible, what the newer one added is at its default, and the types were alrea
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
+from onward.passes.facts import attribute, is_float
 from onward.passes.rewrite import nodes_of
 from onward.passes.upgrade import is_compatible, versions_of
 
@@ -56,12 +58,11 @@ def _misfit(node: ir.Node, opset: int, newest: int) -> str | None:
     if new.since_version == old.since_version:
         return None
     for name in _added(node.op_type, opset, newest):
-        attribute = node.attributes.get(name)
-        if attribute is not None and not _is_default(attribute, new):
+        given = node.attributes.get(name)
+        if given is not None and not _is_default(given, new):
             return f"attribute {name} is not at its default"
-    if node.op_type == "Mod" and newest < 28 <= opset and not node.attributes.get_int("fmod", 0):
-        if node.inputs[0] is not None and _is_float(node.inputs[0]):
-            return "fmod=0 of floats"
+    if node.op_type == "Mod" and not attribute(node, "fmod", 0) and is_float(node.inputs[0]):
+        return "fmod=0 of floats"
     return _type_misfit(node, old)
 
 
@@ -78,7 +79,7 @@ def _type_misfit(node: ir.Node, old: onnx.defs.OpSchema) -> str | None:
     return None
 
 
-def _is_variadic(formal: list[onnx.defs.OpSchema.FormalParameter]) -> bool:
+def _is_variadic(formal: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return bool(formal) and formal[-1].option == variadic
 
@@ -91,10 +92,6 @@ def _type_names(kind: ir.TypeProtocol) -> list[str]:
         return [f"optional({name})" for name in _type_names(kind.elem_type)]
     name = onnx.TensorProto.DataType.Name(int(kind.dtype)).lower()
     return [f"tensor({name})"]
-
-
-def _is_float(value: ir.Value) -> bool:
-    return value.dtype is None or value.dtype.is_floating_point()
 
 
 @functools.cache
@@ -115,6 +112,6 @@ def _added(operator: str, opset: int, newest: int) -> tuple[str, ...]:
     return tuple(sorted(set(new.attributes) - set(old.attributes)))
 
 
-def _is_default(attribute: ir.Attr, schema: onnx.defs.OpSchema) -> bool:
-    default = schema.attributes[attribute.name].default_value
-    return bool(default.type) and ir.from_proto(default).value == attribute.value
+def _is_default(given: ir.Attr, schema: onnx.defs.OpSchema) -> bool:
+    default = schema.attributes[given.name].default_value
+    return bool(default.type) and ir.serde.deserialize_attribute(default).value == given.value

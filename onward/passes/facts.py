@@ -53,7 +53,7 @@ def ints(value: ir.Value | None) -> list[int] | None:
 
 
 def dims(value: ir.Value | None) -> tuple[Dim, ...] | None:
-    """The value's dimensions, each a size, a name or unknown; None if not even the rank is known."""
+    """The value's dimensions, each a size, a name or unknown; None if its rank is not known."""
     if value is None or value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
@@ -93,6 +93,17 @@ def made_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
     if node is None or node.domain != "" or node.op_type not in operators:
         return None
     return node
+
+
+def operators(names: str) -> tuple[str, ...]:
+    """A list of operators, written as text."""
+    return tuple(names.split())
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """What an attribute holds."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
 
 
 def input_of(node: ir.Node, index: int) -> ir.Value | None:

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from onward.passes.facts import is_constant, static
+from onward.passes.facts import is_constant, operators, static
 from onward.passes.rewrite import Names, Ops, nodes_of, replace, substitute
 from onward.passes.share import is_random
 
@@ -24,12 +24,12 @@ _LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow fas
 
 # Dequantizing weights would undo their compression; providers read the pair themselves.
 _KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
-_EASY = frozenset(
+_EASY = operators(
     "Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape Div Equal Erf Exp Expand Flatten "
     "Floor Gather Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max Min Mod Mul "
     "Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape "
     "Round Shape Sigmoid Sign Size Slice Split Sqrt Squeeze Sub Tanh Tile Transpose Trilu "
-    "Unsqueeze Where Xor".split()
+    "Unsqueeze Where Xor"
 )
 
 
@@ -53,7 +53,10 @@ def fold_constants(model: ir.Model) -> ir.Model:
 def _may_fold(node: ir.Node) -> bool:
     if node.domain != "" or node.op_type in _KEPT or is_random(node) or not node.inputs:
         return False
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    if any(
+        a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+        for a in node.attributes.values()
+    ):
         return False
     given = [value for value in node.inputs if value is not None]
     if not all(is_constant(value) and _is_plain(value) for value in given):
@@ -77,7 +80,7 @@ def _evaluate(node: ir.Node, opset: int) -> list[Any] | None:
         return None
     if read + written > (_LARGEST_WORK if node.op_type in _EASY else _LARGEST_HARD_WORK):
         return None
-    feeds = {value.name: _array(value) for value in given}
+    feeds = {value.name: _array(value) for value in given if value.name}
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(_model_of(node, opset)).run(None, feeds)
@@ -118,8 +121,12 @@ def _result_bytes(node: ir.Node, opset: int) -> int | None:
         return None
     total = 0
     for value in node.outputs:
-        kind = inferred.get(value.name)
-        if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        kind = inferred.get(value.name or "")
+        if (
+            kind is None
+            or not kind.HasField("tensor_type")
+            or not kind.tensor_type.HasField("shape")
+        ):
             return None
         dims = kind.tensor_type.shape.dim
         if not all(dim.HasField("dim_value") for dim in dims):

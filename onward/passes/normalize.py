@@ -42,7 +42,9 @@ def sort_nodes(model: ir.Model) -> ir.Model:
             function.sort()
     except ValueError as error:
         name = model.graph.name
-        raise InvalidModel(f"the nodes of graph {name!r} depend on each other in a circle") from error
+        raise InvalidModel(
+            f"the nodes of graph {name!r} depend on each other in a circle"
+        ) from error
     return model
 
 
@@ -190,8 +192,9 @@ def lift_constants(model: ir.Model) -> ir.Model:
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
     """What a Constant node holds, whichever attribute says it."""
     if len(node.attributes) != 1:
-        raise InvalidModel(f"Constant must have one attribute, not {len(node.attributes)} "
-                           f"(node {node.name!r})")
+        raise InvalidModel(
+            f"Constant must have one attribute, not {len(node.attributes)} (node {node.name!r})"
+        )
     (attribute,) = node.attributes.values()
     if attribute.name == "value":
         return attribute.as_tensor()
@@ -205,9 +208,8 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
 
 
 def _string_tensor(value: str | Sequence[str]) -> ir.StringTensor:
-    single = isinstance(value, str)
-    texts = [value] if single else list(value)
-    shape = ir.Shape([] if single else [len(texts)])
+    texts = [value] if isinstance(value, str) else list(value)
+    shape = ir.Shape([] if isinstance(value, str) else [len(texts)])
     return ir.StringTensor([text.encode() for text in texts], shape=shape)
 
 
@@ -228,9 +230,7 @@ def _default_attributes(operator: str, version: int, domain: str) -> tuple[ir.At
     except onnx.defs.SchemaError:
         return ()
     defaults = [attribute.default_value for attribute in schema.attributes.values()]
-    return tuple(ir.from_proto(proto) for proto in defaults if proto.type)
-
-
+    return tuple(ir.serde.deserialize_attribute(proto) for proto in defaults if proto.type)
 
 
 def resolve_cast_like(model: ir.Model) -> ir.Model:

@@ -23,7 +23,7 @@ class Part:
 
 
 def partition(graph: ir.Graph, choose: Choice) -> list[Part]:
-    """The graph's nodes in as few parts as keep each convex, sorted so that each can run in turn."""
+    """The graph's nodes in maximal convex parts, sorted so that each can run in turn."""
     parts: list[Part] = []
     part_of: dict[ir.Node, int] = {}
     for node in graph:

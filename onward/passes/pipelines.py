@@ -10,8 +10,11 @@ from enum import IntEnum
 
 import onnx_ir as ir
 
+from onward.errors import OptionError
 from onward.graph.shapes import infer_shapes
 from onward.passes.fold import fold_constants
+from onward.passes.fuse import activation, attention, convolution, gemm, norm, rotary
+from onward.passes.layout import sink_transposes
 from onward.passes.normalize import (
     fill_default_attributes,
     free_old_initializers,
@@ -64,6 +67,46 @@ PREPARE = Pipeline(
 
 BASIC = Pipeline(
     "basic",
-    (simplify, fold_constants, share_initializers, share_expressions, drop_unused, infer_shapes),
+    (
+        simplify,
+        fold_constants,
+        share_initializers,
+        share_expressions,
+        drop_unused,
+        fill_default_attributes,
+        infer_shapes,
+    ),
     rounds=4,
 )
+
+FUSIONS = activation.rule | norm.rule | attention.rule | rotary.rule | convolution.rule | gemm.rule
+
+
+def fuse(model: ir.Model) -> ir.Model:
+    """Formulas that have an operator of their own; what goes into a convolution's weights."""
+    rewrite(model, FUSIONS)
+    return model
+
+
+EXTENDED = Pipeline("extended", (fuse, drop_unused, fill_default_attributes, infer_shapes, BASIC))
+
+LAYOUT = Pipeline("layout", (sink_transposes, infer_shapes, fuse, drop_unused, BASIC))
+
+INFERENCE: dict[Level, Pipeline] = {
+    Level.DISABLE_ALL: Pipeline("disable all", ()),
+    Level.BASIC: BASIC,
+    Level.EXTENDED: BASIC + EXTENDED,
+    Level.LAYOUT: BASIC + EXTENDED + LAYOUT,
+    Level.ALL: BASIC + EXTENDED + LAYOUT,
+}
+
+
+def inference(level: int) -> Pipeline:
+    """The pipeline of one of onnxruntime's levels; runs on a prepared model."""
+    try:
+        return INFERENCE[Level(level)]
+    except ValueError:
+        levels = ", ".join(f"{each.value} ({each.name.lower()})" for each in Level)
+        raise OptionError(
+            f"graph optimisation level {level} does not exist\nit is one of {levels}"
+        ) from None

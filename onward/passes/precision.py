@@ -32,9 +32,7 @@ def _widen(op: Ops, node: ir.Node) -> Replacement:
         return None
     inputs = [op.Cast(v, to=ir.DataType.FLOAT) if _is_half(v) else v for v in node.inputs]
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    count = len(node.outputs)
-    results = getattr(op, node.op_type)(*inputs, outputs=count, **attributes)
-    wide = [results] if count == 1 else list(results)
+    wide = op.many(node.op_type, len(node.outputs), *inputs, **attributes)
     return [op.Cast(new, to=HALF) if _is_half(old) else new for old, new in zip(node.outputs, wide)]
 
 

@@ -7,6 +7,7 @@ mechanism's concern, never a rule's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,13 +16,14 @@ import onnx_ir as ir
 
 from onward.passes.facts import Array
 
+Values = tuple[ir.Value, ...]
 Replacement = ir.Value | Sequence[ir.Value] | None
 Rule = Callable[["Ops", ir.Node], Replacement]
 _MOST_SWEEPS = 32  # a rule set that has not settled by then goes in circles
 
 
 class Ops:
-    """Makes nodes by their operator's name: `op.Split(x, axis=0, outputs=2)`.
+    """Makes nodes by their operator's name: `op.Softmax(x, axis=0)`.
 
     An input may be a value, None, or what becomes a constant: a numpy array, or integers.
     """
@@ -30,25 +32,29 @@ class Ops:
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
 
-    def __getattr__(self, operator: str) -> Callable[..., Any]:
-        def make(*inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-            given = {name: value for name, value in attributes.items() if value is not None}
-            node = ir.node(
-                operator,
-                [self._input(value) for value in _without_trailing_none(inputs)],
-                given,
-                domain=domain,
-                num_outputs=outputs,
-            )
-            self.nodes.append(node)
-            return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+    def __getattr__(self, operator: str) -> Callable[..., ir.Value]:
+        return functools.partial(self.one, operator)
 
-        return make
+    def one(self, operator: str, *inputs: Any, **attributes: Any) -> ir.Value:
+        """A node by its operator's name, with one output."""
+        (value,) = self.many(operator, 1, *inputs, **attributes)
+        return value
+
+    def many(self, operator: str, outputs: int, *inputs: Any, **attributes: Any) -> Values:
+        """A node with so many outputs. An attribute that is None is left out."""
+        node = ir.node(
+            operator,
+            [self._input(value) for value in _without_trailing_none(inputs)],
+            {name: value for name, value in attributes.items() if value is not None},
+            num_outputs=outputs,
+        )
+        self.nodes.append(node)
+        return tuple(node.outputs)
 
     def constant(self, array: Array | ir.TensorProtocol) -> ir.Value:
         """A new initializer."""
         tensor = ir.tensor(array) if isinstance(array, (np.ndarray, np.generic)) else array
-        shape = ir.Shape(tensor.shape.dims)
+        shape = ir.Shape(tensor.shape)  # type: ignore[arg-type]
         value = ir.Value(shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.constants.append(value)
         return value
@@ -156,7 +162,7 @@ def replace(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) ->
 
 
 def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
-    """Put what `op` made before the node, in its graph: not every engine lets a subgraph look out."""
+    """Put what `op` made before the node, constants included: not every subgraph can look out."""
     graph = node.graph
     assert graph is not None
     hint = node.outputs[0].name or node.op_type

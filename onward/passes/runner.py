@@ -62,7 +62,7 @@ class Pipeline:
 
     def __add__(self, other: Pipeline) -> Pipeline:
         """First this, then that."""
-        return Pipeline(f"{self.name}, {other.name}", self.passes + other.passes)
+        return Pipeline(f"{self.name}, {other.name}", (self, other))
 
 
 def count_nodes(model: ir.Model) -> int:
@@ -71,4 +71,5 @@ def count_nodes(model: ir.Model) -> int:
 
 
 def _name(each: Pass) -> str:
-    return getattr(each, "__name__", None) or getattr(each, "name", repr(each))
+    name: str = each.name if isinstance(each, Pipeline) else getattr(each, "__name__", repr(each))
+    return name

@@ -7,13 +7,12 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import input_of, is_constant, scalar
+from onward.passes.facts import input_of, is_constant, operators, scalar
 from onward.passes.rewrite import Names, substitute
 
 # A stateful or random operator gives something else each time; an unknown domain may be stateful.
-RANDOM = frozenset(
-    ["Bernoulli", "Multinomial"]
-    + ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
+RANDOM = operators(
+    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
 )
 _KNOWN_DOMAINS = frozenset(["", "ai.onnx.ml"])
 _LARGEST_SHARED = 1 << 20  # bytes of an initializer that is worth reading for a comparison

@@ -74,8 +74,9 @@ class Choice:
         """All of them in order, neighbours of onnxruntime's joined into one session."""
         engines = []
         everyone = (*self.listed, *self.fallback)
-        for is_ort, run in itertools.groupby(everyone, key=lambda pair: pair[0] not in OURS):
-            engines += [_ort(tuple(run), options)] if is_ort else [_ours(p, options) for p in run]
+        for is_ort, group in itertools.groupby(everyone, key=lambda pair: pair[0] not in OURS):
+            run = tuple(group)
+            engines += [_ort(run, options)] if is_ort else [_ours(named, options) for named in run]
         return engines
 
 
@@ -126,7 +127,9 @@ def _check_known(name: str) -> None:
     names = [*ort.known(), *OURS]
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        raise OptionError(f"no provider {name!r}" + (f"\ndid you mean {near[0]!r}?" if near else ""))
+        raise OptionError(
+            f"no provider {name!r}" + (f"\ndid you mean {near[0]!r}?" if near else "")
+        )
 
 
 def _how_to_get(name: str) -> str:
@@ -152,5 +155,6 @@ def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) ->
     for option in given:
         if option not in known:
             raise OptionError(
-                f"{name} has no option {option!r}" + (f"; it has {', '.join(known)}" if known else "")
+                f"{name} has no option {option!r}"
+                + (f"; it has {', '.join(known)}" if known else "")
             )

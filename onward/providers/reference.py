@@ -21,7 +21,9 @@ class ReferenceProvider:
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         """Whatever ONNX defines: the evaluator has its operator, or its function's body."""
         domain = "" if node.domain == "ai.onnx" else node.domain
-        return onnx.defs.has(node.op_type, max_inclusive_version=opsets.get(domain, 1), domain=domain)
+        return onnx.defs.has(
+            node.op_type, max_inclusive_version=opsets.get(domain, 1), domain=domain
+        )
 
     def compile(self, model: ir.Model) -> ReferenceExecutable:
         loaded = ir.external_data.load_to_model(model)
@@ -39,9 +41,10 @@ class ReferenceExecutable:
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
         feeds = dict(zip(self._evaluator.input_names, tensors, strict=True))
         try:
-            return self._evaluator.run(None, feeds)  # type: ignore[no-any-return]
+            results = self._evaluator.run(None, feeds)
         except Exception as error:
             raise ProviderError(f"ONNX's reference evaluator failed: {error}") from error
+        return list(results)
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return tensor

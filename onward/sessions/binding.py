@@ -28,7 +28,13 @@ class Binding:
         self._inputs[self._input(name)] = arr_on_cpu
 
     def bind_input(
-        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Any, buffer_ptr: int
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: Any,
+        shape: Any,
+        buffer_ptr: int,
     ) -> None:
         """Read an input from memory at an address."""
         self._inputs[self._input(name)] = _at(device_type, element_type, shape, buffer_ptr)
@@ -98,7 +104,8 @@ class Binding:
             if isinstance(target, np.ndarray):
                 if target.shape != array.shape or target.dtype != array.dtype:
                     raise FeedError(
-                        f"output {name!r} is {array.dtype} {array.shape}, bound to {target.dtype} {target.shape}"
+                        f"output {name!r} is {array.dtype} {array.shape}, "
+                        f"bound to {target.dtype} {target.shape}"
                     )
                 target[...] = array
                 self._results.append(to_ort(target))
@@ -127,4 +134,5 @@ def _at(device_type: str, element_type: Any, shape: Any, address: int) -> np.nda
     dtype = dtype_of(element_type)
     count = int(np.prod(shape, dtype=np.int64))
     memory = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
-    return np.frombuffer(memory, dtype=dtype).reshape(tuple(shape))
+    array: np.ndarray[Any, Any] = np.ctypeslib.as_array(memory).view(dtype)
+    return array.reshape(tuple(shape))

@@ -45,7 +45,7 @@ class ResultCache:
             if not isinstance(feed, (np.ndarray, np.generic)) or feed.dtype.hasobject:
                 return None
             data = np.ascontiguousarray(feed)
-            digest = hashlib.blake2b(data.reshape(-1).view(np.uint8)).digest()
+            digest = hashlib.blake2b(data.tobytes()).digest()
             parts.append((name, feed.dtype.str, feed.shape, digest))
         return tuple(parts)
 

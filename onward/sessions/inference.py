@@ -52,7 +52,11 @@ class InferenceSession:
     ) -> None:
         options = self._options = SessionOptions.of(sess_options)
         self._source, self._weights = path_or_bytes, weights
-        log.setLevel((5, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)[options.log_severity_level])
+        log.setLevel(
+            (5, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)[
+                options.log_severity_level
+            ]
+        )
         self._choice = choose(providers, provider_options, options)
         self._plan: Whole | Parts = _open(path_or_bytes, self._choice, options, weights)
         self._cache: ResultCache | None = None
@@ -63,15 +67,19 @@ class InferenceSession:
     # -- running -------------------------------------------------------------------------------
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
     ) -> list[Any]:
         """Compute the named outputs (None: all of them) from the feeds, as numpy arrays."""
         if self._cache is not None:
             return self._remembered(output_names, input_feed, run_options)
         try:
-            return self._plan.run(output_names, input_feed, run_options)  # type: ignore[no-any-return]
+            results: list[Any] = self._plan.run(output_names, input_feed, run_options)
         except NodeFailed as error:
             return self._run_elsewhere(error, output_names, input_feed, run_options)
+        return results
 
     def _remembered(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         """The results of these very feeds, from the cache where it has them."""
@@ -85,10 +93,16 @@ class InferenceSession:
             self._cache.put(key, results)
         return results
 
-    def _run_elsewhere(self, error: NodeFailed, names: Any, feeds: Any, run_options: Any) -> list[Any]:
+    def _run_elsewhere(
+        self, error: NodeFailed, names: Any, feeds: Any, run_options: Any
+    ) -> list[Any]:
         """onnxruntime loaded an operator but failed to run it: another provider may, once."""
         failed = self._choice.failed | {error.op_type}
-        if not self._choice.may_move or failed == self._choice.failed or self._options.disable_fallback:
+        if (
+            not self._choice.may_move
+            or failed == self._choice.failed
+            or self._options.disable_fallback
+        ):
             raise error
         log.warning("%s failed in onnxruntime; another provider tries", error.op_type)
         self._choice = replace(self._choice, failed=failed)
@@ -112,7 +126,10 @@ class InferenceSession:
         self._plan.run_async(output_names, input_feed, callback, user_data, run_options)
 
     def run_with_ort_values(
-        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, Any],
+        run_options: Any = None,
     ) -> Sequence[Any]:
         """Compute from OrtValues to OrtValues."""
         return self._plan.run_with_ort_values(output_names, input_dict_ort_values, run_options)
@@ -200,7 +217,7 @@ def _open(
             whole = Whole(ort.create(data, options, choice.leading_ort), options)
             if choice.named or not _computes_in_half(whole, data):
                 return whole
-        except Exception as error:  # noqa: BLE001 - another way may open it; else this is the cause
+        except Exception as error:
             why = error
     if _is_ort_format(source):
         raise InvalidModel(f"onnxruntime cannot load this ORT-format model: {why}") from why
@@ -215,7 +232,9 @@ def _check_file(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(f"no model at {path}")
     if not path.is_file():
-        raise InvalidModel(f"{path} is a folder, not a model\ngive the path of the .onnx file inside it")
+        raise InvalidModel(
+            f"{path} is a folder, not a model\ngive the path of the .onnx file inside it"
+        )
 
 
 def _raw(source: Source) -> bytes | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,9 @@ from onward.providers.ort.values import to_numpy as ort_to_numpy
 from onward.providers.ort.values import to_ort
 from onward.providers.provider import Executable
 from onward.sessions.binding import Binding
+from onward.sessions.description import ModelMetadata, describe, metadata, numpy_dtype
 
-
-@dataclass(frozen=True)
-class ModelMetadata:
-    """A model's own words about itself, under onnxruntime's names."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
+Made = tuple[Any, Executable | None]  # a tensor, and the executable that made it
 
 
 @dataclass
@@ -46,7 +38,7 @@ class Step:
     executable: Executable
     takes: list[str]
     gives: list[str]
-    wave: int
+    wave: int  # steps of one wave do not need each other
     drops: list[str] = field(default_factory=list)
 
 
@@ -56,9 +48,8 @@ def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[P
 
     def first(node: ir.Node) -> int:
         for number, engine in enumerate(engines):
-            if engine.is_ort and choice.may_move and (defect(node) or node.op_type in choice.failed):
-                continue
-            if engine.provider.supports(node, opsets):
+            moves = choice.may_move and (defect(node) or node.op_type in choice.failed)
+            if engine.provider.supports(node, opsets) and not (engine.is_ort and moves):
                 return number
         asked = ", ".join(name for engine in engines for name in engine.names)
         raise UnsupportedModel(
@@ -74,28 +65,34 @@ class Parts:
     """A prepared model, its parts compiled, each by its provider."""
 
     def __init__(
-        self, model: ir.Model, parts: Sequence[Part], engines: Sequence[Engine], options: SessionOptions
+        self,
+        model: ir.Model,
+        parts: Sequence[Part],
+        engines: Sequence[Engine],
+        options: SessionOptions,
     ) -> None:
-        self._options = options
-        self._inputs = [_arg(v) for v in model.graph.inputs if not v.is_initializer()]
-        self._outputs = [_arg(v) for v in model.graph.outputs]
+        graph, self._options = model.graph, options
+        self._inputs = [describe(value) for value in graph.inputs if not value.is_initializer()]
+        self._overridable = [describe(value) for value in graph.inputs if value.is_initializer()]
+        self._outputs = [describe(value) for value in graph.outputs]
         self._defaults = {
-            str(v.name): v.const_value.numpy()
-            for v in model.graph.inputs
-            if v.is_initializer() and v.const_value is not None
+            str(value.name): value.const_value.numpy()
+            for value in graph.inputs
+            if value.is_initializer() and value.const_value is not None
         }
-        self._overridable = [_arg(v) for v in model.graph.inputs if v.is_initializer()]
-        self._dtypes = {str(v.name): _numpy_dtype(v) for v in _all_values(model.graph)}
-        self._meta = _metadata(model)
+        made = (value for node in graph for value in node.outputs)
+        values = (*graph.inputs, *graph.outputs, *made)
+        self._dtypes = {str(value.name): numpy_dtype(value) for value in values}
+        self._metadata = metadata(model)
         self._providers = list(dict.fromkeys(n for p in parts for n in engines[p.provider].names))
-        self._steps = _compile(model, parts, engines)
+        self._steps = compile_parts(model, parts, engines)
         self._events: list[dict[str, Any]] = []
         self._profiling = options.enable_profiling
         self._started = time.perf_counter_ns()
-        workers = max(1, options.inter_op_num_threads or 2)
         parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL and len(self._steps) > 1
-        self._pool = ThreadPoolExecutor(workers, "onward") if parallel else None
-        self._background: ThreadPoolExecutor | None = None
+        threads = options.inter_op_num_threads or 2
+        self._pool = ThreadPoolExecutor(threads, "onward") if parallel else None
+        self._background = ThreadPoolExecutor(1, "onward-async")
 
     # -- what it is ----------------------------------------------------------------------------
 
@@ -109,7 +106,7 @@ class Parts:
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
-        return self._meta
+        return self._metadata
 
     def get_providers(self) -> list[str]:
         return list(self._providers)
@@ -125,56 +122,37 @@ class Parts:
     # -- running -------------------------------------------------------------------------------
 
     def run(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
+        wanted = self._wanted(names)
         values = self._run(self._readable(feeds), run_options)
-        return [self._to_numpy(name, values) for name in self._wanted(names)]
+        return [self._to_numpy(name, values) for name in wanted]
 
     def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
-        values = self._run(dict(feeds), run_options)
         wanted = self._wanted(names)
+        values = self._run(dict(feeds), run_options)
         return [to_ort(self._to_numpy(name, values)) for name in wanted]
+
+    def io_binding(self) -> Binding:
+        return Binding([arg.name for arg in self._inputs], [arg.name for arg in self._outputs])
 
     def run_with_iobinding(self, binding: Binding, run_options: Any) -> None:
         names = binding.output_names() or [arg.name for arg in self._outputs]
         results = self.run_with_ort_values(names, binding.feeds(), run_options)
         binding.receive(names, results)
 
-    def io_binding(self) -> Binding:
-        return Binding([arg.name for arg in self._inputs], [arg.name for arg in self._outputs])
-
     def run_async(
         self, names: Any, feeds: Any, callback: Callable[..., None], user_data: Any, options: Any
     ) -> None:
-        feeds = self._readable(feeds)
-        wanted = self._wanted(names)
+        wanted, ready = self._wanted(names), self._readable(feeds)
 
         def work() -> None:
             results, message = [], ""
             try:
-                results = self.run(wanted, feeds, options)
-            except Exception as error:  # noqa: BLE001 - it is the callback's to read
+                results = self.run(wanted, ready, options)
+            except Exception as error:  # it is the callback's to read
                 message = str(error)
             callback(results, user_data, message)
 
-        if self._background is None:
-            self._background = ThreadPoolExecutor(1, "onward-async")
         self._background.submit(work)
-
-    def _readable(self, feeds: Any) -> dict[str, Any]:
-        """Feeds as arrays of the declared types; a wrong one is an error that names it."""
-        types = {arg.name: self._dtypes.get(arg.name) for arg in (*self._inputs, *self._overridable)}
-        ready = {}
-        for name, feed in feeds.items():
-            is_number = not hasattr(feed, "__dlpack__") and feed is not None
-            is_list_of_arrays = isinstance(feed, (list, tuple)) and (
-                not feed or hasattr(feed[0], "__dlpack__") or feed[0] is None
-            )
-            if isinstance(feed, np.generic):
-                feed = np.asarray(feed)
-            elif is_number and not is_list_of_arrays:
-                feed = np.asarray(feed, dtype=types.get(name))
-            ready[name] = feed
-        check_feeds(ready, self._inputs, [arg.name for arg in self._overridable])
-        return ready
 
     def _wanted(self, names: Sequence[str] | None) -> list[str]:
         given = [arg.name for arg in self._outputs]
@@ -183,24 +161,25 @@ class Parts:
                 raise KeyError(f"no output {name!r}; the model gives {', '.join(map(repr, given))}")
         return list(names) if names else given
 
-    def _run(self, feeds: dict[str, Any], run_options: Any) -> dict[str, tuple[Any, Executable | None]]:
-        """Every value that is a feed or a result, with the executable that made it."""
-        values: dict[str, tuple[Any, Executable | None]] = {}
-        for name, default in self._defaults.items():
-            values[name] = (default, None)
-        for arg in self._inputs:
-            values[arg.name] = (feeds.get(arg.name), None)
-        values.update((name, (feed, None)) for name, feed in feeds.items())
-        waves: dict[int, list[Step]] = {}
-        for step in self._steps:
-            waves.setdefault(step.wave, []).append(step)
-        for wave in sorted(waves):
+    def _readable(self, feeds: Any) -> dict[str, Any]:
+        """Feeds as arrays of the declared types; a wrong one is an error that names it."""
+        ready = {name: _array(feed, self._dtypes.get(name)) for name, feed in feeds.items()}
+        check_feeds(ready, self._inputs, [arg.name for arg in self._overridable])
+        return ready
+
+    def _run(self, feeds: dict[str, Any], run_options: Any) -> dict[str, Made]:
+        """Every feed and every result that is left, each with the executable that made it."""
+        empty = {arg.name: None for arg in self._inputs}  # an optional that was not fed
+        values: dict[str, Made] = {
+            name: (feed, None) for name, feed in {**empty, **self._defaults, **feeds}.items()
+        }
+        for _, wave in groupby(self._steps, key=attrgetter("wave")):
             if run_options is not None and run_options.terminate:
                 raise ProviderError("the run was ended by RunOptions.terminate")
-            self._run_wave(waves[wave], values, run_options)
+            self._run_wave(list(wave), values, run_options)
         return values
 
-    def _run_wave(self, steps: list[Step], values: dict[str, Any], run_options: Any) -> None:
+    def _run_wave(self, steps: list[Step], values: dict[str, Made], run_options: Any) -> None:
         def work(step: Step) -> Sequence[Any]:
             return self._run_step(step, values, run_options)
 
@@ -208,42 +187,41 @@ class Parts:
         for step, results in zip(steps, list(each(work, steps)), strict=True):
             for name, result in zip(step.gives, results, strict=True):
                 values[name] = (result, step.executable)
+        for step in steps:
             for name in step.drops:
                 values.pop(name, None)
 
-    def _run_step(self, step: Step, values: dict[str, Any], run_options: Any) -> Sequence[Any]:
-        tensors = []
-        for name in step.takes:
-            tensor, maker = values[name]
-            if step.executable.takes_numpy:
-                tensor = self._to_numpy(name, values)
-            tensors.append(tensor)
+    def _run_step(self, step: Step, values: dict[str, Made], run_options: Any) -> Sequence[Any]:
+        if step.executable.takes_numpy:
+            tensors = [self._to_numpy(name, values) for name in step.takes]
+        else:
+            tensors = [values[name][0] for name in step.takes]
         start = time.perf_counter_ns()
         results = step.executable.run(tensors, run_options)
         if self._profiling:
-            self._events.append(
-                {
-                    "cat": "Part",
-                    "ph": "X",
-                    "pid": 0,
-                    "tid": step.wave,
-                    "name": f"{step.provider}: {', '.join(step.gives[:3])}",
-                    "ts": (start - self._started) / 1e3,
-                    "dur": (time.perf_counter_ns() - start) / 1e3,
-                    "args": {"provider": step.provider},
-                }
-            )
+            self._record(step, start)
         return results
 
-    def _to_numpy(self, name: str, values: dict[str, Any]) -> Any:
+    def _to_numpy(self, name: str, values: dict[str, Made]) -> Any:
         tensor, maker = values[name]
         if maker is not None:
             return maker.to_numpy(tensor, self._dtypes.get(name))
-        if tensor is None or isinstance(tensor, (np.ndarray, list, tuple)):
-            return tensor
-        return ort_to_numpy(tensor) if hasattr(tensor, "element_type") else np.asarray(tensor)
+        return ort_to_numpy(tensor)
 
     # -- profiling -----------------------------------------------------------------------------
+
+    def _record(self, step: Step, start: int) -> None:
+        event = {
+            "cat": "Part",
+            "ph": "X",
+            "pid": 0,
+            "tid": step.wave,
+            "name": f"{step.provider}: {', '.join(step.gives[:3])}",
+            "ts": (start - self._started) / 1e3,
+            "dur": (time.perf_counter_ns() - start) / 1e3,
+            "args": {"provider": step.provider, "takes": step.takes, "gives": step.gives},
+        }
+        self._events.append(event)
 
     def end_profiling(self) -> str:
         """Write the trace (Chrome's format) and return its file's name."""
@@ -259,70 +237,37 @@ class Parts:
         return self._started
 
 
-def _compile(model: ir.Model, parts: Sequence[Part], engines: Sequence[Engine]) -> list[Step]:
-    steps: list[Step] = []
+def compile_parts(model: ir.Model, parts: Sequence[Part], engines: Sequence[Engine]) -> list[Step]:
+    """Each part by its engine, in waves of parts that do not need each other."""
     pieces = [model] if len(parts) == 1 else extract(model.graph, parts)
+    waves: list[int] = []
+    steps = []
     for part, piece in zip(parts, pieces, strict=True):
         engine = engines[part.provider]
-        wave = 1 + max((steps[need].wave for need in part.needs), default=-1)
-        steps.append(
-            Step(
-                engine.names[0],
-                engine.provider.compile(piece),
-                [str(v.name) for v in piece.graph.inputs],
-                [str(v.name) for v in piece.graph.outputs],
-                wave,
-            )
-        )
-    kept = {str(v.name) for v in model.graph.outputs}
-    last: dict[str, Step] = {}
-    for step in steps:
-        for name in (*step.takes, *step.gives):
-            if name not in last or last[name].wave <= step.wave:
-                last[name] = step
-    for name, step in last.items():
-        if name not in kept:
-            step.drops.append(name)
+        waves.append(1 + max((waves[need] for need in part.needs), default=-1))
+        executable = engine.provider.compile(piece)
+        takes = [str(value.name) for value in piece.graph.inputs]
+        gives = [str(value.name) for value in piece.graph.outputs]
+        steps.append(Step(engine.names[0], executable, takes, gives, waves[-1]))
+    steps.sort(key=attrgetter("wave"))
+    _mark_drops(steps, {str(value.name) for value in model.graph.outputs})
     return steps
 
 
-def _all_values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *(v for node in graph for v in node.outputs), *graph.outputs]
+def _mark_drops(steps: Sequence[Step], kept: Iterable[str]) -> None:
+    """Note for each step the values that nobody reads after it."""
+    last = {name: step for step in steps for name in (*step.gives, *step.takes)}
+    for name, step in last.items():
+        if name not in kept:
+            step.drops.append(name)
 
 
-def _numpy_dtype(value: ir.Value) -> np.dtype[Any] | None:
-    if value.dtype is None or value.dtype == ir.DataType.STRING:
-        return None
-    return np.dtype(value.dtype.numpy())
-
-
-_ORT_WORDS = {"FLOAT": "float", "DOUBLE": "double", "STRING": "string", "BOOL": "bool"}
-
-
-def _spell(kind: Any) -> str:
-    """An onnx-ir type in onnxruntime's words."""
-    if kind is None:
-        return ""
-    if isinstance(kind, ir.SequenceType):
-        return f"seq({_spell(kind.elem_type)})"
-    if isinstance(kind, ir.OptionalType):
-        return f"optional({_spell(kind.elem_type)})"
-    dtype = kind.dtype
-    return f"tensor({_ORT_WORDS.get(dtype.name, dtype.name.lower())})"
-
-
-def _arg(value: ir.Value) -> NodeArg:
-    shape = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
-    return NodeArg(str(value.name), _spell(value.type), shape)
-
-
-def _metadata(model: ir.Model) -> ModelMetadata:
-    return ModelMetadata(
-        model.producer_name or "",
-        model.graph.name or "",
-        model.domain or "",
-        model.doc_string or "",
-        model.graph.doc_string or "",
-        model.model_version or 0,
-        dict(model.metadata_props),
-    )
+def _array(feed: Any, dtype: np.dtype[Any] | None) -> Any:
+    """A feed as an engine takes it: tensors and lists of tensors as they are, numbers as arrays."""
+    if isinstance(feed, np.generic):
+        return np.asarray(feed)
+    if feed is None or hasattr(feed, "__dlpack__"):
+        return feed
+    if isinstance(feed, (list, tuple)) and all(hasattr(f, "__dlpack__") or f is None for f in feed):
+        return feed
+    return np.asarray(feed, dtype=dtype)

@@ -24,7 +24,14 @@ from onward.sessions.whole import Whole
 
 programs = LazyModule("onward.providers.torch.programs")
 
-_RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+_RANDOM = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+}
 
 
 def open_model(source: Source, weights: str | os.PathLike[str] | None = None) -> ir.Model:
@@ -51,7 +58,7 @@ def plan(
     if choice.leading_ort and not choice.failed and not (choice.may_move and _has_defect(model)):
         try:
             return _whole(model, choice, options)
-        except Exception:  # noqa: BLE001 - onnxruntime does not take it whole
+        except Exception:
             pass
     if options.free_dimensions or options.free_dimension_denotations:
         fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
@@ -61,7 +68,9 @@ def plan(
         save(model, options.optimized_model_filepath)
     engines = choice.engines(options)
     parts = assign(model, engines, choice)
-    if len(parts) == 1 and engines[parts[0].provider].names == tuple(n for n, _ in choice.leading_ort):
+    if len(parts) == 1 and engines[parts[0].provider].names == tuple(
+        n for n, _ in choice.leading_ort
+    ):
         return _whole(model, choice, options)
     return Parts(model, parts, engines, options)
 
@@ -77,7 +86,9 @@ def _mentions_half(model: ir.Model) -> bool:
     for graph in model.graphs():
         if any(value.dtype == half for value in (*graph.inputs, *graph.initializers.values())):
             return True
-        if any(node.op_type == "Cast" and node.attributes.get_int("to", 0) == half for node in graph):
+        if any(
+            node.op_type == "Cast" and node.attributes.get_int("to", 0) == half for node in graph
+        ):
             return True
     return False
 
@@ -90,7 +101,8 @@ def _check_memory(model: ir.Model, options: SessionOptions) -> None:
     size = weight_bytes(model)
     if options.memory_limit is not None and size > options.memory_limit:
         raise MemoryLimitExceeded(
-            f"the model's weights of {size:,} bytes are more than the memory limit of {options.memory_limit:,}"
+            f"the model's weights of {size:,} bytes are more than "
+            f"the memory limit of {options.memory_limit:,}"
         )
 
 

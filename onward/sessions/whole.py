@@ -23,7 +23,9 @@ class Whole:
         types = [arg.type for arg in (*native.get_inputs(), *native.get_outputs())]
         if any(map(is_packed, types)):
             raise ProviderError("onnxruntime cannot pass sub-byte types in or out")
-        self._bits = any(map(is_bits, types))  # types that numpy and onnxruntime share as bits alone
+        self._bits = any(
+            map(is_bits, types)
+        )  # types that numpy and onnxruntime share as bits alone
         self.get_inputs = native.get_inputs
         self.get_outputs = native.get_outputs
         self.get_overridable_initializers = native.get_overridable_initializers
@@ -74,7 +76,9 @@ class Whole:
         given = [arg.name for arg in self.get_outputs()]
         unknown = [name for name in names or () if name not in given]
         if unknown:
-            raise KeyError(f"no output {unknown[0]!r}; the model gives {', '.join(map(repr, given))}")
+            raise KeyError(
+                f"no output {unknown[0]!r}; the model gives {', '.join(map(repr, given))}"
+            )
 
     def run_async(
         self, names: Any, feeds: Any, callback: Callable[..., None], user_data: Any, options: Any
@@ -101,7 +105,7 @@ class Whole:
 
 
 def _readable(value: Any) -> Any:
-    """What onnxruntime reads: arrays for numbers and for what speaks DLPack, lists for sequences."""
+    """What onnxruntime reads: arrays, and lists of arrays for sequences."""
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], np.ndarray):
         return value
     if isinstance(value, np.ndarray) or value is None:

@@ -29,7 +29,10 @@ def test_right_feeds_pass() -> None:
     [
         ({"x": X}, r"input 'n' is missing: tensor\(int64\) of shape \(batch\)"),
         ({"x": X, "n": N, "q": N}, "no input 'q'; the model takes 'x', 'n', 'o'"),
-        ({"x": X.astype(np.float64), "n": N}, r"'x' takes tensor\(float\), but was given tensor\(double\)"),
+        (
+            {"x": X.astype(np.float64), "n": N},
+            r"'x' takes tensor\(float\), but was given tensor\(double\)",
+        ),
         ({"x": X[0], "n": N}, r"'x' takes shape \(batch, 3\), but was given \(3\)"),
         ({"x": X[:, :2], "n": N}, r"given \(2, 2\): dimension 1 is 2"),
         ({"x": X, "n": N[:1]}, "dimension 'batch' is 2 in input 'x' but 1 in 'n'"),

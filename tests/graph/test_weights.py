@@ -29,7 +29,11 @@ A, B = np.arange(4, dtype=np.float32).reshape(2, 2), np.array([5, 6], np.float32
 
 
 def arrays(model: ir.Model) -> dict[str, Any]:
-    return {n: v.const_value.numpy().tolist() for n, v in model.graph.initializers.items() if v.const_value}
+    return {
+        n: v.const_value.numpy().tolist()
+        for n, v in model.graph.initializers.items()
+        if v.const_value
+    }
 
 
 def write_shards(folder: Path) -> Path:
@@ -99,7 +103,14 @@ def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"short", b"\xff" * 64, (5).to_bytes(8, "little") + b"{nope", (2).to_bytes(8, "little") + b"[]"]
+    "data",
+    [
+        b"",
+        b"short",
+        b"\xff" * 64,
+        (5).to_bytes(8, "little") + b"{nope",
+        (2).to_bytes(8, "little") + b"[]",
+    ],
 )
 def test_broken_files_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "m.safetensors").write_bytes(data)
@@ -145,7 +156,7 @@ def test_a_tensor_that_its_shard_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_an_empty_or_ambiguous_folder_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="neither a .safetensors file nor an index"):
+    with pytest.raises(WeightsError, match=r"neither a \.safetensors file nor an index"):
         read_weights(tmp_path)
     save_file({"a": A}, tmp_path / "1.safetensors")
     save_file({"a": A}, tmp_path / "2.safetensors")

@@ -23,7 +23,7 @@ def run_ort(model: onnx.ModelProto | ir.Model, feeds: Feeds) -> list[Any]:
         model = ir.to_proto(lower_opset(model.clone(), NEWEST_IN_ORT))
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     results: list[Any] = session.run(None, dict(feeds))

@@ -117,13 +117,25 @@ CASES = [
     ),
     Case("Scatter", 9, (x34, np.array([[0, 1], [2, 0]]), real(2, 2)), {"axis": 0}),
     Case("Scatter", 10, (x34, np.array([[0, 1], [2, 0]]), real(2, 2)), {"axis": 1}),
-    Case("RoiAlign", 10, (image, np.float32([[0, 0, 3, 3], [1, 1, 4, 3]]), np.array([0, 1])),
-         {"output_height": 2, "output_width": 2, "sampling_ratio": 2}),
+    Case(
+        "RoiAlign",
+        10,
+        (image, np.float32([[0, 0, 3, 3], [1, 1, 4, 3]]), np.array([0, 1])),
+        {"output_height": 2, "output_width": 2, "sampling_ratio": 2},
+    ),
     Case("GridSample", 16, (image, rng.uniform(-1, 1, (2, 3, 3, 2)).astype(np.float32)), {}),
-    Case("GridSample", 16, (image, rng.uniform(-1, 1, (2, 3, 3, 2)).astype(np.float32)),
-         {"mode": "bicubic"}),
-    Case("GridSample", 16, (image, rng.uniform(-1, 1, (2, 3, 3, 2)).astype(np.float32)),
-         {"mode": "nearest", "padding_mode": "border"}),
+    Case(
+        "GridSample",
+        16,
+        (image, rng.uniform(-1, 1, (2, 3, 3, 2)).astype(np.float32)),
+        {"mode": "bicubic"},
+    ),
+    Case(
+        "GridSample",
+        16,
+        (image, rng.uniform(-1, 1, (2, 3, 3, 2)).astype(np.float32)),
+        {"mode": "nearest", "padding_mode": "border"},
+    ),
     Case("MaxPool", 7, (image,), {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}),
     Case("AveragePool", 7, (image,), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
     Case("OneHot", 9, (np.array([0, 2, 1]), np.array(3), np.float32([0, 1])), {}),
@@ -363,7 +375,9 @@ EARLY_RESULTS = [
 ]
 
 
-@pytest.mark.parametrize(("case", "wanted"), list(zip(EARLY, EARLY_RESULTS)), ids=[*map(str, EARLY)])
+@pytest.mark.parametrize(
+    ("case", "wanted"), list(zip(EARLY, EARLY_RESULTS)), ids=[*map(str, EARLY)]
+)
 def test_a_node_from_before_opset_7_keeps_its_meaning(case: Case, wanted: Any) -> None:
     model, feeds = model_of(case, "static")
     assert_same([wanted], run_reference(upgraded(model), feeds))

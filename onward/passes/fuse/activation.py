@@ -7,6 +7,7 @@ import math
 import onnx_ir as ir
 
 from onward.passes.facts import (
+    attribute,
     input_of,
     is_float,
     is_scalar,
@@ -15,13 +16,13 @@ from onward.passes.facts import (
     other_input,
     rank,
 )
-from onward.passes.fuse.algebra import operands, polynomial
+from onward.passes.fuse.algebra import Powers, operands, polynomial
 from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
 
 _ROOT_TWO_OVER_PI = math.sqrt(2 / math.pi)
-_HALVES = {(1, 0): 0.5, (1, 1): 0.5}  # 0.5 x + 0.5 x s
+_HALVES: dict[Powers, float] = {(1, 0): 0.5, (1, 1): 0.5}  # 0.5 x + 0.5 x s
 
 
 @rule("Mul", "Add", "Div")
@@ -35,7 +36,7 @@ def gelu(op: Ops, node: ir.Node) -> Replacement:
         if bend is None:
             continue
         exact = bend.op_type == "Erf"
-        wanted = (
+        wanted: dict[Powers, float] = (
             {(1,): 1 / math.sqrt(2)}
             if exact
             else {(1,): _ROOT_TWO_OVER_PI, (3,): _ROOT_TWO_OVER_PI * 0.044715}
@@ -48,8 +49,7 @@ def gelu(op: Ops, node: ir.Node) -> Replacement:
             if outer is None or not outer.equals(_HALVES) or not _same_size(x, y):
                 continue
             if only_inside([bend, *inner.nodes, *outer.nodes], node):
-                made: ir.Value = op.Gelu(x, approximate="none" if exact else "tanh")
-                return made
+                return op.Gelu(x, approximate="none" if exact else "tanh")
     return None
 
 
@@ -65,8 +65,7 @@ def swish(op: Ops, node: ir.Node) -> Replacement:
         if x is None or inner is None or inner.terms.keys() != {(1,)}:
             continue
         if _same_size(x, node.outputs[0]) and only_inside([sigmoid, *inner.nodes], node):
-            made: ir.Value = op.Swish(x, alpha=inner.terms[(1,)])
-            return made
+            return op.Swish(x, alpha=inner.terms[(1,)])
     return None
 
 
@@ -86,8 +85,7 @@ def hard_swish(op: Ops, node: ir.Node) -> Replacement:
                 continue
             fits = outer.equals({(1, 1): 1 / 6}) and _same_size(x, y)
             if fits and only_inside([clip, *inner.nodes, *outer.nodes], node):
-                made: ir.Value = op.HardSwish(x)
-                return made
+                return op.HardSwish(x)
     return None
 
 
@@ -98,12 +96,11 @@ def hard_swish_of_hard_sigmoid(op: Ops, node: ir.Node) -> Replacement:
         sigmoid = made_by(s, "HardSigmoid")
         if sigmoid is None or s is None or other_input(node, s) is not sigmoid.inputs[0]:
             continue
-        alpha, beta = sigmoid.attributes.get_float("alpha"), sigmoid.attributes.get_float("beta")
+        alpha, beta = attribute(sigmoid, "alpha"), attribute(sigmoid, "beta")
         if alpha is None or not math.isclose(alpha, 1 / 6, rel_tol=1e-5) or beta != 0.5:
             continue
         if only_inside([sigmoid], node):
-            made: ir.Value = op.HardSwish(sigmoid.inputs[0])
-            return made
+            return op.HardSwish(sigmoid.inputs[0])
     return None
 
 
@@ -117,8 +114,7 @@ def mish(op: Ops, node: ir.Node) -> Replacement:
             continue
         x = other_input(node, s)
         if x is softplus.inputs[0] and only_inside([tanh, softplus], node):
-            made: ir.Value = op.Mish(x)
-            return made
+            return op.Mish(x)
     return None
 
 

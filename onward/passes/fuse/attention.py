@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.passes.facts import (
+    attribute,
     dims,
     is_float,
     like,
@@ -31,7 +32,7 @@ class _Scores:
 
     scale: float = 1.0
     mask: ir.Value | None = None
-    hidden: tuple[ir.Value, float] | None = None  # where not to look, and the score put there
+    hidden: tuple[ir.Value, float, bool] | None = None  # where to look, the score elsewhere, or not
     precision: int | None = None
     nodes: list[ir.Node] = field(default_factory=list)
 
@@ -53,23 +54,29 @@ def attention(op: Ops, node: ir.Node) -> Replacement:
     if q is None or k is None or q.dtype != v.dtype or rank(q) != 4:
         return None
     source, order = k
+    if not _same_heads(q, source, order, v):
+        return None
     if not _mask_fits(found, product.outputs[0]) or not only_inside(found.nodes, node):
         return None
     keys = op.Transpose(source, perm=order) if order != [0, 1, 2, 3] else source
-    made: ir.Value = op.Attention(
+    return op.Attention(
         q,
         keys,
         v,
         _mask(op, found, q),
         scale=found.scale,
-        is_causal=0,
-        qk_matmul_output_mode=0,
-        softcap=0.0,
         softmax_precision=found.precision,
-        left_window_size=-1,
-        right_window_size=-1,
     )
-    return made
+
+
+def _same_heads(q: ir.Value, source: ir.Value, order: list[int], v: ir.Value) -> bool:
+    """Whether batch and heads are equal: MatMul broadcasts them, Attention does not."""
+    ours, keys, values = dims(q), dims(source), dims(v)
+    if ours is None or keys is None or values is None:
+        return False
+    batch, heads, *_ = order
+    same = ours[:2] == values[:2] == (keys[batch], keys[heads])
+    return same and None not in ours[:2]
 
 
 def _softmax(weights: ir.Value | None, found: _Scores) -> ir.Node | None:
@@ -86,7 +93,7 @@ def _softmax(weights: ir.Value | None, found: _Scores) -> ir.Node | None:
         found.nodes.append(narrow)
         weights = narrow.inputs[0]
     softmax = made_by(weights, "Softmax")
-    if softmax is None or softmax.attributes.get_int("axis", -1) not in (-1, 3):
+    if softmax is None or attribute(softmax, "axis", -1) not in (-1, 3):
         return None
     found.nodes.append(softmax)
     if narrow is not None and weights is not None and weights.dtype is not None:
@@ -143,10 +150,14 @@ def _added_mask(node: ir.Node, found: _Scores) -> ir.Value | None:
 
 
 def _choosing_mask(node: ir.Node, found: _Scores) -> ir.Value | None:
-    condition, kept, number = node.inputs[0], node.inputs[1], scalar(node.inputs[2])
+    """where(look, scores, -inf), or where(hide, -inf, scores)."""
+    condition, kept, other = node.inputs
+    hides = scalar(kept) is not None
+    kept, other = (other, kept) if hides else (kept, other)
+    number = scalar(other)
     if found.scale != 1.0 or condition is None or number is None or number > -1e4:
         return None
-    found.hidden = (condition, number)
+    found.hidden = (condition, number, hides)
     return kept
 
 
@@ -205,11 +216,10 @@ def _mask(op: Ops, found: _Scores, q: ir.Value) -> ir.Value | None:
     if found.hidden is None:
         mask = found.mask
         if mask is not None and mask.dtype != q.dtype:
-            cast: ir.Value = op.Cast(mask, to=int(q.dtype or 1), saturate=1, round_mode="up")
-            return cast
+            return op.Cast(mask, to=int(q.dtype or 1))
         return mask
-    condition, number = found.hidden
+    condition, number, hides = found.hidden
     if np.isneginf(number):
-        return condition
-    chosen: ir.Value = op.Where(condition, like(0.0, q), like(number, q))
-    return chosen
+        return op.Not(condition) if hides else condition
+    there, elsewhere = like(0.0, q), like(number, q)
+    return op.Where(condition, *((elsewhere, there) if hides else (there, elsewhere)))

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from onward.passes.facts import (
     Array,
+    attribute,
     constant,
     dims,
     in_float32,
@@ -28,14 +29,14 @@ _LARGEST_WEIGHT = 1 << 26  # elements
 
 @rule("BatchNormalization")
 def batch_normalization(op: Ops, node: ir.Node) -> Replacement:
-    """(conv(x, w) + b - m) s / sqrt(v + e) + t = conv(x, w k) + (b - m) k + t, k = s / sqrt(v + e)."""
-    if len(node.outputs) > 1 or node.attributes.get_int("training_mode", 0):
+    """(conv(x, w) + b - m) k + t = conv(x, w k) + (b - m) k + t, with k = s / sqrt(v + e)."""
+    if len(node.outputs) > 1 or attribute(node, "training_mode", 0):
         return None
     statistics = [constant(value) for value in node.inputs[1:]]
     if any(array is None for array in statistics):
         return None
     s, t, m, v = [in_float32(array) for array in statistics if array is not None]
-    k = s / np.sqrt(v + np.float32(node.attributes.get_float("epsilon", 1e-5)))
+    k = s / np.sqrt(v + np.float32(attribute(node, "epsilon", 1e-5)))
     return _affine_after(op, node.inputs[0], k, t - m * k)
 
 
@@ -71,7 +72,7 @@ def _affine_after(op: Ops, y: ir.Value | None, k: Array, t: Array) -> Replacemen
     w, bias = constant(node.inputs[1], _LARGEST_WEIGHT), input_of(node, 2)
     if w is None or (bias is not None and not is_constant(bias)):
         return None
-    wide, group = in_float32(w), node.attributes.get_int("group", 1) or 1
+    wide, group = in_float32(w), attribute(node, "group", 1)
     channels = w.shape[0] if node.op_type == "Conv" else w.shape[1] * group
     if not np.issubdtype(wide.dtype, np.floating) or k.size not in (1, channels):
         return None
@@ -80,10 +81,7 @@ def _affine_after(op: Ops, y: ir.Value | None, k: Array, t: Array) -> Replacemen
     b = np.zeros(channels, wide.dtype) if before is None else in_float32(before)
     scaled = _scale_outputs(node.op_type, wide, k, group).astype(w.dtype)
     shifted = (b * k + t).astype(w.dtype)
-    made: ir.Value = getattr(op, node.op_type)(
-        node.inputs[0], scaled, shifted, **node.attributes
-    )
-    return made
+    return op.one(node.op_type, node.inputs[0], scaled, shifted, **node.attributes)
 
 
 def _scale_outputs(operator: str, w: Array, k: Array, group: int) -> Array:
@@ -118,14 +116,13 @@ def scale_before(op: Ops, node: ir.Node) -> Replacement:
     x = scale.inputs[0] if is_constant(scale.inputs[1]) else scale.inputs[1]
     if x is None or rank(x) != w.ndim:
         return None
-    k, group = _per_channel(other_input(scale, x), x), node.attributes.get_int("group", 1) or 1
+    k, group = _per_channel(other_input(scale, x), x), attribute(node, "group", 1)
     wide = in_float32(w)
     if k is None or k.size not in (1, w.shape[1] * group):
         return None
     k = np.broadcast_to(k, (w.shape[1] * group,)).reshape(group, 1, -1, *(1,) * (w.ndim - 2))
     scaled = (wide.reshape(group, -1, *w.shape[1:]) * k).reshape(w.shape).astype(w.dtype)
-    made: ir.Value = op.Conv(x, scaled, *node.inputs[2:], **node.attributes)
-    return made
+    return op.Conv(x, scaled, *node.inputs[2:], **node.attributes)
 
 
 @rule("Conv")
@@ -137,10 +134,14 @@ def shift_before(op: Ops, node: ir.Node) -> Replacement:
         return None
     if bias is not None and not is_constant(bias):
         return None
-    x = shift.inputs[0] if shift.op_type == "Sub" or is_constant(shift.inputs[1]) else shift.inputs[1]
+    x = (
+        shift.inputs[0]
+        if shift.op_type == "Sub" or is_constant(shift.inputs[1])
+        else shift.inputs[1]
+    )
     if x is None or rank(x) != w.ndim:
         return None
-    t, group = _per_channel(other_input(shift, x), x), node.attributes.get_int("group", 1) or 1
+    t, group = _per_channel(other_input(shift, x), x), attribute(node, "group", 1)
     if t is None or t.size not in (1, w.shape[1] * group):
         return None
     t = np.broadcast_to(t, (w.shape[1] * group,)).reshape(group, 1, -1)
@@ -150,13 +151,12 @@ def shift_before(op: Ops, node: ir.Node) -> Replacement:
     before = constant(bias)
     b = np.zeros(w.shape[0], wide.dtype) if before is None else in_float32(before)
     shifted = (b + (sums * t).sum(-1).reshape(-1)).astype(w.dtype)
-    made: ir.Value = op.Conv(x, node.inputs[1], shifted, **node.attributes)
-    return made
+    return op.Conv(x, node.inputs[1], shifted, **node.attributes)
 
 
 def _is_unpadded(node: ir.Node) -> bool:
-    auto = node.attributes.get_string("auto_pad", "NOTSET")
-    pads = node.attributes.get_ints("pads")
+    auto = attribute(node, "auto_pad", "NOTSET")
+    pads = attribute(node, "pads")
     return auto == "VALID" or (auto == "NOTSET" and not any(pads or ()))
 
 
@@ -167,7 +167,7 @@ def pad_before(op: Ops, node: ir.Node) -> Replacement:
     if pad is None or not reads_once(pad.outputs[0]) or input_of(pad, 3) is not None:
         return None
     around, value, shape = ints(pad.inputs[1]), input_of(pad, 2), dims(pad.inputs[0])
-    if around is None or pad.attributes.get_string("mode", "constant") != "constant":
+    if around is None or attribute(pad, "mode", "constant") != "constant":
         return None
     if (value is not None and not is_scalar(value, 0)) or shape is None:
         return None
@@ -177,25 +177,24 @@ def pad_before(op: Ops, node: ir.Node) -> Replacement:
         return None
     if node.op_type == "AveragePool" and not _counts_padding(node):
         return None
-    if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
-    own = list(node.attributes.get_ints("pads") or [0] * (2 * len(before)))
-    if node.attributes.get_string("auto_pad") == "VALID":
+    own = list(attribute(node, "pads") or [0] * (2 * len(before)))
+    if attribute(node, "auto_pad") == "VALID":
         own = [0] * len(own)
     attributes = dict(node.attributes)
     attributes["pads"] = ir.AttrInt64s("pads", [a + b for a, b in zip(own, before + after)])
     attributes["auto_pad"] = ir.AttrString("auto_pad", "NOTSET")
     if node.op_type == "AveragePool":
-        kernel = list(node.attributes["kernel_shape"].as_ints())
+        kernel = list(attribute(node, "kernel_shape"))
         if any(a + b >= k for a, b, k in zip(own, before + after, kernel + kernel)):
             return None  # a window that sees padding only
         attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
-    made: ir.Value = getattr(op, node.op_type)(pad.inputs[0], *node.inputs[1:], **attributes)
-    return made
+    return op.one(node.op_type, pad.inputs[0], *node.inputs[1:], **attributes)
 
 
 def _counts_padding(node: ir.Node) -> bool:
     """Whether the average's own padding, if any, counts as zeros too."""
-    own = any(node.attributes.get_ints("pads") or ())
-    counts = node.attributes.get_int("count_include_pad", 0)
-    return (not own or bool(counts)) and not node.attributes.get_int("ceil_mode", 0)
+    own = any(attribute(node, "pads") or ())
+    counts = attribute(node, "count_include_pad", 0)
+    return (not own or bool(counts)) and not attribute(node, "ceil_mode", 0)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.passes.facts import fits_within, input_of, is_float, made_by, other_input, rank, reads_once
+from onward.passes.facts import (
+    fits_within,
+    input_of,
+    is_float,
+    made_by,
+    other_input,
+    rank,
+    reads_once,
+)
 from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
@@ -23,10 +31,5 @@ def matmul_add(op: Ops, node: ir.Node) -> Replacement:
             continue
         if c is product or not fits_within(c, product):
             continue
-        kept = matmul.attributes if matmul.op_type == "Gemm" else {}
-        made: ir.Value = op.Gemm(a, b, c, **{**_PLAIN, **kept, "beta": 1.0})
-        return made
+        return op.Gemm(a, b, c, **{**matmul.attributes, "beta": 1.0})
     return None
-
-
-_PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.passes.facts import (
+    attribute,
     constant,
     dims,
     input_of,
@@ -33,7 +34,7 @@ _NORMS = ("LayerNormalization", "RMSNormalization")
 
 @rule("Div", "Mul")
 def normalization(op: Ops, node: ir.Node) -> Replacement:
-    """d / sqrt(mean(d d) + e): LayerNormalization if d = x - mean(x), else RMSNormalization of d."""
+    """d / sqrt(mean(d d) + e): LayerNormalization if d = x - mean(x), else RMSNormalization."""
     for d, root in _over_root(node):
         mean_square, epsilon, inside = _mean_square(root)
         if mean_square is None or epsilon is None:
@@ -95,7 +96,7 @@ def _mean_square(
 def _mean_axes(mean: ir.Node) -> list[int] | None:
     """The axes of a mean over the last ones, kept, counted from the end."""
     axes, depth = ints(input_of(mean, 1)), rank(mean.inputs[0])
-    if not axes or depth is None or not mean.attributes.get_int("keepdims", 1):
+    if not axes or depth is None or not attribute(mean, "keepdims", 1):
         return None
     found = sorted(axis % depth - depth for axis in axes)
     return found if found == list(range(-len(found), 0)) else None
@@ -135,14 +136,14 @@ def _with_ones(
     if not all(isinstance(dim, int) for dim in size):
         return None
     precision = int(ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT)
-    made: ir.Value = getattr(op, operator)(
+    return op.one(
+        operator,
         x,
-        like(np.ones(size), x),  # type: ignore[arg-type]
+        like(np.ones(size), x),
         axis=axes[0],
         epsilon=epsilon,
         stash_type=precision,
     )
-    return made
 
 
 @rule("Mul")
@@ -154,8 +155,7 @@ def scale(op: Ops, node: ir.Node) -> Replacement:
             continue
         s = other_input(node, y)
         if s is not y and _has_normalised_shape(s, norm):
-            made: ir.Value = getattr(op, norm.op_type)(norm.inputs[0], s, **norm.attributes)
-            return made
+            return op.one(norm.op_type, norm.inputs[0], s, **norm.attributes)
     return None
 
 
@@ -168,8 +168,7 @@ def bias(op: Ops, node: ir.Node) -> Replacement:
             continue
         b = other_input(node, y)
         if input_of(norm, 2) is None and b is not y and _has_normalised_shape(b, norm):
-            made: ir.Value = op.LayerNormalization(*norm.inputs[:2], b, **norm.attributes)
-            return made
+            return op.LayerNormalization(*norm.inputs[:2], b, **norm.attributes)
     return None
 
 
@@ -184,12 +183,11 @@ def casts_around(op: Ops, node: ir.Node) -> Replacement:
     if x is None or x.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
         return None
     wide = norm.inputs[0]
-    if node.attributes["to"].as_int() != x.dtype or wide is None or wide.dtype != ir.DataType.FLOAT:
+    if attribute(node, "to") != x.dtype or wide is None or wide.dtype != ir.DataType.FLOAT:
         return None
     size = static(norm.inputs[1])
     assert size is not None
-    made: ir.Value = getattr(op, norm.op_type)(x, like(np.ones(size), x), **norm.attributes)
-    return made
+    return op.one(norm.op_type, x, like(np.ones(size), x), **norm.attributes)
 
 
 def _is_bare(norm: ir.Node) -> bool:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.passes.facts import dims, input_of, ints, made_by, only_inside, other_input, rank
+from onward.passes.facts import (
+    attribute,
+    dims,
+    input_of,
+    ints,
+    made_by,
+    only_inside,
+    other_input,
+    rank,
+)
 from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
@@ -23,10 +32,7 @@ def rotary_embedding(op: Ops, node: ir.Node) -> Replacement:
         x, cos, sin, inside = found
         if not only_inside([*inside, straight, turned], node):
             continue
-        made: ir.Value = op.RotaryEmbedding(
-            x, _half(op, cos), _half(op, sin), interleaved=0, rotary_embedding_dim=0, num_heads=0
-        )
-        return made
+        return op.RotaryEmbedding(x, _half(op, cos), _half(op, sin))
     return None
 
 
@@ -42,7 +48,10 @@ def _match(
             continue
         cos = _repeated(other_input(straight, x), "Cos")
         sin = _repeated(other_input(turned, rotated), "Sin")
-        if cos is not None and sin is not None and cos[1] is sin[1]:
+        if cos is None or sin is None or cos[1] is not sin[1]:
+            continue
+        ours, angles = dims(x), dims(cos[1])
+        if ours and angles and (ours[0], ours[2]) == angles[:2] and None not in angles[:2]:
             return x, cos[0], sin[0], inside
     return None
 
@@ -50,7 +59,7 @@ def _match(
 def _rotate_half(value: ir.Value | None) -> tuple[ir.Value, list[ir.Node]] | None:
     """x of concat(-x[size / 2 :], x[: size / 2]) along the last axis."""
     concat = made_by(value, "Concat")
-    if concat is None or len(concat.inputs) != 2 or concat.attributes["axis"].as_int() not in (-1, 3):
+    if concat is None or len(concat.inputs) != 2 or attribute(concat, "axis") not in (-1, 3):
         return None
     neg, low = made_by(concat.inputs[0], "Neg"), concat.inputs[1]
     if neg is None:
@@ -60,18 +69,18 @@ def _rotate_half(value: ir.Value | None) -> tuple[ir.Value, list[ir.Node]] | Non
     if split is not None and list(split.outputs) == [low, high] and split.inputs[0] is not None:
         x = split.inputs[0]
         even = input_of(split, 1) is None or len(set(ints(split.inputs[1]) or [0, 1])) == 1
-        last = split.attributes.get_int("axis", 0) in (-1, 3)
+        last = attribute(split, "axis", 0) in (-1, 3)
         return (x, [concat, neg, split]) if even and last and rank(x) == 4 else None
     first, second = made_by(low, "Slice"), made_by(high, "Slice")
     if first is None or second is None or first.inputs[0] is not second.inputs[0]:
         return None
-    x, shape = first.inputs[0], dims(first.inputs[0])
-    if x is None or shape is None or len(shape) != 4 or not isinstance(shape[3], int):
+    whole, shape = first.inputs[0], dims(first.inputs[0])
+    if whole is None or shape is None or len(shape) != 4 or not isinstance(shape[3], int):
         return None
     half = shape[3] // 2
     if _range(first, shape[3]) != (0, half) or _range(second, shape[3]) != (half, shape[3]):
         return None
-    return (x, [concat, neg, first, second]) if shape[3] == 2 * half else None
+    return (whole, [concat, neg, first, second]) if shape[3] == 2 * half else None
 
 
 def _range(node: ir.Node, size: int) -> tuple[int, int] | None:
@@ -84,9 +93,7 @@ def _range(node: ir.Node, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-def _repeated(
-    value: ir.Value | None, operator: str
-) -> tuple[ir.Node, ir.Value] | None:
+def _repeated(value: ir.Value | None, operator: str) -> tuple[ir.Node, ir.Value] | None:
     """The node and angles f of unsqueeze(cos(concat(f, f)), 1)."""
     unsqueeze = made_by(value, "Unsqueeze")
     if unsqueeze is None or ints(unsqueeze.inputs[1]) != [1] or rank(unsqueeze.inputs[0]) != 3:
@@ -95,7 +102,10 @@ def _repeated(
     concat = None if wave is None else made_by(wave.inputs[0], "Concat")
     if wave is None or concat is None or len(concat.inputs) != 2:
         return None
-    if concat.inputs[0] is not concat.inputs[1] or concat.attributes["axis"].as_int() not in (-1, 2):
+    if concat.inputs[0] is not concat.inputs[1] or attribute(concat, "axis") not in (
+        -1,
+        2,
+    ):
         return None
     return None if concat.inputs[0] is None else (wave, concat.inputs[0])
 
@@ -103,5 +113,4 @@ def _repeated(
 def _half(op: Ops, wave: ir.Node) -> ir.Value:
     concat = made_by(wave.inputs[0], "Concat")
     assert concat is not None
-    made: ir.Value = getattr(op, wave.op_type)(concat.inputs[0])
-    return made
+    return op.one(wave.op_type, concat.inputs[0])

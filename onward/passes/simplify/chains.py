@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.passes.facts import dims, fits_within, input_of, ints, made_by, rank, scalar
+from onward.passes.facts import (
+    attribute,
+    dims,
+    fits_within,
+    input_of,
+    ints,
+    made_by,
+    operators,
+    rank,
+    scalar,
+)
 from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
 
-_BROADCASTING = (
+_BROADCASTING = operators(
     "Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Mod "
     "Mul Or Pow Sub Xor"
-).split()
+)
 
 _T = ir.DataType
 _INTEGERS = {  # type -> (bits that hold a value, may be negative)
@@ -53,13 +63,12 @@ def cast_of_cast(op: Ops, node: ir.Node) -> Replacement:
     inner = made_by(node.inputs[0], "Cast")
     if inner is None or inner.inputs[0] is None or inner.inputs[0].dtype is None:
         return None
-    x, between, target = inner.inputs[0], inner.outputs[0].dtype, node.attributes["to"].as_int()
+    x, between, target = inner.inputs[0], inner.outputs[0].dtype, attribute(node, "to")
     if between is None or between == _T.BOOL or not holds(between, x.dtype or _T.UNDEFINED):
         return None
     if target not in _INTEGERS and target not in _FLOATS:
         return None
-    y: ir.Value = op.Cast(x, to=target, saturate=1, round_mode="up")
-    return y
+    return op.Cast(x, to=target)
 
 
 @rule("Reshape")
@@ -69,8 +78,7 @@ def reshape_of_reshape(op: Ops, node: ir.Node) -> Replacement:
     sizes = ints(input_of(node, 1))
     if inner is None or sizes is None or 0 in sizes:
         return None
-    y: ir.Value = op.Reshape(inner.inputs[0], node.inputs[1], allowzero=0)
-    return y
+    return op.Reshape(inner.inputs[0], node.inputs[1])
 
 
 @rule("Squeeze")
@@ -112,8 +120,7 @@ def unsqueeze_of_unsqueeze(op: Ops, node: ir.Node) -> Replacement:
     again = {axis % (middle + len(second)) for axis in second}
     kept = [axis for axis in range(middle + len(second)) if axis not in again]
     axes = sorted(again | {kept[axis] for axis in added})
-    y: ir.Value = op.Unsqueeze(inner.inputs[0], axes)
-    return y
+    return op.Unsqueeze(inner.inputs[0], axes)
 
 
 @rule("Transpose")
@@ -128,13 +135,12 @@ def transpose_of_transpose(op: Ops, node: ir.Node) -> Replacement:
     both = [first[axis] for axis in second]
     if both == list(range(len(both))):
         return inner.inputs[0]
-    y: ir.Value = op.Transpose(inner.inputs[0], perm=both)
-    return y
+    return op.Transpose(inner.inputs[0], perm=both)
 
 
 def order_of(node: ir.Node) -> list[int] | None:
     """A Transpose's permutation; without one it reverses the axes."""
-    order = node.attributes.get_ints("perm")
+    order = attribute(node, "perm")
     if order is not None:
         return list(order)
     depth = rank(node.inputs[0])
@@ -149,15 +155,14 @@ def expand_before_broadcast(op: Ops, node: ir.Node) -> Replacement:
         if expand is None or not fits_within(node.inputs[index], other):
             continue
         operands = [expand.inputs[0], other] if index == 0 else [other, expand.inputs[0]]
-        y: ir.Value = getattr(op, node.op_type)(*operands, **node.attributes)
-        return y
+        return op.one(node.op_type, *operands, **node.attributes)
     return None
 
 
 @rule("Concat")
 def concat_of_concat(op: Ops, node: ir.Node) -> Replacement:
     """concat(concat(a, b), c) = concat(a, b, c)."""
-    axis = node.attributes["axis"].as_int()
+    axis = attribute(node, "axis")
     parts: list[ir.Value | None] = []
     for value in node.inputs:
         inner = made_by(value, "Concat")
@@ -167,15 +172,13 @@ def concat_of_concat(op: Ops, node: ir.Node) -> Replacement:
             parts.append(value)
     if len(parts) == len(node.inputs):
         return None
-    y: ir.Value = op.Concat(*parts, axis=axis)
-    return y
+    return op.Concat(*parts, axis=axis)
 
 
 def _along(concat: ir.Node, axis: int) -> bool:
-    theirs, depth = concat.attributes["axis"].as_int(), rank(concat.outputs[0])
-    if depth is None:
-        return theirs == axis
-    return theirs % depth == axis % depth
+    theirs: int = attribute(concat, "axis")
+    depth = rank(concat.outputs[0])
+    return theirs == axis if depth is None else theirs % depth == axis % depth
 
 
 @rule("Concat")
@@ -184,9 +187,9 @@ def concat_of_split(op: Ops, node: ir.Node) -> Replacement:
     split = made_by(node.inputs[0], "Split")
     if split is None or list(split.outputs) != list(node.inputs):
         return None
-    ours, theirs = node.attributes["axis"].as_int(), split.attributes.get_int("axis", 0)
+    ours, theirs = attribute(node, "axis"), attribute(split, "axis", 0)
     depth = rank(split.inputs[0])
-    if theirs is None or (ours != theirs and (depth is None or ours % depth != theirs % depth)):
+    if ours != theirs and (depth is None or ours % depth != theirs % depth):
         return None
     return split.inputs[0]
 
@@ -197,9 +200,9 @@ def split_of_concat(op: Ops, node: ir.Node) -> Replacement:
     concat = made_by(node.inputs[0], "Concat")
     if concat is None or len(concat.inputs) != len(node.outputs):
         return None
-    axis, depth = concat.attributes["axis"].as_int(), rank(node.inputs[0])
-    ours = node.attributes.get_int("axis", 0)
-    if ours is None or depth is None or ours % depth != axis % depth:
+    axis, depth = attribute(concat, "axis"), rank(node.inputs[0])
+    ours = attribute(node, "axis", 0)
+    if depth is None or ours % depth != axis % depth:
         return None
     for part, output in zip(concat.inputs, node.outputs):
         before, after = dims(part), dims(output)
@@ -230,5 +233,4 @@ def transpose_of_ones(op: Ops, node: ir.Node) -> Replacement:
     if any(shape[axis] == 0 for axis in moved):
         return None
     sizes = [shape[axis] if isinstance(shape[axis], int) else -1 for axis in order]
-    y: ir.Value = op.Reshape(node.inputs[0], sizes, allowzero=0)
-    return y
+    return op.Reshape(node.inputs[0], sizes)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.passes.facts import (
+    attribute,
     constant,
     dims,
     fits_within,
@@ -71,7 +72,7 @@ def _neutral(node: ir.Node, number: int, *, both_sides: bool) -> Replacement:
 def cast(op: Ops, node: ir.Node) -> Replacement:
     """A cast to the type that x has."""
     (x,) = node.inputs
-    return x if x is not None and x.dtype == node.attributes["to"].as_int() else None
+    return x if x is not None and x.dtype == attribute(node, "to") else None
 
 
 @rule("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten")
@@ -132,7 +133,7 @@ def slice_(op: Ops, node: ir.Node) -> Replacement:
 @rule("Transpose")
 def transpose(op: Ops, node: ir.Node) -> Replacement:
     """The axes in their own order."""
-    order, depth = node.attributes.get_ints("perm"), rank(node.inputs[0])
+    order, depth = attribute(node, "perm"), rank(node.inputs[0])
     if order is None:
         return node.inputs[0] if depth is not None and depth <= 1 else None
     return node.inputs[0] if list(order) == list(range(len(order))) else None
@@ -147,7 +148,7 @@ def alone(op: Ops, node: ir.Node) -> Replacement:
 @rule("Concat")
 def empty_parts(op: Ops, node: ir.Node) -> Replacement:
     """Parts without elements along the axis add nothing."""
-    axis = node.attributes["axis"].as_int()
+    axis = attribute(node, "axis")
     kept = []
     for value in node.inputs:
         shape = dims(value)
@@ -155,8 +156,7 @@ def empty_parts(op: Ops, node: ir.Node) -> Replacement:
             kept.append(value)
     if not kept or len(kept) == len(node.inputs):
         return None
-    y: ir.Value = op.Concat(*kept, axis=axis)
-    return y
+    return op.Concat(*kept, axis=axis)
 
 
 @rule("Split")
@@ -169,7 +169,7 @@ def one_part(op: Ops, node: ir.Node) -> Replacement:
 def reduce_ones(op: Ops, node: ir.Node) -> Replacement:
     """A reduction over axes of size 1 that keeps them, or over none."""
     x, axes, shape = node.inputs[0], ints(input_of(node, 1)), dims(node.inputs[0])
-    if not axes or shape is None or not node.attributes.get_int("keepdims", 1):
+    if not axes or shape is None or not attribute(node, "keepdims", 1):
         return None
     return x if all(shape[axis] == 1 for axis in axes) else None
 
@@ -203,7 +203,7 @@ def gather_all(op: Ops, node: ir.Node) -> Replacement:
     """Every index in order."""
     x, indices = node.inputs
     wanted, shape = constant(indices), static(x)
-    axis = node.attributes.get_int("axis", 0)
+    axis = attribute(node, "axis", 0)
     if wanted is None or wanted.ndim != 1 or shape is None or axis is None:
         return None
     return x if wanted.tolist() == list(range(shape[axis])) else None

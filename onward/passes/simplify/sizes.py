@@ -7,6 +7,7 @@ a Reshape's target may also copy (0) or leave open (-1) one size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import Dim, constant, dims, input_of, ints
+from onward.passes.facts import Dim, attribute, constant, dims, input_of, ints, static
 from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
@@ -60,7 +61,7 @@ def known_target(op: Ops, node: ir.Node) -> Replacement:
     sizes, result = follow(target), dims(node.outputs[0])
     if node.outputs[0].is_graph_output():
         result = None  # declared, not proven
-    if node.attributes.get_int("allowzero", 0) or (sizes is None and result is None):
+    if attribute(node, "allowzero", 0) or (sizes is None and result is None):
         return None
     length = len(sizes) if sizes is not None else len(result or ())
     wanted = [None] * length if sizes is None else list(sizes)
@@ -70,8 +71,7 @@ def known_target(op: Ops, node: ir.Node) -> Replacement:
         return None
     if -1 in found and 0 in found and -1 not in wanted:
         return None  # without any elements, what is left open could not be told
-    y: ir.Value = op.Reshape(x, found, allowzero=0)
-    return y
+    return op.Reshape(x, found)
 
 
 def _size(wanted: Dim, proven: Dim, copied: Dim) -> int | None:
@@ -98,10 +98,8 @@ def follow(value: ir.Value | None, depth: int = 0) -> Sizes | None:
     if node.op_type == "Shape":
         return _shape(node)
     if node.op_type == "Size":
-        sizes = dims(node.inputs[0])
-        if sizes is None or not all(isinstance(size, int) for size in sizes):
-            return None
-        return _objects([int(np.prod([1, *sizes], dtype=object))], ())
+        sizes = static(node.inputs[0])
+        return None if sizes is None else _objects([math.prod(sizes)], ())
     inputs = [follow(operand, depth + 1) for operand in node.inputs]
     if inputs[0] is None or (len(inputs) > 1 and any(operand is None for operand in inputs)):
         return None
@@ -119,10 +117,10 @@ def _apply(node: ir.Node, inputs: list[Sizes]) -> Sizes | None:
     if operator in _ARITHMETIC:
         return _arithmetic(operator, inputs) if len(inputs) == 2 else None
     if operator == "Concat":
-        return np.concatenate(inputs, axis=node.attributes["axis"].as_int())
+        return np.concatenate(inputs, axis=attribute(node, "axis"))
     if operator == "Gather":
         indices = inputs[1].astype(np.int64)
-        return np.asarray(np.take(x, indices, axis=node.attributes.get_int("axis", 0)), dtype=object)
+        return np.asarray(np.take(x, indices, axis=attribute(node, "axis", 0)), dtype=object)
     if operator == "Slice":
         return _slice(node, x)
     axes = ints(input_of(node, 1))
@@ -139,7 +137,7 @@ def _shape(node: ir.Node) -> Sizes | None:
     sizes = dims(node.inputs[0])
     if sizes is None:
         return None
-    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end")
+    start, end = attribute(node, "start", 0), attribute(node, "end")
     part = list(sizes)[slice(*slice(start, end).indices(len(sizes)))]
     return _objects(part, (len(part),))
 

@@ -11,16 +11,10 @@ NEWEST = 28  # the newest opset that this table, and the adapters, have been rea
 
 COMPATIBLE: dict[int, str] = {
     # variadic operators broadcast; MaxPool may give indices
-    8: (
-        "Max MaxPool Mean Min Sum"
-    ),
-    9: (
-        "Cast Constant Flatten Gemm Greater Less MatMul PRelu"
-    ),
+    8: ("Max MaxPool Mean Min Sum"),
+    9: ("Cast Constant Flatten Gemm Greater Less MatMul PRelu"),
     # ceil_mode and dilations: their defaults are the old way
-    10: (
-        "AveragePool MaxPool"
-    ),
+    10: ("AveragePool MaxPool"),
     # negative axes; OneHot takes negative indices, which were not allowed; Gemm without C
     11: (
         "ArgMax ArgMin AveragePool Compress Concat Constant Conv ConvTranspose DepthToSpace "
@@ -30,9 +24,7 @@ COMPATIBLE: dict[int, str] = {
         "Squeeze TopK Unsqueeze"
     ),
     # select_last_index, batch_dims: their defaults are the old way
-    12: (
-        "ArgMax ArgMin Clip Constant GatherND Max MaxPool Min Pow ReduceMax ReduceMin"
-    ),
+    12: ("ArgMax ArgMin Clip Constant GatherND Max MaxPool Min Pow ReduceMax ReduceMin"),
     # axis of QuantizeLinear matters only to scales of rank 1, which were not allowed
     13: (
         "Abs Add ArgMax ArgMin Cast Ceil Clip Concat Constant DepthToSpace DequantizeLinear "
@@ -45,30 +37,22 @@ COMPATIBLE: dict[int, str] = {
         "Sub Sum Tanh Tile Transpose"
     ),
     # layout=0 and allowzero=0 are the old way
-    14: (
-        "Add CumSum Div GRU Identity LSTM Mul RNN Relu Reshape Sub"
-    ),
+    14: ("Add CumSum Div GRU Identity LSTM Mul RNN Relu Reshape Sub"),
     # start and end of Shape; BatchNormalization's statistics may have another type
-    15: (
-        "BatchNormalization Pow Shape"
-    ),
+    15: ("BatchNormalization Pow Shape"),
     # reduction=none is the old way
     16: (
         "GreaterOrEqual Identity If LeakyRelu LessOrEqual Loop PRelu Scan ScatterElements "
         "ScatterND Where"
     ),
     # axes of Pad and Resize, antialias: their defaults are the old way
-    18: (
-        "LpPool OptionalGetElement OptionalHasElement Pad Resize ScatterElements ScatterND"
-    ),
+    18: ("LpPool OptionalGetElement OptionalHasElement Pad Resize ScatterElements ScatterND"),
     # saturate=1: there were no float8 types to saturate
     19: (
         "AveragePool Cast CastLike Constant DequantizeLinear Equal Identity If Loop Pad "
         "QuantizeLinear Reshape Resize Scan Shape Size"
     ),
-    20: (
-        "ConstantOfShape IsInf IsNaN ReduceMax ReduceMin"
-    ),
+    20: ("ConstantOfShape IsInf IsNaN ReduceMax ReduceMin"),
     # block_size=0 and output_dtype=0 are the old way
     21: (
         "Cast CastLike Constant ConstantOfShape DequantizeLinear Flatten Identity If Loop Pad "
@@ -99,9 +83,7 @@ COMPATIBLE: dict[int, str] = {
         "QuantizeLinear Reshape Scan Shape Size Squeeze Transpose Unsqueeze"
     ),
     # stash_type is for half precision, which was not allowed
-    27: (
-        "Range"
-    ),
+    27: ("Range"),
     # Mod of floats with fmod=0 was not allowed; SpaceToDepth's mode=DCR is the old way
     28: (
         "BitShift Cast Celu Compress DepthToSpace DequantizeLinear Einsum Mod OneHot Optional "

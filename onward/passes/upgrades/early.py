@@ -72,8 +72,7 @@ def tile(op: Ops, node: ir.Node) -> Replacement:
         raise no_upgrade(node, "its tiles are not constant")
     repeats = np.ones(depth, np.int64)
     repeats[int(where.item())] = int(times.item())
-    y: ir.Value = op.Tile(x, repeats)
-    return y
+    return op.Tile(x, repeats)
 
 
 @adapter("Upsample", since=7)

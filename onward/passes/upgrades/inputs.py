@@ -9,22 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.table import OpTable
-from onward.passes.facts import Array, input_of, like
+from onward.passes.facts import Array, input_of, like, operators
 from onward.passes.rewrite import Ops, Replacement
 
 adapter = OpTable()
 
-_REDUCTIONS = [
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSumSquare",
-]
+_REDUCTIONS = operators(
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+    "ReduceSumSquare"
+)
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
@@ -44,8 +37,7 @@ def typed(op: Ops, number: float, x: ir.Value) -> ir.Value:
     """A scalar constant of x's type, known now or only at run time."""
     if x.dtype is not None:
         return op.constant(like(number, x))
-    made: ir.Value = op.CastLike(np.asarray(number, np.float32), x)
-    return made
+    return op.CastLike(np.asarray(number, np.float32), x)
 
 
 def _move(op: Ops, node: ir.Node, names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
 from onward.graph.table import OpTable
-from onward.passes.facts import constant, dims, input_of, rank
+from onward.passes.facts import attribute, constant, dims, input_of, rank
 from onward.passes.rewrite import Ops, Replacement
 from onward.passes.upgrades.inputs import set_input, take
 
@@ -32,9 +32,8 @@ def softmax(op: Ops, node: ir.Node) -> Replacement:
     if axis == -1 or (depth is not None and axis % depth == depth - 1):
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
         return None
-    rows = getattr(op, node.op_type)(op.Flatten(x, axis=axis), axis=-1)
-    y: ir.Value = op.Reshape(rows, op.Shape(x))
-    return y
+    rows = op.one(node.op_type, op.Flatten(x, axis=axis), axis=-1)
+    return op.Reshape(rows, op.Shape(x))
 
 
 @adapter("BatchNormalization", since=9)
@@ -47,8 +46,7 @@ def batch_normalization_per_activation(op: Ops, node: ir.Node) -> Replacement:
     x, scale, bias, mean, variance = node.inputs
     epsilon = np.asarray(take(node, "epsilon", 1e-5), np.float32)
     deviation = op.Sqrt(op.Add(variance, op.CastLike(epsilon, variance)))
-    y: ir.Value = op.Add(op.Mul(op.Div(op.Sub(x, mean), deviation), scale), bias)
-    return y
+    return op.Add(op.Mul(op.Div(op.Sub(x, mean), deviation), scale), bias)
 
 
 @adapter("BatchNormalization", since=14)
@@ -72,7 +70,7 @@ def dropout_mask(op: Ops, node: ir.Node) -> Replacement:
         return None
     (x,) = node.inputs
     ratio = np.asarray(take(node, "ratio", 0.5), np.float32)
-    y, mask = op.Dropout(x, ratio, outputs=2)
+    y, mask = op.many("Dropout", 2, x, ratio)
     return y, op.CastLike(mask, x)
 
 
@@ -104,7 +102,7 @@ def _resize_from_corner(
     known = constant(scales)
 
     def resize(data: ir.Value | None, by: ir.Value | np.ndarray | None, nearest: str) -> ir.Value:
-        y: ir.Value = op.Resize(
+        return op.Resize(
             data,
             None,
             by,
@@ -112,7 +110,6 @@ def _resize_from_corner(
             coordinate_transformation_mode="asymmetric",
             nearest_mode=nearest,
         )
-        return y
 
     if mode != "nearest" or known is None or not (known < 1).any():
         return resize(x, scales, "floor")
@@ -130,9 +127,9 @@ def resize_inputs(op: Ops, node: ir.Node) -> Replacement:
         value = input_of(node, index)
         if dims(value) == (0,) or (index == 2 and sizes is not None):
             node.replace_input_with(index, None)
-    if node.attributes.get_string("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
+    if attribute(node, "coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         # (x + 0.5) / scale is the half-pixel coordinate plus a half: round it half a pixel lower.
-        nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+        nearest = attribute(node, "nearest_mode", "round_prefer_floor")
         lower = {"floor": "round_prefer_ceil", "round_prefer_floor": "ceil"}.get(nearest or "")
         if lower is None:
             raise no_upgrade(node, f"tf_half_pixel_for_nn with nearest_mode={nearest}")
@@ -156,7 +153,7 @@ def scan_over_batch(op: Ops, node: ir.Node) -> Replacement:
         raise no_upgrade(node, "Scan-8 with sequence_lens")
     body = node.attributes["body"].as_graph()
     parts = [_without_batch(value, f"{node.name}/part_{i}") for i, value in enumerate(inputs)]
-    scans = node.attributes.get_int("num_scan_inputs")
+    scans = attribute(node, "num_scan_inputs")
     inner = ir.node(
         "Scan",
         parts,
@@ -173,8 +170,7 @@ def scan_over_batch(op: Ops, node: ir.Node) -> Replacement:
         value.name = f"{node.name}/result_{index}"
     imports = dict(body.opset_imports)
     outer = ir.Graph(parts, inner.outputs, nodes=[inner], opset_imports=imports, name="batch")
-    made = op.Scan(*inputs, body=outer, num_scan_inputs=len(inputs), outputs=len(body.outputs))
-    return (made,) if isinstance(made, ir.Value) else made
+    return op.many("Scan", len(body.outputs), *inputs, body=outer, num_scan_inputs=len(inputs))
 
 
 def _without_batch(value: ir.Value | None, name: str) -> ir.Value:
@@ -191,11 +187,8 @@ def through_float(op: Ops, node: ir.Node) -> Replacement:
     if x is None or x.dtype is None or not x.dtype.is_integer():
         return None
     kept = {attribute.name: attribute for attribute in node.attributes.values()}
-    y = getattr(op, node.op_type)(
-        op.Cast(x, to=int(ir.DataType.FLOAT)), *node.inputs[1:], **kept
-    )
-    back: ir.Value = op.Cast(y, to=int(x.dtype))
-    return back
+    y = op.one(node.op_type, op.Cast(x, to=int(ir.DataType.FLOAT)), *node.inputs[1:], **kept)
+    return op.Cast(y, to=int(x.dtype))
 
 
 @adapter("RoiAlign", since=16)
@@ -216,7 +209,7 @@ def grid_sample(op: Ops, node: ir.Node) -> Replacement:
 def group_normalization(op: Ops, node: ir.Node) -> Replacement:
     """Scale and bias were for groups; now they are for channels: repeat them."""
     x, *per_group = node.inputs
-    groups = node.attributes.get_int("num_groups")
+    groups = attribute(node, "num_groups")
     each = op.Div(op.Shape(x, start=1, end=2), np.asarray([groups], np.int64))
     shape = op.Concat(np.asarray([groups], np.int64), each, axis=0)
     for index, value in enumerate(per_group, start=1):
@@ -229,10 +222,12 @@ def group_normalization(op: Ops, node: ir.Node) -> Replacement:
 def attention_mask(op: Ops, node: ir.Node) -> Replacement:
     """A mask with one column was spread over all keys; now it would be padded: spread it here."""
     mask, shape = input_of(node, 3), dims(input_of(node, 3))
-    key, past = input_of(node, 1), input_of(node, 4)
-    if shape is None or shape[-1] != 1 or rank(key) not in (3, 4):
+    key, past, depth = input_of(node, 1), input_of(node, 4), rank(input_of(node, 1))
+    if shape is None or shape[-1] != 1 or depth is None:
         return None
-    keys = op.Shape(key, start=-2, end=rank(key) - 1) if rank(key) == 4 else op.Shape(key, start=1, end=2)
+    keys = op.Shape(
+        key, start=depth - 2, end=depth - 1
+    )  # (batch, heads, keys, size) or without heads
     if past is not None:
         keys = op.Add(keys, op.Shape(past, start=2, end=3))
     node.replace_input_with(3, op.Expand(mask, keys))

@@ -1,7 +1,7 @@
 """Where stock onnxruntime departs from the ONNX standard (1.31, CPU), found by ONNX's own tests.
 
-When the user names no providers and torch is there, such a node goes to torch. Each row is held by a test that
-fails when onnxruntime mends it, so that the row can go.
+When the user names no providers and torch is there, such a node goes to torch. Each row is held by
+a test that fails when onnxruntime mends it, so that the row can go.
 """
 
 from __future__ import annotations

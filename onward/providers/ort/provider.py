@@ -19,7 +19,16 @@ NEWEST_OPSET = 26  # the newest that the stock wheel loads
 NEWEST_IR = 12
 _PACKED = {
     ir.DataType[name]
-    for name in ("INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2", "FLOAT8E8M0")
+    for name in (
+        "INT4",
+        "UINT4",
+        "INT2",
+        "UINT2",
+        "FLOAT4E2M1",
+        "FLOAT6E2M3",
+        "FLOAT6E3M2",
+        "FLOAT8E8M0",
+    )
 }
 _EMBEDDED_AT_MOST = 1024  # bytes; larger weights are handed over by pointer
 
@@ -38,7 +47,11 @@ class OrtProvider:
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         """Ask onnxruntime itself: does a model of this node alone load?"""
         key = _kind(node)
-        if key is None or _has_packed(node) or not fits_opset(node, opsets.get("", 1), NEWEST_OPSET):
+        if (
+            key is None
+            or _has_packed(node)
+            or not fits_opset(node, opsets.get("", 1), NEWEST_OPSET)
+        ):
             return False
         if key not in self._probed:
             self._probed[key] = self._loads(node, opsets)
@@ -50,7 +63,7 @@ class OrtProvider:
         try:
             proto, weights = serialize(_alone(node, opsets))
             session.create(proto, quiet, self._providers, weights)
-        except Exception:  # noqa: BLE001 - whatever it says, it does not run this node
+        except Exception:
             return False
         return True
 
@@ -101,7 +114,11 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
             if tensor is None:
                 continue
             kept.append((value, tensor))
-            if graph is model.graph and tensor.nbytes > _EMBEDDED_AT_MOST and _shareable(tensor.dtype):
+            if (
+                graph is model.graph
+                and tensor.nbytes > _EMBEDDED_AT_MOST
+                and _shareable(tensor.dtype)
+            ):
                 outside[name] = tensor.numpy()
                 value.const_value = _reference(tensor, name)
             elif isinstance(tensor, ir.ExternalTensor):
@@ -117,7 +134,7 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
 
 def _reference(tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
     """Stands for a weight in the bytes; onnxruntime gets the weight itself beside them."""
-    shape = ir.Shape(tensor.shape)
+    shape = ir.Shape(tensor.shape.numpy())
     return ir.ExternalTensor("onward", 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
 
 

@@ -48,7 +48,9 @@ _registering = threading.Lock()
 
 def available() -> list[str]:
     """The execution providers of the onnxruntime that is installed here."""
-    return [name for name in onnxruntime.get_available_providers() if name != "AzureExecutionProvider"]
+    return [
+        name for name in onnxruntime.get_available_providers() if name != "AzureExecutionProvider"
+    ]
 
 
 def known() -> list[str]:

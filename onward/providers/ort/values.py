@@ -56,8 +56,10 @@ def to_numpy(value: Any) -> Any:
     """An OrtValue (or what `run` returned) as numpy."""
     if isinstance(value, (list, tuple)):
         return [to_numpy(item) for item in value]
-    if not isinstance(value, onnxruntime.OrtValue):
+    if value is None or isinstance(value, np.ndarray):
         return value
+    if not isinstance(value, onnxruntime.OrtValue):
+        return np.asarray(value)
     number = value.element_type() if value.is_tensor() else 0
     if number not in _FROM_BITS:
         return value.numpy()
@@ -70,9 +72,8 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
     """A numpy type from numpy's or from ONNX's number of it."""
     if not isinstance(element_type, int):
         return np.dtype(element_type)
-    if element_type in _FROM_BITS:
-        return _FROM_BITS[element_type]
-    return np.dtype(_NUMBERED[element_type])
+    name: Any = _FROM_BITS.get(element_type) or _NUMBERED[element_type]
+    return np.dtype(name)
 
 
 _NUMBERED = {

@@ -32,6 +32,7 @@ from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.types import torch_dtype
 
 _HOST_TYPES = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
+_HOST_RANKS = {"Numbers": 1, "Grid": 2}  # what a host function's annotations hold at most
 _COUNTED = {"ConstantOfShape", "Expand", "Range"}  # as long as one of their inputs says
 _LARGEST_LITERAL = 1024  # elements of a constant that may be written into the source
 _LONGEST_LIST = 64  # numbers that stay on the host: shapes are short, data is not
@@ -157,16 +158,24 @@ class _Writer:
     def _host_function(self, node: ir.Node, opset: int) -> Callable[..., Any] | None:
         """What computes a node in plain numbers, if shapes and constants are all it reads."""
         function = self.host.find(node.domain, node.op_type, opset)
-        if function is None or not all(_is_short(output, node) for output in node.outputs):
+        if function is None:
+            return None
+        signature = inspect.signature(function)
+        rank = _HOST_RANKS.get(str(signature.return_annotation), 1)
+        if not all(_is_short(output, rank, node.op_type) for output in node.outputs):
             return None
         known = (
-            wanted != "Numbers"
-            or value in self._on_host
-            or _literal(value, floats=True) is not None
-            for value, wanted in _wanted(node, inspect.signature(function))
-            if value is not None
+            self._is_known(value, _HOST_RANKS[wanted])
+            for value, wanted in _wanted(node, signature)
+            if value is not None and wanted in _HOST_RANKS
         )
         return function if all(known) else None
+
+    def _is_known(self, value: ir.Value, rank: int) -> bool:
+        """Whether a value of at most this rank is on the host, or a constant."""
+        if value in self._on_host:
+            return value.shape is None or value.shape.rank() <= rank
+        return _literal(value, floats=True) is not None
 
     def _arguments(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
         """The node's inputs, each as its kernel's annotation wants it."""
@@ -174,6 +183,8 @@ class _Writer:
         for value, wanted in _wanted(node, signature):
             if value is None:
                 arguments.append("None")
+            elif wanted == "Grid":
+                arguments.append(self._numbers(value, "Numbers"))
             elif wanted in _CONVERT:
                 arguments.append(self._numbers(value, wanted))
             elif wanted == "Tensor | Numbers" and value in self._on_host:
@@ -306,12 +317,14 @@ def _known_shape(value: ir.Value) -> list[int | None] | None:
     return [dim if isinstance(dim, int) else None for dim in value.shape]
 
 
-def _is_short(output: ir.Value, node: ir.Node) -> bool:
+def _is_short(output: ir.Value, rank: int, operator: str) -> bool:
     """Whether plain numbers hold an output: integers, and surely few, as shapes are."""
-    if output.dtype not in _HOST_TYPES or output.shape is None or output.shape.rank() > 1:
+    if output.dtype not in _HOST_TYPES or output.shape is None or output.shape.rank() > rank:
         return False
-    (length,) = output.shape if output.shape.rank() else (1,)
-    return length <= _LONGEST_LIST if isinstance(length, int) else node.op_type not in _COUNTED
+    return all(
+        size <= _LONGEST_LIST if isinstance(size, int) else operator not in _COUNTED
+        for size in output.shape
+    )
 
 
 def _as_tensor(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

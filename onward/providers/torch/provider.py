@@ -35,7 +35,7 @@ def make(name: str, given: Mapping[str, Any], options: SessionOptions) -> TorchP
         return TorchProvider(name, device)
 
     def compiled(module: torch.nn.Module) -> Callable[..., Any]:
-        return torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))  # type: ignore[return-value]
+        return torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))
 
     return TorchProvider(name, device, compiled)
 
@@ -47,7 +47,9 @@ def _device(text: str) -> torch.device:
         device = torch.device(text)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"torch has no device {text!r} here: {str(error).splitlines()[0]}") from error
+        raise OptionError(
+            f"torch has no device {text!r} here: {str(error).splitlines()[0]}"
+        ) from error
     return device
 
 
@@ -79,7 +81,9 @@ class TorchProvider:
         values = [value for value in (*node.inputs, *node.outputs) if value is not None]
         if not all(value.dtype is None or int(value.dtype) in DTYPES for value in values):
             return False
-        bodies = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+        bodies = [
+            a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH
+        ]
         return all(self.supports(inner, opsets) for body in bodies for inner in body)
 
     def compile(self, model: ir.Model) -> TorchExecutable:

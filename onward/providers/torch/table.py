@@ -26,6 +26,7 @@ from onward.providers.torch.kernels import (
     sequence,
     shape,
     signal,
+    training,
 )
 from onward.providers.torch.kernels import host as host_family
 
@@ -53,5 +54,6 @@ KERNELS = (
     | contrib_attention.kernel
     | contrib_quantized.kernel
     | contrib_compressed.kernel
+    | training.kernel
 )
 HOST = host_family.host

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+import torch.utils.dlpack
 
 from onward.providers.torch.types import DTYPES
 
@@ -54,7 +55,7 @@ def _from_dlpack(value: Any) -> torch.Tensor:
     number = value.element_type() if hasattr(value, "element_type") else None
     if number in _FLOAT8:
         return torch.from_numpy(value.numpy()).view(_FLOAT8[number])
-    tensor: torch.Tensor = torch.from_dlpack(value)
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(value)
     return tensor.view(torch.bool) if number == _BOOL else tensor
 
 

@@ -45,13 +45,17 @@ def attend(
 ) -> Tensor:
     """Attend, fused: softmax(scale * q k^T + mask) v; a row that sees nothing is zero."""
     heads, shared = q.shape[1], q.shape[1] != k.shape[1]
-    # The fused kernels that share heads take no mask. A single query's heads can stand in for
-    # its length, else the keys and values are repeated.
-    single = q.shape[2] == 1 and (mask is None or mask.shape[1] == 1)
-    if shared and single:
-        q, shared = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3]), False
-    elif shared and mask is not None:
-        k, v, shared = share_heads(k, heads), share_heads(v, heads), False
+    if mask is not None and mask.dtype == torch.bool and mask.is_cuda:
+        # cuDNN's kernel gives the mean of v where a boolean mask hides all of it
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -math.inf)
+    if shared and mask is not None:
+        # The kernels that share heads take no mask. A single query's heads can stand in for its
+        # length, else the keys and values are repeated.
+        shared = False
+        if q.shape[2] == 1 and mask.shape[1] == 1:
+            q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+        else:
+            k, v = share_heads(k, heads), share_heads(v, heads)
     y = F.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=shared
     )

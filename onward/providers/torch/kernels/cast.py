@@ -11,7 +11,7 @@ from onward.providers.torch.types import Tensor, torch_dtype
 
 kernel = OpTable()
 
-FLOAT8E4M3FN, FLOAT4E2M1, FLOAT8E8M0 = 17, 23, 24  # ONNX's numbers
+FLOAT8E4M3FN, FLOAT8E5M2, FLOAT4E2M1, FLOAT8E8M0 = 17, 19, 23, 24  # ONNX's numbers
 FLOAT8 = (17, 18, 19, 20)
 
 
@@ -84,12 +84,16 @@ def rounded(x: Tensor, small: SmallFloat) -> Tensor:
 
 def _float8(x: Tensor, to: int, saturate: bool) -> Tensor:
     dtype = torch_dtype(to)
-    x = x if x.is_floating_point() else x.float()
+    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     if saturate:
         largest = torch.finfo(dtype).max
-        x = (x.float() if x.dtype.itemsize < 4 else x).clamp(-largest, largest)
-    elif to == FLOAT8E4M3FN:  # some versions of torch saturate here by themselves
-        x = torch.where(x.float().abs() > 464, torch.nan, x.float())
+        return x.clamp(-largest, largest).to(dtype)
+    # torch, by version and by device, may saturate all the same: make what overflows by hand
+    if to == FLOAT8E4M3FN:  # 464 is halfway past the largest number, 448
+        return torch.where(x.abs() > 464, torch.nan, x).to(dtype)
+    if to == FLOAT8E5M2:  # 61440 is halfway past 57344
+        infinity = torch.where(x < 0, 0xFC, 0x7C).to(torch.uint8)
+        return torch.where(x.abs() >= 61440, infinity, x.to(dtype).view(torch.uint8)).view(dtype)
     return x.to(dtype)
 
 

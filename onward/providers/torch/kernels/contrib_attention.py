@@ -293,20 +293,23 @@ def group_query_attention(
     keys, values = _entered(past_key, k, places, total), _entered(past_value, v, places, total)
     k, v = keys[:, :, :total], values[:, :, :total]
 
-    # Alone in its batch, or at its first step, a sequence needs no mask but a causal one.
-    mask, alone = attention_bias, q.shape[0] == 1 or length == total
-    plain = mask is None and local_window_size <= 0 and alone
     fused = not softcap and head_sink is None and smooth_softmax <= 0 and outputs < 4
-    if not causal and q.shape[0] > 1:
-        mask = both(mask, torch.arange(total, device=q.device) <= seqlens_k.view(-1, 1, 1, 1))
-    elif causal and not (fused and plain and (length == total or length == 1)):
+    # Alone in its batch, or at its first step, a sequence needs no mask but a causal one.
+    alone = (
+        attention_bias is None and local_window_size <= 0 and (q.shape[0] == 1 or length == total)
+    )
+    if fused and causal and alone and length in (1, total):
+        y = attend(q, k, v, causal=length > 1, scale=scale or None)
+        return merge_heads(y), keys, values, None
+    if causal:
         left = local_window_size - 1 if local_window_size > 0 else None
         at = places[:, :1].view(-1, 1, 1, 1)
-        mask = both(mask, visible(length, total, at, left=left, right=0, device=q.device))
+        seen = visible(length, total, at, left=left, right=0, device=q.device)
+    else:
+        seen = torch.arange(total, device=q.device) <= seqlens_k.view(-1, 1, 1, 1)
+    mask = both(attention_bias, seen)
     if fused:
-        in_one = bool(causal) and plain and length == total
-        y = attend(q, k, v, mask, causal=in_one, scale=scale or None)
-        return merge_heads(y), keys, values, None
+        return merge_heads(attend(q, k, v, mask, scale=scale or None)), keys, values, None
     y, scores = _attend_with_sink(
         q, k, v, mask, scale or None, softcap, head_sink, smooth_softmax > 0, qk_output
     )
@@ -317,8 +320,10 @@ def _entered(past: Tensor | None, x: Tensor, places: Tensor, total: int) -> Tens
     """A cache with room for `total` tokens, the new ones at their places."""
     if past is None:
         return x if x.shape[2] == total else F.pad(x, (0, 0, 0, total - x.shape[2]))
-    cache = F.pad(past, (0, 0, 0, max(total - past.shape[2], 0)))
-    return cache.scatter(2, places[:, None, :, None].expand_as(x), x)
+    at, more = places[:, None, :, None].expand_as(x), total - past.shape[2]
+    if more > 0:
+        return F.pad(past, (0, 0, 0, more)).scatter_(2, at, x)  # padded, it is a copy already
+    return past.scatter(2, at, x)
 
 
 def _attend_with_sink(

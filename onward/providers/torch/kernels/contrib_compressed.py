@@ -54,8 +54,8 @@ def matmul_nbits(
     else:
         zeros = zero_points.view(N, -1)
     if g_idx is not None:  # each k says which block's scale and zero point it has
-        q, scales = q[:, :K], scales[:, g_idx]
-        zeros = None if zeros is None else zeros[:, g_idx]
+        q, scales = q[:, :K], scales[:, g_idx[:K]]
+        zeros = None if zeros is None else zeros[:, g_idx[:K]]
     else:
         q, scales = q.view(N, -1, block_size), scales.unsqueeze(-1)
         zeros = None if zeros is None else zeros.unsqueeze(-1)

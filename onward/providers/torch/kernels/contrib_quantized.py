@@ -197,9 +197,9 @@ def qlinear_average_pool(
     strides: Ints | None = None,
 ) -> Tensor:
     """y = the mean of each window of x"""
-    real = real(x, x_scale, x_zero_point)
+    y = real(x, x_scale, x_zero_point)
     y = average_pool(
-        real.movedim(-1, 1) if channels_last else real,
+        y.movedim(-1, 1) if channels_last else y,
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad,

@@ -1,8 +1,9 @@
 """What is computed with shapes alone: plain Python numbers (SymInts when compiling).
 
-A value of rank 0 is a number, one of rank 1 a list of them. What is annotated `Numbers` comes in
-that way; anything else is a tensor or a sequence of which only the form is read. Nothing here asks
-whether a number is an int: a symbol goes the same way, and a decision about it is a guard.
+A value of rank 0 is a number, one of rank 1 a list of them: `Numbers`. A `Grid` may also have rank
+2, a list of lists: F.pad's export lays its pads out anew that way. Anything else is a tensor or a
+sequence of which only the form is read. Nothing here asks whether a number is an int: a symbol goes
+the same way, and a decision about it is a guard.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from onward.providers.torch.types import Float, Ints, Numbers, Tensor
 host = OpTable()
 
 Number = Any  # an int, a bool, or the symbol of one
+Grid = Any  # a number, a list of numbers, or a list of lists of one length
 INTEGERS, BOOL = (6, 7), 9  # ONNX's numbers
 
 
@@ -35,10 +37,12 @@ def size(x: Tensor | Numbers) -> Numbers:
     return prod(_sizes(x))
 
 
-def _sizes(x: Tensor | Numbers) -> list[Number]:
+def _sizes(x: Tensor | Grid) -> list[Number]:
     if isinstance(x, Tensor):
         return list(x.shape)
-    return [len(x)] if isinstance(x, list) else []
+    if not isinstance(x, list):
+        return []
+    return [len(x), *_sizes(x[0])] if x else [0]
 
 
 @host("SequenceLength")
@@ -87,15 +91,25 @@ def split(
 
 @host("Slice")
 def slice_(
-    x: Numbers,
+    x: Grid,
     starts: Numbers,
     ends: Numbers,
     axes: Numbers | None = None,
     steps: Numbers | None = None,
-) -> Numbers:
-    for start, end, step in zip(starts, ends, steps or [1], strict=True):
-        x = x[start:end:step]
+) -> Grid:
+    rank = len(_sizes(x))
+    axes = axes or list(range(len(starts)))
+    steps = steps or [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        part = slice(start, end, step)
+        x = x[part] if axis % rank == 0 else [row[part] for row in x]
     return x
+
+
+@host("Transpose")
+def transpose(x: Grid, *, perm: list[int] | None = None) -> Grid:
+    turned = len(_sizes(x)) == 2 and perm != [0, 1]
+    return [list(column) for column in zip(*x, strict=True)] if turned else x
 
 
 @host("Unsqueeze")
@@ -112,9 +126,17 @@ def squeeze(x: Numbers, axes: Numbers | None = None) -> Numbers:
 
 
 @host("Reshape")
-def reshape(x: Numbers, shape: Numbers, *, allowzero: int) -> Numbers:
-    numbers = x if isinstance(x, list) else [x]
-    return numbers if shape else numbers[0]
+def reshape(x: Grid, shape: Numbers, *, allowzero: int) -> Grid:
+    numbers = _flat(x)
+    if len(shape) < 2:
+        return numbers if shape else numbers[0]
+    rows, columns = [size or _sizes(x)[axis] for axis, size in enumerate(shape)]
+    columns = len(numbers) // rows if columns < 0 else columns
+    return [numbers[i : i + columns] for i in range(0, len(numbers), columns)]
+
+
+def _flat(x: Grid) -> list[Number]:
+    return [number for item in x for number in _flat(item)] if isinstance(x, list) else [x]
 
 
 @host("Expand")

@@ -133,23 +133,31 @@ def _aten_mode(
 
 
 def _origins(a: _Axis, transformation: str, device: torch.device) -> Tensor:
-    """Where in x each place of y comes from, along one axis."""
+    """Where in x each place of y comes from, along one axis.
+
+    Rounded to float32, whose ties every other engine sees: a scale of 0.7 is a little less.
+    """
     place = torch.arange(a.length, dtype=torch.float64, device=device)
+    last = a.size - 1
     if transformation == "asymmetric":
-        return place / a.scale
+        return _as_float32(place / a.scale)
     if transformation == "align_corners":
-        return place * ((a.size - 1) / (a.width - 1) if a.length > 1 else 0.0)
+        return _as_float32(place * last / (a.width - 1)) if a.length > 1 else place
     if transformation == "tf_crop_and_resize":
         if a.length == 1:
-            return place + 0.5 * (a.start + a.end) * (a.size - 1)
-        step = (a.end - a.start) * (a.size - 1) / (a.width - 1)
-        return a.start * (a.size - 1) + place * step
+            return place + 0.5 * (a.start + a.end) * last
+        step = place * (a.end - a.start) * last / (a.width - 1)
+        return _as_float32(a.start * last + step)
     if transformation == "pytorch_half_pixel" and a.length == 1:
         return place
-    at = (place + 0.5) / a.scale - 0.5
+    at = _as_float32((place + 0.5) / a.scale) - 0.5
     if transformation == "half_pixel_symmetric":
         at = at + a.size / 2 * (1 - a.length / a.width)
     return at
+
+
+def _as_float32(x: Tensor) -> Tensor:
+    return x.float().double()
 
 
 @by_bits

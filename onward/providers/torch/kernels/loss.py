@@ -20,11 +20,14 @@ def negative_log_likelihood_loss(
     ignore_index: int | None = None,
     reduction: str,
 ) -> Tensor:
-    """loss[n, d] = -weight[t] x[n, t, d], t = target[n, d]; the mean divides by the weights.
-
-    Gathered rather than F.nll_loss: its sum over (N, C, d...) is not reproducible on CUDA.
-    """
+    """loss[n, d] = -weight[t] x[n, t, d], t = target[n, d]; the mean divides by the weights."""
     target = target.long()
+    if x.dim() == 2 and x.dtype.itemsize > 2:
+        nothing = -100  # a label that there is not
+        ignore_index = nothing if ignore_index is None else ignore_index
+        return F.nll_loss(x, target, weight, ignore_index=ignore_index, reduction=reduction)
+    # With more axes F.nll_loss adds up in an order that CUDA does not repeat; in a float16 its
+    # count of the labels overflows.
     ignored = None if ignore_index is None else target == ignore_index
     if ignored is not None:  # it may be no class at all
         target = target.masked_fill(ignored, 0)
@@ -37,7 +40,7 @@ def negative_log_likelihood_loss(
         loss = loss * weights
     if reduction == "none":
         return loss
-    wide = torch.float32 if x.dtype.itemsize == 2 else x.dtype  # a count overflows a float16
+    wide = torch.float32 if x.dtype.itemsize == 2 else x.dtype
     total = loss.sum(dtype=wide)
     if reduction == "mean":
         total = total / weights.sum(dtype=wide)

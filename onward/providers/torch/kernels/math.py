@@ -107,11 +107,15 @@ def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 
 @by_value
 def _remainder(a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
+    if not fmod and a.is_floating_point():
+        rest = torch.remainder(a, b)
+        # torch gives a zero the sign of a, ONNX that of b
+        return torch.copysign(rest, b).where(rest == 0, rest)
+    rest = torch.fmod(a, b)
     if fmod:
-        return torch.fmod(a, b)
-    rest = torch.remainder(a, b)
-    # torch gives a zero the sign of a, ONNX that of b
-    return torch.copysign(rest, b).where(rest == 0, rest) if a.is_floating_point() else rest
+        return rest
+    # torch.remainder of integers, once compiled for a CPU, divides by zero past a tensor's end
+    return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
 @kernel("Pow")

@@ -50,12 +50,11 @@ def batch_normalization(
 def _affine(x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, b: Tensor, eps: float) -> Tensor:
     if x.dim() == 1:  # one channel
         return _affine(x.unsqueeze(1), mean, var, scale, b, eps).squeeze(1)
-    dtype = reduce(torch.promote_types, [t.dtype for t in (mean, var, scale, b)])
-    mean, var, scale, b = (t.to(dtype) for t in (mean, var, scale, b))
-    if dtype != x.dtype and not (dtype == torch.float32 and x.dtype.itemsize == 2):
-        # ATen mixes types in no other way
-        wide = torch.promote_types(dtype, x.dtype)
-        mean, var, scale, b = (t.to(wide) for t in (mean, var, scale, b))
+    if x.dtype == mean.dtype == var.dtype == scale.dtype == b.dtype:
+        return F.batch_norm(x, mean, var, scale, b, eps=eps)
+    wide = reduce(torch.promote_types, [t.dtype for t in (x, mean, var, scale, b)])
+    mean, var, scale, b = (t.to(wide) for t in (mean, var, scale, b))
+    if not (wide == torch.float32 and x.dtype.itemsize == 2):  # the one mixture ATen knows
         return F.batch_norm(x.to(wide), mean, var, scale, b, eps=eps).to(x.dtype)
     return F.batch_norm(x, mean, var, scale, b, eps=eps)
 

@@ -53,7 +53,7 @@ def average_pool(
         ceil_mode=ceil_mode,
     )
     rank = len(kernel_shape)
-    if rank in _AVERAGE and at.spans == at.kernel and _both_sides_alike(at):
+    if rank in _AVERAGE and max(at.dilations) == 1 and _both_sides_alike(at):
         pool = _AVERAGE[rank]
         return pool(x, at.kernel, at.strides, at.begins, at.ceil, bool(count_include_pad))
     y = _window_sums(x, at)
@@ -65,7 +65,7 @@ def average_pool(
 
 def _window_sums(x: Tensor, at: Windows) -> Tensor:
     x = windows.pad(x, at)
-    if len(at.kernel) in _AVERAGE and at.spans == at.kernel:
+    if len(at.kernel) in _AVERAGE and max(at.dilations) == 1:
         return _AVERAGE[len(at.kernel)](x, at.kernel, at.strides) * prod(at.kernel)
     return windows.view(x, at).sum(tuple(range(-len(at.kernel), 0)))
 

@@ -23,7 +23,7 @@ def drawn(
     return draw(None) if seed is None else _drawn_from_seed(draw, seed, device)
 
 
-@torch.compiler.disable  # the compiler knows no generator but torch's own
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it knows no generator but its own
 def _drawn_from_seed(
     draw: Callable[[torch.Generator | None], Tensor], seed: float, device: torch.device
 ) -> Tensor:

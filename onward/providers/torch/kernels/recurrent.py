@@ -8,6 +8,7 @@ opaque operator: unrolled over time it would compile for ever.
 from __future__ import annotations
 
 import functools
+import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, cast
@@ -29,6 +30,7 @@ from onward.providers.torch.types import Tensor
 kernel = OpTable()
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
+_ARM = platform.machine().lower() in ("aarch64", "arm64")
 _OPEN = 1e4  # what a sigmoid takes to be exactly one, in any float type
 # torch's fused layers: where each of its gates is in ONNX's order, and cuDNN's number for it
 _GATES = {
@@ -116,7 +118,8 @@ def lstm(
     plain = ["Sigmoid", "Tanh", "Tanh"] * r.shape[0]
     names = activations or plain
     if names == plain and clip is None and p is None and not input_forget:
-        return _end(_fused(torch.lstm, x, sequence_lens, states, w, r, b, direction), layout)
+        compute = _plain_lstm if _in_steps(x) else _fused_lstm
+        return _end(compute(x, sequence_lens, states, w, r, b, direction), layout)
     functions = activations_of(names, activation_alpha, activation_beta)
 
     def run(d: int, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -135,6 +138,41 @@ def lstm(
         return walk(step, F.linear(x, w[d], bias), sequence_lens, *states)
 
     return _end(each_direction(run, x, sequence_lens, states, direction), layout)
+
+
+def _in_steps(x: Tensor) -> bool:
+    """Whether torch's LSTM is slower than its steps: for a single one, and on ARM."""
+    return x.is_cpu and (_ARM or x.shape[0] == 1)
+
+
+def _plain_lstm(
+    x: Tensor,
+    lengths: Tensor | None,
+    states: Sequence[Tensor],
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None,
+    direction: str,
+) -> list[Tensor]:
+    """The usual LSTM in as few operators as it takes; ONNX has its sigmoid gates side by side."""
+    r_t, size = _transposed(r), r.shape[2]
+
+    def run(d: int, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        def step(gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+            gates = torch.addmm(gates, hidden, r_t[d])
+            i, o, f = gates.narrow(1, 0, 3 * size).sigmoid_().chunk(3, 1)
+            cell = torch.addcmul(f * cell, i, gates.narrow(1, 3 * size, size).tanh_())
+            return o * cell.tanh(), cell
+
+        bias = None if b is None else b[d].view(2, -1).sum(0)
+        return walk(step, F.linear(x, w[d], bias), lengths, *states)
+
+    return each_direction(run, x, lengths, states, direction)
+
+
+@prepared
+def _transposed(r: Tensor) -> Tensor:
+    return r.mT.contiguous()
 
 
 @kernel("GRU")
@@ -275,6 +313,9 @@ def _fused(
         return [y, *last]
 
     return each_direction(run, x, lengths, states, direction)
+
+
+_fused_lstm = functools.partial(_fused, torch.lstm)
 
 
 def _call(

@@ -28,9 +28,7 @@ def sample(x: Tensor, grid: Tensor, mode: str, padding_mode: str, align_corners:
     x: (batch, channel, sizes...); grid: (batch, points..., axes), of x's dtype.
     """
     axes = x.dim() - 2
-    # ATen clamps the taps of a cubic, not its centre, at a border; it has no cubic in 3-D
-    cubic_ok = axes == 2 and padding_mode != "border"
-    if axes in (2, 3) and (mode != "cubic" or cubic_ok):
+    if axes == 2 or (axes == 3 and mode != "cubic"):
         return F.grid_sample(x, grid, _ATEN_MODES[mode], padding_mode, align_corners)
     sizes = list(x.shape[2:])
     taps = [
@@ -64,13 +62,7 @@ def _taps(
     else:
         low, high = -0.5, size - 0.5
         at = ((points + 1) * size - 1) / 2
-    if mode == "nearest":
-        at = at.round()
-    if padding_mode == "border":
-        at = torch.where((at < low) | (at > high), at.clamp(0, size - 1), at)
-    elif padding_mode == "reflection":
-        at = _reflected(at, low, high)
-    base = at.floor()
+    base = at.round() if mode == "nearest" else at.floor()
     distance = at - base
     if mode == "nearest":
         weights = {0: torch.ones_like(at)}

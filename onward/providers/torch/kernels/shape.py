@@ -14,6 +14,7 @@ from onward.providers.torch.types import Float, Floats, Ints, Tensor, torch_dtyp
 
 kernel = OpTable()
 
+Sides = dict[int, tuple[int, int]]  # axis -> how much to pad at its begin and its end
 _ATEN_PADS = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
@@ -206,26 +207,26 @@ def pad(
 ) -> Tensor:
     """`pads` are all beginnings, then all ends, of `axes`; a negative one cuts off."""
     axes = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
-    both = list(zip(pads[: len(axes)], pads[len(axes) :], strict=True))
-    sides = {axis: side for axis, side in zip(axes, both, strict=True) if side != (0, 0)}
+    both = zip(pads[: len(axes)], pads[len(axes) :], strict=True)
+    sides = dict(zip(axes, both, strict=True))
     if mode == "constant":
         return torch.constant_pad_nd(x, _from_the_last(x, sides), constant_value or 0)
     return _pad_with_itself(x, sides, mode)
 
 
-def _from_the_last(x: Tensor, sides: dict[int, tuple[int, int]]) -> list[int]:
-    """In torch's order: (begin, end) of the last axis, of the one before it, ..."""
-    first = min(sides, default=x.dim())
+def _from_the_last(x: Tensor, sides: Sides, first: int = 0) -> list[int]:
+    """In torch's order: (begin, end) of the last axis, of the one before it, ... of `first`."""
     return [n for axis in range(x.dim() - 1, first - 1, -1) for n in sides.get(axis, (0, 0))]
 
 
 @by_bits
-def _pad_with_itself(x: Tensor, sides: dict[int, tuple[int, int]], mode: str) -> Tensor:
+def _pad_with_itself(x: Tensor, sides: Sides, mode: str) -> Tensor:
+    sides = {axis: side for axis, side in sides.items() if side != (0, 0)}
+    outer = min([*sides, x.dim()])
     # ATen pads one to three last axes behind one or two others, less far than they are long.
-    outer = min(sides, default=0)
     short = all(0 <= n < x.shape[axis] for axis, side in sides.items() for n in side)
-    if x.is_floating_point() and outer in (1, 2) and x.dim() - outer <= 3 and short:
-        return F.pad(x, _from_the_last(x, sides), _ATEN_PADS[mode])
+    if x.is_floating_point() and outer in (1, 2) and x.dim() - outer in (1, 2, 3) and short:
+        return F.pad(x, _from_the_last(x, sides, outer), _ATEN_PADS[mode])
     for axis, (begin, end) in sides.items():
         positions = torch.arange(-begin, x.shape[axis] + end, device=x.device)
         x = x.index_select(axis, _source(positions, x.shape[axis], mode))

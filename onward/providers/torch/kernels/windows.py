@@ -14,18 +14,34 @@ from onward.providers.torch.types import Ints, Tensor
 class Windows(NamedTuple):
     """The windows of a convolution or a pooling, every list with one entry for each axis."""
 
+    sizes: Ints  # of what they lie on
     kernel: Ints
     strides: Ints
     dilations: Ints
     begins: Ints  # padding before the first element
     ends: Ints  # padding after the last one
-    counts: Ints  # how many windows there are
     ceil: bool  # the last window may reach over the end
 
     @property
     def spans(self) -> Ints:
         """From a window's first element to its last."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations)]
+
+    @property
+    def counts(self) -> Ints:
+        """How many windows there are: floor or ceil((size + padding - span) / stride) + 1."""
+        axes = zip(self.sizes, self.begins, self.ends, self.spans, self.strides)
+        return [
+            self._count(size, begin, size + begin + end - span, s)
+            for size, begin, end, span, s in axes
+        ]
+
+    def _count(self, size: int, begin: int, room: int, stride: int) -> int:
+        if not self.ceil:
+            return room // stride + 1
+        last = (room + stride - 1) // stride
+        # a window that would start in the padding behind the end is left out
+        return last if last * stride >= size + begin else last + 1
 
 
 def place(
@@ -40,36 +56,21 @@ def place(
 ) -> Windows:
     """Lay windows over axes of these sizes; what is None takes ONNX's default.
 
-    SAME:  count = ceil(size / stride), and as much padding as that needs
-    else:  count = floor or ceil((size + padding - span) / stride) + 1
+    SAME pads as much as ceil(size / stride) windows need, half of it on each side.
     """
     rank = len(sizes)
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     pads = pads if pads and auto_pad == "NOTSET" else [0] * (2 * rank)
-    at = Windows(list(kernel), strides, dilations, pads[:rank], pads[rank:], [], False)
-    if auto_pad.startswith("SAME"):
-        counts = [(size + s - 1) // s for size, s in zip(sizes, strides)]
-        totals = [
-            max((count - 1) * s + span - size, 0)
-            for size, count, s, span in zip(sizes, counts, strides, at.spans)
-        ]
-        less = [total // 2 for total in totals]
-        more = [total - half for total, half in zip(totals, less)]
-        begins, ends = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
-        return at._replace(begins=begins, ends=ends, counts=counts)
     ceil = bool(ceil_mode) and auto_pad == "NOTSET"
-    return at._replace(
-        counts=[_count(at, i, size, ceil) for i, size in enumerate(sizes)], ceil=ceil
-    )
-
-
-def _count(at: Windows, i: int, size: int, ceil: bool) -> int:
-    room, stride = size + at.begins[i] + at.ends[i] - at.spans[i], at.strides[i]
-    if not ceil:
-        return room // stride + 1
-    count = (room + stride - 1) // stride + 1
-    # a window that would start in the padding behind the end is left out
-    return count - 1 if (count - 1) * stride >= size + at.begins[i] else count
+    at = Windows(list(sizes), list(kernel), strides, dilations, pads[:rank], pads[rank:], ceil)
+    if not auto_pad.startswith("SAME"):
+        return at
+    needed = [(size + s - 1) // s * s - s + span for size, s, span in zip(sizes, strides, at.spans)]
+    totals = [max(length - size, 0) for length, size in zip(needed, sizes)]
+    less = [total // 2 for total in totals]
+    more = [total - half for total, half in zip(totals, less)]
+    begins, ends = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+    return at._replace(begins=begins, ends=ends)
 
 
 def pad(x: Tensor, at: Windows, value: float = 0.0) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ rng = np.random.default_rng(0)
 Array = np.ndarray[Any, Any]
 
 SIZES = {1: (5,), 2: (4, 5), 3: (3, 4, 2)}
+MODES = list(product(["nearest", "linear", "cubic"], ["zeros", "border", "reflection"]))
+# There the reference moves the point to the border; ORT and torch move its neighbours.
+MODES.remove(("cubic", "border"))
 POINTS = {1: (12,), 2: (4, 3), 3: (2, 2, 3)}
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode, padding_mode", MODES)
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_samples_are_as_in_the_reference(
     rank: int, mode: str, padding_mode: str, align_corners: int
@@ -32,6 +35,37 @@ def test_samples_are_as_in_the_reference(
     (expected,) = reference_op("GridSample", [x, grid], attributes)
     (y,) = run_op("GridSample", [x, grid], attributes)
     np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(
+    "padding_mode, align_corners, padded",
+    [
+        ("zeros", 0, "constant"),
+        ("border", 0, "edge"),
+        ("border", 1, "edge"),
+        ("reflection", 0, "symmetric"),
+        ("reflection", 1, "reflect"),
+    ],
+)
+def test_padding_is_as_if_the_tensor_went_on(
+    rank: int, mode: str, padding_mode: str, align_corners: int, padded: Any
+) -> None:
+    x = rng.standard_normal((1, 2, *SIZES[rank])).astype(np.float64)
+    places = rng.uniform(-3, 5, (1, *POINTS[rank], rank))  # as x counts, first axis first
+
+    def sampled(tensor: Array, places: Array, padding_mode: str) -> Array:
+        sizes = np.array(tensor.shape[2:])
+        half = 0.0 if align_corners else 0.5
+        grid = 2 * (places + half) / (sizes - 1 + 2 * half) - 1
+        attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+        (y,) = run_op("GridSample", [tensor, grid[..., ::-1].copy()], attributes)
+        return np.asarray(y)
+
+    longer = np.pad(x, [(0, 0)] * 2 + [(8, 8)] * rank, mode=padded)
+    expected = sampled(longer, places + 8, "zeros")
+    np.testing.assert_allclose(sampled(x, places, padding_mode), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", ["e", "d", "i", "B", "H", "?", "F"])

@@ -1,0 +1,54 @@
+"""Which node tests each provider passes: python conformance/survey.py [--write] [PROVIDER ...]
+
+--write puts what fails into conformance/gaps/, each with its reason; read the change before you
+commit it: a new line there is a promise broken.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from conformance import nodes
+from conformance.test_nodes import PROVIDERS, run
+
+RANDOM = ("test_bernoulli", "test_training_dropout")
+ROUNDING = ("bf16", "fp16", "float16", "bfloat16")
+
+
+def reason(name: str, error: Exception) -> str:
+    """One line on why a test fails."""
+    if name.startswith(RANDOM):
+        return "random by nature: the expected values are one draw of many"
+    if isinstance(error, AssertionError):
+        if any(word in name for word in ROUNDING):
+            return "rounding: the expected values were rounded after every step"
+        return "another answer than ONNX's"
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text.split(": asked")[0][:120]
+
+
+def survey(provider: str) -> dict[str, str]:
+    failures = {}
+    for name in nodes.load():
+        try:
+            run(provider, name)
+        except Exception as error:
+            failures[name] = reason(name, error)
+    return failures
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    wanted = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    for provider in wanted or PROVIDERS:
+        failures = survey(provider)
+        total = len(nodes.load())
+        print(f"{provider}: {total - len(failures)} of {total} ({1 - len(failures) / total:.2%})")
+        if "--write" in sys.argv:
+            lines = [f"{name}: {why}\n" for name, why in sorted(failures.items())]
+            (nodes.GAPS / f"{provider}.txt").write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""ONNX's node tests on each provider: 'default' as a user gets it, the others by themselves.
+
+A known gap stands in `gaps/<provider>.txt` with its reason and is expected to fail: when it is
+mended, the test says so. `python conformance/survey.py` finds them and prints the shares.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import onward
+from conformance import nodes
+
+ALONE = onward.SessionOptions(disable_fallback=True, log_severity_level=4)
+QUIET = onward.SessionOptions(log_severity_level=4)
+PROVIDERS = (
+    "default",
+    "CPUExecutionProvider",
+    "TorchExecutionProvider",
+    "ReferenceExecutionProvider",
+)
+
+
+def cases() -> list[Any]:
+    found = []
+    for provider in PROVIDERS:
+        gaps = nodes.gaps(provider)
+        for name in nodes.load():
+            reason = gaps.get(name)
+            marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+            found.append(pytest.param(provider, name, marks=marks, id=f"{provider}-{name}"))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")  # ONNX's reference evaluator warns about its own overflows
+@pytest.mark.parametrize(("provider", "name"), cases())
+def test_node(provider: str, name: str) -> None:
+    run(provider, name)
+
+
+def run(provider: str, name: str) -> None:
+    case = nodes.load()[name]
+    if provider == "default":
+        session = onward.InferenceSession(case.model, QUIET)
+    else:
+        session = onward.InferenceSession(case.model, ALONE, [provider])
+    inputs = [arg.name for arg in session.get_inputs()]
+    assert case.data_sets
+    for feeds, wanted in case.data_sets:
+        results = session.run(None, dict(zip(inputs, map(nodes.read, feeds), strict=False)))
+        assert len(results) == len(wanted)
+        for got, expected in zip(results, map(nodes.read, wanted), strict=True):
+            nodes.check(got, expected, case)
+
+
+def test_no_gap_is_forgotten() -> None:
+    """Every gap names a test that exists."""
+    for provider in PROVIDERS:
+        assert not set(nodes.gaps(provider)) - set(nodes.load())
