@@ -17,6 +17,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from onward.errors import InvalidModel, UnsafeModel
+from onward.graph.paths import check_readable
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 
@@ -51,14 +52,6 @@ def _load_file(path: Path) -> ir.Model:
     except Exception as error:  # each text format has parse errors of its own
         raise InvalidModel(f"{path} is not an ONNX model in the form of {form}: {error}") from error
     return _from_proto(proto, path.parent)
-
-
-def check_readable(path: Path) -> None:
-    """Refuse what is not a file, in one line that says so."""
-    if not path.exists():
-        raise FileNotFoundError(f"no model at {path}")
-    if not path.is_file():
-        raise InvalidModel(f"{path} is not a file\ngive the path of the .onnx file inside it")
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:

@@ -16,6 +16,7 @@ from onward.errors import (
     OnwardError,
     UnsupportedModel,
 )
+from onward.graph.paths import check_readable
 from onward.lazy import LazyModule
 from onward.providers.choose import Asked, Choice, choose
 from onward.providers.options import SessionOptions
@@ -207,7 +208,7 @@ def _open(
 ) -> Whole | Parts:
     """onnxruntime takes the model as it is where it is asked first and can; else it is planned."""
     if isinstance(source, (str, os.PathLike)):
-        _check_file(Path(source))
+        check_readable(Path(source))
     data = _raw(source) if weights is None else None
     why: Exception | None = None
     moves = choice.failed or (choice.may_move and data is not None and _suspicious(data))
@@ -226,15 +227,6 @@ def _open(
         return planning.plan(source, choice, options, weights)
     except UnsupportedModel as error:
         raise error from why
-
-
-def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise FileNotFoundError(f"no model at {path}")
-    if not path.is_file():
-        raise InvalidModel(
-            f"{path} is a folder, not a model\ngive the path of the .onnx file inside it"
-        )
 
 
 def _raw(source: Source) -> bytes | None:

@@ -44,7 +44,7 @@ def promises(model: ir.Model) -> list[Any]:
 
 
 @pytest.mark.parametrize("level", list(Level))
-@settings(max_examples=3000)
+@settings(max_examples=400)
 @given(drawn=models())
 def test_every_level_keeps_what_a_model_computes(level: Level, drawn: Drawn) -> None:
     wanted = run_reference(drawn.model, drawn.feeds)
@@ -56,7 +56,7 @@ def test_every_level_keeps_what_a_model_computes(level: Level, drawn: Drawn) -> 
 
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.__name__)
-@settings(max_examples=300)
+@settings(max_examples=40)
 @given(drawn=models())
 def test_every_pass_keeps_what_a_model_computes(
     each: Callable[[ir.Model], ir.Model], drawn: Drawn
@@ -69,7 +69,7 @@ def test_every_pass_keeps_what_a_model_computes(
     assert_same(wanted, run_reference(model, drawn.feeds), rtol=1e-3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=40)
 @given(drawn=models())
 def test_what_a_feed_overrides_is_never_folded(drawn: Drawn) -> None:
     feeds = dict(drawn.feeds)

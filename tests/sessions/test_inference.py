@@ -138,7 +138,7 @@ def test_what_is_no_model_is_one_clear_line(tmp_path: Path) -> None:
         onward.InferenceSession(b"")
     with pytest.raises(FileNotFoundError, match="no model at nowhere"):
         onward.InferenceSession("nowhere.onnx")
-    with pytest.raises(InvalidModel, match="is a folder"):
+    with pytest.raises(InvalidModel, match="is not a file"):
         onward.InferenceSession(tmp_path)
     with pytest.raises(TypeError, match="a model is a path"):
         onward.InferenceSession(3)  # type: ignore[arg-type]

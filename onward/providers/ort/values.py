@@ -70,10 +70,10 @@ def to_numpy(value: Any) -> Any:
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
     """A numpy type from numpy's or from ONNX's number of it."""
-    if not isinstance(element_type, int):
-        return np.dtype(element_type)
-    name: Any = _FROM_BITS.get(element_type) or _NUMBERED[element_type]
-    return np.dtype(name)
+    if isinstance(element_type, int):
+        element_type = _FROM_BITS.get(element_type) or _NUMBERED[element_type]
+    dtype: np.dtype[Any] = np.dtype(element_type)
+    return dtype
 
 
 _NUMBERED = {

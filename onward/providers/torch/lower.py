@@ -26,7 +26,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onward.errors import UnsupportedModel
+from onward.errors import InvalidModel, UnsupportedModel
 from onward.graph.table import OpTable
 from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.types import torch_dtype
@@ -123,8 +123,8 @@ class _Writer:
     def _drop(self, values: Iterable[ir.Value]) -> None:
         names = [self._values[value] for value in values]
         names += [self._tensors_of.pop(value) for value in values if value in self._tensors_of]
-        if names:
-            self._line(f"del {', '.join(names)}")
+        if names:  # dynamo cannot `del` what a nested function captures
+            self._line(" = ".join([*names, "None"]))
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -263,6 +263,8 @@ class _Writer:
 
     def _name(self, value: ir.Value) -> str:
         if value not in self._values:  # an initializer, met as a tensor for the first time
+            if value.const_value is None:
+                raise InvalidModel(f"nothing in its graph makes value {value.name!r}")
             self._values[value] = self._weight(value.const_value)
         return self._values[value]
 

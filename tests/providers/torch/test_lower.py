@@ -13,11 +13,14 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from onward.errors import UnsupportedModel
+from onward.errors import InvalidModel, UnsupportedModel
 from onward.graph.table import OpTable
 from onward.passes.pipelines import PREPARE
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
+
+# torch says so once in a process; weights are read, never written
+pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 Array = np.ndarray[Any, Any]
 HEADER = '<ir_version: 10, opset_import: ["" : 25]>\n'
@@ -103,8 +106,7 @@ def test_a_range_that_is_known_to_be_short_stays_on_the_host() -> None:
         }
     """)
     module = lowered(model)
-    if "host_range" in module.source:  # if shape inference knew the length
-        assert "as_tensor" not in module.source
+    assert "host_range" in module.source and "as_tensor" not in module.source
     np.testing.assert_allclose(run(module, np.ones((2, 3), np.float32))[0], 6.0)
 
 
@@ -141,15 +143,17 @@ def test_outputs_may_be_inputs_initializers_and_each_other() -> None:
 
 def test_a_value_may_be_read_twice_by_one_node() -> None:
     model = parse("g (float[2] x) => (float[2] y) { z = Neg(x)  y = Mul(z, z) }")
-    assert lowered(model).source.count("del v1") == 1
+    assert lowered(model).source.count("v1 = None") == 1
     assert_like_reference(model, floats(2))
 
 
 def test_outputs_that_nobody_reads_are_dropped_or_not_even_named() -> None:
-    model = parse("""
+    model = parse(
+        """
         g (float[n] x) => (int64[m] counts)
         { values, "", inverse, counts = Unique(x) }
-    """.replace('""', ""))
+    """.replace('""', "")
+    )
     module = lowered(model)
     assert ", _, " in module.source
     np.testing.assert_array_equal(run(module, np.float32([2, 1, 2]))[0], [1, 2])
@@ -191,7 +195,9 @@ def test_an_optional_input_may_be_left_out_before_another() -> None:
 
 def test_an_operator_without_a_kernel_is_named() -> None:
     model = parse("g (float[2] x) => (float[2] y) { [here] y = Abs(x) }")
-    with pytest.raises(UnsupportedModel, match=r"no torch kernel for ai.onnx::Abs .*\(node 'here'\)"):
+    with pytest.raises(
+        UnsupportedModel, match=r"no torch kernel for ai.onnx::Abs .*\(node 'here'\)"
+    ):
         lowered(model, OpTable())
 
 
@@ -226,19 +232,30 @@ def test_nested_branches_capture_outer_values_and_have_their_own_initializers(
     assert_like_reference(BRANCHES, floats(3), np.array(p), np.array(q))
 
 
-def test_a_branch_may_return_an_outer_value_and_an_input() -> None:
+def test_a_loops_body_may_return_its_own_inputs() -> None:
     model = parse("""
-        g (float[n] x, bool p) => (float[n] y, float[n] x_neg)
+        g (float[n] x, int64 trips) => (float[n] y, float[rows, n] seen) <bool always = {1}>
         {
-            x_neg = Neg(x)
-            y = If (p) <then_branch = yes () => (float[n] x) {},
-                        else_branch = no () => (float[n] x_neg) {}>
+            y, seen = Loop (trips, always, x) <
+                body = same (int64 i, bool go, float[n] h) => (bool go, float[n] h, float[n] h) {}
+            >
         }
     """)
-    module = lowered(model)
     x = floats(3)
-    np.testing.assert_array_equal(run(module, x, True)[0], x)
-    np.testing.assert_array_equal(run(module, x, False)[0], -x)
+    y, seen = run(lowered(model), x, 2)
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(seen, [x, x])
+
+
+def test_a_value_that_nothing_makes_is_named() -> None:
+    model = parse("""
+        g (float[n] x, bool p) => (float[n] y) {
+            y = If (p) <then_branch = yes () => (float[n] x) {},
+                        else_branch = no () => (float[n] z) { z = Neg(x) }>
+        }
+    """)
+    with pytest.raises(InvalidModel, match="nothing in its graph makes value 'x'"):
+        lowered(model)
 
 
 def test_a_shape_captured_by_a_branch_stays_a_number() -> None:
@@ -300,10 +317,12 @@ def test_nested_loops_capture_the_outer_loops_counter_and_values() -> None:
 def test_a_loops_counter_and_condition_are_numbers() -> None:
     model = parse("""
         g (float[n, 2] x) => (float[rows, 1, 2] y)
-        <int64 three = {3}, bool always = {1}, int64[1] axis = {0}, int64 one = {1}>
+        <int64 three = {3}, bool always = {1}>
         {
             y = Loop (three, always) <
-                body = each (int64 i, bool go) => (bool more, float[1, 2] row) {
+                body = each (int64 i, bool go) => (bool more, float[1, 2] row)
+                <int64[1] axis = {0}, int64 one = {1}>
+                {
                     more = Identity(go)
                     start = Unsqueeze(i, axis)
                     next = Add(i, one)
@@ -375,7 +394,9 @@ def transformer_block() -> onnx.ModelProto:
     """)
     shapes = {"wqkv": (8, 24), "wo": (8, 8), "scale": (8,), "bias": (8,)}
     for seed, (name, shape) in enumerate(shapes.items()):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(floats(*shape, seed=seed), name))
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(floats(*shape, seed=seed), name)
+        )
     return model
 
 

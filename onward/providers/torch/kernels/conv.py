@@ -31,18 +31,23 @@ def conv(
     strides: Ints | None = None,
 ) -> Tensor:
     """y[n, m, o] = b[m] + Σ over c, k: w[m, c, k] x[n, c, o * stride + k * dilation - pad]"""
-    at = windows.place(
-        x.shape[2:],
-        w.shape[2:],
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        auto_pad=auto_pad,
-    )
-    none, padding = [0] * len(at.kernel), at.begins
-    if at.begins != at.ends:  # ATen pads both sides alike
-        x, padding = windows.pad(x, at), none
-    return torch.convolution(x, w, b, at.strides, padding, at.dilations, False, none, group)
+    rank = x.dim() - 2
+    none, ones = [0] * rank, [1] * rank
+    padding = pads[:rank] if pads else none
+    if auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
+        at = windows.place(
+            x.shape[2:],
+            w.shape[2:],
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            auto_pad=auto_pad,
+        )
+        padding = at.begins
+        if at.begins != at.ends:  # ATen pads both sides alike
+            x, padding = windows.pad(x, at), none
+    strides, dilations = strides or ones, dilations or ones
+    return torch.convolution(x, w, b, strides, padding, dilations, False, none, group)
 
 
 @kernel("ConvTranspose")

@@ -23,8 +23,9 @@ _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 def _both_sides_alike(at: Windows) -> bool:
     """Whether ATen can do the padding: the same on both sides, at most half a kernel."""
-    halves = zip(at.begins, at.kernel)
-    return at.begins == at.ends and all(2 * begin <= k for begin, k in halves)
+    if at.begins != at.ends:
+        return False
+    return not any(at.begins) or all(2 * begin <= k for begin, k in zip(at.begins, at.kernel))
 
 
 # -- windows -----------------------------------------------------------------------------------
