@@ -15,7 +15,10 @@ import onnx_ir as ir
 from onward.errors import UnsupportedModel
 from onward.passes.facts import attribute, is_float
 from onward.passes.rewrite import nodes_of
-from onward.passes.upgrade import is_compatible, versions_of
+from onward.passes.upgrade import is_reversible, versions_of
+
+
+_OLDEST = 13
 
 
 def fits_opset(node: ir.Node, opset: int, newest: int) -> bool:
@@ -24,25 +27,43 @@ def fits_opset(node: ir.Node, opset: int, newest: int) -> bool:
 
 
 def lower_opset(model: ir.Model, newest: int) -> ir.Model:
-    """Rewrite a model's opset down to `newest`, or say which node has no older form."""
+    """Rewrite a model in the oldest opset that can say it, or say which node is newer than `newest`.
+
+    The oldest, because engines keep their old kernels and often lack the newest.
+    """
     opset = model.opset_imports.get("", newest)
-    if opset <= newest:
-        return model
+    target = _OLDEST
     for node in nodes_of(model):
-        misfit = _misfit(node, opset, newest)
-        if misfit is not None:
+        if node.domain == "":
+            target = max(target, _oldest_fit(node, opset))
+        if target > newest:
+            misfit = _misfit(node, opset, newest)
             raise UnsupportedModel(
                 f"{node.op_type} of opset {opset} cannot be said in opset {newest}: {misfit} "
                 f"(node {node.name!r})\nlist a provider that runs opset {opset}"
             )
+    if target >= opset:
+        return model
     for node in nodes_of(model):
         if node.domain == "":
-            for name in _added(node.op_type, opset, newest):
+            for name in _added(node.op_type, opset, target):
                 node.attributes.pop(name, None)
-    model.opset_imports[""] = newest
-    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", newest)])
+    model.opset_imports[""] = target
+    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
     model.ir_version = min(model.ir_version or needed, needed)
     return model
+
+
+def _oldest_fit(node: ir.Node, opset: int) -> int:
+    """The oldest opset (of those worth going back to) that can say the node."""
+    found = opset
+    for version in reversed(versions_of(node.op_type)):
+        if version > opset:
+            continue
+        found = max(version, _OLDEST)  # the same schema holds from here on
+        if version <= _OLDEST or _misfit(node, opset, version - 1) is not None:
+            break
+    return found
 
 
 def _misfit(node: ir.Node, opset: int, newest: int) -> str | None:
@@ -50,7 +71,7 @@ def _misfit(node: ir.Node, opset: int, newest: int) -> str | None:
     if node.domain != "":
         return None
     for version in versions_of(node.op_type):
-        if newest < version <= opset and not is_compatible(node.op_type, version):
+        if newest < version <= opset and not is_reversible(node.op_type, version):
             return f"its meaning changed in opset {version}"
     new, old = _schema(node.op_type, opset), _schema(node.op_type, newest)
     if old is None or new is None:

@@ -26,7 +26,7 @@ def partition(graph: ir.Graph, choose: Choice) -> list[Part]:
     """The graph's nodes in maximal convex parts, sorted so that each can run in turn."""
     parts: list[Part] = []
     part_of: dict[ir.Node, int] = {}
-    for node in graph:
+    for node in _needed(graph):
         provider = choose(node)
         sources = {part_of[n] for n in _producers(node, graph)}
         number = _joinable(parts, provider, sources)
@@ -37,6 +37,18 @@ def partition(graph: ir.Graph, choose: Choice) -> list[Part]:
         parts[number].needs |= sources - {number}
         part_of[node] = number
     return _in_order(parts)
+
+
+def _needed(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes that the graph's outputs depend on, in order."""
+    needed: set[ir.Node] = set()
+    stack = [producer for v in graph.outputs if (producer := v.producer()) is not None]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(_producers(node, graph))
+    return [node for node in graph if node in needed]
 
 
 def _joinable(parts: Sequence[Part], provider: int, sources: set[int]) -> int | None:

@@ -16,7 +16,7 @@ from onward.errors import UnsupportedModel
 from onward.graph.shapes import infer_shapes
 from onward.passes.rewrite import Names, Ops, Replacement, nodes_of, place, substitute
 from onward.passes.upgrades import early, inputs, meanings
-from onward.passes.upgrades.compatible import COMPATIBLE, NEWEST
+from onward.passes.upgrades.compatible import COMPATIBLE, NEWEST, REVERSIBLE
 
 ADAPTERS = early.adapter | inputs.adapter | meanings.adapter
 
@@ -60,6 +60,13 @@ def _history() -> frozenset[tuple[str, int]]:
 def is_compatible(operator: str, version: int) -> bool:
     """Whether the change that `version` brought asks for nothing."""
     return operator in COMPATIBLE.get(version, "").split()
+
+
+@functools.cache
+def is_reversible(operator: str, version: int) -> bool:
+    """Whether what the new version says, the one before it says as well, attributes aside."""
+    listed = REVERSIBLE.get(version, "").split()
+    return operator in listed or is_compatible(operator, version)
 
 
 def _is_stale(node: ir.Node, opset: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class ReferenceExecutable:
             results = self._evaluator.run(None, feeds)
         except Exception as error:
             raise ProviderError(f"ONNX's reference evaluator failed: {error}") from error
-        return list(results)
+        return copy.deepcopy(list(results))  # never a feed's or a weight's own memory
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return tensor

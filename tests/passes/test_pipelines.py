@@ -44,7 +44,7 @@ def promises(model: ir.Model) -> list[Any]:
 
 
 @pytest.mark.parametrize("level", list(Level))
-@settings(max_examples=400)
+@settings(max_examples=60)
 @given(drawn=models())
 def test_every_level_keeps_what_a_model_computes(level: Level, drawn: Drawn) -> None:
     wanted = run_reference(drawn.model, drawn.feeds)

@@ -382,6 +382,24 @@ def test_tensors_cross_from_part_to_part_without_copies() -> None:
     assert read[1:] == written[:2]
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_results_are_the_callers_own(provider: str) -> None:
+    """Writing into a result changes neither the feed, nor the model, nor another result."""
+    op = OpBuilder()
+    x = op.input("x", "float32", (4,))
+    w = op.initializer("w", np.arange(4, dtype=np.float32))
+    model = op.model(a=op.Reshape(x, [2, 2]), b=op.Identity(w), c=op.Identity(x), d=op.Identity(x))
+    options = onward.SessionOptions(disable_fallback=True, graph_optimization_level=0)
+    session = onward.InferenceSession(model, options, [provider])
+    feed = np.ones(4, np.float32)
+    for _ in range(2):
+        a, b, c, d = session.run(None, {"x": feed})
+        assert (b.tolist(), c.tolist(), d.tolist()) == ([0, 1, 2, 3], [1] * 4, [1] * 4)
+        for result in (a, b, c):
+            result[:] = 7
+        assert feed.tolist() == d.tolist() == [1] * 4
+
+
 def test_many_threads_may_share_a_session() -> None:
     for session in (
         onward.InferenceSession(serialized(mlp())),

@@ -91,3 +91,13 @@ COMPATIBLE: dict[int, str] = {
         "Unique"
     ),
 }
+
+# Changes with an adapter on the way up whose newer form, all the same, says nothing that the older
+# could not: where the added attributes are at their defaults, the way back is free.
+REVERSIBLE: dict[int, str] = {
+    9: "BatchNormalization",  # spatial=1 was the default
+    13: "Erf",
+    14: "BatchNormalization",
+    25: "Attention",
+    28: "ReduceLogSum ReduceLogSumExp",
+}

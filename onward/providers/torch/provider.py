@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,8 @@ class TorchProvider:
     def compile(self, model: ir.Model) -> TorchExecutable:
         module = lower(model.graph, KERNELS, HOST, self._device)
         call = self._compiled(module) if self._compiled else module.forward
-        return TorchExecutable(call, self._device)
+        weights = {_place(tensor) for tensor in module.buffers()}
+        return TorchExecutable(call, self._device, weights)
 
 
 class TorchExecutable:
@@ -97,16 +98,37 @@ class TorchExecutable:
 
     takes_numpy = False
 
-    def __init__(self, call: Callable[..., Any], device: torch.device) -> None:
-        self._call, self._device = call, device
+    def __init__(
+        self, call: Callable[..., Any], device: torch.device, weights: Set[int] = frozenset()
+    ) -> None:
+        self._call, self._device, self._weights = call, device, weights
 
     @torch.inference_mode()
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
         feeds = [to_torch(tensor, self._device) for tensor in tensors]
         try:
-            return self._call(*feeds)  # type: ignore[no-any-return]
+            results = self._call(*feeds)
         except Exception as error:
             raise ProviderError(f"torch failed: {error}") from error
+        taken = {*self._weights, *(_place(f) for f in feeds if isinstance(f, torch.Tensor))}
+        return [_own(result, taken) for result in results]
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory lies."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _own(result: Any, taken: set[int]) -> Any:
+    """A result in memory of its own: never a feed's, a weight's or another result's."""
+    if isinstance(result, list):
+        return [_own(item, taken) for item in result]
+    if not isinstance(result, torch.Tensor):
+        return result
+    if _place(result) in taken:
+        return result.clone()
+    taken.add(_place(result))
+    return result

@@ -12,8 +12,11 @@ import torch.utils.dlpack
 
 from onward.providers.torch.types import DTYPES
 
-# Feeds are read, never written: torch's warning about read-only arrays is not about us.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+# Feeds are read, never written: torch's warning about read-only arrays is not about us. It comes
+# once in a process, so it is let out here.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.frombuffer(b"read only", np.uint8))
 
 # numpy types that torch cannot read -> (a type of the same width both know, torch's type)
 _VIEWED: dict[np.dtype[Any], tuple[type, torch.dtype]] = {

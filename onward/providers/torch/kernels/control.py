@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from onward.providers.torch.types import Body, Branch, Int, Ints, Tensor, torch_
 
 kernel = OpTable()
 
-Shape = list[int | None] | None  # None where it is not known
+Shape = list[int | None] | None  # as far as it is known
 
 
 @kernel("If")
@@ -29,26 +30,21 @@ def loop(
     output_shapes: list[Shape],
     device: torch.device,
 ) -> tuple[Any, ...]:
-    """state, scanned = body(i, condition, state), while the condition holds and i < trips.
+    """condition, state, y[i] = body(i, condition, state) while condition and i < trips.
 
-    Without `condition` what the body says of it is not heard. Returns the last state, then each
-    scanned value stacked over the iterations.
+    Returns the last state, then y. Without `condition`, what the body says of it is not heard.
     """
-    carried: list[Any] = list(state)
-    scanned: list[list[Tensor]] = [[] for _ in output_types[len(state) :]]
+    n = len(state)
+    carried: Sequence[Any] = state
+    rows: list[Sequence[Tensor]] = []
     going, i = condition is None or condition, 0
     while going and (trips is None or i < trips):
         going, *values = body(i, going, *carried)
         going = condition is None or going
-        carried = values[: len(state)]
-        for elements, element in zip(scanned, values[len(state) :]):
-            elements.append(element)
+        carried = values[:n]
+        rows.append(values[n:])
         i += 1
-    kinds = list(zip(output_types, output_shapes, strict=True))[len(state) :]
-    return (
-        *carried,
-        *(_stacked(elements, 0, *kind, device) for elements, kind in zip(scanned, kinds)),
-    )
+    return (*carried, *_stacked(rows, output_types[n:], output_shapes[n:], device))
 
 
 @kernel("Scan")
@@ -66,40 +62,43 @@ def scan(
 ) -> tuple[Any, ...]:
     """state, y[t] = body(state, x[t]) for each t, at each input's and output's own axis.
 
-    A direction of 1 reads an input, or writes an output, from the end.
+    Returns the last state, then y. A direction of 1 reads x, or writes y, from its end.
     """
-    count = len(inputs) - num_scan_inputs
-    state: list[Any] = list(inputs[:count])
+    n = len(inputs) - num_scan_inputs
     axes = scan_input_axes or [0] * num_scan_inputs
     directions = scan_input_directions or [0] * num_scan_inputs
-    elements = [
+    columns = [
         x.unbind(axis)[:: -1 if backward else 1]
-        for x, axis, backward in zip(inputs[count:], axes, directions, strict=True)
+        for x, axis, backward in zip(inputs[n:], axes, directions, strict=True)
     ]
-    scanned: list[list[Tensor]] = [[] for _ in output_types[count:]]
-    for xs in zip(*elements, strict=True):
+    state: Sequence[Any] = inputs[:n]
+    rows: list[Sequence[Tensor]] = []
+    for xs in zip(*columns, strict=True):
         values = body(*state, *xs)
-        state = list(values[:count])
-        for ys, y in zip(scanned, values[count:]):
-            ys.append(y)
-    axes = scan_output_axes or [0] * len(scanned)
-    directions = scan_output_directions or [0] * len(scanned)
-    kinds = list(zip(output_types, output_shapes, strict=True))[count:]
-    return (
-        *state,
-        *(
-            _stacked(ys[:: -1 if backward else 1], axis, *kind, device)
-            for ys, axis, backward, kind in zip(scanned, axes, directions, kinds)
-        ),
-    )
+        state = values[:n]
+        rows.append(values[n:])
+    kinds = (output_types[n:], output_shapes[n:], device)
+    return (*state, *_stacked(rows, *kinds, scan_output_axes, scan_output_directions))
 
 
 def _stacked(
-    elements: list[Tensor], axis: int, onnx_type: int, shape: Shape, device: torch.device
-) -> Tensor:
-    """The elements along a new axis; without any, a tensor of no elements, of the known shape."""
-    if elements:
-        return torch.stack(elements, axis)
-    sizes = [size or 0 for size in shape or [0]]
-    sizes[axis] = 0
-    return torch.empty(sizes, dtype=torch_dtype(onnx_type or 1), device=device)
+    rows: list[Sequence[Tensor]],
+    types: Ints,
+    shapes: list[Shape],
+    device: torch.device,
+    axes: Ints | None = None,
+    directions: Ints | None = None,
+) -> list[Tensor]:
+    """What each iteration gave, stacked at a new axis; of no iteration, an empty tensor."""
+    axes = axes or [0] * len(types)
+    directions = directions or [0] * len(types)
+    ys = []
+    for k, (axis, backward) in enumerate(zip(axes, directions)):
+        elements = [row[k] for row in rows]
+        if elements:
+            ys.append(torch.stack(elements[::-1] if backward else elements, axis))
+            continue
+        sizes = [size or 0 for size in shapes[k] or [0]]
+        sizes[axis] = 0
+        ys.append(torch.empty(sizes, dtype=torch_dtype(types[k] or 1), device=device))
+    return ys

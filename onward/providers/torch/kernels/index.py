@@ -125,6 +125,7 @@ def tensor_scatter(
 
 
 @kernel("Compress")
+@by_bits
 def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
     """The slices where the condition holds; those beyond its end are left out."""
     x, axis = (x.flatten(), 0) if axis is None else (x, axis)

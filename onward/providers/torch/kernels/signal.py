@@ -59,6 +59,7 @@ def stft(
     onesided: int,
 ) -> Tensor:
     """The transform of each frame x[t * step : t * step + length] * window"""
+    x = x.unsqueeze(-1) if x.dim() == 2 else x  # exporters leave the real signal's last axis out
     if frame_length is None:
         frame_length = x.shape[1] if window is None else window.shape[0]
     frames = _signal(x).unfold(1, frame_length, frame_step)  # (batch, frames, length)

@@ -166,6 +166,7 @@ def test_a_compiled_layer_is_one_operator_for_any_length() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(run, backend=keep, dynamic=True, fullgraph=True)
     for length in (4, 3):
-        assert_allclose(compiled(x[:length]), run(x[:length]), rtol=1e-5)
+        part = x[:length].clone()
+        assert_allclose(compiled(part), run(part), rtol=1e-5)
     assert len(graphs) == 1
     assert torch.ops.onward.lstm.default in graphs[0]
