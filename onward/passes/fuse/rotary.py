@@ -32,7 +32,7 @@ def rotary_embedding(op: Ops, node: ir.Node) -> Replacement:
         x, cos, sin, inside = found
         if not only_inside([*inside, straight, turned], node):
             continue
-        return op.RotaryEmbedding(x, _half(op, cos), _half(op, sin))
+        return op.RotaryEmbedding(x, _half(op, cos, x), _half(op, sin, x))
     return None
 
 
@@ -51,7 +51,9 @@ def _match(
         if cos is None or sin is None or cos[1] is not sin[1]:
             continue
         ours, angles = dims(x), dims(cos[1])
-        if ours and angles and (ours[0], ours[2]) == angles[:2] and None not in angles[:2]:
+        if ours is None or angles is None or angles[1] is None or ours[2] != angles[1]:
+            continue
+        if angles[0] == 1 or (angles[0] is not None and angles[0] == ours[0]):
             return x, cos[0], sin[0], inside
     return None
 
@@ -110,7 +112,11 @@ def _repeated(value: ir.Value | None, operator: str) -> tuple[ir.Node, ir.Value]
     return None if concat.inputs[0] is None else (wave, concat.inputs[0])
 
 
-def _half(op: Ops, wave: ir.Node) -> ir.Value:
+def _half(op: Ops, wave: ir.Node, x: ir.Value) -> ir.Value:
+    """cos or sin of the angles once, for every batch element: (batch, time, size / 2)."""
     concat = made_by(wave.inputs[0], "Concat")
     assert concat is not None
-    return op.one(wave.op_type, concat.inputs[0])
+    half, angles, shape = op.one(wave.op_type, concat.inputs[0]), dims(concat.inputs[0]), dims(x)
+    if angles is None or shape is None or angles[0] == shape[0]:
+        return half
+    return op.Expand(half, op.Concat(op.Shape(x, start=0, end=1), [1, 1], axis=0))

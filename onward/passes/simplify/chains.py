@@ -138,6 +138,27 @@ def transpose_of_transpose(op: Ops, node: ir.Node) -> Replacement:
     return op.Transpose(inner.inputs[0], perm=both)
 
 
+@rule("Reshape")
+def transpose_between_reshapes(op: Ops, node: ir.Node) -> Replacement:
+    """A batch of matrices flattened, transposed and given its axes back: transposed as it is.
+
+    (b, h, m, n) -> (b h, m, n) -> (b h, n, m) -> (b, h, n, m), as torch.onnx writes it.
+    """
+    transpose = made_by(node.inputs[0], "Transpose")
+    flatten = None if transpose is None else made_by(transpose.inputs[0], "Reshape")
+    if transpose is None or flatten is None or order_of(transpose) != [0, 2, 1]:
+        return None
+    x = dims(flatten.inputs[0])
+    flat, y = dims(flatten.outputs[0]), dims(node.outputs[0])
+    if x is None or flat is None or y is None or None in (*x, *flat[1:]) or len(x) != len(y):
+        return None
+    *batch, m, n = x
+    if flat[1:] != (m, n) or y != (*batch, n, m) or node.outputs[0].is_graph_output():
+        return None
+    depth = len(x)
+    return op.Transpose(flatten.inputs[0], perm=[*range(depth - 2), depth - 1, depth - 2])
+
+
 def order_of(node: ir.Node) -> list[int] | None:
     """A Transpose's permutation; without one it reverses the axes."""
     order = attribute(node, "perm")

@@ -61,7 +61,7 @@ def known_target(op: Ops, node: ir.Node) -> Replacement:
     sizes, result = follow(target), dims(node.outputs[0])
     if node.outputs[0].is_graph_output():
         result = None  # declared, not proven
-    if attribute(node, "allowzero", 0) or (sizes is None and result is None):
+    if sizes is None and result is None:
         return None
     length = len(sizes) if sizes is not None else len(result or ())
     wanted = [None] * length if sizes is None else list(sizes)
@@ -83,6 +83,18 @@ def _size(wanted: Dim, proven: Dim, copied: Dim) -> int | None:
     if isinstance(wanted, str) and wanted == copied:
         return 0
     return -1
+
+
+@rule("Range")
+def range_of_scalars(op: Ops, node: ir.Node) -> Replacement:
+    """Bounds of one element lose their axis: engines insist on scalars once they are constant."""
+    bounds = [constant(value, 1) for value in node.inputs]
+    if not any(bound is not None and bound.ndim for bound in bounds):
+        return None
+    flat = [
+        value if bound is None else bound.reshape(()) for value, bound in zip(node.inputs, bounds)
+    ]
+    return op.Range(*flat, **node.attributes)
 
 
 def follow(value: ir.Value | None, depth: int = 0) -> Sizes | None:

@@ -4,11 +4,15 @@ The function is written as source, so that nothing is looked up while it runs: o
 subgraphs as nested functions (Python's closures are ONNX's outer scopes), values dropped after
 their last use. What comes from Shape stays a Python int, so that Inductor sees symbols:
 
-    def forward(self, x):
-        v1 = host_shape(x, start=0, end=1)          # host: plain numbers
+    def forward(self, v0):
+        w = self._buffers
+        v1 = host_shape(v0, start=0, end=1)  # plain numbers
         v2 = host_concat(v1, [4], axis=0)
-        v3 = reshape(x, as_list(v2), allowzero=0)
-        return (v3,)
+        v3 = reshape(v0, as_list(v2), allowzero=0)
+        v0 = v1 = v2 = None
+        v4 = matmul(v3, w["w0"])
+        v3 = None
+        return (v4,)
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import keyword
 import linecache
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
@@ -49,6 +54,7 @@ class Lowered(torch.nn.Module):
             self.register_buffer(name, tensor, persistent=False)
         file = f"<onward lowered graph {next(_serial)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+        weakref.finalize(self, linecache.cache.pop, file, None)
         exec(compile(source, file, "exec"), names)
         self.forward = names["forward"].__get__(self)
 
@@ -105,6 +111,8 @@ class _Writer:
         arguments = ["self"] * method + [self._values[value] for value in graph.inputs]
         self._line(f"def {name}({', '.join(arguments)}):")
         self._indent += 1
+        if method:  # a module's own look-up of a buffer costs a microsecond
+            self._line("w = self._buffers")
         outer_tensors = dict(self._tensors_of)
         for value in graph.inputs[: 2 * body]:
             self._on_host.add(value)
@@ -116,7 +124,7 @@ class _Writer:
             self._drop(last_uses.get(node, ()))
         outputs = [self._numbers(value, "Int") for value in graph.outputs[:body]]
         outputs += [self._tensor(value) for value in graph.outputs[body:]]
-        self._line(f"return ({''.join(f'{output}, ' for output in outputs)})")
+        self._line(f"return ({', '.join(outputs)},)" if outputs else "return ()")
         self._indent -= 1
         self._tensors_of = outer_tensors
 
@@ -183,8 +191,6 @@ class _Writer:
         for value, wanted in _wanted(node, signature):
             if value is None:
                 arguments.append("None")
-            elif wanted == "Grid":
-                arguments.append(self._numbers(value, "Numbers"))
             elif wanted in _CONVERT:
                 arguments.append(self._numbers(value, wanted))
             elif wanted == "Tensor | Numbers" and value in self._on_host:
@@ -246,11 +252,11 @@ class _Writer:
 
     def _numbers(self, value: ir.Value, wanted: str) -> str:
         """A value as Python numbers: from the host, from a constant, or read off a tensor."""
-        literal = _literal(value, floats=wanted in ("Floats", "Float", "Numbers"))
+        literal = _literal(value, floats=wanted not in ("Ints", "Int"))
         if literal is not None:
             return repr(_CONVERT[wanted](literal))
         name = self._name(value)
-        if wanted == "Numbers" and value in self._on_host:
+        if wanted in _HOST_RANKS and value in self._on_host:
             return name
         return f"{_CONVERT[wanted].__name__[1:]}({name})"
 
@@ -271,7 +277,7 @@ class _Writer:
     def _weight(self, tensor: Any) -> str:
         name = f"w{len(self.weights)}"
         self.weights[name] = to_torch(tensor.numpy(), self.device)
-        return f"self.{name}"
+        return f'w["{name}"]'
 
     def _named(self, function: Callable[..., Any], prefix: str) -> str:
         name = prefix + re.sub(r"\W", "_", function.__name__)
@@ -330,7 +336,9 @@ def _is_short(output: ir.Value, rank: int, operator: str) -> bool:
 
 
 def _as_tensor(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=dtype, device=device)
+    if isinstance(numbers, list):
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    return torch.full((), numbers, dtype=dtype, device=device)  # made there, not copied there
 
 
 def _as_numbers(value: Any) -> Any:
@@ -354,6 +362,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "Int": _as_scalar,
     "Float": _as_scalar,
     "Numbers": _as_numbers,
+    "Grid": _as_numbers,
 }
 
 

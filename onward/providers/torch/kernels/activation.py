@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from onward.graph.table import OpTable
-from onward.providers.torch.kernels.random import drawn
+from onward.providers.torch.kernels.random import reference_uniform
 from onward.providers.torch.kernels.widen import SIGNED, by_value
 from onward.providers.torch.types import Float, Int, Tensor
 
@@ -162,6 +162,5 @@ def dropout(
         return x, mask
     if seed is None:
         return torch.native_dropout(x, ratio, True)
-    chances = torch.empty_like(x, dtype=torch.float32)
-    mask = drawn(lambda source: chances.uniform_(generator=source), seed, x.device) >= ratio
+    mask = reference_uniform(x.shape, seed, x.device) >= ratio
     return torch.where(mask, x / (1 - ratio) if ratio < 1 else x, 0), mask

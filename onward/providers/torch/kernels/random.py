@@ -6,8 +6,9 @@ A node with a seed draws the same numbers at every run: its output is a function
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from onward.graph.table import OpTable
@@ -30,6 +31,12 @@ def _drawn_from_seed(
     # most of ONNX's seeds are floats: their bits tell 0.1 from 0.2
     bits = seed if isinstance(seed, int) else struct.unpack("<I", struct.pack("<f", seed))[0]
     return draw(torch.Generator(device).manual_seed(bits))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def reference_uniform(shape: Sequence[int], seed: int, device: torch.device) -> Tensor:
+    """Numbers in 0..1 as ONNX's reference evaluator draws them: a seed's are the same anywhere."""
+    return torch.from_numpy(np.random.RandomState(seed).uniform(size=tuple(shape))).to(device)
 
 
 @kernel("RandomNormal")

@@ -119,7 +119,7 @@ def constant_of_shape(
     shape: Ints, *, value: Float | None = None, output_type: int, device: torch.device
 ) -> Tensor:
     number = 0.0 if value is None else value
-    return torch.full(shape, number, dtype=torch_dtype(output_type), device=device)
+    return torch.full(shape, number, dtype=_dtype(output_type), device=device)
 
 
 @kernel("Range")
@@ -135,7 +135,12 @@ def range_(
     """start, start + delta, ... below limit (above it, if delta < 0); torch rounds only once."""
     if (limit - start) * delta < 0:
         limit = start
-    return torch.arange(start, limit, delta, dtype=torch_dtype(output_type), device=device)
+    return torch.arange(start, limit, delta, dtype=_dtype(output_type), device=device)
+
+
+def _dtype(onnx_type: int) -> torch.dtype | None:
+    """None where inference found no type (inside FlexAttention): torch takes the numbers' own."""
+    return torch_dtype(onnx_type) if onnx_type else None
 
 
 # -- more elements, or fewer -------------------------------------------------------------------

@@ -70,7 +70,7 @@ def counting(trips: str, condition: str) -> onnx.ModelProto:
         g (int64 trips, bool condition, float x) => (float y, int64[n] counted)
         {{
             y, counted = Loop ({trips}, {condition}, x) <
-                body = double (int64 i, bool go, float h) => (bool more, float k, int64 at)
+                body = twice (int64 i, bool go, float h) => (bool more, float k, int64 at)
                 <float two = {{2.0}}, float limit = {{100.0}}>
                 {{
                     k = Mul(h, two)
@@ -107,9 +107,9 @@ def test_a_loop_ends_by_its_count_or_by_its_condition(
 
 def test_a_loop_without_iterations_gives_its_scan_outputs_known_shape() -> None:
     model = parse("""
-        g (int64 trips, float[n, 3] x) => (float[t, 2, 3] y, int64[t] z)
+        g (int64 trips, float[n, 3] x) => (float[t, 2, 3] y, int64[t] z) <bool always = {1}>
         {
-            y, z = Loop (trips, ) <
+            y, z = Loop (trips, always) <
                 body = b (int64 i, bool go) => (bool go, float[2, 3] top, int64 at)
                 <int64[1] zero = {0}, int64[1] two = {2}>
                 { top = Slice(x, zero, two)  at = Identity(i) }
@@ -148,9 +148,9 @@ def test_a_loop_grows_a_sequence() -> None:
 
 def test_a_loops_counter_may_be_declared_as_a_list_of_one() -> None:
     model = parse("""
-        g (int64[1] trips, float[n] x) => (float[t, 1] y)
+        g (int64[1] trips, float[n] x) => (float[t, 1] y) <bool always = {1}>
         {
-            y = Loop (trips, ) <
+            y = Loop (trips, always) <
                 body = b (int64[1] i, bool[1] go) => (bool[1] more, float[1] z)
                 { more = Identity(go)  z = Gather(x, i) }
             >

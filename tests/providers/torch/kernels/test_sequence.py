@@ -149,7 +149,8 @@ def test_an_optional_is_its_value_or_none() -> None:
 
 def test_the_element_of_an_empty_optional_is_an_error() -> None:
     model = parse("""
-        g () => (float[n] y) { nothing = Optional <type = float[2]> () y = OptionalGetElement(nothing) }
+        g () => (float[n] y)
+        { nothing = Optional <type = float[2]> ()  y = OptionalGetElement(nothing) }
     """)
     with pytest.raises(ValueError, match="OptionalGetElement of an optional that is empty"):
         run_model(model, [])
