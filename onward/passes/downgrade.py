@@ -17,7 +17,6 @@ from onward.passes.facts import attribute, is_float
 from onward.passes.rewrite import nodes_of
 from onward.passes.upgrade import is_reversible, versions_of
 
-
 _OLDEST = 13
 
 
@@ -27,7 +26,7 @@ def fits_opset(node: ir.Node, opset: int, newest: int) -> bool:
 
 
 def lower_opset(model: ir.Model, newest: int) -> ir.Model:
-    """Rewrite a model in the oldest opset that can say it, or say which node is newer than `newest`.
+    """Rewrite a model in the oldest opset that can say it; refuse one that needs a newer one.
 
     The oldest, because engines keep their old kernels and often lack the newest.
     """

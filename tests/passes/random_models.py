@@ -118,7 +118,9 @@ def binary(s: Sketch, x: Value) -> None:
     elif kind == "channel" and len(x.shape) >= 2:
         other = s.weight(x.shape[1], *(1,) * (len(x.shape) - 2))
     else:
-        other = s.constant(np.full(s.pick([(), (1,)]) if x.shape else (), s.pick([0, 1]), np.float32))
+        other = s.constant(
+            np.full(s.pick([(), (1,)]) if x.shape else (), s.pick([0, 1]), np.float32)
+        )
     if len(s.initializers.get(other, np.zeros(())).shape) > len(x.shape):
         return
     operands = [x.name, other] if s.draw(st.booleans()) else [other, x.name]
@@ -357,7 +359,9 @@ def models(draw: Callable[[st.SearchStrategy[Any]], Any], longest: int = 8) -> D
     """A model of up to `longest` steps, and feeds."""
     s = Sketch(draw, draw(st.sampled_from(OPSETS)))
     shapes: list[Shape] = draw(
-        st.lists(st.sampled_from([(2, 3), (1, 4, 3), (1, 2, 4, 4), (2, 2, 3, 4)]), min_size=1, max_size=2)
+        st.lists(
+            st.sampled_from([(2, 3), (1, 4, 3), (1, 2, 4, 4), (2, 2, 3, 4)]), min_size=1, max_size=2
+        )
     )
     feeds = {f"x{i}": random(shape, 10 + i) for i, shape in enumerate(shapes)}
     s.values = [Value(name, array.shape) for name, array in feeds.items()]

@@ -10,13 +10,11 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 
-from onward.errors import OptionError
 from onward.graph.shapes import infer_shapes
 from onward.passes.fold import fold_constants
 from onward.passes.layout import sink_transposes
-from onward.passes.pipelines import INFERENCE, PREPARE, Level, fuse, inference, simplify
+from onward.passes.pipelines import PREPARE, Level, fuse, inference, simplify
 from onward.passes.prune import drop_unused
-from onward.passes.runner import Step
 from onward.passes.share import share_expressions, share_initializers
 from tests.passes.random_models import Drawn, models
 from tests.passes.running import assert_same, run_reference

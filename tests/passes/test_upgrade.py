@@ -12,12 +12,11 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
 
-from tests.passes.running import assert_same, run_ort, run_reference
-
 from onward.errors import UnsupportedModel
 from onward.passes.pipelines import PREPARE
 from onward.passes.upgrade import ADAPTERS, is_compatible, newest_opset, versions_of
 from onward.passes.upgrades.compatible import COMPATIBLE, NEWEST
+from tests.passes.running import assert_same, run_ort, run_reference
 
 rng = np.random.default_rng(0)
 

@@ -213,12 +213,18 @@ def _mask_fits(found: _Scores, scores: ir.Value) -> bool:
 
 def _mask(op: Ops, found: _Scores, q: ir.Value) -> ir.Value | None:
     """The mask as Attention takes it: q's type, or boolean where the rest is minus infinity."""
-    if found.hidden is None:
-        mask = found.mask
-        if mask is not None and mask.dtype != q.dtype:
-            return op.Cast(mask, to=int(q.dtype or 1))
-        return mask
-    condition, number, hides = found.hidden
+    if found.hidden is not None:
+        return _chosen(op, *found.hidden, q)
+    mask = found.mask
+    where = made_by(mask, "Where")
+    if where is not None and scalar(where.inputs[1]) == 0 and scalar(where.inputs[2]) == -np.inf:
+        return where.inputs[0]
+    if mask is not None and mask.dtype != q.dtype:
+        return op.Cast(mask, to=int(q.dtype or 1))
+    return mask
+
+
+def _chosen(op: Ops, condition: ir.Value, number: float, hides: bool, q: ir.Value) -> ir.Value:
     if np.isneginf(number):
         return op.Not(condition) if hides else condition
     there, elsewhere = like(0.0, q), like(number, q)
