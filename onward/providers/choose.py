@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import itertools
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +22,20 @@ if TYPE_CHECKING:
     from onward.providers import reference
     from onward.providers.ort import provider as ort_provider
     from onward.providers.provider import Provider
+    from onward.providers.torch import compile as torch_compile
     from onward.providers.torch import provider as torch_provider
 else:  # each engine is imported when a node needs it
     reference = LazyModule("onward.providers.reference")
     ort_provider = LazyModule("onward.providers.ort.provider")
+    torch_compile = LazyModule("onward.providers.torch.compile")
     torch_provider = LazyModule("onward.providers.torch.provider")
 
 TORCH, INDUCTOR = "TorchExecutionProvider", "InductorExecutionProvider"
 REFERENCE = "ReferenceExecutionProvider"
 OURS = (TORCH, INDUCTOR, REFERENCE)
 STAND_INS = ("CPUExecutionProvider", TORCH, REFERENCE)  # who may run what the list cannot
+
+_COMPILERS = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
 
 Named = tuple[str, Mapping[str, Any]]  # a provider's name and its options
 Asked = Sequence[str | tuple[str, Mapping[str, Any]]] | None
@@ -83,6 +89,8 @@ class Choice:
 def available() -> list[str]:
     """Every provider that this machine can use, the preferred ones first."""
     torch = [TORCH, INDUCTOR] if importlib.util.find_spec("torch") is not None else []
+    if INDUCTOR in torch and not any(map(shutil.which, _COMPILERS)):
+        torch.remove(INDUCTOR)  # it writes C++ and needs somebody to compile it
     return [*ort.available(), *torch, REFERENCE]
 
 
@@ -133,6 +141,8 @@ def _check_known(name: str) -> None:
 
 
 def _how_to_get(name: str) -> str:
+    if name == INDUCTOR and importlib.util.find_spec("torch") is not None:
+        return "it needs a C++ compiler: install g++ or clang"
     if name in (TORCH, INDUCTOR):
         return "install it with: pip install onward[torch]"
     return f"this onnxruntime has {', '.join(ort.available())}; another build of it may have it"
@@ -147,8 +157,11 @@ def _ours(named: Named, options: SessionOptions) -> Engine:
     if name == REFERENCE:
         _check_options(name, given, ())
         return Engine((name,), lambda: reference.ReferenceProvider())
-    _check_options(name, given, ("device",) if name == TORCH else ("device", "dynamic", "mode"))
-    return Engine((name,), lambda: torch_provider.make(name, given, options))
+    if name == TORCH:
+        _check_options(name, given, ("device",))
+        return Engine((name,), lambda: torch_provider.make_torch(given, options))
+    _check_options(name, given, ("device", "dynamic", "mode"))
+    return Engine((name,), lambda: torch_compile.make_inductor(given, options))
 
 
 def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

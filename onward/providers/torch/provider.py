@@ -1,4 +1,4 @@
-"""TorchExecutionProvider (eager ATen) and InductorExecutionProvider (the same graph, compiled)."""
+"""TorchExecutionProvider: the lowered graph in torch, operator by operator."""
 
 from __future__ import annotations
 
@@ -17,27 +17,24 @@ from onward.providers.torch.tensors import to_numpy, to_torch
 from onward.providers.torch.types import DTYPES
 
 
-def make(name: str, given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
-    """A provider from a session's options.
+def make_torch(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
+    """TorchExecutionProvider from a session's options.
 
-    `device` is "cpu", "cuda", "cuda:1", ... or "auto": the GPU where there is one. Inductor also
-    takes `dynamic` (True: one code for all shapes; False: one for each; None: as torch finds
-    right) and `mode` (torch.compile's).
+    `device` is "cpu", "cuda", "cuda:1", ... or "auto": the GPU where there is one.
     """
+    return TorchProvider("TorchExecutionProvider", settle("TorchExecutionProvider", given, options))
+
+
+def settle(name: str, given: Mapping[str, Any], options: SessionOptions) -> torch.device:
+    """Apply what torch keeps for the whole process, and return the device that was asked for."""
     device = _device(str(given.get("device", "auto")))
     if options.intra_op_num_threads:
-        torch.set_num_threads(options.intra_op_num_threads)  # torch has one pool for the process
+        torch.set_num_threads(options.intra_op_num_threads)
     if options.memory_limit is not None:
         _limit_memory(name, device, options.memory_limit)
     if options.use_deterministic_compute:
         torch.use_deterministic_algorithms(True)
-    if name == "TorchExecutionProvider":
-        return TorchProvider(name, device)
-
-    def compiled(module: torch.nn.Module) -> Callable[..., Any]:
-        return torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))
-
-    return TorchProvider(name, device, compiled)
+    return device
 
 
 def _device(text: str) -> torch.device:

@@ -113,7 +113,7 @@ def test_feeds_that_no_provider_accepts_keep_the_first_error() -> None:
     )
     feeds = {"data": np.zeros(3, np.float32), "index": np.array([7])}
     for _ in range(2):
-        with pytest.raises(onward.OnwardError, match="onnxruntime failed: .*Gather"):
+        with pytest.raises(onward.OnwardError, match=r"onnxruntime failed: .*Gather"):
             session.run(None, feeds)
     feeds["index"] = np.array([1])
     assert session.run(None, feeds)[0].tolist() == [0]

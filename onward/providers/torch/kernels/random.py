@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch._compile import _disable_dynamo
 
 from onward.graph.table import OpTable
 from onward.providers.torch.types import Ints, Tensor, torch_dtype
@@ -24,7 +25,7 @@ def drawn(
     return draw(None) if seed is None else _drawn_from_seed(draw, seed, device)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it knows no generator but its own
+@_disable_dynamo  # it knows no generator but its own
 def _drawn_from_seed(
     draw: Callable[[torch.Generator | None], Tensor], seed: float, device: torch.device
 ) -> Tensor:
@@ -33,7 +34,7 @@ def _drawn_from_seed(
     return draw(torch.Generator(device).manual_seed(bits))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # (torch.compiler.disable would import the whole compiler now)
 def reference_uniform(shape: Sequence[int], seed: int, device: torch.device) -> Tensor:
     """Numbers in 0..1 as ONNX's reference evaluator draws them: a seed's are the same anywhere."""
     return torch.from_numpy(np.random.RandomState(seed).uniform(size=tuple(shape))).to(device)

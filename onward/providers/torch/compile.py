@@ -1,0 +1,51 @@
+"""InductorExecutionProvider: the lowered graph, compiled by torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch._inductor.exc import InductorError
+
+from onward.providers.options import SessionOptions
+from onward.providers.torch.provider import TorchProvider, settle
+
+log = logging.getLogger("onward")
+
+
+def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
+    """The provider from a session's options.
+
+    Beside `device` it takes `dynamic` (True: one code for all shapes; False: one for each; None:
+    as torch finds right) and `mode`, which are torch.compile's own.
+    """
+
+    def compiled(module: torch.nn.Module) -> Callable[..., Any]:
+        call = torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))
+        return call if options.disable_fallback else _or_eager(call, module)
+
+    device = settle("InductorExecutionProvider", given, options)
+    return TorchProvider("InductorExecutionProvider", device, compiled)
+
+
+def _or_eager(call: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
+    """A compiled module that goes on uncompiled when torch cannot compile it."""
+    broken = False
+
+    def run(*feeds: Any) -> Any:
+        nonlocal broken
+        if not broken:
+            try:
+                return call(*feeds)
+            except (TorchDynamoException, InductorError) as error:
+                reason = str(error).strip().splitlines()[0]
+                log.warning(
+                    "Inductor cannot compile this graph, torch runs it as it is: %s", reason
+                )
+                broken = True
+        return module.forward(*feeds)
+
+    return run
