@@ -1,6 +1,6 @@
 # The verbs of this repository; `make` alone lists them. The first one to run installs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench conformance clean setup
+.PHONY: help demo test check docs bench conformance models clean setup
 export PYTHON
 
 python := .venv/bin/python
@@ -20,6 +20,9 @@ check: setup ## format, lint, types and layers
 
 conformance: setup ## how many of ONNX's own node tests each provider passes
 	$(python) -m conformance.survey
+
+models: setup ## real models, fetched through pip, against stock onnxruntime on every provider
+	scripts/test tests/real -m real_model
 
 bench: setup ## the benchmarks, each with its peers in the same run
 	$(python) benchmarks/inference.py

@@ -1,4 +1,4 @@
-"""Which node tests each provider passes: python conformance/survey.py [--write] [PROVIDER ...]
+"""Which node tests each provider passes: python -m conformance.survey [--write] [PROVIDER ...]
 
 --write puts what fails into conformance/gaps/, each with its reason; read the change before you
 commit it: a new line there is a promise broken.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onward.providers.options import SessionOptions as SessionOptions
     from onward.providers.ort.values import OrtValue as OrtValue
     from onward.sessions.inference import InferenceSession as InferenceSession
+    from onward.sessions.pipeline import Pipeline as Pipeline
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _HOMES = {
     "SessionOptions": "onward.providers.options",
     "OrtValue": "onward.providers.ort.values",
     "InferenceSession": "onward.sessions.inference",
+    "Pipeline": "onward.sessions.pipeline",
 }
 _RENAMED = {"get_available_providers": ("onward.providers.choose", "available")}
 

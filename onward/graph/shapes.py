@@ -19,6 +19,7 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     what was known about their outputs. An initializer that a feed may override is not a constant.
     """
     proto = ir.to_proto(_skeleton(model))
+    _hide_ranges(proto.graph)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError):
@@ -76,6 +77,22 @@ def _skeleton(model: ir.Model) -> ir.Model:
     )
     functions = list(model.functions.values())
     return ir.Model(view, ir_version=max(model.ir_version or 4, 4), functions=functions)  # type: ignore[arg-type]
+
+
+def _hide_ranges(graph: onnx.GraphProto) -> None:
+    """Let inference see Unique for Range: the same type, one axis, and no elements.
+
+    Of a Range it writes out every element; a limit of 2 ** 50, put there by mistake or by malice,
+    would take the process with it.
+    """
+    for node in graph.node:
+        if node.op_type == "Range" and node.domain in ("", "ai.onnx"):
+            node.op_type = "Unique"
+            del node.input[1:]
+            del node.attribute[:]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _hide_ranges(attribute.g)
 
 
 def _merge_graph(graph: ir.Graph, inferred: onnx.GraphProto) -> None:

@@ -21,6 +21,7 @@ from onward.passes.facts import (
     operators,
     rank,
 )
+from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, nodes_of, rewrite
 from onward.passes.simplify import chains, noops
 from onward.passes.simplify.chains import order_of
@@ -47,6 +48,7 @@ def sink_transposes(model: ir.Model) -> ir.Model:
         return model
     tried = model.clone()
     rewrite(tried, rule | noops.rule | chains.rule)
+    drop_unused(tried)
     return tried if _count(tried) < before else model
 
 

@@ -64,12 +64,6 @@ def take_apart(op: OpBuilder, x: Any) -> Any:
 CHAINS: dict[str, tuple[Build, list[str]]] = {
     "reshapes": (lambda op, x: op.Reshape(op.Reshape(x, [12]), [2, -1]), ["Reshape"]),
     "flatten": (lambda op, x: op.Reshape(op.Flatten(x, axis=0), [6, 2]), ["Reshape"]),
-    "transposes": (
-        lambda op, x: op.Transpose(
-            op.Transpose(op.Unsqueeze(x, [0]), perm=[1, 2, 0]), perm=[1, 0, 2]
-        ),
-        ["Transpose", "Unsqueeze"],
-    ),
     "inverse transposes": (lambda op, x: op.Relu(op.Transpose(op.Transpose(x))), ["Relu"]),
     "unsqueezes": (lambda op, x: op.Unsqueeze(op.Unsqueeze(x, [-1]), [0, 2]), ["Unsqueeze"]),
     "unsqueeze of squeeze": (
@@ -95,17 +89,14 @@ CHAINS: dict[str, tuple[Build, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("build", "left"), CHAINS.values(), ids=CHAINS.keys())
+@pytest.mark.parametrize(("build", "left"), list(CHAINS.values()), ids=list(CHAINS))
 def test_a_pair_becomes_one(build: Build, left: list[str]) -> None:
     assert left_after(built(build, (3, 4)), 1) == left
 
 
 PAIRS: dict[str, tuple[Build, list[str]]] = {
     "a copied size": (
-        lambda op, x: op.Reshape(
-            op.Reshape(x, [2, 2, 3]),
-            op.Add(op.Cast(op.ReduceMin(op.Abs(x), keepdims=0), to=7), np.asarray([0, 6])),
-        ),
+        lambda op, x: op.Reshape(op.Reshape(x, [2, 2, 3]), [0, 6]),
         ["Reshape", "Reshape"],
     ),
     "other axes": (
@@ -125,9 +116,16 @@ PAIRS: dict[str, tuple[Build, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("build", "left"), list(PAIRS.values())[1:], ids=list(PAIRS)[1:])
+@pytest.mark.parametrize(("build", "left"), list(PAIRS.values()), ids=list(PAIRS))
 def test_a_pair_that_does_not_fit_stays(build: Build, left: list[str]) -> None:
     assert left_after(built(build, (3, 4)), 1) == left
+
+
+def test_two_permutations_become_one() -> None:
+    def turned(op: OpBuilder, x: Any) -> Any:
+        return op.Transpose(op.Transpose(x, perm=[1, 2, 0]), perm=[1, 0, 2])
+
+    assert left_after(built(turned, (2, 3, 4)), 1) == ["Transpose"]
 
 
 def test_a_batch_of_matrices_transposed_flat_is_transposed_as_it_is() -> None:

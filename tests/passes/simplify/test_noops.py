@@ -45,7 +45,7 @@ NOTHING: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize("build", NOTHING.values(), ids=NOTHING.keys())
+@pytest.mark.parametrize("build", list(NOTHING.values()), ids=list(NOTHING))
 def test_a_node_that_does_nothing_goes(build: Build) -> None:
     def between(op: OpBuilder, x: Any) -> Any:
         return op.Relu(build(op, op.Exp(x)))
@@ -71,7 +71,7 @@ SOMETHING: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize("build", SOMETHING.values(), ids=SOMETHING.keys())
+@pytest.mark.parametrize("build", list(SOMETHING.values()), ids=list(SOMETHING))
 def test_a_node_that_does_something_stays(build: Build) -> None:
     assert left_after(built(build, (3, 4)), 1)
 
