@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import onnx
@@ -10,6 +11,8 @@ import onnx_ir as ir
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
 # shapes, and a protobuf message ends at 2 GB.
 _LARGEST_SHAPE_DATA = 8192
+_LONGEST_SHAPE = 64  # elements
+_ARITHMETIC = ("Add", "Sub", "Mul")
 
 
 def infer_shapes(model: ir.Model) -> ir.Model:
@@ -18,14 +21,21 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     What a graph declares for its inputs and outputs stays; operators of unknown domains keep
     what was known about their outputs. An initializer that a feed may override is not a constant.
     """
-    proto = ir.to_proto(_skeleton(model))
-    _hide_ranges(proto.graph)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError):
-        return model  # a model that breaks ONNX's rules: whoever runs it says so, with the node
-    _merge_graph(model.graph, inferred.graph)
+    if any(_is_open(node) for graph in model.graphs() for node in graph):
+        _infer(model, follow_data=False)
+    _infer(model, follow_data=True)
     return model
+
+
+def _infer(model: ir.Model, *, follow_data: bool) -> None:
+    proto = ir.to_proto(_skeleton(model))
+    if follow_data:
+        _hide_data(model.graph, proto.graph)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=follow_data)
+    except (onnx.shape_inference.InferenceError, RuntimeError):
+        return  # a model that breaks ONNX's rules: whoever runs it says so, with the node
+    _merge_graph(model.graph, inferred.graph)
 
 
 def fix_dimensions(
@@ -79,20 +89,30 @@ def _skeleton(model: ir.Model) -> ir.Model:
     return ir.Model(view, ir_version=max(model.ir_version or 4, 4), functions=functions)  # type: ignore[arg-type]
 
 
-def _hide_ranges(graph: onnx.GraphProto) -> None:
-    """Let inference see Unique for Range: the same type, one axis, and no elements.
+def _is_open(node: ir.Node) -> bool:
+    """Whether it is not known yet if a sum or product is arithmetic on shapes."""
+    value = node.outputs[0]
+    return node.op_type in _ARITHMETIC and (value.dtype is None or value.shape is None)
 
-    Of a Range it writes out every element; a limit of 2 ** 50, put there by mistake or by malice,
-    would take the process with it.
+
+def _hide_data(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    """Let inference see Div for a sum or product that is not arithmetic on shapes.
+
+    It has the same types and shapes, but no elements: following data, ONNX writes out every
+    element of a vector, and one of 2 ** 50 elements would take the process with it.
     """
-    for node in graph.node:
-        if node.op_type == "Range" and node.domain in ("", "ai.onnx"):
-            node.op_type = "Unique"
-            del node.input[1:]
-            del node.attribute[:]
-        for attribute in node.attribute:
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        if node.op_type in _ARITHMETIC and node.domain == "" and not _is_short(node.outputs[0]):
+            node_proto.op_type = "Div"
+        for attribute in node_proto.attribute:
             if attribute.HasField("g"):
-                _hide_ranges(attribute.g)
+                _hide_data(node.attributes[attribute.name].as_graph(), attribute.g)
+
+
+def _is_short(value: ir.Value) -> bool:
+    if value.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or value.shape is None:
+        return False
+    return value.shape.is_static() and math.prod(value.shape.numpy()) <= _LONGEST_SHAPE
 
 
 def _merge_graph(graph: ir.Graph, inferred: onnx.GraphProto) -> None:

@@ -18,17 +18,9 @@ from onward.providers.ort.values import to_numpy, to_ort
 NEWEST_OPSET = 26  # the newest that the stock wheel loads
 NEWEST_IR = 12
 _PACKED = {
-    ir.DataType[name]
-    for name in (
-        "INT4",
-        "UINT4",
-        "INT2",
-        "UINT2",
-        "FLOAT4E2M1",
-        "FLOAT6E2M3",
-        "FLOAT6E3M2",
-        "FLOAT8E8M0",
-    )
+    dtype
+    for dtype in ir.DataType
+    if dtype.name.startswith(("INT4", "UINT4", "INT2", "UINT2", "FLOAT4", "FLOAT6", "FLOAT8E8M0"))
 }
 _EMBEDDED_AT_MOST = 1024  # bytes; larger weights are handed over by pointer
 
