@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -11,8 +10,12 @@ import onnx_ir as ir
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
 # shapes, and a protobuf message ends at 2 GB.
 _LARGEST_SHAPE_DATA = 8192
-_LONGEST_SHAPE = 64  # elements
-_ARITHMETIC = ("Add", "Sub", "Mul")
+_LONGEST_SHAPE = 1024  # elements of a vector that may be a shape
+_MOST_ROUNDS = 4
+_FOLLOWED = {
+    *("Add", "Cast", "Concat", "Gather", "MeanVarianceNormalization", "Mul"),
+    *("Size", "Slice", "Squeeze", "Sub", "Unsqueeze"),
+}
 
 
 def infer_shapes(model: ir.Model) -> ir.Model:
@@ -21,21 +24,61 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     What a graph declares for its inputs and outputs stays; operators of unknown domains keep
     what was known about their outputs. An initializer that a feed may override is not a constant.
     """
-    if any(_is_open(node) for graph in model.graphs() for node in graph):
-        _infer(model, follow_data=False)
-    _infer(model, follow_data=True)
+    hidden = _long_reads(model)
+    if hidden or model.functions:
+        _infer(model, None)
+        hidden = _long_reads(model)
+    if model.functions:
+        return model  # their bodies may read what is long, out of our sight
+    for _ in range(_MOST_ROUNDS):
+        _infer(model, hidden)
+        before, hidden = hidden, _long_reads(model)
+        if hidden == before:
+            break
     return model
 
 
-def _infer(model: ir.Model, *, follow_data: bool) -> None:
+def _infer(model: ir.Model, hidden: Collection[ir.Node] | None) -> None:
+    """One run of ONNX's inference, which follows the data of shapes but where it is hidden."""
     proto = ir.to_proto(_skeleton(model))
-    if follow_data:
-        _hide_data(model.graph, proto.graph)
+    if hidden:
+        _hide(model.graph, proto.graph, hidden)
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=follow_data)
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=hidden is not None)
     except (onnx.shape_inference.InferenceError, RuntimeError):
         return  # a model that breaks ONNX's rules: whoever runs it says so, with the node
     _merge_graph(model.graph, inferred.graph)
+
+
+def _long_reads(model: ir.Model) -> set[ir.Node]:
+    """Nodes that would have ONNX write out a vector which is long, or not known to be short.
+
+    Following data, it makes an object of every element of what these operators read; a vector of
+    2 ** 50 elements would take the process with it.
+    """
+    graphs = [model.graph, *model.graph.subgraphs()]
+    readers = (node for graph in graphs for node in graph if node.op_type in _FOLLOWED)
+    return {node for node in readers if not all(_is_short(value) for value in node.inputs)}
+
+
+def _is_short(value: ir.Value | None) -> bool:
+    if value is None:
+        return True
+    if value.shape is None:
+        return False
+    return len(value.shape) != 1 or (
+        isinstance(value.shape[0], int) and value.shape[0] <= _LONGEST_SHAPE
+    )
+
+
+def _hide(graph: ir.Graph, proto: onnx.GraphProto, hidden: Collection[ir.Node]) -> None:
+    """Give nodes a domain that inference does not know: what was known of them must do."""
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        if node in hidden:
+            node_proto.domain = "onward.hidden"
+        for attribute in node_proto.attribute:
+            if attribute.HasField("g"):
+                _hide(node.attributes[attribute.name].as_graph(), attribute.g, hidden)
 
 
 def fix_dimensions(
@@ -87,32 +130,6 @@ def _skeleton(model: ir.Model) -> ir.Model:
     )
     functions = list(model.functions.values())
     return ir.Model(view, ir_version=max(model.ir_version or 4, 4), functions=functions)  # type: ignore[arg-type]
-
-
-def _is_open(node: ir.Node) -> bool:
-    """Whether it is not known yet if a sum or product is arithmetic on shapes."""
-    value = node.outputs[0]
-    return node.op_type in _ARITHMETIC and (value.dtype is None or value.shape is None)
-
-
-def _hide_data(graph: ir.Graph, proto: onnx.GraphProto) -> None:
-    """Let inference see Div for a sum or product that is not arithmetic on shapes.
-
-    It has the same types and shapes, but no elements: following data, ONNX writes out every
-    element of a vector, and one of 2 ** 50 elements would take the process with it.
-    """
-    for node, node_proto in zip(graph, proto.node, strict=True):
-        if node.op_type in _ARITHMETIC and node.domain == "" and not _is_short(node.outputs[0]):
-            node_proto.op_type = "Div"
-        for attribute in node_proto.attribute:
-            if attribute.HasField("g"):
-                _hide_data(node.attributes[attribute.name].as_graph(), attribute.g)
-
-
-def _is_short(value: ir.Value) -> bool:
-    if value.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or value.shape is None:
-        return False
-    return value.shape.is_static() and math.prod(value.shape.numpy()) <= _LONGEST_SHAPE
 
 
 def _merge_graph(graph: ir.Graph, inferred: onnx.GraphProto) -> None:

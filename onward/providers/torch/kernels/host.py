@@ -196,7 +196,7 @@ def mod(a: Numbers, b: Numbers, *, fmod: int) -> Numbers:
 
 def _quotient(a: Number, b: Number) -> Number:
     """ONNX's integer division rounds towards zero."""
-    return -(-a // b) if (a < 0) != (b < 0) else a // b
+    return -(-a // b) if a * b < 0 else a // b
 
 
 def _remainder(a: Number, b: Number) -> Number:
@@ -288,7 +288,7 @@ def or_(a: Numbers, b: Numbers) -> Numbers:
 
 @host("Xor")
 def xor(a: Numbers, b: Numbers) -> Numbers:
-    return _map(operator.ne, a, b)
+    return _map(lambda p, q: not q if p else q, a, b)
 
 
 @host("Where")
