@@ -40,6 +40,10 @@ def infer_shapes(model: ir.Model) -> ir.Model:
 
 def _infer(model: ir.Model, hidden: Collection[ir.Node] | None) -> None:
     """One run of ONNX's inference, which follows the data of shapes but where it is hidden."""
+    for graph in [model.graph, *model.graph.subgraphs()]:
+        for node in graph:
+            for value in node.outputs:
+                _forget_invented(value)
     proto = ir.to_proto(_skeleton(model))
     if hidden:
         _hide(model.graph, proto.graph, hidden)
@@ -48,6 +52,16 @@ def _infer(model: ir.Model, hidden: Collection[ir.Node] | None) -> None:
     except (onnx.shape_inference.InferenceError, RuntimeError):
         return  # a model that breaks ONNX's rules: whoever runs it says so, with the node
     _merge_graph(model.graph, inferred.graph)
+
+
+def _forget_invented(value: ir.Value) -> None:
+    """Names that an earlier run gave to unknown sizes: this one may find the true ones."""
+    if value.shape is None or value.is_graph_output():
+        return
+    dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    if any(isinstance(dim, str) and dim.startswith("unk__") for dim in dims):
+        known = [None if str(dim).startswith("unk__") else dim for dim in dims]
+        value.shape = ir.Shape(known)
 
 
 def _long_reads(model: ir.Model) -> set[ir.Node]:
