@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onward.graph.scopes import reads
+
 Choice = Callable[[ir.Node], int]  # the number of the provider that takes a node
 
 
@@ -90,20 +92,12 @@ def _in_order(parts: Sequence[Part]) -> list[Part]:
 
 def _producers(node: ir.Node, graph: ir.Graph) -> list[ir.Node]:
     """The nodes of `graph` whose results a node reads, its subgraphs' captures included."""
-    return [p for value in reads(node, graph) if (p := value.producer()) is not None]
+    return [p for value in _outside(node, graph) if (p := value.producer()) is not None]
 
 
-def reads(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
-    """The values of `graph` that a node reads, directly or from inside its subgraphs."""
-    found = dict.fromkeys(v for v in node.inputs if v is not None and v.graph is graph)
-    for attribute in node.attributes.values():
-        if attribute.type is not ir.AttributeType.GRAPH:
-            continue
-        body = attribute.as_graph()
-        for inner in body:
-            found.update(dict.fromkeys(reads(inner, graph)))
-        found.update(dict.fromkeys(v for v in body.outputs if v.graph is graph))
-    return list(found)
+def _outside(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
+    """The values of `graph` that a node reads."""
+    return [value for value in reads(node) if value.graph is graph]
 
 
 def extract(graph: ir.Graph, parts: Sequence[Part]) -> list[ir.Model]:
@@ -111,7 +105,7 @@ def extract(graph: ir.Graph, parts: Sequence[Part]) -> list[ir.Model]:
     readers: dict[ir.Value, set[int]] = {value: {-1} for value in graph.outputs}
     for number, part in enumerate(parts):
         for node in part.nodes:
-            for value in reads(node, graph):
+            for value in _outside(node, graph):
                 readers.setdefault(value, set()).add(number)
     return [_extract(graph, part, number, readers) for number, part in enumerate(parts)]
 
@@ -124,7 +118,7 @@ def _extract(
     inputs = dict.fromkeys(
         value
         for node in part.nodes
-        for value in reads(node, graph)
+        for value in _outside(node, graph)
         if value.producer() not in mine and (value.is_graph_input() or not value.is_initializer())
     )
     piece = ir.convenience.extract(graph, list(inputs), outputs)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import ProviderError
+from onward.graph.scopes import reads
 from onward.passes.downgrade import fits_opset, lower_opset
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
@@ -158,14 +159,7 @@ def _alone(node: ir.Node, opsets: dict[str, int]) -> ir.Model:
     graph = node.graph
     assert graph is not None
     outputs = [value for value in node.outputs if value.name]
-    reads = dict.fromkeys(value for value in node.inputs if value is not None)
-    for inner in _bodies(node):
-        reads.update(dict.fromkeys(v for v in inner.inputs if v is not None and v.graph is graph))
-    alone = ir.convenience.extract(graph, list(reads), outputs)
+    inputs = [value for value in reads(node) if value.graph is graph]
+    alone = ir.convenience.extract(graph, inputs, outputs)
     alone.opset_imports.update(opsets)
     return ir.Model(alone, ir_version=NEWEST_IR)
-
-
-def _bodies(node: ir.Node) -> list[ir.Node]:
-    graphs = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
-    return [inner for graph in graphs for inner in ir.traversal.RecursiveGraphIterator(graph)]

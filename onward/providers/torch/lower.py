@@ -32,9 +32,11 @@ import onnx_ir as ir
 import torch
 
 from onward.errors import InvalidModel, UnsupportedModel
+from onward.graph.scopes import last_uses
 from onward.graph.table import OpTable
+from onward.providers.torch.kernels.widen import unwidened
 from onward.providers.torch.tensors import to_torch
-from onward.providers.torch.types import torch_dtype
+from onward.providers.torch.types import DTYPES, torch_dtype
 
 _HOST_TYPES = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
 _HOST_RANKS = {"Numbers": 1, "Grid": 2}  # what a host function's annotations hold at most
@@ -118,10 +120,10 @@ class _Writer:
             self._on_host.add(value)
             if value.shape is not None and value.shape.rank() == 1:
                 self._line(f"{self._values[value]} = [{self._values[value]}]")
-        last_uses = _last_uses(graph)
+        drops = last_uses(graph)
         for node in graph:
             self._node(node)
-            self._drop(last_uses.get(node, ()))
+            self._drop(drops.get(node, ()))
         outputs = [self._numbers(value, "Int") for value in graph.outputs[:body]]
         outputs += [self._tensor(value) for value in graph.outputs[body:]]
         self._line(f"return ({', '.join(outputs)},)" if outputs else "return ()")
@@ -148,6 +150,7 @@ class _Writer:
                 f"no torch kernel for {node.domain or 'ai.onnx'}::{node.op_type} at opset {opset} "
                 f"(node {node.name!r})\nlist another provider after TorchExecutionProvider"
             )
+        function = unwidened(function, map(_dtype, node.inputs))
         signature = inspect.signature(function)
         arguments = self._arguments(node, signature)
         arguments += self._attributes(node, signature)
@@ -314,6 +317,10 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, str))
 
 
+def _dtype(value: ir.Value | None) -> torch.dtype | None:
+    return None if value is None or value.dtype is None else DTYPES.get(int(value.dtype))
+
+
 def _type_number(value: ir.Value | None = None) -> int:
     """ONNX's number of a value's type, 0 if it is not known."""
     return 0 if value is None or value.dtype is None else int(value.dtype)
@@ -375,31 +382,3 @@ def _wanted(node: ir.Node, signature: inspect.Signature) -> Iterator[tuple[ir.Va
     parameters = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     for index, value in enumerate(node.inputs):
         yield value, _annotation(parameters[min(index, len(parameters) - 1)])
-
-
-def _last_uses(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
-    """For each node, the values of this graph that nobody reads after it."""
-    kept = set(graph.outputs)
-    last: dict[ir.Value, ir.Node] = {}
-    for node in graph:
-        for used in _reads(node):
-            last[used] = node
-        for output in node.outputs:
-            last.setdefault(output, node)
-    ours = {value for node in graph for value in node.outputs} | set(graph.inputs)
-    drops: dict[ir.Node, list[ir.Value]] = {}
-    for value, node in last.items():
-        if value in ours and value not in kept and value.name:
-            drops.setdefault(node, []).append(value)
-    return drops
-
-
-def _reads(node: ir.Node) -> list[ir.Value]:
-    """The values a node reads, those that its subgraphs capture included."""
-    reads = [value for value in node.inputs if value is not None]
-    for attribute in node.attributes.values():
-        if attribute.type is ir.AttributeType.GRAPH:
-            body = attribute.as_graph()
-            reads.extend(value for inner in body for value in _reads(inner))
-            reads.extend(body.outputs)
-    return reads

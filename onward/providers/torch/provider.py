@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onward.errors import OptionError, ProviderError
+from onward.graph.scopes import bodies
 from onward.providers.options import SessionOptions
 from onward.providers.torch.lower import lower
 from onward.providers.torch.table import HOST, KERNELS
@@ -78,10 +79,7 @@ class TorchProvider:
         values = [value for value in (*node.inputs, *node.outputs) if value is not None]
         if not all(value.dtype is None or int(value.dtype) in DTYPES for value in values):
             return False
-        bodies = [
-            a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH
-        ]
-        return all(self.supports(inner, opsets) for body in bodies for inner in body)
+        return all(self.supports(inner, opsets) for body in bodies(node) for inner in body)
 
     def compile(self, model: ir.Model) -> TorchExecutable:
         module = lower(model.graph, KERNELS, HOST, self._device)

@@ -1,0 +1,34 @@
+"""Who reads what: nodes read their inputs, and what their subgraphs capture from outside."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """The subgraphs of a node."""
+    graphs = [a for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+    return [attribute.as_graph() for attribute in graphs]
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """Every value that a node reads, directly or anywhere inside its subgraphs."""
+    found = dict.fromkeys(value for value in node.inputs if value is not None)
+    for body in bodies(node):
+        for inner in body:
+            found.update(dict.fromkeys(reads(inner)))
+        found.update(dict.fromkeys(body.outputs))
+    return list(found)
+
+
+def last_uses(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
+    """For each node, the values of this graph that nobody reads after it."""
+    last: dict[ir.Value, ir.Node] = {}
+    for node in graph:
+        last.update(dict.fromkeys((*node.outputs, *reads(node)), node))
+    ours = {*graph.inputs, *(value for node in graph for value in node.outputs)}
+    drops: dict[ir.Node, list[ir.Value]] = {}
+    for value, node in last.items():
+        if value.name and value in ours and value not in graph.outputs:
+            drops.setdefault(node, []).append(value)
+    return drops

@@ -1,0 +1,43 @@
+"""Captured values are read by the node whose subgraph captures them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx import parser
+
+from onward.graph.scopes import bodies, last_uses, reads
+
+GRAPH = ir.from_proto(
+    parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (bool c, float[1] x) => (float[1] y) {
+            a = Neg (x)
+            b = Abs (x)
+            y = If (c) <
+                then_branch = t () => (float[1] p) { p = Neg (a) },
+                else_branch = e () => (float[1] q) {
+                    q = If (c) <
+                        then_branch = u () => (float[1] r) { r = Abs (b) },
+                        else_branch = v () => (float[1] s) { s = Identity (x) }>
+                }>
+        }"""
+    )
+).graph
+
+
+def names(values: list[ir.Value]) -> set[str | None]:
+    return {value.name for value in values}
+
+
+def test_a_node_reads_what_its_subgraphs_capture_at_any_depth() -> None:
+    *_, choice = GRAPH
+    assert len(bodies(choice)) == 2
+    assert {"c", "a", "b", "x"} <= names(reads(choice))
+
+
+def test_values_live_until_a_subgraph_has_read_them() -> None:
+    *_, choice = GRAPH
+    assert {node.op_type: names(values) for node, values in last_uses(GRAPH).items()} == {
+        "If": {"c", "x", "a", "b"}
+    }
+    assert names(last_uses(GRAPH)[choice]) == {"c", "x", "a", "b"}
