@@ -33,6 +33,7 @@ else:  # loaded only when onnxruntime does not take the model as it is
     planning = LazyModule("onward.sessions.planning")
 
 log = logging.getLogger("onward")
+EXTERNAL = b"\x0a\x08location"  # the key that external data begins with
 
 
 class InferenceSession:
@@ -212,7 +213,8 @@ def _open(
     data = _raw(source) if weights is None else None
     why: Exception | None = None
     moves = choice.failed or (choice.may_move and data is not None and _suspicious(data))
-    if data is not None and choice.leading_ort and not moves:
+    # From bytes, onnxruntime would look for external data in the working directory.
+    if data is not None and choice.leading_ort and not moves and EXTERNAL not in data:
         _check_size(len(data), options)
         try:
             whole = Whole(ort.create(data, options, choice.leading_ort), options)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onward.errors import MemoryLimitExceeded, OptionError
-from onward.graph.files import Source, load, save, weight_bytes
+from onward.graph.files import Source, external_tensors, load, save, weight_bytes
 from onward.graph.shapes import fix_dimensions
 from onward.graph.weights import swap_weights
 from onward.lazy import LazyModule
@@ -56,10 +57,30 @@ def plan(
     if widen:
         model = widen_sums(PREPARE(model))
     if choice.leading_ort and not choice.failed and not (choice.may_move and _has_defect(model)):
-        try:
+        if weights is None and not widen and external_tensors(model):
+            with contextlib.suppress(Exception):
+                return _mapped(source, choice, options)
+        with contextlib.suppress(Exception):
             return _whole(model, choice, options)
-        except Exception:
-            pass
+    return _divided(model, choice, options, widen)
+
+
+def _mapped(source: Source, choice: Choice, options: SessionOptions) -> Whole:
+    """By its path, which lets onnxruntime map the external data: `load` saw that it stays inside."""
+    assert isinstance(source, (str, os.PathLike))
+    return Whole(ort.create(os.fspath(source), options, choice.leading_ort), options)
+
+
+def _whole(model: ir.Model, choice: Choice, options: SessionOptions) -> Whole:
+    """As bytes, the larger weights beside them."""
+    proto, outside = serialize(model)
+    return Whole(ort.create(proto, options, choice.leading_ort, outside), options, outside)
+
+
+def _divided(
+    model: ir.Model, choice: Choice, options: SessionOptions, widen: bool
+) -> Whole | Parts:
+    """Prepared, optimised and cut into parts; whole again where all of it is onnxruntime's."""
     if options.free_dimensions or options.free_dimension_denotations:
         fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
     model = inference(options.graph_optimization_level)(PREPARE(model))
@@ -68,16 +89,9 @@ def plan(
         save(model, options.optimized_model_filepath)
     engines = choice.engines(options)
     parts = assign(model, engines, choice)
-    if len(parts) == 1 and engines[parts[0].provider].names == tuple(
-        n for n, _ in choice.leading_ort
-    ):
+    if len(parts) == 1 and parts[0].provider == 0 and engines[0].is_ort:
         return _whole(model, choice, options)
     return Parts(model, parts, engines, options)
-
-
-def _whole(model: ir.Model, choice: Choice, options: SessionOptions) -> Whole:
-    proto, outside = serialize(model)
-    return Whole(ort.create(proto, options, choice.leading_ort, outside), options, outside)
 
 
 def _mentions_half(model: ir.Model) -> bool:

@@ -93,7 +93,7 @@ def test_ort_format_opens(tmp_path: Path) -> None:
         )
 
 
-def test_external_data_opens_by_pointer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_data_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.graph.files._EMBEDDED_AT_MOST", 16)
     op = OpBuilder()
     w = op.initializer("w", np.random.default_rng(0).normal(size=(4, 500)).astype(np.float32))
@@ -105,6 +105,24 @@ def test_external_data_opens_by_pointer(tmp_path: Path, monkeypatch: pytest.Monk
         weight = model.graph.initializers["w"].const_value
         assert weight is not None
         np.testing.assert_allclose(y, X @ weight.numpy(), rtol=1e-5)
+
+
+def test_external_data_comes_from_the_models_folder_never_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.graph.files._EMBEDDED_AT_MOST", 16)
+    for number, folder in enumerate(("here", "there")):
+        (tmp_path / folder).mkdir()
+        op = OpBuilder()
+        w = op.initializer("w", np.full(500, number, np.float32))
+        model = op.model(y=op.Add(op.input("x", "float32", (1,)), w))
+        onward.save(model, tmp_path / folder / "m.onnx")
+    monkeypatch.chdir(tmp_path / "here")
+    for providers in (None, [CPU], [TORCH]):
+        session = onward.InferenceSession(tmp_path / "there" / "m.onnx", providers=providers)
+        assert session.run(None, {"x": np.zeros(1, np.float32)})[0][0] == 1
+    with pytest.raises(InvalidModel, match="came without a folder"):
+        onward.InferenceSession((tmp_path / "there" / "m.onnx").read_bytes())
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -59,7 +59,7 @@ def known() -> list[str]:
 
 
 def create(
-    model: bytes | os.PathLike[str],
+    model: bytes | str,
     options: SessionOptions,
     providers: ProviderList,
     weights: Mapping[str, np.ndarray[Any, Any]] | None = None,
