@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -75,9 +76,9 @@ class Parts:
         self._inputs = [describe(value) for value in graph.inputs if not value.is_initializer()]
         self._overridable = [describe(value) for value in graph.inputs if value.is_initializer()]
         self._outputs = [describe(value) for value in graph.outputs]
-        self._defaults = {
+        self._constants = {  # what nobody computes: defaults of inputs, weights that are outputs
             str(value.name): value.const_value.numpy()
-            for value in graph.inputs
+            for value in (*graph.inputs, *graph.outputs)
             if value.is_initializer() and value.const_value is not None
         }
         made = (value for node in graph for value in node.outputs)
@@ -124,12 +125,12 @@ class Parts:
     def run(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
         wanted = self._wanted(names)
         values = self._run(self._readable(feeds), run_options)
-        return [self._to_numpy(name, values) for name in wanted]
+        return [self._result(name, values) for name in wanted]
 
     def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         wanted = self._wanted(names)
         values = self._run(dict(feeds), run_options)
-        return [to_ort(self._to_numpy(name, values)) for name in wanted]
+        return [to_ort(self._result(name, values)) for name in wanted]
 
     def io_binding(self) -> Binding:
         return Binding([arg.name for arg in self._inputs], [arg.name for arg in self._outputs])
@@ -171,7 +172,7 @@ class Parts:
         """Every feed and every result that is left, each with the executable that made it."""
         empty = {arg.name: None for arg in self._inputs}  # an optional that was not fed
         values: dict[str, Made] = {
-            name: (feed, None) for name, feed in {**empty, **self._defaults, **feeds}.items()
+            name: (feed, None) for name, feed in {**empty, **self._constants, **feeds}.items()
         }
         for _, wave in groupby(self._steps, key=attrgetter("wave")):
             if run_options is not None and run_options.terminate:
@@ -201,6 +202,12 @@ class Parts:
         if self._profiling:
             self._record(step, start)
         return results
+
+    def _result(self, name: str, values: dict[str, Made]) -> Any:
+        """A value as the caller's own: what no executable made, a feed or a weight, is copied."""
+        _, maker = values[name]
+        result = self._to_numpy(name, values)
+        return copy.deepcopy(result) if maker is None else result
 
     def _to_numpy(self, name: str, values: dict[str, Made]) -> Any:
         tensor, maker = values[name]

@@ -66,7 +66,7 @@ def plan(
 
 
 def _mapped(source: Source, choice: Choice, options: SessionOptions) -> Whole:
-    """By its path, which lets onnxruntime map the external data: `load` saw that it stays inside."""
+    """By its path: onnxruntime maps the external data, which `load` saw to stay in its folder."""
     assert isinstance(source, (str, os.PathLike))
     return Whole(ort.create(os.fspath(source), options, choice.leading_ort), options)
 

@@ -317,6 +317,26 @@ def test_feeds_that_are_not_arrays_of_memory_are_read(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("level", [0, 99])
+@pytest.mark.parametrize("outputs", [["x"], ["w"], ["y", "w"], ["y", "x"], ["y", "y"]])
+def test_outputs_may_be_inputs_weights_or_twice_the_same(
+    provider: str, level: int, outputs: list[str]
+) -> None:
+    nodes = [onnx.helper.make_node("Neg", ["x"], ["y"])] if "y" in outputs else []
+    weight = onnx.numpy_helper.from_array(np.array([5, 6], np.float32), "w")
+    given = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in outputs]
+    x = onnx.helper.make_tensor_value_info("x", 1, [2])
+    graph = onnx.helper.make_graph(nodes, "g", [x], given, [weight])
+    imports = [onnx.helper.make_opsetid("", 20)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
+    options = onward.SessionOptions(graph_optimization_level=level, disable_fallback=True)
+    session = onward.InferenceSession(model, options, [provider])
+    results = session.run(None, {"x": np.array([1, 2], np.float32)})
+    wanted = {"x": [1, 2], "y": [-1, -2], "w": [5, 6]}
+    assert [result.tolist() for result in results] == [wanted[name] for name in outputs]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_empty_batches_run(provider: str) -> None:
     session = onward.InferenceSession(serialized(mlp()), None, [provider])
     assert session.run(None, {"x": X[:0]})[0].shape == (0, 2)
