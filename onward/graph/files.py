@@ -71,11 +71,29 @@ def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir raises many kinds on broken graphs
         raise InvalidModel(f"the model breaks ONNX's rules: {error}") from error
+    _check_values(model)
     for tensor in external_tensors(model):
         check_external(tensor, folder)
     if folder is not None:
         ir.external_data.set_base_dir(model.graph, folder)
     return model
+
+
+def _check_values(model: ir.Model) -> None:
+    """Whatever is read must have been made: by a node, a feed or a weight."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for value in node.inputs:
+            if value is not None and value.graph is None:
+                raise InvalidModel(
+                    f"node {node.name!r} ({node.op_type}) reads {value.name!r}, which nothing makes"
+                )
+    for value in model.graph.outputs:
+        if value.graph is None or (value.producer() is None and not _is_given(value)):
+            raise InvalidModel(f"nothing makes the output {value.name!r}")
+
+
+def _is_given(value: ir.Value) -> bool:
+    return value.is_graph_input() or value.is_initializer()
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:

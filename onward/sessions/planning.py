@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onward.errors import MemoryLimitExceeded, OptionError
+from onward.errors import InvalidModel, MemoryLimitExceeded, OnwardError, OptionError
 from onward.graph.files import Source, external_tensors, load, save, weight_bytes
 from onward.graph.shapes import fix_dimensions
 from onward.graph.weights import swap_weights
@@ -53,11 +53,25 @@ def plan(
     """Whole on onnxruntime where it can, parts over the providers of the choice otherwise."""
     model = open_model(source, weights)
     _check_memory(model, options)
+    try:
+        return _planned(model, source, choice, options, weights is None)
+    except OnwardError:
+        raise
+    except Exception as error:  # a broken model shows itself in many ways
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise InvalidModel(
+            f"the model could not be prepared: {type(error).__name__}: {first}"
+        ) from error
+
+
+def _planned(
+    model: ir.Model, source: Source, choice: Choice, options: SessionOptions, as_it_is: bool
+) -> Whole | Parts:
     widen = not choice.named and _mentions_half(model) and adds_in_half()
     if widen:
         model = widen_sums(PREPARE(model))
     if choice.leading_ort and not choice.failed and not (choice.may_move and _has_defect(model)):
-        if weights is None and not widen and external_tensors(model):
+        if as_it_is and not widen and external_tensors(model):
             with contextlib.suppress(Exception):
                 return _mapped(source, choice, options)
         with contextlib.suppress(Exception):

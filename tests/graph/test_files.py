@@ -121,6 +121,17 @@ def test_what_is_no_model_at_all_is_a_type_error() -> None:
         load(42)  # type: ignore[arg-type]
 
 
+def test_values_that_nothing_makes_are_named() -> None:
+    proto = ir.to_proto(tiny())
+    proto.graph.node[0].input[1] = "ghost"
+    with pytest.raises(InvalidModel, match=r"\(MatMul\) reads 'ghost', which nothing makes"):
+        load(proto)
+    proto = ir.to_proto(tiny())
+    proto.graph.output[0].name = "ghost"
+    with pytest.raises(InvalidModel, match="nothing makes the output 'ghost'"):
+        load(proto)
+
+
 def test_save_then_load_is_identity(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     save(tiny(), path)
