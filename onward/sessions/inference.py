@@ -33,7 +33,8 @@ else:  # loaded only when onnxruntime does not take the model as it is
     planning = LazyModule("onward.sessions.planning")
 
 log = logging.getLogger("onward")
-EXTERNAL = b"\x0a\x08location"  # the key that external data begins with
+_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 3: logging.ERROR, 4: logging.CRITICAL}
+_EXTERNAL = b"\x0a\x08location"  # the key that external data begins with
 
 
 class InferenceSession:
@@ -54,11 +55,7 @@ class InferenceSession:
     ) -> None:
         options = self._options = SessionOptions.of(sess_options)
         self._source, self._weights = path_or_bytes, weights
-        log.setLevel(
-            (5, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)[
-                options.log_severity_level
-            ]
-        )
+        log.setLevel(_LEVELS.get(options.log_severity_level, logging.WARNING))
         self._choice = choose(providers, provider_options, options)
         self._plan: Whole | Parts = _open(path_or_bytes, self._choice, options, weights)
         self._cache: ResultCache | None = None
@@ -210,25 +207,36 @@ def _open(
     """onnxruntime takes the model as it is where it is asked first and can; else it is planned."""
     if isinstance(source, (str, os.PathLike)):
         check_readable(Path(source))
+    if _is_ort_format(source):
+        return _open_ort_format(source, choice, options)
     data = _raw(source) if weights is None else None
     why: Exception | None = None
-    moves = choice.failed or (choice.may_move and data is not None and _suspicious(data))
-    # From bytes, onnxruntime would look for external data in the working directory.
-    if data is not None and choice.leading_ort and not moves and EXTERNAL not in data:
+    if data is not None and choice.leading_ort and not _needs_planning(data, choice):
         _check_size(len(data), options)
         try:
             whole = Whole(ort.create(data, options, choice.leading_ort), options)
             if choice.named or not _computes_in_half(whole, data):
                 return whole
-        except Exception as error:
+        except Exception as error:  # another way may open it; else this is the cause
             why = error
-    if _is_ort_format(source):
-        raise InvalidModel(f"onnxruntime cannot load this ORT-format model: {why}") from why
     log.info("the model is not for onnxruntime as it is: %s", why or "see docs/providers.md")
     try:
         return planning.plan(source, choice, options, weights)
     except UnsupportedModel as error:
         raise error from why
+
+
+def _open_ort_format(source: Source, choice: Choice, options: SessionOptions) -> Whole:
+    """ORT format is onnxruntime's own: no other engine reads it."""
+    if not choice.leading_ort:
+        raise InvalidModel("an ORT-format model runs on onnxruntime's providers alone\nlist one")
+    data = _raw(source)
+    assert data is not None
+    _check_size(len(data), options)
+    try:
+        return Whole(ort.create(data, options, choice.leading_ort), options)
+    except Exception as error:
+        raise InvalidModel(f"onnxruntime cannot load this ORT-format model: {error}") from error
 
 
 def _raw(source: Source) -> bytes | None:
@@ -241,9 +249,14 @@ def _raw(source: Source) -> bytes | None:
     return None
 
 
-def _suspicious(data: bytes) -> bool:
-    """Whether the model mentions something that onnxruntime is known to get wrong."""
-    return any(word in data for word in WORDS)
+def _needs_planning(data: bytes, choice: Choice) -> bool:
+    """Whether a look inside is needed before onnxruntime may have the model as it is.
+
+    From bytes, it would look for external data in the working directory; and unless the user
+    named it, what it is known to get wrong goes elsewhere.
+    """
+    suspicious = choice.may_move and any(word in data for word in WORDS)
+    return bool(choice.failed) or suspicious or _EXTERNAL in data
 
 
 def _computes_in_half(whole: Whole, data: bytes) -> bool:

@@ -93,6 +93,22 @@ def test_ort_format_opens(tmp_path: Path) -> None:
         )
 
 
+def test_ort_format_is_for_onnxruntime_alone(tmp_path: Path) -> None:
+    op = OpBuilder()  # a name that the default looks into in an ONNX model
+    model = op.model(y=op.Identity(op.Dropout(op.input("Attention", "float32", (2,)))))
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(serialized(model), options)
+    feeds = {"Attention": np.ones(2, np.float32)}
+    assert onward.InferenceSession(tmp_path / "m.ort").run(None, feeds)[0].tolist() == [1, 1]
+    with pytest.raises(InvalidModel, match="runs on onnxruntime's providers alone"):
+        onward.InferenceSession(tmp_path / "m.ort", providers=[TORCH])
+    (tmp_path / "m.ort").write_bytes(b"nonsense")
+    with pytest.raises(InvalidModel, match="cannot load this ORT-format model"):
+        onward.InferenceSession(tmp_path / "m.ort")
+
+
 def test_external_data_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.graph.files._EMBEDDED_AT_MOST", 16)
     op = OpBuilder()
