@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import EncodeError
 
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
 # shapes, and a protobuf message ends at 2 GB.
 _LARGEST_SHAPE_DATA = 8192
-_LONGEST_SHAPE = 1024  # elements of a vector that may be a shape
-_MOST_ROUNDS = 4
+
+# Following data, ONNX makes an object of every element of the vectors that these operators read; a
+# vector of 2 ** 50 elements would take the process with it. They are hidden where they read one
+# that is long, or not known to be short; what becomes known may show that more of them are safe.
 _FOLLOWED = {
     *("Add", "Cast", "Concat", "Gather", "MeanVarianceNormalization", "Mul"),
     *("Size", "Slice", "Squeeze", "Sub", "Unsqueeze"),
 }
+_LONGEST_SHAPE = 1024  # elements
+_MOST_ROUNDS = 4
+_HIDDEN = "onward.hidden"  # a domain that inference does not know
+
+Facts = dict[ir.Value, onnx.TypeProto]
 
 
 def infer_shapes(model: ir.Model) -> ir.Model:
@@ -24,75 +32,20 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     What a graph declares for its inputs and outputs stays; operators of unknown domains keep
     what was known about their outputs. An initializer that a feed may override is not a constant.
     """
-    hidden = _long_reads(model)
+    facts: Facts = {}
+    hidden = _long_reads(model, facts)
     if hidden or model.functions:
-        _infer(model, None)
-        hidden = _long_reads(model)
-    if model.functions:
-        return model  # their bodies may read what is long, out of our sight
-    for _ in range(_MOST_ROUNDS):
-        _infer(model, hidden)
-        before, hidden = hidden, _long_reads(model)
+        facts = _infer(model, facts, None)
+        hidden = _long_reads(model, facts)
+    # The bodies of functions may read what is long, out of our sight: there, data is not followed.
+    for _ in range(0 if model.functions else _MOST_ROUNDS):
+        facts = _infer(model, facts, hidden)
+        before, hidden = hidden, _long_reads(model, facts)
         if hidden == before:
             break
+    for value, proto in facts.items():
+        _learn(value, proto)
     return model
-
-
-def _infer(model: ir.Model, hidden: Collection[ir.Node] | None) -> None:
-    """One run of ONNX's inference, which follows the data of shapes but where it is hidden."""
-    for graph in [model.graph, *model.graph.subgraphs()]:
-        for node in graph:
-            for value in node.outputs:
-                _forget_invented(value)
-    proto = ir.to_proto(_skeleton(model))
-    if hidden:
-        _hide(model.graph, proto.graph, hidden)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=hidden is not None)
-    except (onnx.shape_inference.InferenceError, RuntimeError):
-        return  # a model that breaks ONNX's rules: whoever runs it says so, with the node
-    _merge_graph(model.graph, inferred.graph)
-
-
-def _forget_invented(value: ir.Value) -> None:
-    """Names that an earlier run gave to unknown sizes: this one may find the true ones."""
-    if value.shape is None or value.is_graph_output():
-        return
-    dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    if any(isinstance(dim, str) and dim.startswith("unk__") for dim in dims):
-        known = [None if str(dim).startswith("unk__") else dim for dim in dims]
-        value.shape = ir.Shape(known)
-
-
-def _long_reads(model: ir.Model) -> set[ir.Node]:
-    """Nodes that would have ONNX write out a vector which is long, or not known to be short.
-
-    Following data, it makes an object of every element of what these operators read; a vector of
-    2 ** 50 elements would take the process with it.
-    """
-    graphs = [model.graph, *model.graph.subgraphs()]
-    readers = (node for graph in graphs for node in graph if node.op_type in _FOLLOWED)
-    return {node for node in readers if not all(_is_short(value) for value in node.inputs)}
-
-
-def _is_short(value: ir.Value | None) -> bool:
-    if value is None:
-        return True
-    if value.shape is None:
-        return False
-    return len(value.shape) != 1 or (
-        isinstance(value.shape[0], int) and value.shape[0] <= _LONGEST_SHAPE
-    )
-
-
-def _hide(graph: ir.Graph, proto: onnx.GraphProto, hidden: Collection[ir.Node]) -> None:
-    """Give nodes a domain that inference does not know: what was known of them must do."""
-    for node, node_proto in zip(graph, proto.node, strict=True):
-        if node in hidden:
-            node_proto.domain = "onward.hidden"
-        for attribute in node_proto.attribute:
-            if attribute.HasField("g"):
-                _hide(node.attributes[attribute.name].as_graph(), attribute.g, hidden)
 
 
 def fix_dimensions(
@@ -119,6 +72,46 @@ def fix_dimensions(
     return infer_shapes(model)
 
 
+def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) -> Facts:
+    """One run of ONNX's inference; None does not follow data, so that nothing need be hidden."""
+    proto = ir.to_proto(_skeleton(model))
+    proto.opset_import.add(domain=_HIDDEN, version=1)
+    for node, node_proto, graph_proto in _pairs(model.graph, proto.graph):
+        if hidden and node in hidden:
+            node_proto.domain = _HIDDEN
+            _tell(node, facts, graph_proto)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=hidden is not None)
+    except (onnx.shape_inference.InferenceError, RuntimeError, EncodeError):
+        return facts  # a model that breaks ONNX's rules: whoever runs it says so, with the node
+    found: Facts = {}
+    types: dict[str, onnx.TypeProto] = {}
+    seen = None
+    for node, _, part in _pairs(model.graph, inferred.graph):
+        if part is not seen:
+            types = {info.name: info.type for info in (*part.value_info, *part.output)}
+            seen = part
+        found.update({v: types[v.name] for v in node.outputs if v.name and v.name in types})
+    for node in _nodes(model):
+        found.update(_subgraph_results(node, found))
+    return found
+
+
+def _subgraph_results(node: ir.Node, found: Facts) -> Facts:
+    """What a subgraph returns has the type of what its node returns: ONNX does not say so."""
+    told: Facts = {}
+    outputs = [None, *node.outputs] if node.op_type == "Loop" else list(node.outputs)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and node.op_type in ("If", "Loop", "Scan"):
+            for outer, inner in zip(outputs, attribute.as_graph().outputs):
+                if outer in found and not found.get(inner, onnx.TypeProto()).WhichOneof("value"):
+                    told[inner] = onnx.TypeProto()
+                    told[inner].CopyFrom(found[outer])
+                    if told[inner].HasField("tensor_type"):  # what is scanned has an axis more
+                        told[inner].tensor_type.ClearField("shape")
+    return told
+
+
 def _skeleton(model: ir.Model) -> ir.Model:
     """The model without its weights: large initializers become inputs. Nothing is copied."""
     graph = model.graph
@@ -134,6 +127,8 @@ def _skeleton(model: ir.Model) -> ir.Model:
             continue
         small = tensor is not None and tensor.nbytes <= _LARGEST_SHAPE_DATA
         (constants if small else weights).append(value)
+    for node in _nodes(model):
+        _type_subgraph_inputs(node)
     view = ir.GraphView(
         inputs=[*graph.inputs, *weights],
         outputs=graph.outputs,
@@ -146,45 +141,69 @@ def _skeleton(model: ir.Model) -> ir.Model:
     return ir.Model(view, ir_version=max(model.ir_version or 4, 4), functions=functions)  # type: ignore[arg-type]
 
 
-def _merge_graph(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
-    """Take over what was inferred, value by name and subgraph by position."""
-    found = {info.name: info.type for info in inferred.value_info}
-    declared = {*graph.inputs, *graph.outputs}
-    for output in inferred.output:
-        found[output.name] = output.type
-    for node, node_proto in zip(graph, inferred.node, strict=True):
-        for value in node.outputs:
-            if value.name and value.name in found:
-                _merge_value(value, found[value.name], keep=value in declared)
-        subgraphs = {a.name: a.g for a in node_proto.attribute if a.HasField("g")}
-        for name, subgraph in subgraphs.items():
-            body = node.attributes[name].as_graph()
-            _type_inputs(node, body)
-            _merge_graph(body, subgraph)
-
-
-def _type_inputs(node: ir.Node, body: ir.Graph) -> None:
+def _type_subgraph_inputs(node: ir.Node) -> None:
     """Give a loop's body the types of what it is called with: ONNX infers but does not say them."""
-    given: list[ir.Value | None] = [None] * len(body.inputs)
+    if node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
+        return
+    inputs = node.attributes["body"].as_graph().inputs
+    given = list(node.inputs)
     if node.op_type == "Loop":
-        given[2:] = node.inputs[2:]
-        body.inputs[0].type = body.inputs[0].type or ir.TensorType(ir.DataType.INT64)
-        body.inputs[1].type = body.inputs[1].type or ir.TensorType(ir.DataType.BOOL)
-    if node.op_type == "Scan":
-        given = list(node.inputs)
-    for inner, outer in zip(body.inputs, given, strict=False):
+        given[:2] = []
+        for value, kind in zip(inputs, (ir.DataType.INT64, ir.DataType.BOOL)):
+            value.type = value.type or ir.TensorType(kind)
+        inputs = inputs[2:]
+    for inner, outer in zip(inputs, given):
         if inner.type is None and outer is not None:
             inner.type = outer.type
 
 
-def _merge_value(value: ir.Value, proto: onnx.TypeProto, *, keep: bool) -> None:
+def _long_reads(model: ir.Model, facts: Facts) -> set[ir.Node]:
+    """Nodes that must not be followed: not everything that they read is known to be short."""
+
+    def is_short(value: ir.Value | None) -> bool:
+        if value is None:
+            return True
+        if value in facts:
+            tensor = facts[value].tensor_type
+            dims = tensor.shape.dim
+            sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+            return tensor.HasField("shape") and _are_short(sizes)
+        return value.shape is not None and _are_short(
+            [dim if isinstance(dim, int) else None for dim in value.shape]
+        )
+
+    readers = (node for node in _nodes(model) if node.op_type in _FOLLOWED and node.domain == "")
+    return {node for node in readers if not all(is_short(value) for value in node.inputs)}
+
+
+def _are_short(sizes: list[int | None]) -> bool:
+    """Only vectors are written out."""
+    return len(sizes) != 1 or (sizes[0] is not None and sizes[0] <= _LONGEST_SHAPE)
+
+
+def _tell(node: ir.Node, facts: Facts, graph: onnx.GraphProto) -> None:
+    """Write what is known about a hidden node's outputs, without the names that ONNX invents."""
+    for value in node.outputs:
+        if value not in facts or value.type is not None or not value.name:
+            continue
+        outputs = [output for output in graph.output if output.name == value.name]
+        info = outputs[0] if outputs else graph.value_info.add(name=value.name)
+        info.type.CopyFrom(facts[value])
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param.startswith("unk__"):
+                dim.ClearField("dim_param")
+
+
+def _learn(value: ir.Value, proto: onnx.TypeProto) -> None:
+    """Take over what was inferred; what a graph declares for its outputs is only filled in."""
     kind = ir.serde.deserialize_type_proto_for_type(proto)
     shape = ir.serde.deserialize_type_proto_for_shape(proto)
-    if kind is not None and (value.type is None or not keep):
+    declared = value.is_graph_output()
+    if kind is not None and (value.type is None or not declared):
         value.type = kind
     if shape is None:
         return
-    if value.shape is None or (not keep and len(value.shape) != len(shape)):
+    if value.shape is None or (not declared and len(value.shape) != len(shape)):
         value.shape = shape
         return
     if len(value.shape) != len(shape):
@@ -192,7 +211,7 @@ def _merge_value(value: ir.Value, proto: onnx.TypeProto, *, keep: bool) -> None:
     for axis, dim in enumerate(shape):
         ours = value.shape[axis]
         unknown = isinstance(ours, ir.SymbolicDim) and ours.value is None
-        if unknown or (not keep and isinstance(dim, int) and dim != ours):
+        if unknown or (not declared and isinstance(dim, int) and dim != ours):
             _set_dim(value, axis, dim)
 
 
@@ -201,6 +220,21 @@ def _set_dim(value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> None:
     denotations = [value.shape.get_denotation(i) for i in range(len(dims))] if value.shape else []
     dims[axis] = dim
     value.shape = ir.Shape(dims, denotations)  # a shape may be shared or frozen: never in place
+
+
+def _pairs(
+    graph: ir.Graph, proto: onnx.GraphProto
+) -> Iterator[tuple[ir.Node, onnx.NodeProto, onnx.GraphProto]]:
+    """Each node beside its message and its graph's, subgraphs included."""
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        yield node, node_proto, proto
+        for attribute in node_proto.attribute:
+            if attribute.HasField("g"):
+                yield from _pairs(node.attributes[attribute.name].as_graph(), attribute.g)
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    return iter(ir.traversal.RecursiveGraphIterator(model.graph))
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:

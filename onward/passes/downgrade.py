@@ -69,12 +69,12 @@ def _misfit(node: ir.Node, opset: int, newest: int) -> str | None:
     """Why the node has no older form; None if it has one. Its subgraphs' nodes are apart."""
     if node.domain != "":
         return None
-    for version in versions_of(node.op_type):
-        if newest < version <= opset and not is_reversible(node.op_type, version):
-            return f"its meaning changed in opset {version}"
     new, old = _schema(node.op_type, opset), _schema(node.op_type, newest)
     if old is None or new is None:
         return "it does not exist there" if new is not None else None
+    for version in versions_of(node.op_type):
+        if newest < version <= opset and not is_reversible(node.op_type, version):
+            return f"its meaning changed in opset {version}"
     if new.since_version == old.since_version:
         return None
     for name in _added(node.op_type, opset, newest):

@@ -104,7 +104,10 @@ def _fits(array: np.ndarray[Any, Any], value: ir.Value) -> bool:
 
 def _result_bytes(node: ir.Node, opset: int) -> int | None:
     """How large the results will be, from ONNX's inference on this node with its constants."""
-    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
     given = {value for value in node.inputs if value is not None}
     types = {v.name: ir.serde.serialize_value(v).type for v in given if v.name}
     small = {v.name: _proto(v) for v in given if v.name and _nbytes(v) <= 8192}

@@ -331,8 +331,10 @@ def test_subgraphs_are_upgraded_too() -> None:
         branch (bool c, float[2, 3] x) => (float[2] y)
         {
             y = If(c) <
-                then_branch = then () => (float[2] a) { a = ReduceSum<axes = [1], keepdims = 0>(x) },
-                else_branch = other () => (float[2] b) { b = ReduceMax<axes = [1], keepdims = 0>(x) }>
+                then_branch = then () => (float[2] a)
+                    { a = ReduceSum<axes = [1], keepdims = 0>(x) },
+                else_branch = other () => (float[2] b)
+                    { b = ReduceMax<axes = [1], keepdims = 0>(x) }>
         }"""
     )
     for condition in (True, False):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import Dim, attribute, constant, dims, input_of, ints, static
+from onward.passes.facts import Dim, attribute, constant, dims, input_of, ints, made_by, static
 from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
@@ -97,23 +97,37 @@ def range_of_scalars(op: Ops, node: ir.Node) -> Replacement:
     return op.Range(*flat, **node.attributes)
 
 
-def follow(value: ir.Value | None, depth: int = 0) -> Sizes | None:
+def follow(value: ir.Value | None) -> Sizes | None:
     """The elements of an integer tensor, as far as they are known; None if nothing is."""
+    return _follow(value, {}, 0)
+
+
+def _follow(
+    value: ir.Value | None, known: dict[ir.Value | None, Sizes | None], depth: int
+) -> Sizes | None:
+    if value not in known:
+        known[value] = _compute(value, known, depth)
+    return known[value]
+
+
+def _compute(
+    value: ir.Value | None, known: dict[ir.Value | None, Sizes | None], depth: int
+) -> Sizes | None:
     array = constant(value, _LONGEST)
     if array is not None:
         if array.dtype.kind not in "iu":
             return None
         return _objects([int(item) for item in array.reshape(-1)], array.shape)
-    node = None if value is None else value.producer()
-    if node is None or node.domain != "" or depth > _DEEPEST or node.op_type not in _FOLLOWED:
+    node = made_by(value, *_FOLLOWED)
+    if node is None or depth > _DEEPEST:
         return None
     if node.op_type == "Shape":
         return _shape(node)
     if node.op_type == "Size":
         sizes = static(node.inputs[0])
         return None if sizes is None else _objects([math.prod(sizes)], ())
-    inputs = [follow(operand, depth + 1) for operand in node.inputs]
-    if inputs[0] is None or (len(inputs) > 1 and any(operand is None for operand in inputs)):
+    inputs = [_follow(operand, known, depth + 1) for operand in node.inputs]
+    if any(operand is None for operand in inputs):
         return None
     try:
         found = _apply(node, [operand for operand in inputs if operand is not None])

@@ -86,3 +86,13 @@ def test_bounds_of_a_range_are_scalars() -> None:
         return op.Add(op.Range(np.asarray(0), op.Squeeze(end), np.asarray(1)), op.Cast(x, to=7))
 
     assert "Shape" not in left_after(built(counting, (3,)), 1)
+
+
+def test_a_tower_of_sums_is_followed_once() -> None:
+    def tower(op: OpBuilder, x: Any) -> Any:
+        size = op.Shape(x, start=0, end=1)
+        for _ in range(30):
+            size = op.Add(size, size)
+        return op.Add(op.Cast(size, to=1), x)
+
+    assert "Shape" in left_after(built(tower, ("n",)), 1)

@@ -1,0 +1,61 @@
+"""Dead code goes; the graph's inputs and outputs stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.graph.builder import OpBuilder
+from onward.passes.pipelines import PREPARE
+from onward.passes.prune import drop_unused
+from tests.passes.one_graph import built, left_after
+
+
+def test_nodes_that_nobody_reads_go_with_what_they_read() -> None:
+    def dead(op: OpBuilder, x: Any) -> Any:
+        op.Add(op.Exp(x), op.initializer("w", np.ones(3, np.float32)))
+        return op.Relu(x)
+
+    model = drop_unused(PREPARE(built(dead, (2, 3))))
+    assert [node.op_type for node in model.graph] == ["Relu"]
+    assert not model.graph.initializers
+
+
+def test_inputs_stay_read_or_not() -> None:
+    model = drop_unused(PREPARE(built(lambda op, x, y: op.Relu(x), (2,), (3,))))
+    assert [value.name for value in model.graph.inputs] == ["x0", "x1"]
+
+
+def test_optional_outputs_that_nobody_reads_are_left_out() -> None:
+    def pooled(op: OpBuilder, x: Any) -> Any:
+        return op.MaxPool(x, kernel_shape=[2, 2], outputs=2)[0]
+
+    (node,) = drop_unused(PREPARE(built(pooled, (1, 1, 4, 4)))).graph
+    assert len(node.outputs) == 1
+    left_after(built(pooled, (1, 1, 4, 4)), drop_unused)
+
+
+def test_outputs_that_are_not_optional_stay() -> None:
+    def largest(op: OpBuilder, x: Any) -> Any:
+        return op.TopK(x, np.asarray([1]), outputs=2)[1]
+
+    (node,) = drop_unused(PREPARE(built(largest, (4,)))).graph
+    assert len(node.outputs) == 2
+
+
+def test_branches_are_pruned_and_let_go_of_what_they_read() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 21]>
+            g (bool c, float[2] x) => (float[2] y)
+            {
+                outer = Exp(x)
+                y = If(c) <then_branch = a () => (float[2] r) { d = Neg(outer) r = Relu(x) },
+                           else_branch = b () => (float[2] s) { s = Abs(x) }>
+            }"""
+        )
+    )
+    assert left_after(model, drop_unused) == ["Abs", "If", "Relu"]
