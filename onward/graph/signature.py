@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ class NodeArg:
     shape: Sequence[Dimension]
 
 
+@functools.cache
 def spell(dtype: np.dtype[Any]) -> str:
     """A numpy type in ONNX Runtime's words.
 

@@ -83,10 +83,13 @@ def to_numpy(value: Any, dtype: np.dtype[Any] | None = None) -> Any:
         return [to_numpy(item, dtype) for item in value]
     if not isinstance(value, torch.Tensor):  # a shape that stayed a Python number
         return np.asarray(value, dtype=np.int64)
-    tensor = value.detach().cpu()
+    tensor = value.detach() if value.requires_grad else value
+    tensor = tensor if tensor.is_cpu else tensor.cpu()
     if tensor.dtype in _VIEWED_BACK:
         ours, numpy_type = _VIEWED_BACK[tensor.dtype]
         bits = torch.int16 if ours is np.int16 else torch.uint8
         return tensor.contiguous().view(bits).numpy().view(numpy_type)
-    array = tensor.resolve_conj().resolve_neg().numpy()
+    if tensor.is_complex() or tensor.is_neg():  # conjugates and negations that wait to be computed
+        tensor = tensor.resolve_conj().resolve_neg()
+    array = tensor.numpy()
     return array.astype(dtype) if dtype is not None and dtype in _WIDENED else array
