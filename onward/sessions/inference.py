@@ -14,6 +14,7 @@ from onward.errors import (
     MemoryLimitExceeded,
     NodeFailed,
     OnwardError,
+    OptionError,
     UnsupportedModel,
 )
 from onward.graph.paths import check_readable
@@ -60,6 +61,11 @@ class InferenceSession:
         self._plan: Whole | Parts = _open(path_or_bytes, self._choice, options, weights)
         self._cache: ResultCache | None = None
         if options.result_cache_bytes:
+            if _is_ort_format(path_or_bytes):
+                raise OptionError(
+                    "result_cache_bytes: nobody can see whether an ORT-format model draws at random\n"
+                    "leave the cache off, or use the ONNX model"
+                )
             planning.check_deterministic(path_or_bytes)
             self._cache = ResultCache(options.result_cache_bytes)
 
@@ -74,10 +80,13 @@ class InferenceSession:
         """Compute the named outputs (None: all of them) from the feeds, as numpy arrays."""
         if self._cache is not None:
             return self._remembered(output_names, input_feed, run_options)
+        return self._compute(output_names, input_feed, run_options)
+
+    def _compute(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         try:
-            results: list[Any] = self._plan.run(output_names, input_feed, run_options)
+            results: list[Any] = self._plan.run(names, feeds, run_options)
         except NodeFailed as error:
-            return self._run_elsewhere(error, output_names, input_feed, run_options)
+            return self._run_elsewhere(error, names, feeds, run_options)
         return results
 
     def _remembered(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
@@ -87,7 +96,7 @@ class InferenceSession:
         found = self._cache.get(key) if key is not None else None
         if found is not None:
             return found
-        results: list[Any] = self._plan.run(names, feeds, run_options)
+        results = self._compute(names, feeds, run_options)
         if key is not None:
             self._cache.put(key, results)
         return results
