@@ -63,7 +63,7 @@ class InferenceSession:
         if options.result_cache_bytes:
             if _is_ort_format(path_or_bytes):
                 raise OptionError(
-                    "result_cache_bytes: nobody can see whether an ORT-format model draws at random\n"
+                    "result_cache_bytes: nobody sees whether an ORT-format model draws at random\n"
                     "leave the cache off, or use the ONNX model"
                 )
             planning.check_deterministic(path_or_bytes)
