@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.passes.rewrite import Ops, Replacement, Rules, nodes_of, rewrite
+from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 
 HALF = ir.DataType.FLOAT16
 SUMS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Softmax", "Attention")
@@ -19,11 +19,6 @@ def widen_sums(model: ir.Model) -> ir.Model:
     """
     rewrite(model, _rules)
     return model
-
-
-def has_half_sums(model: ir.Model) -> bool:
-    """Whether a model adds up float16 products. Types must be inferred."""
-    return any(node.op_type in SUMS and _halves(node) for node in nodes_of(model))
 
 
 @_rules(*SUMS)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import OpBuilder
-from onward.passes.precision import has_half_sums, widen_sums
+from onward.passes.precision import widen_sums
 from tests.passes.running import run_reference
 
 
@@ -27,8 +27,3 @@ def test_a_half_product_is_summed_in_float32() -> None:
 def test_other_types_stay_as_they_are() -> None:
     model = widen_sums(product("float32"))
     assert [node.op_type for node in model.graph] == ["MatMul"]
-
-
-def test_half_sums_are_found() -> None:
-    assert has_half_sums(product("float16"))
-    assert not has_half_sums(product("float32"))
