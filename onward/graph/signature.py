@@ -73,6 +73,8 @@ def _check_feed(feed: Any, arg: Any) -> None:
     if given != arg.type:
         raise FeedError(f"input {arg.name!r} takes {arg.type}, but was given {given}")
     shape = list(arg.shape)
+    if not shape:
+        return  # a scalar, or of any rank: ONNX Runtime writes both so, and the engine knows
     if feed.ndim != len(shape):
         raise FeedError(
             f"input {arg.name!r} takes shape {_shape(shape)}, but was given {_shape(feed.shape)}"

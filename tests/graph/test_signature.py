@@ -59,3 +59,7 @@ def test_each_fault_is_named(feeds: dict[str, Any], message: str) -> None:
 )
 def test_types_are_spelled_as_onnxruntime_does(dtype: Any, name: str) -> None:
     assert spell(np.dtype(dtype)) == f"tensor({name})"
+
+
+def test_an_input_of_unknown_rank_takes_any_shape() -> None:
+    check_feeds({"x": np.ones((2, 3), np.float32)}, [NodeArg("x", "tensor(float)", [])], [])
