@@ -4,13 +4,17 @@ OnwardError
 ├── ModelError (ValueError)          the model itself is at fault
 │   ├── InvalidModel                 it does not parse, or breaks ONNX's rules
 │   ├── UnsafeModel                  it reaches outside its folder or over a limit
+│   │   ├── LimitExceeded            ... over one of ModelLimits
+│   │   └── SignatureInvalid         ... or it is not what was signed
 │   └── UnsupportedModel             no listed provider can run one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
 ├── WeightsError (ValueError)        weights that do not fit the model
 ├── OptionError (ValueError)         a setting that does not exist or cannot hold
 ├── ProviderError (RuntimeError)     a provider failed
 │   ├── ProviderMissing              ... because it is not installed here
-│   └── NodeFailed                   ... while it ran one operator
+│   ├── NodeFailed                   ... while it ran one operator
+│   ├── DeadlineExceeded (TimeoutError)  it took longer than it was allowed
+│   └── WorkerDied                   ... with the process that ran it
 └── MemoryLimitExceeded (MemoryError)
 """
 
@@ -31,6 +35,14 @@ class InvalidModel(ModelError):
 
 class UnsafeModel(ModelError):
     """The model reaches outside its folder, or over a limit."""
+
+
+class LimitExceeded(UnsafeModel):
+    """The model asks for more than ModelLimits allow."""
+
+
+class SignatureInvalid(UnsafeModel):
+    """The model, or a file that belongs to it, is not what was signed."""
 
 
 class UnsupportedModel(ModelError):
@@ -63,6 +75,14 @@ class NodeFailed(ProviderError):
     def __init__(self, message: str, op_type: str) -> None:
         super().__init__(message)
         self.op_type = op_type
+
+
+class DeadlineExceeded(ProviderError, TimeoutError):
+    """A run, or the opening of an isolated model, took longer than it was allowed."""
+
+
+class WorkerDied(ProviderError):
+    """The process that held an isolated session crashed."""
 
 
 class MemoryLimitExceeded(OnwardError, MemoryError):

@@ -6,18 +6,21 @@ save(model, "copy.onnx")          # over 1 GiB, the weights go to copy.onnx.data
 
 from __future__ import annotations
 
+import contextlib
 import os
-import stat
 import tempfile
 from pathlib import Path
 from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
-from onward.errors import InvalidModel, UnsafeModel
-from onward.graph.paths import check_readable
+from onward.errors import InvalidModel, OnwardError
+from onward.graph.external import map_external
+from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
+from onward.graph.paths import read_model
+from onward.graph.survey.look import survey
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 
@@ -26,56 +29,91 @@ _EMBEDDED_AT_MOST = (
 )  # bytes of weights that go into the file itself (protobuf ends at 2 GiB)
 
 
-def load(source: Source) -> ir.Model:
-    """Load a model from a path, from bytes, or from what onnx or onnx-ir already hold."""
+def load(
+    source: Source, limits: ModelLimits = DEFAULT_LIMITS, *, any_domain: bool = False
+) -> ir.Model:
+    """Load a model from a path, from bytes, or from what onnx or onnx-ir already hold.
+
+    What goes over the limits is refused before anything of it is built; `any_domain` allows
+    operators of every domain, for whoever has registered their implementation.
+    """
     if isinstance(source, ir.Model):
+        _check_operators(source, limits, any_domain)
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _load_file(Path(source))
+        return _load_file(Path(source), limits, any_domain)
     if isinstance(source, bytes):
+        survey(source, limits, any_domain=any_domain, name="these bytes")
         return _from_proto(_parse(source, "these bytes"), None)
     if isinstance(source, onnx.ModelProto):
-        return _from_proto(source, None)
+        return _from_parsed(source, None, limits, any_domain)
     raise TypeError(
         "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
         f"not {type(source).__name__}"
     )
 
 
-def _load_file(path: Path) -> ir.Model:
-    check_readable(path)
+def _load_file(path: Path, limits: ModelLimits, any_domain: bool) -> ir.Model:
     form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     if form in (None, "protobuf"):
-        return _from_proto(_parse(path.read_bytes(), str(path)), path.parent)
+        data = read_model(path, limits.file_bytes)
+        survey(data, limits, any_domain=any_domain, name=str(path))
+        return _from_proto(_parse(data, str(path)), path.parent)
+    data = read_model(path, limits.text_bytes, "text_bytes")
     try:
-        proto = onnx.load(path, load_external_data=False)
+        proto = onnx.load_model_from_string(data, format=form)
     except Exception as error:  # each text format has parse errors of its own
-        raise InvalidModel(f"{path} is not an ONNX model in the form of {form}: {error}") from error
-    return _from_proto(proto, path.parent)
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise InvalidModel(f"{path} is not an ONNX model in the form of {form}: {first}") from error
+    return _from_parsed(proto, path.parent, limits, any_domain)
+
+
+def _from_parsed(
+    proto: onnx.ModelProto, folder: Path | None, limits: ModelLimits, any_domain: bool
+) -> ir.Model:
+    """What somebody else has parsed; beyond 2 GiB protobuf cannot write it for a look."""
+    with contextlib.suppress(EncodeError):
+        survey(proto.SerializeToString(), limits, any_domain=any_domain)
+    model = _from_proto(proto, folder)
+    _check_operators(model, limits, any_domain)
+    return model
+
+
+def _check_operators(model: ir.Model, limits: ModelLimits, any_domain: bool) -> None:
+    """The limits that a graph in memory can still break: how many nodes, of which domains."""
+    nodes = [node for graph in model.graphs() for node in graph]
+    if len(nodes) > limits.nodes:
+        raise exceeded(limits, "nodes", len(nodes), "nodes", "the model")
+    first = {
+        (node.domain, node.op_type): f"{node.domain}::{node.op_type} (node {node.name!r})"
+        for node in reversed(nodes)
+    }
+    own = {function.domain for function in model.functions.values()}
+    check_operators(first.items(), own, limits, any_domain)
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
-        proto = onnx.load_model_from_string(data)
+        return onnx.load_model_from_string(data)
     except DecodeError as error:
         raise InvalidModel(
             f"{where}: not an ONNX model ({len(data):,} bytes that do not parse)"
         ) from error
-    if not proto.HasField("graph"):
-        raise InvalidModel(f"{where}: not an ONNX model (no graph in {len(data):,} bytes)")
-    return proto
 
 
 def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     try:
         model = ir.from_proto(proto)
+        _check_values(model)
+        map_external(model, folder)
+    except OnwardError:
+        raise
     except Exception as error:  # onnx-ir raises many kinds on broken graphs
-        raise InvalidModel(f"the model breaks ONNX's rules: {error}") from error
-    _check_values(model)
-    for tensor in external_tensors(model):
-        check_external(tensor, folder)
-    if folder is not None:
-        ir.external_data.set_base_dir(model.graph, folder)
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # onnx-ir says where, and its cause says what
+            cause = cause.__cause__
+        first = (str(cause).splitlines() or [type(cause).__name__])[0][:200]
+        raise InvalidModel(f"the model breaks ONNX's rules: {first}") from error
     return model
 
 
@@ -94,43 +132,6 @@ def _check_values(model: ir.Model) -> None:
 
 def _is_given(value: ir.Value) -> bool:
     return value.is_graph_input() or value.is_initializer()
-
-
-def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
-    """Every tensor whose data lies in another file, subgraphs included."""
-    found = []
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                found.append(value.const_value)
-    return found
-
-
-def check_external(tensor: ir.ExternalTensor, folder: Path | None) -> None:
-    """External data stays inside the model's folder, in an ordinary file that is long enough."""
-    what = f"external data of {tensor.name!r}"
-    if folder is None:
-        raise InvalidModel(
-            f"{what} is in {tensor.location!r}, but the model came without a folder\n"
-            "load it by its path, or embed the weights"
-        )
-    location = Path(tensor.location)
-    if location.is_absolute() or ".." in location.parts:
-        raise UnsafeModel(f"{what} points outside the model's folder: {tensor.location!r}")
-    path = folder / location
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise InvalidModel(f"{what} is missing: {path}\nkeep it beside the model") from None
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise UnsafeModel(
-            f"{what} points outside the model's folder by a link: {tensor.location!r}"
-        )
-    if not stat.S_ISREG(status.st_mode):
-        raise UnsafeModel(f"{what} is not an ordinary file: {path}")
-    end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-    if (tensor.offset or 0) < 0 or (tensor.length or 0) < 0 or end > status.st_size:
-        raise InvalidModel(f"{what} ends at byte {end:,} of a file of {status.st_size:,}: {path}")
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -1,10 +1,13 @@
-"""Where a model should be: the check before anything is read."""
+"""Where a model should be: the check before anything is read, and the reading."""
 
 from __future__ import annotations
 
+import os
+import stat
+import zipfile
 from pathlib import Path
 
-from onward.errors import InvalidModel
+from onward.errors import InvalidModel, LimitExceeded
 
 
 def check_readable(path: Path) -> None:
@@ -13,3 +16,34 @@ def check_readable(path: Path) -> None:
         raise FileNotFoundError(f"no model at {path}")
     if not path.is_file():
         raise InvalidModel(f"{path} is not a file\ngive the path of the .onnx file inside it")
+
+
+def check_archive(path: Path) -> None:
+    """Refuse what cannot be a torch program, before torch is asked: no archive, or a bomb."""
+    check_readable(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        raise InvalidModel(f"{path} is not a torch.export program: {error}") from error
+    size = path.stat().st_size
+    if unpacked > size:  # torch stores what it writes as it is
+        raise InvalidModel(
+            f"{path} is not a torch.export program: {size:,} bytes unpack to {unpacked:,}"
+        )
+
+
+def read_model(path: Path, most: int, limit: str = "file_bytes") -> bytes:
+    """A model's own bytes, at most so many: what is opened is what is checked."""
+    check_readable(path)
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:  # a FIFO would make us wait
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidModel(f"{path} is not a file\ngive the path of the .onnx file inside it")
+        if status.st_size > most:
+            raise LimitExceeded(
+                f"{path}: {status.st_size:,} bytes, more than the limit of {most:,}\n"
+                f"if you trust this model, raise ModelLimits.{limit}"
+            )
+        return file.read(status.st_size)

@@ -109,7 +109,7 @@ def _main_file(folder: Path) -> Path:
 def _read_shards(index: Path) -> dict[str, ir.ExternalTensor]:
     try:
         shard_of: dict[str, str] = json.loads(index.read_text())["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WeightsError(f"{index} is not an index of safetensors shards: {error!r}") from error
     tensors: dict[str, ir.ExternalTensor] = {}
     for shard in sorted(set(shard_of.values())):
@@ -133,8 +133,8 @@ def _read_file(path: Path) -> dict[str, ir.ExternalTensor]:
         if name == "__metadata__":
             continue
         try:
-            dtype, shape = _DTYPES[entry["dtype"]], ir.Shape(entry["shape"])
-            begin, end = entry["data_offsets"]
+            dtype, shape = _DTYPES[entry["dtype"]], ir.Shape(_sizes(entry["shape"]))
+            begin, end = _sizes(entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as error:
             raise WeightsError(f"{path}: the entry of {name!r} is broken: {error!r}") from error
         if not 0 <= begin <= end <= size - start:
@@ -151,7 +151,23 @@ def _read_file(path: Path) -> dict[str, ir.ExternalTensor]:
         if tensor.nbytes != end - begin:
             raise WeightsError(f"{path}: {name!r} has {end - begin:,} bytes for {tensor.nbytes:,}")
         tensors[name] = tensor
+    _check_apart(path, tensors)
     return tensors
+
+
+def _sizes(numbers: Any) -> list[int]:
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+        raise ValueError(f"{str(numbers)[:80]} are not sizes")
+    return list(numbers)
+
+
+def _check_apart(path: Path, tensors: dict[str, ir.ExternalTensor]) -> None:
+    """No two tensors share bytes: what one of them says would change the other."""
+    end, before = 0, ""
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.length)):
+        if (tensor.offset or 0) < end and tensor.nbytes:
+            raise WeightsError(f"{path}: {tensor.name!r} and {before!r} overlap")
+        end, before = (tensor.offset or 0) + tensor.nbytes, tensor.name
 
 
 def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
@@ -163,7 +179,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
             raise WeightsError(f"{path} is not a safetensors file")
         try:
             header = json.loads(file.read(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WeightsError(f"{path} is not a safetensors file: {error}") from error
     if not isinstance(header, dict):
         raise WeightsError(f"{path} is not a safetensors file")

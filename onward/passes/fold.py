@@ -1,7 +1,8 @@
 """Compute what does not depend on any feed, once, with ONNX's reference evaluator.
 
 Bounded: a node is folded only where its results are known beforehand to be small, or no larger
-than the constants that they replace, and where computing them is cheap.
+than the constants that they replace, where computing them is cheap, and while all of them together
+stay small too: what a model cannot gain much by stays in the graph.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from onward.passes.share import is_random
 
 _LARGEST_RESULT = 1 << 20  # bytes that folding may add for one node
 _LARGEST_WORK = 1 << 28  # bytes read and written by an operator that only moves or maps elements
+_LARGEST_TOTAL = 1 << 29  # bytes that folding may add to a model in one go
 _LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow faster than its sizes
 
 # Dequantizing weights would undo their compression; providers read the pair themselves.
@@ -37,14 +39,16 @@ def fold_constants(model: ir.Model) -> ir.Model:
     """Nodes that read constants only become initializers; a decided If becomes its branch."""
     names = Names(model)
     opset = model.opset_imports[""]
+    left = _LARGEST_TOTAL
     for node in list(nodes_of(model)):
-        if node.graph is None:
+        if node.graph is None or left < 0:
             continue
         if node.op_type == "If" and node.domain == "" and is_constant(node.inputs[0]):
             _take_branch(node, names)
         elif _may_fold(node):
             results = _evaluate(node, opset)
             if results is not None:
+                left -= sum(array.nbytes for array in results) - _freed(node)
                 op = Ops()
                 replace(node, [op.constant(array) for array in results], op, names)
     return model
@@ -75,8 +79,7 @@ def _evaluate(node: ir.Node, opset: int) -> list[Any] | None:
         return None
     given = {value for value in node.inputs if value is not None}
     read = sum(_nbytes(value) for value in given)
-    freed = sum(_nbytes(v) for v in given if len(v.uses()) == 1 and not v.is_graph_output())
-    if written > max(_LARGEST_RESULT, freed):
+    if written > max(_LARGEST_RESULT, _freed(node)):
         return None
     if read + written > (_LARGEST_WORK if node.op_type in _EASY else _LARGEST_HARD_WORK):
         return None
@@ -90,6 +93,12 @@ def _evaluate(node: ir.Node, opset: int) -> list[Any] | None:
     if len(arrays) != len(node.outputs) or not all(map(_fits, arrays, node.outputs)):
         return None
     return arrays
+
+
+def _freed(node: ir.Node) -> int:
+    """Bytes of constants that nobody needs once this node is folded."""
+    given = {value for value in node.inputs if value is not None}
+    return sum(_nbytes(v) for v in given if len(v.uses()) == 1 and not v.is_graph_output())
 
 
 def _fits(array: np.ndarray[Any, Any], value: ir.Value) -> bool:

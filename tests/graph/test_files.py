@@ -75,7 +75,7 @@ def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path: Path
     (tmp_path / "secret").write_bytes(bytes(24))
     path = save_external(folder, "link.bin")
     os.symlink(tmp_path / "secret", folder / "link.bin")
-    with pytest.raises(UnsafeModel, match="by a link"):
+    with pytest.raises(UnsafeModel, match="behind a symbolic link"):
         load(path)
 
 
@@ -168,3 +168,14 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_weight_bytes_counts_without_reading(tmp_path: Path) -> None:
     assert weight_bytes(load(save_external(tmp_path))) == 24
+
+
+def test_a_subgraph_that_is_elsewhere_is_the_models_fault() -> None:
+    node = onnx.helper.make_node("If", ["c"], ["y"])
+    graph = onnx.AttributeProto.GRAPH
+    node.attribute.add(name="then_branch", type=graph, ref_attr_name="elsewhere")
+    c = onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [c], [y]))
+    with pytest.raises(InvalidModel, match="the model breaks ONNX's rules"):
+        load(model)

@@ -141,3 +141,14 @@ def test_an_operator_that_onnx_does_not_know_is_left_alone() -> None:
     op.graph.append(node)
     model = fold_constants(PREPARE(op.model(y=op.Add(x, node.outputs[0]))))
     assert [node.op_type for node in model.graph] == ["SimplifiedLayerNormalization", "Add"]
+
+
+def test_folding_stops_while_all_that_it_adds_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def filled(op: OpBuilder, x: Any) -> Any:
+        parts = [op.ConstantOfShape(np.asarray([100 + i])) for i in range(10)]
+        return tuple(op.Neg(part) for part in parts)
+
+    model = built(filled, (2,))
+    monkeypatch.setattr("onward.passes.fold._LARGEST_TOTAL", 2000)
+    left = left_after(model, fold_constants)
+    assert 0 < left.count("ConstantOfShape") < 10

@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnxruntime
 
-if TYPE_CHECKING:  # the words alone must not cost the import
+if TYPE_CHECKING:  # `adds_in_half` alone must not cost the import
     import onnx_ir as ir
-
-# What a serialised model must mention before it is worth a look.
-WORDS = (b"DFT", b"STFT", b"MaxUnpool", b"align_corners", b"qk_matmul_output", b"Dropout")
-# Without a Cast to float16, only a model that takes or gives float16 can compute in it.
-CAST_TO_HALF = b"\x0a\x02to\x18\x0a"
 
 # y = a b in float16, (1, 4096) by (4096, 1), as bytes: a model that costs no import.
 _HALF_PRODUCT = (

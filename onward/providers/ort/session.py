@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,11 @@ from onward.errors import (
     OptionError,
     ProviderError,
 )
-from onward.providers.options import RunOptions, SessionOptions
+from onward.graph.survey.look import Survey, survey
+from onward.providers.options import GraphOptimizationLevel, RunOptions, SessionOptions
+from onward.providers.ort import folding
+from onward.providers.ort.shared import check_limit, limited_arena
+from onward.providers.ort.traces import tidy
 
 ProviderList = Sequence[tuple[str, Mapping[str, Any]]]  # (name, options), the preferred one first
 
@@ -42,7 +46,11 @@ _ENUMS = {
     "execution_order": onnxruntime.ExecutionOrder,
 }
 _FAILED_NODE = re.compile(r"while running (\w+) node")
-_registering = threading.Lock()
+_NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation")  # nobody has more of it
+_LIMITS = {  # what the limit is called there
+    "CUDAExecutionProvider": "gpu_mem_limit",
+    "TensorrtExecutionProvider": "trt_max_workspace_size",
+}
 
 
 def available() -> list[str]:
@@ -62,34 +70,85 @@ def create(
     options: SessionOptions,
     providers: ProviderList,
     weights: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    look: Survey | None = None,
 ) -> Any:
-    """An onnxruntime.InferenceSession; `weights` are the tensors that the bytes call external."""
+    """An onnxruntime.InferenceSession; `weights` are the tensors that the bytes call external.
+
+    `look` is what a survey saw in the bytes, where somebody has made one already.
+    """
     native = native_options(options)
+    left_out = _bound_folding(model, native, options, look)
     names = [name for name, _ in providers]
     details = [dict(given) for _, given in providers]
-    if weights:
+    kept = _give_weights(native, weights or {}, options)
+    with tidy(options), _arena(native, options, len(model) if isinstance(model, bytes) else 0):
+        for name, given in zip(names, details, strict=True):
+            if name in _LIMITS and options.memory_limit is not None:
+                given.setdefault(_LIMITS[name], str(options.memory_limit))
+        created = onnxruntime.InferenceSession(
+            model, native, names, details, enable_fallback=0, disabled_optimizers=left_out
+        )
+    created.kept = kept  # onnxruntime reads them where they lie
+    if not any("ort_model_bytes" in key for key in options.config_entries):  # it reads them there
+        created._model_bytes = None  # kept to open the model again, which nobody here asks for
+    return created
+
+
+def _give_weights(
+    native: Any, weights: Mapping[str, np.ndarray[Any, Any]], options: SessionOptions
+) -> list[Any]:
+    """Hand weights over: onnxruntime copies them, and reads shared ones where they lie.
+
+    Returns what must live as long as the session.
+    """
+    if not weights:
+        return []
+    if options.shared is None:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
         native.add_external_initializers(list(weights), values)
+        return []
+    held = options.shared.hold(weights)
+    native.add_external_initializers(list(held), [one.value for one in held.values()])
+    for name in held.keys() - options.initializers.keys():
+        native.add_initializer(name, held[name].value)
+    return list(held.values())
+
+
+def _arena(native: Any, options: SessionOptions, model: int) -> AbstractContextManager[None]:
+    """Where a session's runs take their memory: beside its weights, within the limit."""
+    if options.shared is not None:
+        if options.memory_limit is not None:
+            raise OptionError(
+                "memory_limit and shared: a session that shares an arena has no limit of its own\n"
+                "give the limit to all of them: SharedMemory(memory_limit=...)"
+            )
+        if options.native is not None:
+            raise OptionError(
+                "shared: onnxruntime's own SessionOptions would go on holding what is shared\n"
+                "use onward.SessionOptions"
+            )
+        return options.shared.arena(native)
     if options.memory_limit is None:
-        return onnxruntime.InferenceSession(model, native, names, details, enable_fallback=0)
-    with _registering:  # the limited arena is the process's until the session has taken it
-        _limit_memory(native, options.memory_limit)
-        for name, given in zip(names, details, strict=True):
-            if name in ("CUDAExecutionProvider", "TensorrtExecutionProvider"):
-                key = "gpu_mem_limit" if name.startswith("CUDA") else "trt_max_workspace_size"
-                given.setdefault(key, str(options.memory_limit))
-        return onnxruntime.InferenceSession(model, native, names, details, enable_fallback=0)
+        return nullcontext()
+    check_limit(options.memory_limit)
+    return limited_arena(native, max(options.memory_limit - model, 1))
 
 
-def _limit_memory(native: Any, limit: int) -> None:
-    """Allocations of the next session come from an arena that ends at `limit` bytes."""
-    if limit <= 0:
-        raise OptionError(f"memory_limit is a number of bytes above 0, not {limit}")
-    info = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    onnxruntime.create_and_register_allocator(info, onnxruntime.OrtArenaCfg(limit, -1, -1, -1))
-    native.add_session_config_entry("session.use_env_allocators", "1")
+def _bound_folding(
+    model: bytes | str, native: Any, options: SessionOptions, look: Survey | None
+) -> list[str]:
+    """Let onnxruntime fold no bombs; the optimizers that it must leave out."""
+    if not isinstance(model, bytes) or model[4:8] == b"ORTM":
+        return []
+    if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+        return []
+    if look is None:
+        look = survey(model, options.limits, any_domain=True)
+    try:
+        native.get_session_config_entry(folding.SETTING)
+    except RuntimeError:  # the user has not set it
+        native.add_session_config_entry(folding.SETTING, str(folding.largest_result(look)))
+    return folding.switched_off(look)
 
 
 def native_options(options: SessionOptions) -> Any:
@@ -124,6 +183,8 @@ def native_run_options(options: Any) -> Any:
     native.log_verbosity_level = options.log_verbosity_level
     native.logid = options.logid
     native.only_execute_path_to_fetches = options.only_execute_path_to_fetches
+    if options.shrink_arena:
+        native.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     for key, entry in options.run_config_entries.items():
         native.add_run_config_entry(key, entry)
     return options.followed_by(native)
@@ -138,6 +199,6 @@ def explain(error: Exception, memory_limit: int | None) -> OnwardError:
             "raise SessionOptions.memory_limit, or feed smaller batches"
         )
     node = _FAILED_NODE.search(text)
-    if node is not None:
+    if node is not None and not any(words in text for words in _NO_MEMORY):
         return NodeFailed(f"onnxruntime failed: {text}", node[1])
     return ProviderError(f"onnxruntime failed: {text}")

@@ -1,0 +1,203 @@
+"""External data: opened by us, from inside the model's folder alone, and mapped.
+
+No absolute path, no `..`, no link of either kind, nothing but ordinary files. Each part of the path
+is opened from the folder before it, and what was opened is what is checked: a file that is swapped
+between the check and the use is never read.
+
+A mapped file that somebody cuts short while it is in use ends the process (SIGBUS): where others
+can write to a model's folder, copy the model first, or open it with `isolated=True`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.errors import InvalidModel, UnsafeModel
+
+Holder = tuple[ir.ExternalTensor, Callable[[ir.TensorProtocol], None]]  # and how to replace it
+
+_BY_FOLDER = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+
+
+def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
+    """Every tensor whose data lies in another file: of initializers and of attributes."""
+    return [tensor for tensor, _ in _holders(model)]
+
+
+def map_external(model: ir.Model, folder: Path | None) -> None:
+    """Map the external data of a model that came from a folder; check all of it first."""
+    files: dict[str, tuple[mmap.mmap | None, int]] = {}
+    for tensor, replace in list(_holders(model)):
+        what = f"external data of {tensor.name!r}"
+        if folder is None:
+            raise InvalidModel(
+                f"{what} is in {tensor.location!r}, but the model came without a folder\n"
+                "load it by its path, or embed the weights"
+            )
+        location = str(tensor.location)
+        if location not in files:
+            files[location] = _map(folder, location, what)
+        mapped, size = files[location]
+        _check_range(tensor, size, what)
+        tensor.base_dir = folder
+        _fill(tensor, mapped, replace)
+
+
+def forget_pages(model: ir.Model) -> None:
+    """Give the memory of mapped pages back; they are read again when somebody needs them."""
+    for tensor in external_tensors(model):
+        if isinstance(tensor.raw, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            tensor.raw.madvise(mmap.MADV_DONTNEED)
+
+
+def _holders(model: ir.Model) -> Iterator[Holder]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value.const_value, partial(setattr, value, "const_value")
+        for node in graph:
+            for attribute in list(node.attributes.values()):
+                if isinstance(attribute.value, ir.ExternalTensor):
+                    yield attribute.value, partial(_set_attribute, node, attribute.name)
+
+
+def _set_attribute(node: ir.Node, name: str, tensor: ir.TensorProtocol) -> None:
+    node.attributes[name] = ir.AttrTensor(name, tensor)
+
+
+def _check_range(tensor: ir.ExternalTensor, size: int, what: str) -> None:
+    if min(tensor.shape.numpy(), default=0) < 0 or tensor.dtype == ir.DataType.STRING:
+        raise InvalidModel(f"{what} is {tensor.dtype.name} of shape {tensor.shape}")
+    offset, needed = tensor.offset or 0, tensor.nbytes
+    length = needed if tensor.length is None else tensor.length
+    if offset < 0 or length < 0:
+        raise InvalidModel(f"{what} begins at byte {offset:,} and has {length:,}")
+    if offset + max(length, needed) > size:
+        raise InvalidModel(
+            f"{what} ends at byte {offset + max(length, needed):,} of a file of {size:,}: "
+            f"{tensor.location}"
+        )
+    if length < needed:
+        raise InvalidModel(f"{what} has {length:,} bytes and needs {needed:,}")
+
+
+def _fill(
+    tensor: ir.ExternalTensor,
+    mapped: mmap.mmap | None,
+    replace: Callable[[ir.TensorProtocol], None],
+) -> None:
+    """Give the tensor its data from our mapping, so that onnx-ir never opens the path itself."""
+    offset, shape = tensor.offset or 0, tuple(tensor.shape.numpy())
+    if tensor.size == 0 or mapped is None:
+        tensor._array = np.empty(shape, tensor.dtype.numpy())
+        return
+    if tensor.dtype.bitwidth < 8:  # packed: a copy is unpacked by onnx-ir
+        proto = onnx.TensorProto(
+            name=tensor.name or "", data_type=int(tensor.dtype), dims=shape,
+            raw_data=mapped[offset : offset + tensor.nbytes],
+        )  # fmt: skip
+        replace(ir.serde.deserialize_tensor(proto))
+        return
+    kind = np.dtype(tensor.dtype.numpy()).newbyteorder("<")
+    tensor.raw = mapped
+    tensor._array = np.frombuffer(mapped, kind, tensor.size, offset).reshape(shape)
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+
+def _map(folder: Path, location: str, what: str) -> tuple[mmap.mmap | None, int]:
+    file = open_inside(folder, location, what)
+    try:
+        size = os.fstat(file).st_size
+        return (mmap.mmap(file, 0, access=mmap.ACCESS_READ) if size else None), size
+    finally:
+        os.close(file)
+
+
+def open_inside(folder: Path, location: str, what: str) -> int:
+    """Open an ordinary file below a folder for reading; links and all else are refused."""
+    parts = _parts(location, what)
+    try:
+        file = _open_by_folder(folder, parts, what) if _BY_FOLDER else _open(folder, parts, what)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidModel(
+            f"{what} is missing: {folder / location}\nkeep it beside the model"
+        ) from None
+    except UnsafeModel:
+        raise
+    except (OSError, ValueError) as error:
+        raise InvalidModel(f"{what} cannot be opened: {error}") from error
+    status = os.fstat(file)
+    try:
+        _check_ordinary(status, what, location)
+        if status.st_nlink > 1:
+            raise UnsafeModel(
+                f"{what} has {status.st_nlink} names (hard links): {location!r}\n"
+                "copy the file, so that it is the model's own"
+            )
+    except UnsafeModel:
+        os.close(file)
+        raise
+    return file
+
+
+def _parts(location: str, what: str) -> tuple[str, ...]:
+    path = PurePosixPath(location)
+    outside = path.is_absolute() or ".." in path.parts
+    windows = PureWindowsPath(location)
+    if os.name == "nt" or "\\" in location:
+        outside |= bool(windows.drive or windows.root) or ".." in windows.parts
+    if outside:
+        raise UnsafeModel(f"{what} points outside the model's folder: {location[:200]!r}")
+    if not path.parts or "\0" in location:
+        raise InvalidModel(f"{what} is in no file: {location[:200]!r}")
+    return path.parts
+
+
+def _open_by_folder(folder: Path, parts: tuple[str, ...], what: str) -> int:
+    """Each part from the folder before it, following no link."""
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
+        try:
+            _check_no_link(os.stat(part, dir_fd=here, follow_symlinks=False), what, parts, last)
+            kind = os.O_NONBLOCK if last else os.O_DIRECTORY  # a FIFO must not make us wait
+            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=here)
+        finally:
+            os.close(here)
+        here = inner
+    return here
+
+
+def _open(folder: Path, parts: tuple[str, ...], what: str) -> int:
+    """Where folders cannot be opened (Windows): the parts are looked at one by one."""
+    path = folder
+    for index, part in enumerate(parts):
+        path = path / part
+        _check_no_link(os.lstat(path), what, parts, index == len(parts) - 1)
+    return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+
+def _check_no_link(status: os.stat_result, what: str, parts: tuple[str, ...], last: bool) -> None:
+    location = "/".join(parts)
+    if stat.S_ISLNK(status.st_mode):
+        raise UnsafeModel(
+            f"{what} is behind a symbolic link: {location!r}\ncopy the file into the model's folder"
+        )
+    if last:
+        _check_ordinary(status, what, location)
+
+
+def _check_ordinary(status: os.stat_result, what: str, location: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise UnsafeModel(f"{what} is not an ordinary file: {location!r}")

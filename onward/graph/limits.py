@@ -1,0 +1,108 @@
+"""What a model may ask of us before we refuse it: limits that no honest model meets.
+
+options = SessionOptions(limits=ModelLimits(nodes=10_000))
+load("model.onnx", limits=ModelLimits(allow_domains=frozenset({"my.domain"})))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from onward.errors import LimitExceeded, OptionError
+
+_DEEPEST = 32  # protobuf itself stops at a nesting of about 33 graphs
+
+KNOWN_DOMAINS = frozenset(
+    {
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+        "com.microsoft",
+        "com.microsoft.nchwc",  # what onnxruntime writes when it saves an optimised model
+        "com.ms.internal.nhwc",
+        "org.pytorch.aten",
+        "onward",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLimits:
+    """How much a model may ask for. Each default is far above what honest models have.
+
+    >>> ModelLimits(nodes=10_000).nodes
+    10000
+    """
+
+    file_bytes: int = 1 << 31  # of the model's own file; protobuf ends there too
+    text_bytes: int = 1 << 28  # ... where it is written as text
+    nodes: int = 1 << 18  # in the file, subgraphs and functions included
+    nesting: int = _DEEPEST  # graphs inside graphs
+    expanded_nodes: int = 1 << 20  # once every call of a function is its body
+    node_values: int = 1 << 16  # inputs or outputs of one node
+    name_bytes: int = 1 << 16  # of one name
+    elements: int = 1 << 40  # that one tensor or one shape declares
+    folded_elements: int = 1 << 29  # of one result that depends on constants alone
+    folding_work: int = 1 << 33  # elements that constants make on the way, all in all
+    allow_domains: frozenset[str] = frozenset()  # of operators, beside the known ones
+    allow_ep_context: bool = False  # nodes that hold another engine's compiled program
+    allow_data_by_path: bool = False  # onnxruntime opens external data itself, and maps it
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name.startswith("allow_"):
+                continue
+            if not isinstance(value, int) or value < 0:
+                raise OptionError(f"limits: {each.name} is a number from 0 on, not {value!r}")
+        if self.nesting > _DEEPEST:
+            raise OptionError(f"limits: nesting is at most {_DEEPEST}, not {self.nesting}")
+        if isinstance(self.allow_domains, str):
+            raise OptionError("limits: allow_domains is a set of names, not one name")
+        object.__setattr__(self, "allow_domains", frozenset(self.allow_domains))
+
+
+DEFAULT_LIMITS = ModelLimits()
+
+
+def exceeded(limits: ModelLimits, name: str, value: int, what: str, where: str) -> LimitExceeded:
+    """The refusal of what is over a limit: which limit, how much there is, where, what to do."""
+    return LimitExceeded(
+        f"{where}: {_number(value)} {what}, more than the limit of {getattr(limits, name):,}\n"
+        f"if you trust this model, raise ModelLimits.{name}"
+    )
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if value < 1 << 63 else f"about 2^{value.bit_length() - 1}"
+
+
+Operator = tuple[str, str]  # domain and name; the default domain is ""
+
+
+def check_operators(
+    operators: Iterable[tuple[Operator, str]],
+    own: set[str],
+    limits: ModelLimits,
+    any_domain: bool = False,
+) -> None:
+    """Refuse operators of unknown domains, and other engines' compiled programs.
+
+    Each comes with the place where the model has it; `own` are the domains of its functions.
+    """
+    known = KNOWN_DOMAINS | limits.allow_domains | own
+    for (domain, name), where in operators:
+        if name == "EPContext" and not limits.allow_ep_context:
+            raise LimitExceeded(
+                f"{where} holds another engine's compiled program, which nobody can look into\n"
+                "if you trust this model, set ModelLimits.allow_ep_context"
+            )
+        if domain not in known and not any_domain:
+            raise LimitExceeded(
+                f"{where} is of the unknown domain {domain[:80]!r}\n"
+                "register its custom operators, or name it in ModelLimits.allow_domains"
+            )

@@ -1,0 +1,160 @@
+"""ModelLimits: every limit refuses what is over it, says which one, and can be raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onward
+from onward.errors import InvalidModel, LimitExceeded, OptionError
+from onward.graph.files import load
+from onward.graph.limits import ModelLimits
+from onward.graph.survey.look import survey
+from onward.providers.ort import folding
+from tests.models import mlp, needs, serialized
+
+FLOAT = TensorProto.FLOAT
+
+
+def model(*nodes: onnx.NodeProto, constants: Any = (), shape: Any = (2,), opset: int = 20) -> bytes:
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, shape)],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants],
+    )
+    imports = [helper.make_opsetid("", opset)]
+    return bytes(helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString())
+
+
+def filled(size: int) -> bytes:
+    """x + max of a constant of so many elements."""
+    return model(
+        helper.make_node("ConstantOfShape", ["s"], ["big"], "bomb"),
+        helper.make_node("ReduceMax", ["big"], ["m"], keepdims=0),
+        helper.make_node("Add", ["x", "m"], ["y"]),
+        constants=[("s", np.array([size]))],
+    )
+
+
+CASES: dict[str, tuple[Callable[[], bytes], int]] = {  # limit: a model, and what it has
+    "file_bytes": (lambda: serialized(mlp()), len(serialized(mlp()))),
+    "nodes": (lambda: serialized(mlp()), 3),
+    "node_values": (lambda: serialized(mlp()), 2),
+    "name_bytes": (lambda: needs("Neg"), len("the_node")),
+    "elements": (lambda: model(helper.make_node("Neg", ["x"], ["y"]), shape=(20, 50)), 1000),
+    "folded_elements": (lambda: filled(1000), 1000),
+    "expanded_nodes": (lambda: serialized(mlp()), 3),
+}
+
+
+@pytest.mark.parametrize("limit", CASES)
+def test_what_is_over_a_limit_is_refused_and_what_is_at_it_is_not(limit: str) -> None:
+    build, value = CASES[limit]
+    data = build()
+    at = ModelLimits(**{limit: value})
+    survey(data, at)
+    onward.InferenceSession(data, onward.SessionOptions(limits=at))
+    over = ModelLimits(**{limit: value - 1})
+    for attempt in (
+        lambda: load(data, over),
+        lambda: onward.InferenceSession(data, onward.SessionOptions(limits=over)),
+    ):
+        with pytest.raises(LimitExceeded, match=f"more than the limit of {value - 1:,}") as caught:
+            attempt()
+        assert f"raise ModelLimits.{limit}" in str(caught.value)
+
+
+def test_nesting_and_text_have_limits_too(tmp_path: Path) -> None:
+    inner = helper.make_graph([], "inner", [], [])
+    branches = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
+    with pytest.raises(LimitExceeded, match=r"ModelLimits\.nesting"):
+        survey(model(branches), ModelLimits(nesting=0))
+    path = tmp_path / "m.textproto"
+    onnx.save(onnx.load_model_from_string(serialized(mlp())), path)
+    with pytest.raises(LimitExceeded, match=r"ModelLimits\.text_bytes"):
+        load(path, ModelLimits(text_bytes=10))
+
+
+def test_the_work_of_folding_has_a_limit() -> None:
+    names = ["w", *(f"v{i}" for i in range(20)), "m"]
+    chain = [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]
+    weights = [("w", np.ones(100, np.float32))]
+    data = model(
+        *chain, helper.make_node("Add", ["x", "m"], ["y"]), constants=weights, shape=(100,)
+    )
+    survey(data, ModelLimits(folding_work=2100))
+    with pytest.raises(LimitExceeded, match="2,100 elements made from constants, more than"):
+        survey(data, ModelLimits(folding_work=2099))
+
+
+def test_domains_are_known_or_named_or_carried_as_functions() -> None:
+    data = needs("Thing", domain="my.own")
+    with pytest.raises(LimitExceeded, match=r"my\.own::Thing .* of the unknown domain 'my\.own'"):
+        load(data)
+    assert load(data, ModelLimits(allow_domains=frozenset({"my.own"}))).graph[0].domain == "my.own"
+    assert load(data, any_domain=True).graph[0].op_type == "Thing"
+    with pytest.raises(LimitExceeded, match="unknown domain"):
+        load(onward.load(data, any_domain=True))  # a graph in memory, too
+    proto = onnx.load_model_from_string(data)
+    body = [helper.make_node("Neg", ["a"], ["b"])]
+    imports = [helper.make_opsetid("", 20)]
+    proto.functions.append(helper.make_function("my.own", "Thing", ["a"], ["b"], body, imports))
+    (y,) = onward.InferenceSession(proto).run(None, {"x": np.ones(2, np.float32)})
+    assert y.tolist() == [-1, -1]
+
+
+def test_another_engines_program_must_be_allowed() -> None:
+    data = needs("EPContext", domain="com.microsoft")
+    with pytest.raises(LimitExceeded, match=r"compiled program.*\n.*allow_ep_context"):
+        load(data)
+    load(data, ModelLimits(allow_ep_context=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"nodes": -1}, "nodes is a number from 0 on, not -1"),
+        ({"nodes": 2.5}, "nodes is a number"),
+        ({"nesting": 99}, "nesting is at most 32, not 99"),
+        ({"allow_domains": "mine"}, "allow_domains is a set of names"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        ModelLimits(**given)
+
+
+@pytest.mark.parametrize("version", [-1, 10**9])
+def test_opsets_that_do_not_exist_are_refused(version: int) -> None:
+    with pytest.raises(InvalidModel, match=f"no opset {version} of ai.onnx exists"):
+        load(model(helper.make_node("Neg", ["x"], ["y"]), opset=version))
+
+
+def test_onnxruntime_folds_within_bounds_that_leave_weights_alone() -> None:
+    small = survey(filled(10))
+    assert folding.largest_result(small) == 64 << 20
+    weights = [("w", np.ones((6000, 5000), np.float32))]
+    heavy = survey(model(helper.make_node("Add", ["x", "w"], ["y"]), constants=weights))
+    assert folding.largest_result(heavy) == 4 * heavy.largest_weight
+    assert folding.switched_off(small) == []
+
+
+def test_what_a_look_cannot_bound_is_not_folded() -> None:
+    product = helper.make_node("Einsum", ["a", "b"], ["m"], equation="ij,jk->")
+    big = np.ones((300, 300), np.float32)
+    data = model(
+        product, helper.make_node("Add", ["x", "m"], ["y"]), constants=[("a", big), ("b", big)]
+    )
+    look = survey(data)
+    assert folding.switched_off(look) == ["ConstantFolding"]
+    (y,) = onward.InferenceSession(data).run(None, {"x": np.zeros(2, np.float32)})
+    assert y.tolist() == [300**3, 300**3]
