@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import ProviderError
-from onward.graph.scopes import reads
+from onward.errors import LimitExceeded, ProviderError
 from onward.passes.downgrade import fits_opset, lower_opset
+from onward.providers.events import Event
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
+from onward.providers.ort.spelling import spell
 from onward.providers.ort.values import to_numpy, to_ort
+from onward.providers.probing import alone, kind
 
 NEWEST_OPSET = 26  # the newest that the stock wheel loads
 NEWEST_IR = 12
@@ -23,6 +28,7 @@ _PACKED = {
     for dtype in ir.DataType
     if dtype.name.startswith(("INT4", "UINT4", "INT2", "UINT2", "FLOAT4", "FLOAT6", "FLOAT8E8M0"))
 }
+_WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
 _EMBEDDED_AT_MOST = 1024  # bytes; larger weights are handed over by pointer
 
 
@@ -32,6 +38,7 @@ class OrtProvider:
     def __init__(self, providers: session.ProviderList, options: SessionOptions) -> None:
         self._providers, self._options = providers, options
         self._probed: dict[tuple[Any, ...], bool] = {}
+        self._numbered = itertools.count()
 
     @property
     def name(self) -> str:
@@ -39,7 +46,7 @@ class OrtProvider:
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         """Ask onnxruntime itself: does a model of this node alone load?"""
-        key = _kind(node)
+        key = kind(node)
         if (
             key is None
             or _has_packed(node)
@@ -54,7 +61,7 @@ class OrtProvider:
         quiet = SessionOptions(log_severity_level=4, graph_optimization_level=0)
         quiet.custom_op_libraries = self._options.custom_op_libraries
         try:
-            proto, weights = serialize(_alone(node, opsets))
+            proto, weights = serialize(alone(node, opsets))
             session.create(proto, quiet, self._providers, weights)
         except Exception:
             return False
@@ -62,13 +69,28 @@ class OrtProvider:
 
     def compile(self, model: ir.Model) -> OrtExecutable:
         proto, weights = serialize(model)
-        options = copy.copy(self._options)
-        options.native = None  # a part is not what the user's own object was made for
+        options = self._part_options()
         try:
             native = session.create(proto, options, self._providers, weights)
+        except LimitExceeded:
+            raise
         except Exception as error:
             raise ProviderError(f"onnxruntime cannot run its part of the model: {error}") from error
         return OrtExecutable(native, weights, options.memory_limit)
+
+    def _part_options(self) -> SessionOptions:
+        """The session's options; the files that onnxruntime writes are named for the part."""
+        options = copy.copy(self._options)
+        options.native = None  # a part is not what the user's own object was made for
+        own = f"{self.name}-{next(self._numbered)}"
+        options.profile_file_prefix += f"_{own}"
+        if options.optimized_model_filepath:
+            path = Path(options.optimized_model_filepath)
+            options.optimized_model_filepath = str(path.with_suffix(f".{own}{path.suffix}"))
+        if _WEIGHTS_FILE in options.config_entries:
+            weights = f"{own}-{options.config_entries[_WEIGHTS_FILE]}"
+            options.config_entries = {**options.config_entries, _WEIGHTS_FILE: weights}
+        return options
 
 
 class OrtExecutable:
@@ -95,9 +117,22 @@ class OrtExecutable:
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor)
 
+    def node_events(self, started: int) -> list[Event]:
+        """onnxruntime's own trace of this part, which is not left lying about."""
+        path = Path(self._native.end_profiling())
+        events: list[Event] = json.loads(path.read_text())
+        path.unlink()
+        apart = (self._native.get_profiling_start_time_ns() - started) / 1e3
+        for event in events:
+            event["ts"] += apart
+            if event["name"] == "model_run":  # the part's, not the model's
+                event["name"] = "part_run"
+        return events
+
 
 def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     """A model as bytes that onnxruntime loads, its larger weights apart, not copied."""
+    spell(model)
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     kept: list[tuple[ir.Value, Any]] = []
@@ -142,24 +177,3 @@ def _has_packed(node: ir.Node) -> bool:
     """Whether a sub-byte value (but for a weight) would have to cross onnxruntime's border."""
     values = (v for v in (*node.inputs, *node.outputs) if v is not None and v.const_value is None)
     return any(v.dtype in _PACKED for v in values)
-
-
-def _kind(node: ir.Node) -> tuple[Any, ...] | None:
-    """All that decides whether onnxruntime runs a node; None when a type is not known."""
-    types = []
-    for value in (*node.inputs, *node.outputs):
-        if value is not None and value.type is None and value.name:
-            return None
-        types.append(str(value.type) if value is not None and value.name else "")
-    return (node.domain, node.op_type, *types, *map(str, node.attributes.values()))
-
-
-def _alone(node: ir.Node, opsets: dict[str, int]) -> ir.Model:
-    """A model of one node; what it reads, its subgraphs included, comes in as inputs."""
-    graph = node.graph
-    assert graph is not None
-    outputs = [value for value in node.outputs if value.name]
-    inputs = [value for value in reads(node) if value.graph is graph]
-    alone = ir.convenience.extract(graph, inputs, outputs)
-    alone.opset_imports.update(opsets)
-    return ir.Model(alone, ir_version=NEWEST_IR)

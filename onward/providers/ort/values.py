@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +19,7 @@ _AS_BITS: dict[np.dtype[Any], tuple[int, type]] = {
     np.dtype(ml_dtypes.float8_e5m2fnuz): (20, np.uint8),
 }
 OrtValue = onnxruntime.OrtValue
+_ON_CPU = 1  # DLPack's number of the host's own memory
 _FROM_BITS = {number: dtype for dtype, (number, _) in _AS_BITS.items()}
 
 
@@ -46,7 +48,15 @@ def to_ort(value: Any) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
+@functools.cache
+def _reads_devices() -> bool:
+    """Whether this onnxruntime can read what lies on a GPU; one that cannot would crash."""
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
 def _from_dlpack(tensor: Any) -> Any:
+    if tensor.__dlpack_device__()[0] != _ON_CPU and not _reads_devices():
+        tensor = tensor.cpu()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return onnxruntime.OrtValue.from_dlpack(tensor.detach())
