@@ -1,0 +1,210 @@
+"""onward profile: where the time of a run goes, and what bounds it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from onward.cli import arguments
+from onward.cli.screen import (
+    make_console,
+    make_progress,
+    make_table,
+    print_json,
+    print_pairs,
+    print_table,
+    show_bytes,
+    show_count,
+    show_seconds,
+)
+from onward.errors import OnwardError, OptionError, ProviderError
+
+_SHOWN = 12  # operators in the table
+_STEPS = {"opening the model": 0.0, "timing": 0.05, "profiling": 0.4}
+_LAST = 0.8  # where the ceilings begin
+_KINDS = {"compute": "compute", "memory": "memory bandwidth", "io": "I/O", "waiting": "waiting"}
+
+
+def profile(
+    model: arguments.Model,
+    files: arguments.FeedFiles = None,
+    feed: arguments.Feeds = None,
+    size: arguments.Sizes = None,
+    seed: arguments.Seed = 0,
+    provider: arguments.Providers = None,
+    threads: arguments.Threads = 0,
+    iterations: Annotated[int, typer.Option(min=1, help="Runs to measure.")] = 20,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Runs before them.")] = 3,
+    span: Annotated[
+        str | None,
+        typer.Option("--range", metavar="FIRST:LAST", help="Iterations to analyse, such as 5:15."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace for chrome://tracing or ui.perfetto.dev.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write a page with plots: one HTML file, no network.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure this machine's ceilings anew.")
+    ] = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Show where the time of a run goes, operator by operator, and what bounds it.
+
+    Times, FLOP/s and bytes/s are set against the ceilings of this machine, which are measured
+    once on the provider's own kernels and kept. Ctrl-C ends the measuring early and keeps what
+    was measured. Feeds are random where no file is given.
+
+    \b
+    onward profile model.onnx --page profile.html
+    onward profile model.onnx --size batch=8 --provider torch --range 5:15 --trace trace.json
+    """
+    request = {
+        "model": str(model),
+        "feeds": [*(files or ()), *(feed or ())],
+        "sizes": arguments.read_sizes(size),
+        "seed": seed,
+        "providers": arguments.read_providers(provider),
+        "threads": threads,
+        "iterations": iterations,
+        "warm_up": warm_up,
+        "between": _read_range(span, iterations),
+        "fresh": fresh,
+        "trace": None if trace is None else str(trace),
+        "page": None if page is None else str(page),
+    }
+    for option, path in (("--trace", trace), ("--page", page)):
+        if path is not None and not path.parent.is_dir():
+            raise OptionError(f"{option} {path}: there is no folder {path.parent}\nmake it first")
+    console = make_console(stderr=as_json)
+    found = _in_own_process(request, console)
+    if as_json:
+        print_json(found)
+        return
+    _show(console, found)
+    for path in filter(None, (trace, page)):
+        console.print(f"written: {path}")
+
+
+def _read_range(text: str | None, iterations: int) -> list[int]:
+    """5:15 as two numbers; a side that is left out is the first or the last iteration."""
+    if text is None:
+        return [0, iterations]
+    first, colon, last = text.partition(":")
+    if not colon or not all(part.isdecimal() for part in (first, last) if part):
+        raise OptionError(f"--range takes FIRST:LAST, such as 5:15, not {text!r}")
+    return [int(first or 0), int(last or iterations)]
+
+
+# -- the child ---------------------------------------------------------------------------------
+
+
+def _in_own_process(request: Mapping[str, Any], console: Console) -> dict[str, Any]:
+    """Measure in a process where no other engine's threads run; Ctrl-C is the child's to handle."""
+    with tempfile.TemporaryFile("w+") as errors, make_progress(console) as progress:
+        task = progress.add_task("starting", total=1.0)
+        command = [sys.executable, "-m", "onward.cli.profile_child", json.dumps(request)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        answer: dict[str, Any] = {}
+        ended = 0
+        while not answer:
+            try:
+                assert child.stdout is not None
+                line = child.stdout.readline()
+            except KeyboardInterrupt:  # the child has it too, and sends what it has
+                ended += 1
+                if ended > 1:
+                    child.kill()
+                continue
+            if not line:
+                break
+            told = json.loads(line)
+            if "doing" in told:
+                begin = _STEPS.get(told["doing"], _LAST)
+                done = begin + told["part"] * (0.35 if begin in (0.05, 0.4) else 0)
+                progress.update(task, completed=done, description=told["doing"])
+            else:
+                answer = told
+        code = child.wait()
+        errors.seek(0)
+        last = (errors.read().strip().splitlines() or ["it ended without a word"])[-1]
+    if "error" in answer:
+        raise OnwardError(answer["error"])
+    if answer:
+        return answer
+    if ended:
+        raise KeyboardInterrupt
+    raise ProviderError(f"the profile ended with code {code}: {last[:300]}")
+
+
+# -- what is shown -----------------------------------------------------------------------------
+
+
+def _show(console: Console, found: Mapping[str, Any]) -> None:
+    table = make_table(
+        "operator", ">nodes", ">time", ">share", ">FLOP/s", ">B/s", "bound by", ">of ceiling"
+    )
+    counts: dict[tuple[str, str], int] = {}
+    for node in found["nodes"]:
+        key = (node["provider"], node["operator"])
+        counts[key] = counts.get(key, 0) + 1
+    for row in found["operators"][:_SHOWN]:
+        table.add_row(
+            row["name"],
+            str(counts[row["provider"], row["operator"]]),
+            show_seconds(row["time"]),
+            f"{row['share']:.1%}",
+            show_count(row["flops_per_second"]),
+            show_count(row["bytes_per_second"]),
+            _KINDS[row["bound"]],
+            f"{row['reached']:.0%}",
+        )
+    title = f"{found['model']}: one run on {', '.join(found['providers'])}"
+    print_table(console, table, title)
+    left = len(found["operators"]) - _SHOWN
+    if left > 0:
+        console.print(f"and {left} more operators (--json or --page lists all)")
+    latency = found["latency"]
+    print_pairs(console, _facts(found, latency))
+    console.print()
+    console.print(found["verdict"]["sentence"], style="bold")
+    console.print(found["verdict"]["advice"])
+    for note in found["notes"]:
+        console.print(f"note: {note}")
+
+
+def _facts(found: Mapping[str, Any], latency: Mapping[str, float]) -> list[tuple[str, str]]:
+    shares = ", ".join(f"{_KINDS[kind]} {share:.0%}" for kind, share in found["shares"].items())
+    facts = [
+        (
+            "a run",
+            f"{show_seconds(latency['typical'])} ({show_seconds(latency['fastest'])} to "
+            f"{show_seconds(latency['slowest'])}), {show_count(found['flops'])}FLOP, "
+            f"{show_bytes(found['bytes'])} moved",
+        ),
+        (
+            "opening",
+            f"{show_seconds(latency['opening'])}, first run {show_seconds(latency['first'])}",
+        ),
+        ("time", shares),
+    ]
+    for name, limits in found["ceilings"].items():
+        rates = ", ".join(f"{show_count(r)}FLOP/s {kind}" for kind, r in limits["flops"].items())
+        facts.append(
+            (
+                "ceilings",
+                f"{name.removesuffix('ExecutionProvider')}, {found['threads']} threads: {rates}, "
+                f"{show_count(limits['bytes_per_second'])}B/s, "
+                f"{show_seconds(limits['dispatch'])} to dispatch a node",
+            )
+        )
+    return facts

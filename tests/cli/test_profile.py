@@ -1,0 +1,156 @@
+"""onward profile: the table, the sentence, the files; the ceilings are kept beforehand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onward
+from onward.cli import profile
+from onward.cli.screen import make_console
+from onward.errors import ProviderError
+from onward.profile.ceilings import kept_name
+from onward.sessions.machine import keep
+from tests.models import mlp
+
+CODE = "from onward.cli.main import main; main()"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home whose cache knows this machine's ceilings, so that none are measured."""
+    onward.save(mlp(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 4), np.float32))
+    record = {"flops": {"float32": 1e10}, "bytes_per_second": 1e10, "dispatch": 1e-6}
+    for threads in (0, 1):
+        asked = {"provider": "CPUExecutionProvider", "options": {}, "threads": threads}
+        path = tmp_path / ".cache" / "onward" / "ceilings" / kept_name(asked)
+        keep(path, {**record, "tried": ["float32"]})
+    return tmp_path
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "HOME": str(home), "COLUMNS": "120", "NO_COLOR": "1"}
+
+
+def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CODE, "profile", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=environment(home), cwd=home
+    )
+
+
+def test_the_table_the_sentence_and_the_files(home: Path) -> None:
+    done = call(
+        home, "m.onnx", "--size", "batch=8", "-p", "cpu", "--iterations", "4", "--warm-up", "1",
+        "--range", "1:3", "--trace", "t.json", "--page", "p.html",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "MatMul",
+        "bound by",
+        "of ceiling",
+        "Bound by ",
+        "10.0 GFLOP/s float32",
+        "p.html",
+    ):
+        assert words in done.stdout
+    events = json.loads((home / "t.json").read_text())["traceEvents"]
+    assert {event["args"]["iteration"] for event in events} == {0, 1}
+    assert "<svg" not in (home / "p.html").read_text() and (home / "p.html").stat().st_size > 20_000
+
+
+def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
+    done = call(
+        home, "m.onnx", "x.npz", "-p", "cpu", "--threads", "1", "--iterations", "2", "--json"
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["feeds"] == {"x": "float32 3x4"}
+    assert found["threads"] == 1
+    assert found["operators"] and found["verdict"]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.onnx"], "no model at nowhere.onnx"),
+        (["m.onnx", "--range", "late"], "--range takes FIRST:LAST, such as 5:15, not 'late'"),
+        (["m.onnx", "--size", "time=3"], "no open dimension 'time'"),
+        (["m.onnx", "--page", "no/where.html"], "--page no/where.html: there is no folder no"),
+    ],
+)
+def test_what_is_wrong_is_one_line(home: Path, arguments: list[str], message: str) -> None:
+    done = call(home, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_makes_the_child_send_what_it_measured(home: Path) -> None:
+    request = {
+        "model": "m.onnx", "feeds": [], "sizes": {}, "seed": 0, "threads": 0,
+        "providers": [["CPUExecutionProvider", {}]], "iterations": 10**8, "warm_up": 1,
+        "between": [0, 10**8], "fresh": False, "trace": None, "page": None,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "onward.cli.profile_child", json.dumps(request)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment(home), cwd=home
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if json.loads(line).get("doing") == "timing":
+                break
+        child.send_signal(signal.SIGINT)
+        answers = [json.loads(line) for line in child.stdout if "verdict" in line]
+    assert child.returncode == 0
+    assert "ended early" in answers[-1]["notes"][0]
+
+
+class Interrupted:
+    """A child whose reader is interrupted by Ctrl-C before the answer comes."""
+
+    def __init__(self, *answers: str, killed: bool = False) -> None:
+        self.stdout, self.answers, self.killed = self, list(answers), killed
+
+    def readline(self) -> str:
+        answer = self.answers.pop(0)
+        if answer == "ctrl-c":
+            raise KeyboardInterrupt
+        return answer
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def wait(self) -> int:
+        return 0
+
+
+def test_the_command_waits_for_the_child_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Interrupted('{"doing": "timing", "part": 0.5}', "ctrl-c", '{"verdict": 1}')
+    monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
+    assert profile._in_own_process({}, make_console()) == {"verdict": 1}
+    assert not child.killed
+
+
+def test_a_second_ctrl_c_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Interrupted("ctrl-c", "ctrl-c", "")
+    monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
+    with pytest.raises(KeyboardInterrupt):
+        profile._in_own_process({}, make_console())
+    assert child.killed
+
+
+def test_a_child_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Interrupted("")
+    monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
+    with pytest.raises(
+        ProviderError, match="the profile ended with code 0: it ended without a word"
+    ):
+        profile._in_own_process({}, make_console())
