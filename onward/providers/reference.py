@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,19 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from onward.errors import ProviderError
+from onward.providers.events import Event, Notes, TypeAndShape, type_word
+from onward.providers.stopping import ended, stopper
+
+_check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
 class ReferenceProvider:
     """Runs a graph by ONNX's definitions, in numpy."""
 
     name = "ReferenceExecutionProvider"
+
+    def __init__(self, *, profiled: bool = False) -> None:
+        self._profiled = profiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         """Whatever ONNX defines: the evaluator has its operator, or its function's body."""
@@ -28,7 +37,39 @@ class ReferenceProvider:
 
     def compile(self, model: ir.Model) -> ReferenceExecutable:
         loaded = ir.external_data.load_to_model(model)
-        return ReferenceExecutable(ReferenceEvaluator(ir.to_proto(loaded)))
+        evaluator = Evaluator(ir.to_proto(loaded))
+        return ReferenceExecutable(evaluator, self._noted(evaluator) if self._profiled else None)
+
+    def _noted(self, evaluator: ReferenceEvaluator) -> Notes:
+        """Let the evaluator's nodes note what they take (subgraphs count as their node)."""
+        notes = Notes(self.name, _type_and_shape)
+        for node in evaluator.rt_nodes_:
+            proto = node.onnx_node
+            number = notes.enter(proto.name, proto.op_type, list(proto.output))
+            node.run = _noting(node.run, notes, number)
+        return notes
+
+
+class Evaluator(ReferenceEvaluator):
+    """ONNX's evaluator, which can be stopped before each of its nodes, those of bodies too."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for node in self.rt_nodes_:
+            node.run = _checked(node.run)
+
+    def run(self, *arguments: Any, **settings: Any) -> Any:
+        return _checked(super().run)(*arguments, **settings)  # a loop's body may have no nodes
+
+
+def _checked(run: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*inputs: Any, **more: Any) -> Any:
+        check = _check.get()
+        if check is not None:
+            check()
+        return run(*inputs, **more)
+
+    return checked
 
 
 class ReferenceExecutable:
@@ -36,16 +77,40 @@ class ReferenceExecutable:
 
     takes_numpy = True
 
-    def __init__(self, evaluator: ReferenceEvaluator) -> None:
-        self._evaluator = evaluator
+    def __init__(self, evaluator: ReferenceEvaluator, notes: Notes | None = None) -> None:
+        self._evaluator, self._notes = evaluator, notes
 
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
         feeds = dict(zip(self._evaluator.input_names, tensors, strict=True))
+        token = _check.set(None if run_options is None else stopper(run_options))
         try:
             results = self._evaluator.run(None, feeds)
         except Exception as error:
+            if run_options is not None and run_options.terminate:
+                raise ended() from error
             raise ProviderError(f"ONNX's reference evaluator failed: {error}") from error
+        finally:
+            _check.reset(token)
         return copy.deepcopy(list(results))  # never a feed's or a weight's own memory
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return tensor
+
+    def node_events(self, started: int) -> list[Event]:
+        return [] if self._notes is None else self._notes.events(started)
+
+
+def _noting(run: Callable[..., Any], notes: Notes, number: int) -> Callable[..., Any]:
+    def noted(*arguments: Any, **attributes: Any) -> Any:
+        start = time.perf_counter_ns()
+        results = run(*arguments, **attributes)
+        notes.note(number, start, results)
+        return results
+
+    return noted
+
+
+def _type_and_shape(result: Any) -> TypeAndShape | None:
+    if not isinstance(result, np.ndarray) or result.dtype.kind in "OSU":
+        return None
+    return type_word(ir.DataType.from_numpy(result.dtype)), result.shape

@@ -27,7 +27,7 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
         call = torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))
         return call if options.disable_fallback else _or_eager(call, module)
 
-    device = settle("InductorExecutionProvider", given, options)
+    device = settle(given, options)
     return TorchProvider("InductorExecutionProvider", device, compiled)
 
 

@@ -17,11 +17,13 @@ their last use. What comes from Shape stays a Python int, so that Inductor sees 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import keyword
 import linecache
 import math
 import re
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
@@ -34,6 +36,7 @@ import torch
 from onward.errors import InvalidModel, UnsupportedModel
 from onward.graph.scopes import last_uses
 from onward.graph.table import OpTable
+from onward.providers.events import Notes
 from onward.providers.torch.kernels.widen import unwidened
 from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.types import DTYPES, torch_dtype
@@ -43,44 +46,67 @@ _HOST_RANKS = {"Numbers": 1, "Grid": 2}  # what a host function's annotations ho
 _COUNTED = {"ConstantOfShape", "Expand", "Range"}  # as long as one of their inputs says
 _LARGEST_LITERAL = 1024  # elements of a constant that may be written into the source
 _LONGEST_LIST = 64  # numbers that stay on the host: shapes are short, data is not
+_CHECK = "check()"  # the line before a node, where a run may be stopped
 _serial = count()
 
 
 class Lowered(torch.nn.Module):
     """A lowered graph: its weights as buffers, its function as `forward`."""
 
-    def __init__(self, source: str, names: dict[str, Any], weights: dict[str, Any]) -> None:
+    def __init__(self, lines: list[str], names: dict[str, Any], weights: dict[str, Any]) -> None:
         super().__init__()
-        self.source = source
+        self._lines, self._names = lines, names
         for name, tensor in weights.items():
             self.register_buffer(name, tensor, persistent=False)
-        file = f"<onward lowered graph {next(_serial)}>"
+        self.source = "\n".join(line for line in lines if line.strip() != _CHECK) + "\n"
+        self.forward = self._function(self.source)
+
+    @functools.cached_property
+    def checked(self) -> Callable[..., Any]:
+        """`forward`, its first argument a function that is called before every node."""
+        return self._function(
+            "\n".join(self._lines).replace("def forward(self", "def forward(self, check", 1) + "\n"
+        )
+
+    def _function(self, source: str) -> Callable[..., Any]:
+        file, names = f"<onward lowered graph {next(_serial)}>", dict(self._names)
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
         weakref.finalize(self, linecache.cache.pop, file, None)
         exec(compile(source, file, "exec"), names)
-        self.forward = names["forward"].__get__(self)
+        bound: Callable[..., Any] = names["forward"].__get__(self)
+        return bound
 
 
 def lower(
-    graph: ir.Graph, kernels: OpTable, host: OpTable, device: torch.device | None = None
+    graph: ir.Graph,
+    kernels: OpTable,
+    host: OpTable,
+    device: torch.device | None = None,
+    notes: Notes | None = None,
 ) -> Lowered:
     """Lower a prepared graph (opset upgraded, functions inlined, default attributes filled in).
 
     Returns a module that takes the graph's inputs in order, as torch tensors, and returns the
-    tuple of its outputs.
+    tuple of its outputs. With `notes`, the code notes what every node takes.
     """
-    writer = _Writer(kernels, host, graph.opset_imports, device or torch.device("cpu"))
+    writer = _Writer(kernels, host, graph.opset_imports, device or torch.device("cpu"), notes)
     writer.function("forward", graph, method=True)
-    return Lowered("\n".join(writer.lines) + "\n", writer.names, writer.weights)
+    return Lowered(writer.lines, writer.names, writer.weights)
 
 
 class _Writer:
     """Writes one function's source, and its nested functions', line by line."""
 
     def __init__(
-        self, kernels: OpTable, host: OpTable, opsets: dict[str, int], device: torch.device
+        self,
+        kernels: OpTable,
+        host: OpTable,
+        opsets: dict[str, int],
+        device: torch.device,
+        notes: Notes | None,
     ) -> None:
         self.kernels, self.host, self.opsets, self.device = kernels, host, opsets, device
+        self.notes = notes
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             "as_tensor": _as_tensor,
@@ -91,6 +117,8 @@ class _Writer:
             "inf": math.inf,
             "nan": math.nan,
         }
+        if notes is not None:
+            self.names.update(now=time.perf_counter_ns, note=notes.note)
         self.weights: dict[str, torch.Tensor] = {}
         self._values: dict[ir.Value, str] = {}  # what each value is called in the source
         self._on_host: set[ir.Value] = set()  # values that are Python numbers
@@ -122,8 +150,11 @@ class _Writer:
                 self._line(f"{self._values[value]} = [{self._values[value]}]")
         drops = last_uses(graph)
         for node in graph:
+            self._line(_CHECK)
             self._node(node)
             self._drop(drops.get(node, ()))
+        if not len(graph):  # a loop of nothing must be found too
+            self._line(_CHECK)
         outputs = [self._numbers(value, "Int") for value in graph.outputs[:body]]
         outputs += [self._tensor(value) for value in graph.outputs[body:]]
         self._line(f"return ({', '.join(outputs)},)" if outputs else "return ()")
@@ -157,9 +188,15 @@ class _Writer:
         arguments += self._asked_for(node, signature)
         call = f"{self._named(function, prefix)}({', '.join(arguments)})"
         targets = self._targets(node)
+        results = f"({', '.join(targets)},)"
         if str(signature.return_annotation).startswith("tuple"):
             targets.append("*_")
+        if self.notes is not None:
+            self._line("started = now()")
         self._line(f"{', '.join(targets)} = {call}")
+        if self.notes is not None:
+            number = self.notes.enter(node.name, node.op_type, [v.name for v in node.outputs])
+            self._line(f"note({number}, started, {results})")
 
     def _targets(self, node: ir.Node) -> list[str]:
         for output in node.outputs:

@@ -11,8 +11,10 @@ import torch
 
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
+from onward.providers.events import Event, Notes, TypeAndShape, type_word
 from onward.providers.options import SessionOptions
-from onward.providers.torch.lower import lower
+from onward.providers.stopping import ended, stopper
+from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_numpy, to_torch
 from onward.providers.torch.types import DTYPES
@@ -23,16 +25,17 @@ def make_torch(given: Mapping[str, Any], options: SessionOptions) -> TorchProvid
 
     `device` is "cpu", "cuda", "cuda:1", ... or "auto": the GPU where there is one.
     """
-    return TorchProvider("TorchExecutionProvider", settle("TorchExecutionProvider", given, options))
+    device = settle(given, options)
+    return TorchProvider("TorchExecutionProvider", device, profiled=options.enable_profiling)
 
 
-def settle(name: str, given: Mapping[str, Any], options: SessionOptions) -> torch.device:
+def settle(given: Mapping[str, Any], options: SessionOptions) -> torch.device:
     """Apply what torch keeps for the whole process, and return the device that was asked for."""
     device = _device(str(given.get("device", "auto")))
     if options.intra_op_num_threads:
         torch.set_num_threads(options.intra_op_num_threads)
-    if options.memory_limit is not None:
-        _limit_memory(name, device, options.memory_limit)
+    if options.memory_limit is not None and device.type == "cuda":  # on a CPU, sessions hold it
+        _limit_memory(device, options.memory_limit)
     if options.use_deterministic_compute:
         torch.use_deterministic_algorithms(True)
     return device
@@ -51,12 +54,7 @@ def _device(text: str) -> torch.device:
     return device
 
 
-def _limit_memory(name: str, device: torch.device, limit: int) -> None:
-    if device.type != "cuda":
-        raise OptionError(
-            f"{name} cannot hold a memory limit on {device.type}\n"
-            "put CPUExecutionProvider first, or leave memory_limit out"
-        )
+def _limit_memory(device: torch.device, limit: int) -> None:
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
 
@@ -69,8 +67,11 @@ class TorchProvider:
         name: str,
         device: torch.device,
         compiled: Callable[[torch.nn.Module], Callable[..., Any]] | None = None,
+        *,
+        profiled: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
+        self._profiled = profiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         opset = opsets.get(node.domain, 1)
@@ -82,10 +83,15 @@ class TorchProvider:
         return all(self.supports(inner, opsets) for body in bodies(node) for inner in body)
 
     def compile(self, model: ir.Model) -> TorchExecutable:
-        module = lower(model.graph, KERNELS, HOST, self._device)
+        notes = None
+        if self._profiled:
+            wait = torch.cuda.synchronize if self._device.type == "cuda" else None
+            notes = Notes(self.name, _type_and_shape, wait)
+        module = lower(model.graph, KERNELS, HOST, self._device, notes)
         call = self._compiled(module) if self._compiled else module.forward
         weights = {_place(tensor) for tensor in module.buffers()}
-        return TorchExecutable(call, self._device, weights)
+        stoppable = None if self._compiled else module
+        return TorchExecutable(call, self._device, weights, stoppable, notes)
 
 
 class TorchExecutable:
@@ -94,22 +100,52 @@ class TorchExecutable:
     takes_numpy = False
 
     def __init__(
-        self, call: Callable[..., Any], device: torch.device, weights: Set[int] = frozenset()
+        self,
+        call: Callable[..., Any],
+        device: torch.device,
+        weights: Set[int] = frozenset(),
+        stoppable: Lowered | None = None,
+        notes: Notes | None = None,
     ) -> None:
         self._call, self._device, self._weights = call, device, weights
+        self._stoppable, self._notes = stoppable, notes
 
     @torch.inference_mode()
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
-        feeds = [to_torch(tensor, self._device) for tensor in tensors]
         try:
-            results = self._call(*feeds)
+            feeds = [to_torch(tensor, self._device) for tensor in tensors]
+            if run_options is not None and self._stoppable is not None:
+                results = self._stoppable.checked(stopper(run_options), *feeds)
+            else:
+                results = self._call(*feeds)
         except Exception as error:
+            if run_options is not None and run_options.terminate:
+                raise ended() from error
             raise ProviderError(f"torch failed: {error}") from error
         taken = {*self._weights, *(_place(f) for f in feeds if isinstance(f, torch.Tensor))}
         return [_own(result, taken) for result in results]
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)
+
+    def node_events(self, started: int) -> list[Event]:
+        return [] if self._notes is None else self._notes.events(started)
+
+
+_WORDS = {  # types that torch lacks borrow another's: the first one, torch's own, stays
+    DTYPES[int(kind)]: type_word(kind) for kind in reversed(ir.DataType) if int(kind) in DTYPES
+}
+
+
+def _type_and_shape(result: Any) -> TypeAndShape | None:
+    """A result in onnxruntime's words; what stayed a Python number is an int64."""
+    if isinstance(result, torch.Tensor):
+        return _WORDS.get(result.dtype, "float"), tuple(result.shape)
+    if isinstance(result, (bool, int, float)):
+        return "int64", ()
+    if isinstance(result, list) and not any(isinstance(item, torch.Tensor) for item in result):
+        return "int64", tuple(np.shape(result))
+    return None
 
 
 def _place(tensor: torch.Tensor) -> int:

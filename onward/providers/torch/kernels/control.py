@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from onward.graph.table import OpTable
 from onward.providers.torch.types import Body, Branch, Int, Ints, Tensor, torch_dtype
 
 kernel = OpTable()
+_AT_ONCE = 1 << 14  # slices that are made together: one by one costs more
 
 Shape = list[int | None] | None  # as far as it is known
 
@@ -68,7 +69,7 @@ def scan(
     axes = scan_input_axes or [0] * num_scan_inputs
     directions = scan_input_directions or [0] * num_scan_inputs
     columns = [
-        x.unbind(axis)[:: -1 if backward else 1]
+        _slices(x, axis, bool(backward))
         for x, axis, backward in zip(inputs[n:], axes, directions, strict=True)
     ]
     state: Sequence[Any] = inputs[:n]
@@ -79,6 +80,18 @@ def scan(
         rows.append(values[n:])
     kinds = (output_types[n:], output_shapes[n:], device)
     return (*state, *_stacked(rows, *kinds, scan_output_axes, scan_output_directions))
+
+
+def _slices(x: Tensor, axis: int, backward: bool) -> Iterable[Tensor]:
+    """x[t] for each t; of a long axis no more at once than a run that is stopped can spare."""
+    length = x.shape[axis]
+    if length <= _AT_ONCE:
+        return x.unbind(axis)[:: -1 if backward else 1]
+    starts = range(0, length, _AT_ONCE)
+    blocks = (
+        x.narrow(axis, t, min(_AT_ONCE, length - t)) for t in starts[:: -1 if backward else 1]
+    )
+    return (step for block in blocks for step in _slices(block, axis, backward))
 
 
 def _stacked(
