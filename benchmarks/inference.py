@@ -1,86 +1,147 @@
-"""What a call costs: Onward's overhead over bare onnxruntime, and each provider on small models.
+"""What `auto` is worth, and what a call costs: `python benchmarks/inference.py [auto | overhead]`.
 
-    python benchmarks/inference.py            # both tables, and a file under benchmarks/results/
-    python benchmarks/inference.py overhead   # the first table alone
+auto: twelve models (models.py), every size fixed, on each of Onward's providers alone, on `auto`,
+and on the peers: onnxruntime with its defaults, torch eager, torch.compile, OpenVINO. Each engine
+opens the model in a process of its own; then they take turns, so that what the machine does
+meanwhile hits them alike. torch's peers are our lowering called with torch tensors, no session in
+between; their calls, like OpenVINO's, take and give numpy as the others' do.
 
-The overhead is measured in pairs: the same model, threads and feeds in the same process, blocks of
-calls of the two sessions taking turns, so that what the machine does meanwhile hits both alike.
-Providers are measured each in a process of its own.
+overhead: a call beside bare onnxruntime's, in pairs, in one process.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import models
 import onnx_ir as ir
 import report
 from rich.console import Console
 from rich.table import Table
 
 import onward
+from onward.sessions.tuning.entry import open_session, serve
+from onward.sessions.tuning.trials import BARE, Candidate, Trial
 
 BLOCKS, CALLS = 101, 400
+ROUNDS, SECONDS = 7, 0.5
+
+# -- the engines ----------------------------------------------------------------------------------
+
+PEERS = (BARE, "torch eager", "torch.compile", "openvino f32")
+SINGLE = ("CPUExecutionProvider", "OpenVINOExecutionProvider", "TorchExecutionProvider")
+SINGLE += ("InductorExecutionProvider",)
 
 
-def add() -> tuple[ir.Model, dict[str, Any]]:
-    """One Add of four numbers: nothing but the call."""
-    op = onward.OpBuilder()
-    x = op.input("x", "float32", ("batch", 4))
-    return op.model(y=op.Add(x, x)), {"x": np.ones((1, 4), np.float32)}
+def open_engine(request: Mapping[str, Any]) -> Callable[..., Any]:
+    """In the child: run(names, feeds) of one engine."""
+    name = request["candidate"]["provider"]
+    if name.startswith("torch"):
+        return _torch(request["model"], compiled=name == "torch.compile")
+    if name.startswith("openvino"):
+        return _openvino(request["model"])
+    return open_session(request)
 
 
-def mlp() -> tuple[ir.Model, dict[str, Any]]:
-    """784-256-256-10, batch 1."""
-    rng = np.random.default_rng(0)
-    op = onward.OpBuilder()
-    y = x = op.input("x", "float32", ("batch", 784))
-    for layer, (rows, columns) in enumerate([(784, 256), (256, 256), (256, 10)]):
-        w = op.initializer(f"w{layer}", rng.normal(0, 0.05, (rows, columns)).astype(np.float32))
-        y = op.Gemm(y, w, op.initializer(f"b{layer}", np.zeros(columns, np.float32)))
-        y = op.Relu(y) if layer < 2 else y
-    return op.model(y=y), {x.name: rng.normal(size=(1, 784)).astype(np.float32)}
+def _torch(path: str, compiled: bool) -> Callable[..., Any]:
+    import torch
+
+    from onward.passes.pipelines import PREPARE
+    from onward.providers.torch.lower import lower
+    from onward.providers.torch.table import HOST, KERNELS
+
+    graph = PREPARE(onward.load(path)).graph
+    names = [value.name for value in graph.inputs if not value.is_initializer()]
+    module = lower(graph, KERNELS, HOST, torch.device("cpu"))
+    call = torch.compile(module, dynamic=False) if compiled else module.forward
+
+    @torch.inference_mode()
+    def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
+        return [y.numpy() for y in call(*(torch.from_numpy(feeds[name]) for name in names))]
+
+    return run
 
 
-def many_inputs() -> tuple[ir.Model, dict[str, Any]]:
-    """Twelve inputs, twelve outputs: what names cost."""
-    op = onward.OpBuilder()
-    inputs = [op.input(f"x{i}", "float32", (4,)) for i in range(12)]
-    outputs = {f"y{i}": op.Neg(x) for i, x in enumerate(inputs)}
-    return op.model(**outputs), {x.name: np.ones(4, np.float32) for x in inputs}
+def _openvino(path: str) -> Callable[..., Any]:
+    import openvino
+
+    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(path, "CPU", hints)
+    return lambda _, feeds: list(compiled(feeds).values())
 
 
-def cnn() -> tuple[ir.Model, dict[str, Any]]:
-    """Three convolutions with BatchNormalization on 32 x 32 images, batch 8."""
-    rng = np.random.default_rng(0)
-    op = onward.OpBuilder()
-    y = op.input("x", "float32", ("batch", 3, 32, 32))
-    for layer, (inputs, outputs, stride) in enumerate([(3, 32, 1), (32, 64, 2), (64, 128, 2)]):
-        w = rng.normal(0, 0.1, (outputs, inputs, 3, 3)).astype(np.float32)
-        y = op.Conv(y, op.initializer(f"w{layer}", w), pads=[1] * 4, strides=[stride] * 2)
-        ones, zeros = np.ones(outputs, np.float32), np.zeros(outputs, np.float32)
-        terms = [
-            op.initializer(f"{n}{layer}", a) for n, a in zip("sbmv", (ones, zeros, zeros, ones))
-        ]
-        y = op.Relu(op.BatchNormalization(y, *terms))
-    model = op.model(y=op.Flatten(op.GlobalAveragePool(y)))
-    return model, {"x": rng.normal(size=(8, 3, 32, 32)).astype(np.float32)}
+# -- auto -----------------------------------------------------------------------------------------
 
 
-MODELS: dict[str, Callable[[], tuple[ir.Model, dict[str, Any]]]] = {
-    "add": add,
-    "twelve inputs": many_inputs,
-    "mlp, batch 1": mlp,
-    "cnn, batch 8": cnn,
-}
+def measure_auto() -> list[dict[str, Any]]:
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "verdicts"
+        for name in [*models.BUILT, *models.REAL]:
+            path, feeds = models.write(name, Path(folder))
+            rows += race(name, path, feeds, kept)
+            show("so far", [row for row in rows if row["model"] == name])
+    return rows
+
+
+def race(name: str, path: Path, feeds: Any, kept: Path) -> list[dict[str, Any]]:
+    """Every engine on one model, in turns."""
+    auto = Candidate("auto", provider_options={"folder": str(kept)})
+    here = [provider for provider in SINGLE if provider in onward.get_available_providers()]
+    entrants = [*(Candidate(peer) for peer in PEERS), *map(Candidate, here), auto]
+    child = (str(Path(__file__).resolve()), "child")
+    rows, racing = [], {}
+    with ExitStack() as stack:
+        for candidate in reversed(entrants):  # auto first: it measures while nothing else lives
+            trial = stack.enter_context(Trial(path, candidate, feeds, child=child))
+            try:
+                opened = trial.open()
+                trial.measure(SECONDS)  # warm
+                racing[candidate] = (trial, [], opened.seconds)
+            except onward.OnwardError as error:
+                rows.append({"model": name, "engine": str(candidate), "error": str(error)})
+        for _ in range(ROUNDS):
+            for trial, medians, _ in racing.values():
+                timing = trial.measure(SECONDS)
+                medians.append(timing.median)
+        memory = {c: trial.measure(0).memory for c, (trial, _, _) in racing.items()}
+    for candidate, (_, medians, first) in reversed(racing.items()):
+        row = {"model": name, "engine": candidate.provider, "median_ms": _median(medians) * 1e3}
+        rows.append(row | {"first_s": first, "memory_mib": memory[candidate] / 2**20})
+    return rows
+
+
+def _median(times: list[float]) -> float:
+    return statistics.median(times)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """auto against the best single provider, model by model; against each peer, over all."""
+    times = {(row["model"], row["engine"]): row["median_ms"] for row in rows if "error" not in row}
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    of_best = {}
+    for name in names:
+        single = [times[name, engine] for engine in SINGLE if (name, engine) in times]
+        of_best[name] = times[name, "auto"] / min(single)
+    ahead = {}
+    for peer in PEERS:
+        ratios = [times[n, peer] / times[n, "auto"] for n in names if (n, peer) in times]
+        ahead[peer] = {
+            "geometric_mean": exp(sum(map(log, ratios)) / len(ratios)),
+            "of": len(ratios),
+        }
+    return {"auto_over_best_single": of_best, "peer_over_auto": ahead}
+
+
+# -- overhead -------------------------------------------------------------------------------------
 
 
 def overhead() -> list[dict[str, Any]]:
@@ -88,22 +149,17 @@ def overhead() -> list[dict[str, Any]]:
     import onnxruntime
 
     rows = []
-    for name in ("add", "twelve inputs", "mlp, batch 1"):
-        model, feeds = MODELS[name]()
+    for name, make in models.SMALL.items():
+        model, feeds = make()
         data = ir.to_proto(model).SerializeToString()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         bare = onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
         ours = onward.InferenceSession(data, options, ["CPUExecutionProvider"])
         pairs = [(_block(bare.run, feeds), _block(ours.run, feeds)) for _ in range(BLOCKS)]
-        rows.append(
-            {
-                "model": name,
-                "bare_us": statistics.median(a for a, _ in pairs),
-                "onward_us": statistics.median(b for _, b in pairs),
-                "overhead_us": statistics.median(b - a for a, b in pairs),
-            }
-        )
+        row = {"model": name, "bare_us": _median([a for a, _ in pairs])}
+        row["onward_us"] = _median([b for _, b in pairs])
+        rows.append(row | {"overhead_us": _median([b - a for a, b in pairs])})
     return rows
 
 
@@ -114,65 +170,33 @@ def _block(run: Callable[..., Any], feeds: dict[str, Any]) -> float:
     return (time.perf_counter() - start) / CALLS * 1e6
 
 
-def providers() -> list[dict[str, Any]]:
-    """Each provider in its own process, and bare onnxruntime beside them."""
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, make in MODELS.items():
-            model, feeds = make()
-            path, data = Path(folder) / "model.onnx", Path(folder) / "feeds.npz"
-            onward.save(model, path)
-            np.savez(data, **feeds)
-            for engine in ("bare onnxruntime", *onward.get_available_providers()):
-                command = [sys.executable, __file__, "one", str(path), str(data), engine]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                rows.append({"model": name, "engine": engine, **json.loads(done.stdout)})
-    return rows
-
-
-def one(path: str, data: str, engine: str) -> None:
-    """Measure one engine on one model, in this process; print JSON."""
-    feeds = dict(np.load(data))
-    start = time.perf_counter()
-    session = _session(path, engine)
-    session.run(None, feeds)
-    first = time.perf_counter() - start
-    for _ in range(10):
-        session.run(None, feeds)
-    times = []
-    deadline = time.perf_counter() + 3
-    while len(times) < 200 and time.perf_counter() < deadline:
-        start = time.perf_counter()
-        session.run(None, feeds)
-        times.append((time.perf_counter() - start) * 1e6)
-    print(json.dumps({"median_us": statistics.median(times), "first_s": first}))
-
-
-def _session(path: str, engine: str) -> Any:
-    if engine == "bare onnxruntime":
-        import onnxruntime
-
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    options = onward.SessionOptions(disable_fallback=True)
-    return onward.InferenceSession(path, options, providers=[engine])
+# -- telling --------------------------------------------------------------------------------------
 
 
 def show(title: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(*rows[0], title=title)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(*columns, title=title)
     for row in rows:
-        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+        cells = [row.get(column, "") for column in columns]
+        table.add_row(*(f"{v:,.3f}" if isinstance(v, float) else str(v) for v in cells))
     Console().print(table)
 
 
-def main() -> None:
-    costs = overhead()
-    show("a call's overhead over bare onnxruntime (one thread, paired)", costs)
-    if sys.argv[1:] == ["overhead"]:
-        return
-    engines = providers()
-    show("median of a call, each engine in its own process", engines)
-    print("written to", report.write("inference", engines, overhead=costs))
+def main(what: str) -> None:
+    if what in ("all", "overhead"):
+        costs = overhead()
+        show("a call's overhead over bare onnxruntime (one thread, paired)", costs)
+        print("written to", report.write("overhead", costs))
+    if what in ("all", "auto"):
+        rows = measure_auto()
+        told = summary(rows)
+        for title, part in told.items():
+            Console().print(title.replace("_", " "), part)
+        print("written to", report.write("inference", rows, **told))
 
 
 if __name__ == "__main__":
-    one(*sys.argv[2:]) if sys.argv[1:2] == ["one"] else main()
+    if sys.argv[1:2] == ["child"]:
+        serve(open_engine)
+    else:
+        main(sys.argv[1] if len(sys.argv) > 1 else "all")

@@ -17,7 +17,7 @@ from conformance.test_nodes import PROVIDERS, check, run
 
 PEER = "stock onnxruntime"
 RANDOM = ("test_bernoulli", "test_training_dropout")
-ROUNDING = ("bf16", "fp16", "float16", "bfloat16")
+ROUNDING = ("bf16", "fp16", "float16", "bfloat16", "dynamicquantize")
 
 
 def reason(provider: str, name: str, error: Exception) -> str:

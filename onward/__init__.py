@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from onward.graph.builder import OpBuilder as OpBuilder
     from onward.graph.files import load as load
     from onward.graph.files import save as save
+    from onward.graph.limits import ModelLimits as ModelLimits
     from onward.graph.weights import swap_weights as swap_weights
+    from onward.profile.report import Profile as Profile
+    from onward.profile.report import profile_model as profile_model
     from onward.providers.choose import available
 
     get_available_providers = available
@@ -22,8 +25,13 @@ if TYPE_CHECKING:
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
     from onward.providers.options import RunOptions as RunOptions
     from onward.providers.options import SessionOptions as SessionOptions
+    from onward.providers.ort.shared import SharedMemory as SharedMemory
     from onward.providers.ort.values import OrtValue as OrtValue
     from onward.sessions.inference import InferenceSession as InferenceSession
+    from onward.sessions.memory.plans import MeasuredMemory as MeasuredMemory
+    from onward.sessions.memory.plans import MemoryPlan as MemoryPlan
+    from onward.sessions.memory.plans import measure_memory as measure_memory
+    from onward.sessions.memory.plans import plan_memory as plan_memory
     from onward.sessions.pipeline import Pipeline as Pipeline
 
 __version__ = "0.1.0"
@@ -33,14 +41,22 @@ _HOMES = {
     "OpBuilder": "onward.graph.builder",
     "load": "onward.graph.files",
     "save": "onward.graph.files",
+    "ModelLimits": "onward.graph.limits",
     "swap_weights": "onward.graph.weights",
+    "Profile": "onward.profile.report",
+    "profile_model": "onward.profile.report",
     "ExecutionMode": "onward.providers.options",
     "ExecutionOrder": "onward.providers.options",
     "GraphOptimizationLevel": "onward.providers.options",
     "RunOptions": "onward.providers.options",
     "SessionOptions": "onward.providers.options",
+    "SharedMemory": "onward.providers.ort.shared",
     "OrtValue": "onward.providers.ort.values",
     "InferenceSession": "onward.sessions.inference",
+    "MeasuredMemory": "onward.sessions.memory.plans",
+    "MemoryPlan": "onward.sessions.memory.plans",
+    "measure_memory": "onward.sessions.memory.plans",
+    "plan_memory": "onward.sessions.memory.plans",
     "Pipeline": "onward.sessions.pipeline",
 }
 _RENAMED = {"get_available_providers": ("onward.providers.choose", "available")}

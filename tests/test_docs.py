@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 import yaml
 
 import onward
+from onward.cli.main import VERBS, main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -54,6 +57,13 @@ def tables(text: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in line.strip().strip("|").split(" |")]
 
 
+def commands(text: str) -> Iterator[str]:
+    """The verbs that console blocks call, continued lines joined; options alone are no verb."""
+    for block in re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S):
+        lines = block.replace("\\\n", " ").splitlines()
+        yield from (line[2:] for line in lines if re.match(r"\$ onward [a-z]", line))
+
+
 WITH_CODE = [page for page in PAGES if list(python_blocks(read(page)))]
 
 
@@ -66,6 +76,35 @@ def test_the_examples_of_a_page_run_one_after_another(
     for line, source in python_blocks(read(page)):
         tree = ast.increment_lineno(ast.parse(source), line)
         exec(compile(tree, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", named([DOCS / "cli.md", DOCS / "quickstart.md"]))
+def test_the_commands_of_a_page_run_one_after_another(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder where the page's python examples ran; `# exit code 1` says what to expect."""
+    test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatch)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setenv("HOME", str(tmp_path))  # whatever a command keeps, it keeps here
+    for command in commands(read(page)):
+        expected = re.search(r"# exit code (\d+)", command)
+        words = shlex.split(command, comments=True)
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == int(expected[1] if expected else 0), command
+
+
+def test_the_page_of_the_command_line_shows_every_verb() -> None:
+    page = read(DOCS / "cli.md")
+    shown = {command.split()[1] for command in commands(page)}
+    elsewhere = set(re.findall(r"`onward (\w+)`", page))  # on a page of its own
+    assert set(VERBS) <= shown | elsewhere
+
+
+def test_commands_are_found_in_console_blocks_alone() -> None:
+    text = "```console\n$ onward run a \\\n    b\nout\n$ make x\n```\n```\n$ onward no\n```\n"
+    assert [command.split() for command in commands(text)] == [["onward", "run", "a", "b"]]
 
 
 def test_the_readme_has_an_example() -> None:
@@ -201,6 +240,6 @@ def test_every_direct_dependency_is_pinned_for_development() -> None:
 def test_every_setting_is_explained(options: type) -> None:
     names = {name for name in (*vars(options()), *dir(options)) if not name.startswith("_")}
     page = read(DOCS / "inference.md")
-    internal = {"of", "followed_by", "run_config_entries"}
+    internal = {"of", "followed_by", "for_one_run", "run_config_entries"}
     unexplained = {name for name in names - internal if not re.search(rf"`{name}\b", page)}
     assert not unexplained

@@ -23,7 +23,7 @@ FLOORS = [
     {"passes", "gradients", "losses", "optimizers"},
     {"providers"},
     {"sessions"},
-    {"pytorch", "runner", "compress", "serve"},
+    {"pytorch", "runner", "compress", "serve", "profile", "signing"},
     {"training", "distributed"},
     {"testing", "compat"},
     {"cli"},
@@ -36,6 +36,7 @@ ONLY_IN = {
     "onnxruntime": ["providers.ort", "compress.quantize"],
     "onnxscript": ["passes"],
     "openvino": ["providers.openvino"],
+    "model_signing": ["signing"],
     "typer": ["cli"],
     "rich": ["cli"],
     "grpc": ["serve"],
@@ -44,7 +45,16 @@ ONLY_IN = {
 }
 
 # The only packages that may be imported inside a function: an installation may lack them.
-OPTIONAL = {"torch", "openvino", "grpc", "starlette", "uvicorn"}
+OPTIONAL = {
+    "torch",
+    "openvino",
+    "PIL",
+    "model_signing",
+    "cryptography",
+    "grpc",
+    "starlette",
+    "uvicorn",
+}
 
 BY_STRING = {"import_module", "LazyModule"}  # functions that import what a string names
 

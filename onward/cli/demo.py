@@ -30,7 +30,7 @@ _CALLS = 50  # of one image each; the median is shown
 
 
 def demo() -> None:
-    """Build a small digits classifier in code and run it on every provider of this machine."""
+    """Build a small digits classifier and run it on every provider."""
     console = Console()
     images, labels = load_digits()
     results: dict[str, Any] = {}

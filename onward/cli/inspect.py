@@ -1,53 +1,65 @@
-"""onward inspect: what a model takes, gives and is made of."""
+"""onward inspect: what a model takes, gives and is made of, what it costs, and who runs it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
-import onnx_ir as ir
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from onward.graph.files import load, weight_bytes
+from onward.cli import arguments
+from onward.cli.feeds import check_sizes
+from onward.cli.inspect_screen import show_facts, show_providers
+from onward.cli.screen import make_console, print_json
+from onward.errors import InvalidModel
+from onward.lazy import LazyModule
 
-
-def inspect(model: Annotated[Path, typer.Argument(help="An .onnx file, of any size.")]) -> None:
-    """Show a model's inputs, outputs, opsets, operators and weights. Weights are not read."""
-    console = Console()
-    loaded = load(model)
-    values = Table("", "name", "type", "shape", title=str(model))
-    for role, group in (("input", loaded.graph.inputs), ("output", loaded.graph.outputs)):
-        for value in group:
-            dtype = value.dtype.name if value.dtype is not None else str(value.type)
-            values.add_row(role, value.name, dtype, _shape(value))
-    console.print(values)
-    counts = Counter(
-        f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        for graph in loaded.graphs()
-        for node in graph
-    )
-    operators = Table("operator", "nodes", title=f"{sum(counts.values()):,} nodes")
-    for name, count in counts.most_common():
-        operators.add_row(name, f"{count:,}")
-    console.print(operators)
-    opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in loaded.opset_imports.items())
-    tensors = [
-        v.const_value for v in loaded.graph.initializers.values() if v.const_value is not None
-    ]
-    elements = sum(tensor.size for tensor in tensors)
-    console.print(
-        f"opsets: {opsets}; IR {loaded.ir_version}; made by {loaded.producer_name or '?'}"
-    )
-    console.print(
-        f"weights: {len(tensors):,} tensors, {elements:,} elements, "
-        f"{weight_bytes(loaded) / 2**20:,.1f} MiB"
-    )
+if TYPE_CHECKING:
+    from onward.sessions import description, planning
+    from onward.sessions.examine import facts as inspection
+    from onward.sessions.memory import plans as memory
+else:  # a TAB in the shell must not wait for them
+    description = LazyModule("onward.sessions.description")
+    inspection = LazyModule("onward.sessions.examine.facts")
+    memory = LazyModule("onward.sessions.memory.plans")
+    planning = LazyModule("onward.sessions.planning")
 
 
-def _shape(value: ir.Value) -> str:
-    if value.shape is None:
-        return "?"
-    return f"({', '.join(str(d if isinstance(d, int) else d.value or '?') for d in value.shape)})"
+def inspect(
+    model: arguments.Model,
+    size: arguments.Sizes = None,
+    provider: arguments.Providers = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List every node.")] = False,
+    plan_memory: Annotated[
+        bool, typer.Option("--memory", help="Open the model in a process, and plan its memory.")
+    ] = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Show what a model takes, gives and is made of.
+
+    Beside inputs, outputs, operators and weights: what a run costs (with open dimensions at 1,
+    or as --size says) and which provider runs which nodes. No weight is read, whatever the size.
+
+    \b
+    onward inspect model.onnx
+    onward inspect model.onnx --size batch=8 --size sequence=128
+    onward inspect model.onnx --json
+    """
+    if model.suffix == ".ort":
+        raise InvalidModel(f"{model} is in ORT format, which onnxruntime alone reads")
+    sizes, asked = arguments.read_sizes(size), arguments.read_providers(provider)
+    loaded = planning.open_model(model, any_domain=True)  # looked at, not run
+    check_sizes((description.describe(value) for value in loaded.graph.inputs), sizes)
+    report, console = inspection.model_facts(loaded, model, sizes), make_console()
+    if not as_json:
+        show_facts(console, report, nodes)
+    if plan_memory:
+        plan = memory.plan_memory(model, (report["cost"] or {}).get("sizes"), asked or None)
+        report["memory_plan"] = {**asdict(plan), "held": plan.held, "peak": plan.peak}
+        if not as_json:
+            console.print(str(plan))
+    report["providers"] = inspection.provider_facts(loaded, asked or None, report["warnings"])
+    if as_json:
+        print_json(report)
+        return
+    show_providers(console, report)

@@ -1,26 +1,71 @@
-"""onward: the command line. One file a verb; here they are put together."""
+"""onward: the command line. One file a verb; here they are put together.
+
+Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, said in one line on stderr;
+70 a bug of ours, which `--traceback` shows in full; 130 ended by Ctrl-C.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
+import traceback
+import warnings
 from importlib.metadata import version as installed_version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
-from onward.cli import demo, inspect, providers
 from onward.errors import OnwardError
+
+# verb: its module, and the line that lists it. The function in the module has the verb's name.
+VERBS = {
+    "demo": ("onward.cli.demo", "Build a small digits classifier and run it on every provider."),
+    "inspect": ("onward.cli.inspect", "Show what a model takes, gives and is made of."),
+    "run": ("onward.cli.run", "Run a model once and show what it gives."),
+    "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
+    "tune": ("onward.cli.tune", "Measure which way of running a model is fastest here."),
+    "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
+    "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
+    "ops": ("onward.cli.ops", "List which operators each provider runs."),
+    "sign": ("onward.cli.sign", "Sign a model and its external data."),
+    "verify": ("onward.cli.verify", "Check a model and its external data against its signature."),
+    "providers": ("onward.cli.providers", "List what this machine can run models on."),
+}
+BAD_INPUT, BUG, INTERRUPTED = 2, 70, 130
+
+
+class Verbs(TyperGroup):
+    """The verbs of the table; a verb's module is imported when it is called, not to list it."""
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, _load(name) if name in VERBS else listed, rest
+
+
+def _load(name: str) -> Any:
+    module, _ = VERBS[name]
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(getattr(importlib.import_module(module), name))
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
     name="onward",
-    help="Run and train ONNX models on stock engines.",
+    cls=Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo.demo)
-app.command()(providers.providers)
-app.command()(inspect.inspect)
+
+
+def _listed() -> None:
+    """Stands for a verb in lists; `Verbs` puts the verb itself in its place."""
+
+
+for _name, (_, _line) in VERBS.items():
+    app.command(_name, help=_line)(_listed)
 
 
 def _version(wanted: bool) -> None:
@@ -34,16 +79,65 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from (after any verb).")
+    ] = False,
 ) -> None:
     """Run and train ONNX models on stock engines."""
 
 
 def main() -> None:
     """Run a verb; bad input is one clear line and exit code 2, never a traceback."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
+    in_full = len(arguments) < len(sys.argv) - 1
+    warnings.showwarning = _warn
     try:
-        app()
-    except (OnwardError, FileNotFoundError, PermissionError) as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
-        sys.exit(2)
+        code = app(arguments, prog_name="onward", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = INTERRUPTED
+    except Exception as error:
+        if in_full:
+            traceback.print_exc()
+        code = _explain(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Exception) -> int:
+    """Say in one line what went wrong; the exit code."""
+    if hasattr(error, "format_message"):  # typer's own: an option or a verb that does not exist
+        if message := error.format_message():  # none where the help was printed instead
+            _say("error", message)
+        return BAD_INPUT
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, OnwardError):
+        _say("error", str(error))
+        return BAD_INPUT
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename is not None else ""
+        _say("error", f"{error.strerror}{where}" if error.strerror else str(error))
+        return BAD_INPUT
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    _say(
+        "bug",
+        f"{type(error).__name__}: {error} ({frame.name}, {os.path.basename(frame.filename)}:"
+        f"{frame.lineno}); this is a fault of Onward's: please report it with what the same "
+        "command prints with --traceback",
+    )
+    return BUG
+
+
+def _warn(message: Any, *where: Any, **more: Any) -> None:
+    _say("warning", str(message))
+
+
+def _say(kind: str, message: str) -> None:
+    """One line on stderr: what is wrong; what to do."""
+    line = "; ".join(part.strip() for part in message.splitlines() if part.strip())
+    colour = typer.colors.YELLOW if kind == "warning" else typer.colors.RED
+    plain = "NO_COLOR" in os.environ
+    typer.echo(f"{kind if plain else typer.style(kind, fg=colour)}: {line}", err=True)

@@ -2,24 +2,92 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from onward.providers.choose import available
-from onward.providers.ort.session import known
+from onward.cli import arguments
+from onward.cli.screen import make_console, make_table, print_json, print_table
+from onward.providers.choose import OURS, available, how_to_get, known
 
 _WHAT = {
     "CPUExecutionProvider": "onnxruntime's own CPU kernels",
+    "CUDAExecutionProvider": "NVIDIA GPUs, through onnxruntime",
+    "TensorrtExecutionProvider": "NVIDIA's TensorRT, through onnxruntime",
+    "CoreMLExecutionProvider": "Apple's CoreML, through onnxruntime",
+    "DmlExecutionProvider": "Windows' DirectML, through onnxruntime",
+    "OpenVINOExecutionProvider": "Intel's OpenVINO, the graph compiled (f32 unless you allow less)",
     "TorchExecutionProvider": "PyTorch, operator by operator (CPU or CUDA)",
     "InductorExecutionProvider": "PyTorch, the whole graph compiled (CPU or CUDA)",
     "ReferenceExecutionProvider": "ONNX's definitions in numpy: slow and right",
 }
+_PACKAGES = {
+    "TorchExecutionProvider": ("torch",),
+    "InductorExecutionProvider": ("torch",),
+    "OpenVINOExecutionProvider": ("openvino",),
+    "ReferenceExecutionProvider": ("onnx",),
+}
+_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-qnn")
+_NEEDS = {  # builds of onnxruntime that have it, each in place of the stock one
+    "CUDAExecutionProvider": "an NVIDIA GPU and: pip install onnxruntime-gpu",
+    "TensorrtExecutionProvider": "an NVIDIA GPU, TensorRT and: pip install onnxruntime-gpu",
+    "DmlExecutionProvider": "Windows and: pip install onnxruntime-directml",
+    "CoreMLExecutionProvider": "macOS, where the stock onnxruntime has it",
+    "QNNExecutionProvider": "a Qualcomm NPU and: pip install onnxruntime-qnn",
+}
+_ELSEWHERE = "an onnxruntime that was built with it"
 
 
-def providers() -> None:
-    """List the providers of this machine, the preferred ones first, and those it lacks."""
+def providers(as_json: arguments.Json = False) -> None:
+    """List what this machine can run models on.
+
+    The preferred ones come first; then those that it lacks, with what they would need.
+
+    \b
+    onward providers
+    onward providers --json
+    """
     here = available()
-    table = Table("provider", "here", "what it is")
-    for name in [*here, *(name for name in known() if name not in here)]:
-        table.add_row(name, "yes" if name in here else "-", _WHAT.get(name, "through onnxruntime"))
-    Console().print(table)
+    rows = [_facts(name, name in here) for name in dict.fromkeys([*here, *known()])]
+    if as_json:
+        print_json(rows)
+        return
+    table = make_table("provider", "called", "version", "what it is")
+    for row in (row for row in rows if row["here"]):
+        table.add_row(row["name"], row["called"], row["version"], row["what"])
+    console = make_console()
+    console.print(table)
+    missing = make_table("provider", "what it needs")
+    lacking = [row for row in rows if not row["here"]]
+    for row in (row for row in lacking if row["needs"] != _ELSEWHERE):
+        missing.add_row(row["name"], row["needs"])
+    rest = [row["name"] for row in lacking if row["needs"] == _ELSEWHERE]
+    missing.add_row("\n".join(rest), _ELSEWHERE)
+    print_table(console, missing, "not on this machine")
+
+
+def _facts(name: str, here: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "called": arguments.short_name(name),
+        "here": here,
+        "version": _version(_PACKAGES.get(name, _BUILDS)) if here else None,
+        "what": _WHAT.get(name, "through onnxruntime"),
+        "needs": None if here else _need(name),
+    }
+
+
+def _need(name: str) -> str:
+    if name in OURS:
+        return how_to_get(name)
+    return _NEEDS.get(name, _ELSEWHERE)
+
+
+def _version(packages: Sequence[str]) -> str:
+    """The installed one of these packages, and its version."""
+    for package in packages:
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+    return packages[0]

@@ -20,25 +20,29 @@ from onward.providers.ort import session as ort
 
 if TYPE_CHECKING:
     from onward.providers import reference
+    from onward.providers.openvino import provider as openvino_provider
     from onward.providers.ort import provider as ort_provider
     from onward.providers.provider import Provider
     from onward.providers.torch import compile as torch_compile
     from onward.providers.torch import provider as torch_provider
 else:  # each engine is imported when a node needs it
     reference = LazyModule("onward.providers.reference")
+    openvino_provider = LazyModule("onward.providers.openvino.provider")
     ort_provider = LazyModule("onward.providers.ort.provider")
     torch_compile = LazyModule("onward.providers.torch.compile")
     torch_provider = LazyModule("onward.providers.torch.provider")
 
 TORCH, INDUCTOR = "TorchExecutionProvider", "InductorExecutionProvider"
 REFERENCE = "ReferenceExecutionProvider"
-OURS = (TORCH, INDUCTOR, REFERENCE)
+OPENVINO = "OpenVINOExecutionProvider"
+# onnxruntime has builds with an OpenVINO of their own: there, the name means theirs
+OURS = (*((OPENVINO,) if OPENVINO not in ort.available() else ()), TORCH, INDUCTOR, REFERENCE)
 STAND_INS = ("CPUExecutionProvider", TORCH, REFERENCE)  # who may run what the list cannot
 
 _COMPILERS = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
 
 Named = tuple[str, Mapping[str, Any]]  # a provider's name and its options
-Asked = Sequence[str | tuple[str, Mapping[str, Any]]] | None
+Asked = str | Sequence[str | tuple[str, Mapping[str, Any]]] | None  # a str: "auto" alone
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ def available() -> list[str]:
     torch = [TORCH, INDUCTOR] if importlib.util.find_spec("torch") is not None else []
     if INDUCTOR in torch and not any(map(shutil.which, _COMPILERS)):
         torch.remove(INDUCTOR)  # it writes C++ and needs somebody to compile it
-    return [*ort.available(), *torch, REFERENCE]
+    has_openvino = OPENVINO in OURS and importlib.util.find_spec("openvino") is not None
+    openvino = [OPENVINO] if has_openvino else []
+    return [*ort.available(), *openvino, *torch, REFERENCE]
 
 
 def choose(
@@ -103,7 +109,7 @@ def choose(
     for name in asked:
         _check_known(name)
         if name not in here:
-            message = f"{name} is not on this machine\n{_how_to_get(name)}"
+            message = f"{name} is not on this machine\n{how_to_get(name)}"
             if options.disable_fallback:
                 raise ProviderMissing(message)
             warnings.warn(message, stacklevel=4)
@@ -121,7 +127,7 @@ def _pairs(
 ) -> dict[str, Mapping[str, Any]]:
     """name: options, from the two ways in which onnxruntime takes them."""
     if isinstance(providers, str):
-        raise TypeError(f"providers is a list of names: [{providers!r}]")
+        raise TypeError(f'providers is a list of names: [{providers!r}], or "auto"')
     asked = list(providers or ())
     pairs: list[Named] = [(i, {}) if isinstance(i, str) else (i[0], i[1]) for i in asked]
     if provider_options is not None:
@@ -131,8 +137,13 @@ def _pairs(
     return dict(pairs)
 
 
+def known() -> list[str]:
+    """Every provider that has a name, here or elsewhere."""
+    return list(dict.fromkeys([*ort.known(), *OURS]))
+
+
 def _check_known(name: str) -> None:
-    names = [*ort.known(), *OURS]
+    names = known()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
         raise OptionError(
@@ -140,11 +151,14 @@ def _check_known(name: str) -> None:
         )
 
 
-def _how_to_get(name: str) -> str:
+def how_to_get(name: str) -> str:
+    """What a provider that this machine lacks would need."""
     if name == INDUCTOR and importlib.util.find_spec("torch") is not None:
         return "it needs a C++ compiler: install g++ or clang"
     if name in (TORCH, INDUCTOR):
         return "install it with: pip install onward[torch]"
+    if name == OPENVINO:
+        return "install it with: pip install onward[openvino]"
     return f"this onnxruntime has {', '.join(ort.available())}; another build of it may have it"
 
 
@@ -156,12 +170,19 @@ def _ours(named: Named, options: SessionOptions) -> Engine:
     name, given = named
     if name == REFERENCE:
         _check_options(name, given, ())
-        return Engine((name,), lambda: reference.ReferenceProvider())
+        return Engine((name,), lambda: _reference(options))
+    if name == OPENVINO:
+        _check_options(name, given, ("precision", "device", "threads", "cache_dir"))
+        return Engine((name,), lambda: openvino_provider.make_openvino(given, options))
     if name == TORCH:
         _check_options(name, given, ("device",))
         return Engine((name,), lambda: torch_provider.make_torch(given, options))
     _check_options(name, given, ("device", "dynamic", "mode"))
     return Engine((name,), lambda: torch_compile.make_inductor(given, options))
+
+
+def _reference(options: SessionOptions) -> Provider:
+    return reference.ReferenceProvider(profiled=options.enable_profiling)
 
 
 def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

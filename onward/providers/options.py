@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError
+from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
+
+if TYPE_CHECKING:
+    from onward.providers.ort.shared import SharedMemory
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -51,6 +57,7 @@ class SessionOptions:
     graph_optimization_level: int = GraphOptimizationLevel.ORT_ENABLE_ALL
     execution_mode: int = ExecutionMode.ORT_SEQUENTIAL
     execution_order: int = ExecutionOrder.DEFAULT
+    own_passes: bool = False  # Onward's passes before the engine's own (Onward's own)
     optimized_model_filepath: str = ""  # where to write the graph as it was optimised
     use_deterministic_compute: bool = False
     # memory
@@ -58,6 +65,7 @@ class SessionOptions:
     enable_mem_pattern: bool = True
     enable_mem_reuse: bool = True
     memory_limit: int | None = None  # bytes; None: no limit (Onward's own)
+    shared: SharedMemory | None = None  # weights and arena that sessions share (Onward's own)
     # running
     log_severity_level: int = 2  # 0 verbose, 1 info, 2 warning, 3 error, 4 fatal
     log_verbosity_level: int = 0
@@ -66,6 +74,11 @@ class SessionOptions:
     profile_file_prefix: str = "onward_profile_"
     disable_fallback: bool = False  # only the listed providers may run nodes (Onward's own)
     result_cache_bytes: int = 0  # remember results of identical feeds; 0: never (Onward's own)
+    # models that one does not trust (Onward's own)
+    run_timeout: float | None = None  # seconds that a run may take; None: no limit
+    isolated: bool = False  # open and run the model in a process of its own
+    limits: ModelLimits = DEFAULT_LIMITS  # how much a model may ask for
+    open_timeout: float | None = 60.0  # seconds that an isolated model may take to open
 
     free_dimensions: dict[str, int] = field(default_factory=dict)
     free_dimension_denotations: dict[str, int] = field(default_factory=dict)
@@ -125,17 +138,29 @@ class SessionOptions:
         return ours
 
 
-class RunOptions:
-    """Settings of one run. `terminate` may be set from another thread while it runs."""
+def has_own_operators(options: SessionOptions) -> bool:
+    """Whether operators of any domain may have an implementation: the user registered some."""
+    return bool(options.custom_op_libraries) or options.native is not None
 
-    def __init__(self) -> None:
+
+class RunOptions:
+    """Settings of one run. `terminate` may be set from another thread while it runs.
+
+    >>> RunOptions(timeout=0.5).timeout
+    0.5
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self.timeout = timeout  # seconds; None: SessionOptions.run_timeout (Onward's own)
         self.log_severity_level = 2
         self.log_verbosity_level = 0
         self.logid = ""
         self.only_execute_path_to_fetches = False
+        self.shrink_arena = False  # give memory back after the run (Onward's own)
         self.run_config_entries: dict[str, str] = {}
         self._terminate = False
-        self._followers: list[Any] = []  # engines' own options of runs that are under way
+        self._followers: weakref.WeakSet[Any] = weakref.WeakSet()  # those of runs under way
+        self._lock = threading.Lock()
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Set one of ONNX Runtime's run configuration entries by its key."""
@@ -153,12 +178,32 @@ class RunOptions:
 
     @terminate.setter
     def terminate(self, value: bool) -> None:
-        self._terminate = value
-        for follower in self._followers:
+        with self._lock:
+            self._terminate = value
+            followers = list(self._followers)
+        for follower in followers:
             follower.terminate = value
 
     def followed_by(self, native: Any) -> Any:
-        """Let an engine's own options follow `terminate`, and return them."""
-        native.terminate = self._terminate
-        self._followers.append(native)
+        """Let an engine's own options follow `terminate` while they live, and return them."""
+        with self._lock:
+            native.terminate = self._terminate
+            self._followers.add(native)
         return native
+
+    @classmethod
+    def of(cls, native: Any) -> RunOptions:
+        """onnxruntime's, read attribute by attribute."""
+        ours = cls()
+        for name in vars(ours):
+            if hasattr(native, name):
+                setattr(ours, name, getattr(native, name))
+        return ours
+
+    def for_one_run(self) -> RunOptions:
+        """The same settings, which can be ended without ending whoever shares them."""
+        one = RunOptions()
+        kept = ("_terminate", "_followers", "_lock")
+        vars(one).update({k: v for k, v in vars(self).items() if k not in kept})
+        self.followed_by(one)
+        return one

@@ -8,7 +8,7 @@ an empty optional is None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import onnx_ir as ir
 
@@ -40,4 +40,13 @@ class Provider(Protocol):
 
     def compile(self, model: ir.Model) -> Executable:
         """Make a part, as a model of its own, ready to run."""
+        ...
+
+
+@runtime_checkable
+class TakesWhole(Protocol):
+    """A provider that is shown the whole model before it is asked about each node."""
+
+    def takes(self, model: ir.Model) -> bool:
+        """Whether it will compile all of this model as one part."""
         ...

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.graph.signature import NodeArg
+from onward.sessions.metadata import ModelMetadata
 
 _WORDS = {"FLOAT": "float", "DOUBLE": "double"}
-
-
-@dataclass(frozen=True)
-class ModelMetadata:
-    """A model's own words about itself, under onnxruntime's names."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
 
 
 def metadata(model: ir.Model) -> ModelMetadata:

@@ -6,36 +6,36 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.errors import (
-    InvalidModel,
-    MemoryLimitExceeded,
-    NodeFailed,
-    OnwardError,
-    OptionError,
-    UnsupportedModel,
-)
-from onward.graph.paths import check_readable
+from onward.errors import NodeFailed, OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import Asked, Choice, choose
 from onward.providers.options import SessionOptions
-from onward.providers.ort import session as ort
-from onward.providers.ort.defects import CAST_TO_HALF, WORDS, adds_in_half
 from onward.sessions.cache import ResultCache
-from onward.sessions.whole import Whole
+from onward.sessions.deadline import call_within, time_limit, within
+from onward.sessions.isolation.isolated import Isolated
+from onward.sessions.memory.footprint import give_back
+from onward.sessions.opening import is_ort_format, open_plan
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
     from onward.sessions import planning
-    from onward.sessions.parts import Parts
-else:  # loaded only when onnxruntime does not take the model as it is
+    from onward.sessions.memory import outputs
+    from onward.sessions.memory import plans as memory
+    from onward.sessions.memory.plans import MemoryPlan, Observed
+    from onward.sessions.opening import Plan
+    from onward.sessions.tuning import auto
+    from onward.sessions.tuning.auto import Auto
+else:  # loaded only when they are asked for
+    auto = LazyModule("onward.sessions.tuning.auto")
+    memory = LazyModule("onward.sessions.memory.plans")
+    outputs = LazyModule("onward.sessions.memory.outputs")
     planning = LazyModule("onward.sessions.planning")
 
+T = TypeVar("T")
 log = logging.getLogger("onward")
 _LEVELS = {0: logging.DEBUG, 1: logging.INFO, 3: logging.ERROR, 4: logging.CRITICAL}
-_EXTERNAL = b"\x0a\x08location"  # the key that external data begins with
 
 
 class InferenceSession:
@@ -57,17 +57,34 @@ class InferenceSession:
         options = self._options = SessionOptions.of(sess_options)
         self._source, self._weights = path_or_bytes, weights
         log.setLevel(_LEVELS.get(options.log_severity_level, logging.WARNING))
-        self._choice = choose(providers, provider_options, options)
-        self._plan: Whole | Parts = _open(path_or_bytes, self._choice, options, weights)
+        self._plan: Plan | Auto = self._planned(providers, provider_options)
+        give_back()
         self._cache: ResultCache | None = None
         if options.result_cache_bytes:
-            if _is_ort_format(path_or_bytes):
+            if is_ort_format(path_or_bytes):
                 raise OptionError(
                     "result_cache_bytes: nobody sees whether an ORT-format model draws at random\n"
                     "leave the cache off, or use the ONNX model"
                 )
-            planning.check_deterministic(path_or_bytes)
+            if not options.isolated:  # whose own session has checked
+                planning.check_deterministic(path_or_bytes)
             self._cache = ResultCache(options.result_cache_bytes)
+
+    def _planned(
+        self, providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None
+    ) -> Plan | Auto:
+        """The model on these providers; on the fastest ones where the user asks for "auto"."""
+        measures = self._is_auto = _mentions_auto(providers)
+        self._observed: Observed | None = None
+        self._choice = choose(None if measures else providers, provider_options, self._options)
+        if not measures:
+            return open_plan(self._source, self._choice, self._options, self._weights)
+
+        def open_it(choice: Choice, options: SessionOptions) -> Any:
+            return open_plan(self._source, choice, options, self._weights)
+
+        tuning = auto.tuning_options(providers)
+        return auto.Auto(self._source, self._options, tuning, self._weights, open_it)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -78,9 +95,33 @@ class InferenceSession:
         run_options: Any = None,
     ) -> list[Any]:
         """Compute the named outputs (None: all of them) from the feeds, as numpy arrays."""
+        if run_options is not None or self._options.run_timeout is not None:
+            return self._within(
+                run_options, lambda options: self._answer(output_names, input_feed, options)
+            )
+        return self._answer(output_names, input_feed, None)
+
+    def _answer(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         if self._cache is not None:
-            return self._remembered(output_names, input_feed, run_options)
-        return self._compute(output_names, input_feed, run_options)
+            return self._remembered(names, feeds, run_options)
+        return self._compute(names, feeds, run_options)
+
+    def _within(self, run_options: Any, run: Callable[[Any], T]) -> T:
+        """What `run(options)` gives, ended at its deadline where there is one."""
+        seconds = self._time_limit(run_options)
+        if seconds is None:
+            results = run(run_options)
+        else:
+            results = within(seconds, run_options, self._options.isolated, run)
+        if getattr(run_options, "shrink_arena", False):
+            give_back()
+        return results
+
+    def _time_limit(self, run_options: Any) -> float | None:
+        seconds = time_limit(run_options, self._options)
+        if seconds is not None and isinstance(self._plan, Isolated):
+            self._plan.wake()  # the time to start a process again is not the run's
+        return seconds
 
     def _compute(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         try:
@@ -108,6 +149,7 @@ class InferenceSession:
         failed = self._choice.failed | {error.op_type}
         if (
             not self._choice.may_move
+            or self._options.isolated  # its own session has tried
             or failed == self._choice.failed
             or self._options.disable_fallback
         ):
@@ -115,7 +157,7 @@ class InferenceSession:
         log.warning("%s failed in onnxruntime; another provider tries", error.op_type)
         self._choice = replace(self._choice, failed=failed)
         try:
-            plan = _open(self._source, self._choice, self._options, self._weights)
+            plan = open_plan(self._source, self._choice, self._options, self._weights)
             results: list[Any] = plan.run(names, feeds, run_options)
         except OnwardError:
             raise error from None
@@ -131,7 +173,17 @@ class InferenceSession:
         run_options: Any = None,
     ) -> None:
         """Compute in the background; then `callback(results, user_data, error message)`."""
-        self._plan.run_async(output_names, input_feed, callback, user_data, run_options)
+        seconds = self._time_limit(run_options)
+        if seconds is None:
+            self._plan.run_async(output_names, input_feed, callback, user_data, run_options)
+            return
+        isolated = self._options.isolated
+        options, done, call_off = call_within(seconds, run_options, isolated, callback)
+        try:
+            self._plan.run_async(output_names, input_feed, done, user_data, options)
+        except BaseException:
+            call_off()
+            raise
 
     def run_with_ort_values(
         self,
@@ -140,7 +192,12 @@ class InferenceSession:
         run_options: Any = None,
     ) -> Sequence[Any]:
         """Compute from OrtValues to OrtValues."""
-        return self._plan.run_with_ort_values(output_names, input_dict_ort_values, run_options)
+        return self._within(
+            run_options,
+            lambda options: self._plan.run_with_ort_values(
+                output_names, input_dict_ort_values, options
+            ),
+        )
 
     def io_binding(self) -> Any:
         """A fresh binding of inputs and outputs, for `run_with_iobinding`."""
@@ -148,7 +205,36 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
         """Compute from and into what is bound."""
-        self._plan.run_with_iobinding(iobinding, run_options)
+        self._within(run_options, lambda options: self._plan.run_with_iobinding(iobinding, options))
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def memory_plan(self, sizes: Mapping[str, Any] | None = None) -> MemoryPlan:
+        """What opening and running take with these sizes, by open dimension, or these feeds."""
+        self._refuse_isolated("memory_plan")
+        if self._observed is None:
+            listed = self._choice.listed if self._choice.named else None
+            asked = self.get_providers() if self._is_auto else listed
+            self._observed = memory.Observed(self._source, asked, self._options, self._weights)
+        return self._observed.plan(sizes)
+
+    def allocate_outputs(self, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """An array for each output, for `run_into`, with these sizes or for these feeds."""
+        self._refuse_isolated("allocate_outputs")
+        return outputs.allocate(self, self._source, self._weights, sizes or {})
+
+    def run_into(
+        self,
+        outputs_by_name: Mapping[str, Any],
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> None:
+        """Compute the named outputs from the feeds, into the arrays given for them."""
+        outputs.run_into(self, outputs_by_name, input_feed, run_options)
+
+    def _refuse_isolated(self, what: str) -> None:
+        if self._options.isolated:
+            raise OptionError(f"{what} would look at an isolated model outside its isolation")
 
     # -- what it is ----------------------------------------------------------------------------
 
@@ -180,8 +266,8 @@ class InferenceSession:
         self, providers: Asked = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         """Open the model again on other providers."""
-        self._choice = choose(providers, provider_options, self._options)
-        self._plan = _open(self._source, self._choice, self._options, self._weights)
+        self._plan = self._planned(providers, provider_options)
+        give_back()
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
@@ -210,78 +296,7 @@ class InferenceSession:
         return int(start() if callable(start) else start)
 
 
-def _open(
-    source: Source, choice: Choice, options: SessionOptions, weights: str | os.PathLike[str] | None
-) -> Whole | Parts:
-    """onnxruntime takes the model as it is where it is asked first and can; else it is planned."""
-    if isinstance(source, (str, os.PathLike)):
-        check_readable(Path(source))
-    if _is_ort_format(source):
-        return _open_ort_format(source, choice, options)
-    data = _raw(source) if weights is None else None
-    why: Exception | None = None
-    if data is not None and choice.leading_ort and not _needs_planning(data, choice):
-        _check_size(len(data), options)
-        try:
-            whole = Whole(ort.create(data, options, choice.leading_ort), options)
-            if choice.named or not _computes_in_half(whole, data):
-                return whole
-        except Exception as error:  # another way may open it; else this is the cause
-            why = error
-    log.info("the model is not for onnxruntime as it is: %s", why or "see docs/providers.md")
-    try:
-        return planning.plan(source, choice, options, weights)
-    except UnsupportedModel as error:
-        raise error from why
-
-
-def _open_ort_format(source: Source, choice: Choice, options: SessionOptions) -> Whole:
-    """ORT format is onnxruntime's own: no other engine reads it."""
-    if not choice.leading_ort:
-        raise InvalidModel("an ORT-format model runs on onnxruntime's providers alone\nlist one")
-    data = _raw(source)
-    assert data is not None
-    _check_size(len(data), options)
-    try:
-        return Whole(ort.create(data, options, choice.leading_ort), options)
-    except Exception as error:
-        raise InvalidModel(f"onnxruntime cannot load this ORT-format model: {error}") from error
-
-
-def _raw(source: Source) -> bytes | None:
-    """The model's own bytes, where onnxruntime can read them without us."""
-    if isinstance(source, bytes):
-        return source
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        return path.read_bytes() if path.suffix in (".onnx", ".ort", "") else None
-    return None
-
-
-def _needs_planning(data: bytes, choice: Choice) -> bool:
-    """Whether a look inside is needed before onnxruntime may have the model as it is.
-
-    From bytes, it would look for external data in the working directory; and unless the user
-    named it, what it is known to get wrong goes elsewhere.
-    """
-    suspicious = choice.may_move and any(word in data for word in WORDS)
-    return bool(choice.failed) or suspicious or _EXTERNAL in data
-
-
-def _computes_in_half(whole: Whole, data: bytes) -> bool:
-    """Whether the model may add up float16 products, and onnxruntime would do so in float16."""
-    types = {arg.type for arg in (*whole.get_inputs(), *whole.get_outputs())}
-    return ("tensor(float16)" in types or CAST_TO_HALF in data) and adds_in_half()
-
-
-def _is_ort_format(source: Source) -> bool:
-    if isinstance(source, bytes):
-        return source[4:8] == b"ORTM"
-    return isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".ort"
-
-
-def _check_size(size: int, options: SessionOptions) -> None:
-    if options.memory_limit is not None and size > options.memory_limit:
-        raise MemoryLimitExceeded(
-            f"the model's {size:,} bytes are more than the memory limit of {options.memory_limit:,}"
-        )
+def _mentions_auto(providers: Any) -> bool:
+    """Whether "auto" is among them."""
+    listed = [providers] if isinstance(providers, str) else providers or ()
+    return any(item == "auto" or item[0] == "auto" for item in listed)

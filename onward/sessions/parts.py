@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,12 @@ from onward.providers.options import ExecutionMode, SessionOptions
 from onward.providers.ort.defects import defect
 from onward.providers.ort.values import to_numpy as ort_to_numpy
 from onward.providers.ort.values import to_ort
-from onward.providers.provider import Executable
+from onward.providers.provider import Executable, TakesWhole
 from onward.sessions.binding import Binding
-from onward.sessions.description import ModelMetadata, describe, metadata, numpy_dtype
+from onward.sessions.description import describe, metadata, numpy_dtype
+from onward.sessions.journal import Journal
+from onward.sessions.memory.budget import Budget
+from onward.sessions.metadata import ModelMetadata
 
 Made = tuple[Any, Executable | None]  # a tensor, and the executable that made it
 
@@ -48,10 +49,9 @@ def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[P
     opsets = model.opset_imports
 
     def first(node: ir.Node) -> int:
-        for number, engine in enumerate(engines):
-            moves = choice.may_move and (defect(node) or node.op_type in choice.failed)
-            if engine.provider.supports(node, opsets) and not (engine.is_ort and moves):
-                return number
+        number = first_engine(node, opsets, engines, choice)
+        if number is not None:
+            return number
         asked = ", ".join(name for engine in engines for name in engine.names)
         raise UnsupportedModel(
             f"no provider runs {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}) "
@@ -59,7 +59,21 @@ def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[P
             "list a provider that has it, or leave fallback enabled"
         )
 
+    lead = engines[0].provider
+    if isinstance(lead, TakesWhole) and lead.takes(model):
+        return [Part(0, list(model.graph))]
     return partition(model.graph, first)
+
+
+def first_engine(
+    node: ir.Node, opsets: dict[str, int], engines: Sequence[Engine], choice: Choice
+) -> int | None:
+    """The first engine that supports a node and is not known to get it wrong; None: nobody."""
+    moves = choice.may_move and (defect(node) or node.op_type in choice.failed)
+    for number, engine in enumerate(engines):
+        if engine.provider.supports(node, opsets) and not (engine.is_ort and moves):
+            return number
+    return None
 
 
 class Parts:
@@ -85,11 +99,12 @@ class Parts:
         values = (*graph.inputs, *graph.outputs, *made)
         self._dtypes = {str(value.name): numpy_dtype(value) for value in values}
         self._metadata = metadata(model)
-        self._providers = list(dict.fromkeys(n for p in parts for n in engines[p.provider].names))
+        limit = options.memory_limit
+        self._budget = None if limit is None else Budget(model, limit)
         self._steps = compile_parts(model, parts, engines)
-        self._events: list[dict[str, Any]] = []
-        self._profiling = options.enable_profiling
-        self._started = time.perf_counter_ns()
+        self._providers = list(dict.fromkeys(n for p in parts for n in engines[p.provider].names))
+        self._journal = Journal() if options.enable_profiling else None
+        self._started = time.time_ns() if self._journal is None else self._journal.started
         parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL and len(self._steps) > 1
         threads = options.inter_op_num_threads or 2
         self._pool = ThreadPoolExecutor(threads, "onward") if parallel else None
@@ -170,14 +185,19 @@ class Parts:
 
     def _run(self, feeds: dict[str, Any], run_options: Any) -> dict[str, Made]:
         """Every feed and every result that is left, each with the executable that made it."""
+        if self._budget is not None:
+            self._budget.check(feeds)
         empty = {arg.name: None for arg in self._inputs}  # an optional that was not fed
         values: dict[str, Made] = {
             name: (feed, None) for name, feed in {**empty, **self._constants, **feeds}.items()
         }
+        start = time.perf_counter_ns()
         for _, wave in groupby(self._steps, key=attrgetter("wave")):
             if run_options is not None and run_options.terminate:
                 raise ProviderError("the run was ended by RunOptions.terminate")
             self._run_wave(list(wave), values, run_options)
+        if self._journal is not None:
+            self._journal.note("Session", "model_run", start)
         return values
 
     def _run_wave(self, steps: list[Step], values: dict[str, Made], run_options: Any) -> None:
@@ -199,8 +219,8 @@ class Parts:
             tensors = [values[name][0] for name in step.takes]
         start = time.perf_counter_ns()
         results = step.executable.run(tensors, run_options)
-        if self._profiling:
-            self._record(step, start)
+        if self._journal is not None:
+            self._note(self._journal, step, start)
         return results
 
     def _result(self, name: str, values: dict[str, Made]) -> Any:
@@ -217,28 +237,24 @@ class Parts:
 
     # -- profiling -----------------------------------------------------------------------------
 
-    def _record(self, step: Step, start: int) -> None:
-        event = {
-            "cat": "Part",
-            "ph": "X",
-            "pid": 0,
-            "tid": step.wave,
-            "name": f"{step.provider}: {', '.join(step.gives[:3])}",
-            "ts": (start - self._started) / 1e3,
-            "dur": (time.perf_counter_ns() - start) / 1e3,
-            "args": {"provider": step.provider, "takes": step.takes, "gives": step.gives},
-        }
-        self._events.append(event)
+    def _note(self, journal: Journal, step: Step, start: int) -> None:
+        journal.note(
+            "Part",
+            f"{step.provider}: {', '.join(step.gives[:3])}",
+            start,
+            provider=step.provider,
+            part=self._steps.index(step),
+            takes=step.takes,
+            gives=step.gives,
+        )
 
     def end_profiling(self) -> str:
         """Write the trace (Chrome's format) and return its file's name."""
-        if not self._profiling:
+        if self._journal is None:
             return ""
-        self._profiling = False
-        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-        path = Path(f"{self._options.profile_file_prefix}_{stamp}.json")
-        path.write_text(json.dumps(self._events))
-        return str(path)
+        journal, self._journal = self._journal, None
+        parts = enumerate(step.executable for step in self._steps)
+        return journal.write(self._options.profile_file_prefix, parts)
 
     def get_profiling_start_time_ns(self) -> int:
         return self._started
@@ -250,15 +266,27 @@ def compile_parts(model: ir.Model, parts: Sequence[Part], engines: Sequence[Engi
     waves: list[int] = []
     steps = []
     for part, piece in zip(parts, pieces, strict=True):
-        engine = engines[part.provider]
         waves.append(1 + max((waves[need] for need in part.needs), default=-1))
-        executable = engine.provider.compile(piece)
+        part.provider, executable = _compile(piece, part.provider, engines)
         takes = [str(value.name) for value in piece.graph.inputs]
         gives = [str(value.name) for value in piece.graph.outputs]
-        steps.append(Step(engine.names[0], executable, takes, gives, waves[-1]))
+        name = engines[part.provider].names[0]
+        steps.append(Step(name, executable, takes, gives, waves[-1]))
     steps.sort(key=attrgetter("wave"))
     _mark_drops(steps, {str(value.name) for value in model.graph.outputs})
     return steps
+
+
+def _compile(piece: ir.Model, number: int, engines: Sequence[Engine]) -> tuple[int, Executable]:
+    """By its engine; where that one takes the nodes but not the whole, by the next that can."""
+    try:
+        return number, engines[number].provider.compile(piece)
+    except ProviderError:
+        opsets = piece.opset_imports
+        for later in range(number + 1, len(engines)):
+            if all(engines[later].provider.supports(node, opsets) for node in piece.graph):
+                return _compile(piece, later, engines)
+        raise
 
 
 def _mark_drops(steps: Sequence[Step], kept: Iterable[str]) -> None:

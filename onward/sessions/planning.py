@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 from pathlib import Path
 
 import onnx_ir as ir
 
-from onward.errors import InvalidModel, MemoryLimitExceeded, OnwardError, OptionError
-from onward.graph.files import Source, external_tensors, load, save, weight_bytes
+from onward.errors import (
+    InvalidModel,
+    LimitExceeded,
+    MemoryLimitExceeded,
+    OnwardError,
+    OptionError,
+)
+from onward.graph.external import external_tensors, forget_pages
+from onward.graph.files import Source, load, save, weight_bytes
+from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
+from onward.graph.paths import check_archive
 from onward.graph.shapes import fix_dimensions
 from onward.graph.weights import swap_weights
 from onward.lazy import LazyModule
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.precision import widen_sums
 from onward.providers.choose import Choice
-from onward.providers.options import SessionOptions
+from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import adds_in_half, defect
 from onward.providers.ort.provider import serialize
+from onward.sessions.memory.budget import check_opening
 from onward.sessions.parts import Parts, assign
 from onward.sessions.whole import Whole
 
 programs = LazyModule("onward.providers.torch.programs")
+log = logging.getLogger("onward")
 
 _RANDOM = {
     "RandomNormal",
@@ -35,12 +46,19 @@ _RANDOM = {
 }
 
 
-def open_model(source: Source, weights: str | os.PathLike[str] | None = None) -> ir.Model:
+def open_model(
+    source: Source,
+    weights: str | os.PathLike[str] | None = None,
+    limits: ModelLimits = DEFAULT_LIMITS,
+    *,
+    any_domain: bool = False,
+) -> ir.Model:
     """A model of our own to change: read, or copied from the caller's."""
     if isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".pt2":
+        check_archive(Path(source))
         model: ir.Model = programs.read_program(source)
     else:
-        model = load(source)
+        model = load(source, limits, any_domain=any_domain)
         model = model.clone() if isinstance(source, ir.Model) else model
     if weights is not None:
         swap_weights(model, weights)
@@ -51,10 +69,13 @@ def plan(
     source: Source, choice: Choice, options: SessionOptions, weights: str | os.PathLike[str] | None
 ) -> Whole | Parts:
     """Whole on onnxruntime where it can, parts over the providers of the choice otherwise."""
-    model = open_model(source, weights)
-    _check_memory(model, options)
+    model = open_model(source, weights, options.limits, any_domain=has_own_operators(options))
     try:
-        return _planned(model, source, choice, options, weights is None)
+        check_memory(model, options)
+        by_path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+        if weights is not None or not options.limits.allow_data_by_path:
+            by_path = None
+        return _planned(model, choice, options, by_path)
     except OnwardError:
         raise
     except Exception as error:  # a broken model shows itself in many ways
@@ -65,30 +86,30 @@ def plan(
 
 
 def _planned(
-    model: ir.Model, source: Source, choice: Choice, options: SessionOptions, as_it_is: bool
+    model: ir.Model, choice: Choice, options: SessionOptions, by_path: str | None
 ) -> Whole | Parts:
     widen = not choice.named and _mentions_half(model) and adds_in_half()
     if widen:
         model = widen_sums(PREPARE(model))
-    if choice.leading_ort and not choice.failed and not (choice.may_move and _has_defect(model)):
-        if as_it_is and not widen and external_tensors(model):
-            with contextlib.suppress(Exception):
-                return _mapped(source, choice, options)
-        with contextlib.suppress(Exception):
+    moves = choice.failed or (choice.may_move and _has_defect(model))
+    if choice.leading_ort and not moves and not options.own_passes:
+        try:
+            if by_path is not None and not widen and external_tensors(model):
+                return Whole(ort.create(by_path, options, choice.leading_ort), options)
             return _whole(model, choice, options)
+        except (LimitExceeded, OptionError):
+            raise
+        except Exception as error:  # the parts of it may do better
+            log.info("onnxruntime does not take the model whole: %s", error)
     return _divided(model, choice, options, widen)
-
-
-def _mapped(source: Source, choice: Choice, options: SessionOptions) -> Whole:
-    """By its path: onnxruntime maps the external data, which `load` saw to stay in its folder."""
-    assert isinstance(source, (str, os.PathLike))
-    return Whole(ort.create(os.fspath(source), options, choice.leading_ort), options)
 
 
 def _whole(model: ir.Model, choice: Choice, options: SessionOptions) -> Whole:
     """As bytes, the larger weights beside them."""
     proto, outside = serialize(model)
-    return Whole(ort.create(proto, options, choice.leading_ort, outside), options, outside)
+    native = ort.create(proto, options, choice.leading_ort, outside)
+    forget_pages(model)  # onnxruntime has made its own copy
+    return Whole(native, options)
 
 
 def _divided(
@@ -125,13 +146,19 @@ def _has_defect(model: ir.Model) -> bool:
     return any(defect(node) for graph in model.graphs() for node in graph)
 
 
-def _check_memory(model: ir.Model, options: SessionOptions) -> None:
-    size = weight_bytes(model)
-    if options.memory_limit is not None and size > options.memory_limit:
+def check_memory(model: ir.Model, options: SessionOptions) -> None:
+    """Refuse what the memory limit cannot hold: the weights, or they and what a run needs."""
+    limit, size = options.memory_limit, weight_bytes(model)
+    if limit is None:
+        return
+    if size > limit:
         raise MemoryLimitExceeded(
-            f"the model's weights of {size:,} bytes are more than "
-            f"the memory limit of {options.memory_limit:,}"
+            f"the model's weights of {size:,} bytes are more than the memory limit of {limit:,}"
         )
+    fixed = model.clone()
+    if options.free_dimensions or options.free_dimension_denotations:
+        fix_dimensions(fixed, options.free_dimensions, options.free_dimension_denotations)
+    check_opening(fixed, limit)
 
 
 def check_deterministic(source: Source) -> None:

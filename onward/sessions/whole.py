@@ -17,9 +17,9 @@ from onward.providers.ort.values import is_bits, is_packed, to_numpy, to_ort
 class Whole:
     """A model that one onnxruntime session runs."""
 
-    def __init__(self, native: Any, options: SessionOptions, weights: Any = None) -> None:
-        self.native, self._limit = native, options.memory_limit
-        self._weights = weights  # memory that the session reads must outlive it
+    def __init__(self, native: Any, options: SessionOptions) -> None:
+        shared = None if options.shared is None else options.shared.memory_limit
+        self.native, self._limit = native, options.memory_limit or shared
         types = [arg.type for arg in (*native.get_inputs(), *native.get_outputs())]
         if any(map(is_packed, types)):
             raise ProviderError("onnxruntime cannot pass sub-byte types in or out")
@@ -84,7 +84,12 @@ class Whole:
         self, names: Any, feeds: Any, callback: Callable[..., None], user_data: Any, options: Any
     ) -> None:
         try:
-            self.native.run_async(names, feeds, callback, user_data, native_run_options(options))
+            native = native_run_options(options)
+
+            def done(results: Any, data: Any, message: str, kept: Any = native) -> None:
+                callback(results, data, message)  # until here, onnxruntime reads the options
+
+            self.native.run_async(names, feeds, done, user_data, native)
         except Exception as error:
             self._diagnose(dict(feeds), error, names)
             raise

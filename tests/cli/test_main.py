@@ -1,51 +1,181 @@
-"""The command line: what it prints, and one line with exit code 2 for what is wrong."""
+"""The command line: start-up, exit codes, and one line for whatever is wrong."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import onward
+from onward.cli import main as front
+from onward.cli.main import VERBS
+from tests.cli.conftest import Call, is_one_line
 from tests.models import mlp
 
-
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from onward.cli.main import main; main()"
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={"COLUMNS": "100"}
-    )
+CODE = "from onward.cli.main import main; main()"
 
 
-def test_inspect_shows_what_a_model_is(tmp_path: Path) -> None:
-    onward.save(mlp(), tmp_path / "m.onnx")
-    done = call("inspect", str(tmp_path / "m.onnx"))
-    assert done.returncode == 0
-    for word in ("(batch, 4)", "MatMul", "opsets: ai.onnx 23", "weights: 2 tensors, 9 elements"):
-        assert word in done.stdout
+def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    command = [sys.executable, "-c", CODE, *arguments]
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    variables = {**kept, "COLUMNS": "100", **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_every_verb_is_listed_with_the_line_that_it_begins_with(call: Call) -> None:
+    listed = call("--help").out
+    for name, (module, line) in VERBS.items():
+        function = getattr(importlib.import_module(module), name)
+        first, _, rest = (inspect.getdoc(function) or "").partition("\n")
+        assert first.startswith(line.removesuffix(".")), name
+        assert name in listed
+        assert name in ("demo", "providers") or "onward" in rest, f"{name} shows no example"
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_explains_itself(call: Call, verb: str) -> None:
+    called = call(verb, "--help")
+    assert called.code == 0 and "Usage" in called.out and verb in called.out
+
+
+def test_no_verb_is_the_help_and_exit_code_2(call: Call) -> None:
+    called = call()
+    assert called.code == 2 and "Usage" in called.out + called.err
+
+
+def test_an_unknown_verb_is_one_line(call: Call) -> None:
+    assert is_one_line(call("inspekt"), "No such command 'inspekt'", "inspect")
+
+
+def test_an_unknown_option_is_one_line(call: Call, model: Path) -> None:
+    assert is_one_line(call("run", model, "--frob"), "--frob")
+
+
+@pytest.mark.parametrize("verb", ["inspect", "run", "bench"])
+def test_a_path_that_is_no_model_is_one_line(call: Call, tmp_path: Path, verb: str) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no")
-    for path, message in (
-        ("nowhere.onnx", "no model at nowhere"),
-        (str(tmp_path / "bad.onnx"), "not an ONNX"),
+    assert is_one_line(call(verb, tmp_path / "none.onnx"), "no model at", "none.onnx")
+    assert is_one_line(call(verb, tmp_path), "is not a file")
+    assert is_one_line(call(verb, tmp_path / "bad.onnx"), "not an ONNX")
+
+
+def test_a_file_without_permission_is_one_line(
+    call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **more: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(importlib.import_module("onward.sessions.planning"), "open_model", refuse)
+    assert is_one_line(call("inspect", model), f"Permission denied: {model}")
+
+
+def test_text_that_is_no_text_is_one_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_bytes(b"\xff\xfe{}")
+    onward.save(mlp(), tmp_path / "m.onnx")
+    assert is_one_line(call("run", tmp_path / "m.onnx", tmp_path / "bad.json"), "is not JSON")
+
+
+def test_a_name_with_brackets_is_printed_as_it_is(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "[red]m[bold] :smile:.onnx"
+    assert is_one_line(call("inspect", path), str(path))
+    onward.save(mlp(), path)
+    assert str(path) in call("run", path, "--random", "--json").out
+
+
+def test_a_bug_is_one_line_that_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(importlib.import_module("onward.cli.providers"), "providers", broken)
+    called = call("providers")
+    assert called.code == 70 and called.err.count("\n") == 1
+    assert "ZeroDivisionError: oh" in called.err and "report it" in called.err
+    with_trace = call("providers", "--traceback")
+    assert with_trace.code == 70 and "Traceback (most recent call last)" in with_trace.err
+
+
+def test_traceback_may_stand_anywhere(call: Call, tmp_path: Path) -> None:
+    for arguments in (["--traceback", "inspect"], ["inspect", "--traceback"]):
+        called = call(*arguments, tmp_path / "none.onnx")
+        assert called.code == 2 and "Traceback" in called.err
+
+
+def test_ctrl_c_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("onward.cli.providers"), "providers", stopped)
+    called = call("providers")
+    assert called.code == 130 and "Traceback" not in called.err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    for option, first in (("--json", "[\n"), ("", "\n")):
+        script = (
+            f'"{sys.executable}" -c "{CODE}" providers {option} | (head -c 1; exec 0<&-; sleep 0)'
+        )
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300)
+        assert done.stdout == first[:1] or done.stdout.isspace()
+        assert done.stderr == ""
+
+
+def test_warnings_are_one_line_each(model: Path) -> None:
+    done = shell("run", str(model), "--random", "--provider", "cuda")
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: CUDAExecutionProvider is not on this machine; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_screen_may_be_narrow_and_colourless() -> None:
+    done = shell("providers", COLUMNS="30", LC_ALL="C")
+    assert done.returncode == 0 and "Azure" in done.stdout
+    assert "\x1b" not in done.stdout and max(map(len, done.stdout.splitlines())) <= 30
+    wrong = shell("inspect", "none", NO_COLOR="1", FORCE_COLOR="1")
+    assert wrong.stderr == "error: no model at none\n"
+
+
+def test_help_and_providers_load_no_engine_that_they_do_not_need() -> None:
+    program = f"""
+import sys
+try:
+    {CODE}
+except SystemExit:
+    pass
+print(*sys.modules, file=sys.stderr)
+"""
+    for argument, none_of in (
+        ("--help", {"numpy", "onnxruntime", "onnx", "onnx_ir", "torch"}),
+        ("providers", {"onnx", "onnx_ir", "torch", "openvino"}),
     ):
-        done = call("inspect", path)
-        assert done.returncode == 2
-        assert message in done.stderr.replace("\n", "")
-        assert "Traceback" not in done.stderr
+        command = [sys.executable, "-c", program, argument]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        assert not none_of & set(done.stderr.split())
 
 
-def test_an_unknown_verb_is_exit_code_2() -> None:
-    assert call("frobnicate").returncode == 2
+def test_running_a_plain_model_loads_no_graph_library(model: Path) -> None:
+    program = f"""
+import sys
+try:
+    {CODE}
+except SystemExit:
+    pass
+print(*sys.modules, file=sys.stderr)
+"""
+    command = [sys.executable, "-c", program, "run", str(model), "--random"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert not {"onnx_ir", "torch", "openvino"} & set(done.stderr.split())
 
 
-def test_providers_are_listed() -> None:
-    done = call("providers")
-    assert "CPUExecutionProvider" in done.stdout and "ReferenceExecutionProvider" in done.stdout
+def test_the_version_is_printed(call: Call) -> None:
+    assert call("--version").out == f"onward {onward.__version__}\n"
 
 
-def test_the_version_is_printed() -> None:
-    assert call("--version").stdout == f"onward {onward.__version__}\n"
+def test_the_exit_codes_are_documented() -> None:
+    for code in (0, 1, front.BAD_INPUT, front.BUG, front.INTERRUPTED):
+        assert f"{code} " in (front.__doc__ or "")

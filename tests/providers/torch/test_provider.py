@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 
 import onward
+from onward.errors import ProviderError
 from onward.graph.builder import OpBuilder
+from onward.providers.torch.provider import TorchProvider
 from tests.models import mlp
 
 INDUCTOR = "InductorExecutionProvider"
@@ -118,3 +121,9 @@ def test_text_is_not_for_torch() -> None:
         onward.InferenceSession(model, options, ["TorchExecutionProvider"])
     (y,) = onward.InferenceSession(model).run(None, {"a": np.array(["x"]), "b": np.array(["y"])})
     assert y.tolist() == ["xy"]
+
+
+def test_a_feed_that_torch_cannot_hold_is_a_failed_run() -> None:
+    executable = TorchProvider("TorchExecutionProvider", torch.device("cpu")).compile(mlp())
+    with pytest.raises(ProviderError, match="torch failed: can't convert"):
+        executable.run([np.array([b"text"])])

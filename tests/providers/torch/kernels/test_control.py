@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+from onward.providers.torch.kernels import control
 from tests.providers.torch.one_node import run_model
 
 Array = np.ndarray[Any, Any]
@@ -223,3 +225,11 @@ def test_a_scan_over_nothing_gives_its_state_back() -> None:
     total, sums, differences = run_model(scanning(""), [floats(3), floats(0, 3), floats(0, 3)])
     assert_array_equal(total, floats(3))
     assert len(sums) == len(differences) == 0
+
+
+def test_a_long_scan_is_not_cut_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_AT_ONCE", 4)
+    x = torch.arange(22).reshape(2, 11)
+    for backward in (False, True):
+        steps = list(control._slices(x, 1, backward))
+        assert torch.equal(torch.stack(steps, 1), x.flip(1) if backward else x)

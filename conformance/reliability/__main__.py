@@ -1,0 +1,106 @@
+"""Every promise kept or broken: python -m conformance.reliability [ROW ...]
+
+Runs each row whole, prints its figure and writes them all to conformance/reliability/results/.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import circumstances
+from conformance.reliability import bombs, mutated, seeds
+from onward.providers.choose import available
+
+RESULTS = Path(__file__).parent / "results"
+COUNT = 10_000
+
+
+def r1() -> tuple[bool, list[dict[str, Any]]]:
+    """Mutated models on each provider."""
+    rows, kept = [], True
+    for provider in mutated.PROVIDERS:
+        if provider != "default" and provider not in available():
+            continue
+        workers = os.cpu_count() or 1
+        tally = mutated.try_all(provider, COUNT, seed=0, models=seeds.every(), workers=workers)
+        print("\r" + tally.line())
+        if tally.bad:
+            mutated.save(tally, RESULTS / "mutants", 0, seeds.every())
+        kept = kept and not tally.bad
+        rows.append(
+            {
+                "provider": provider,
+                "mutants": tally.tried,
+                "outcomes": dict(tally.outcomes),
+                "failures": tally.bad,
+                "slowest_s": round(tally.slowest, 3),
+                "figure": rate(len(tally.bad), tally.tried),
+            }
+        )
+    return kept, rows
+
+
+def r2() -> tuple[bool, list[dict[str, Any]]]:
+    """The adversarial corpus, which prints its own figure."""
+    command = [sys.executable, "-m", "conformance.reliability.adversarial"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    print(done.stdout, end="")
+    lines = done.stdout.strip().splitlines()
+    return done.returncode == 0, [{"figure": lines[-1] if lines else "it did not run"}]
+
+
+def r3() -> tuple[bool, list[dict[str, Any]]]:
+    """Compute bombs: isolated on each engine, and here where the engine can be stopped."""
+    rows, kept = [], True
+    engines = (None, "TorchExecutionProvider", "ReferenceExecutionProvider")
+    for provider, isolated in [(e, True) for e in engines] + [(e, False) for e in engines]:
+        names = bombs.NAMES if isolated else [n for n, b in bombs.BOMBS.items() if b.stoppable]
+        results = bombs.go_off(names, isolated, provider)
+        figure = bombs.verdict(results, bombs.baseline(provider) if isolated else None)
+        where = "isolated" if isolated else "in process"
+        print(f"{provider or 'default'}, {where}: {figure}")
+        n = len(results)
+        kept = kept and figure.startswith(f"{n}/{n} ended")
+        kept = kept and (not isolated or figure.endswith(f"held {n}/{n}"))
+        rows.append({"provider": provider or "default", "where": where, "figure": figure,
+                     "bombs": results})  # fmt: skip
+    return kept, rows
+
+
+ROWS: dict[str, Callable[[], tuple[bool, list[dict[str, Any]]]]] = {"R1": r1, "R2": r2, "R3": r3}
+
+
+def rate(failures: int, tries: int) -> str:
+    """A share of failures; of none in n tries, what that shows: less than 3/n."""
+    return f"{failures} in {tries:,}" if failures else f"0 in {tries:,}: < 3/{tries:,}"
+
+
+def main() -> int:
+    asked = [argument.upper() for argument in sys.argv[1:]] or list(ROWS)
+    report: dict[str, Any] = {}
+    for name in asked:
+        if name == "R2" and not importlib.util.find_spec("conformance.reliability.adversarial"):
+            continue
+        print(f"{name}: {ROWS[name].__doc__}")
+        started = time.monotonic()
+        kept, rows = ROWS[name]()
+        seconds = round(time.monotonic() - started)
+        report[name] = {"kept": kept, "seconds": seconds, "rows": rows}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{time.strftime('%Y-%m-%d')}.json"
+    old = json.loads(path.read_text()).get("promises", {}) if path.exists() else {}
+    path.write_text(json.dumps({**circumstances(), "promises": {**old, **report}}, indent=2) + "\n")
+    print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    return 0 if all(row["kept"] for row in report.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

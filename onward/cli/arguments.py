@@ -1,0 +1,165 @@
+"""The arguments that several verbs take, spelled once: models, feeds, providers, sizes, threads."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onward.errors import OptionError
+from onward.providers.choose import available, known
+
+Named = tuple[str, dict[str, Any]]  # a provider's name and its options
+MODELS = (".onnx", ".ort", ".pt2", ".onnxtxt", ".textproto", ".json")
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Models, and the folders that may hold some."""
+    return complete_paths(incomplete, MODELS)
+
+
+def complete_feeds(incomplete: str) -> list[str]:
+    """Files that feeds are read from; after `name=`, the files for that input."""
+    name, equals, rest = incomplete.rpartition("=")
+    suffixes = (".npy", ".npz", ".json", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
+    return [f"{name}{equals}{path}" for path in complete_paths(rest, suffixes)]
+
+
+def complete_paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Paths that go on from what was typed: files of these kinds, folders with a slash."""
+    folder, _, start = incomplete.rpartition("/")
+    shown = f"{folder}/" if "/" in incomplete else ""
+    try:
+        entries = sorted(os.scandir(os.path.expanduser(shown) or "."), key=lambda e: e.name)
+    except OSError:
+        return []
+    hidden = start.startswith(".")
+    return [
+        f"{shown}{entry.name}{'/' if entry.is_dir() else ''}"
+        for entry in entries
+        if entry.name.startswith(start)
+        and (hidden or not entry.name.startswith("."))
+        and (entry.is_dir() or entry.name.lower().endswith(suffixes))
+    ]
+
+
+def complete_providers(incomplete: str) -> list[str]:
+    """The providers of this machine, by the short names."""
+    return [name for name in map(short_name, available()) if name.startswith(incomplete)]
+
+
+Model = Annotated[
+    Path, typer.Argument(help="The model's file.", autocompletion=complete_models, metavar="MODEL")
+]
+FeedFiles = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FEEDS]...", help="Files to feed, as for --feed.", autocompletion=complete_feeds
+    ),
+]
+Feeds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--feed",
+        "-f",
+        metavar="[NAME=]FILE",
+        help="A file to feed: .npy, .json or an image for one input (NAME=FILE), or an .npz or "
+        ".json of several.",
+        autocompletion=complete_feeds,
+    ),
+]
+Providers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider",
+        "-p",
+        metavar="NAME",
+        help="A provider, such as cpu, torch or reference; options follow: torch:device=cpu. "
+        "Repeat it for several.",
+        autocompletion=complete_providers,
+    ),
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size", "-s", metavar="NAME=N", help="Fix an open dimension: batch=8, or image:0=8."
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="The seed of random feeds.")]
+Threads = Annotated[
+    int, typer.Option("--threads", min=0, help="Threads inside an operator; 0: as it finds right.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+def read_sizes(texts: list[str] | None) -> dict[str, int]:
+    """{"batch": 8} from batch=8.
+
+    >>> read_sizes(["batch=8", "image:2=224"])
+    {'batch': 8, 'image:2': 224}
+    """
+    sizes = {}
+    for text in (part for given in texts or () for part in given.split(",")):
+        name, equals, number = text.rpartition("=")
+        if not equals or not name or not number.strip().isdecimal():
+            raise OptionError(f"--size takes NAME=N, such as batch=8, not {text!r}")
+        sizes[name.strip()] = int(number)
+    return sizes
+
+
+def read_providers(texts: list[str] | None) -> list[Named]:
+    """Names in full, each with its options, from short names: torch:device=cpu,mode=..."""
+    return [_read_provider(text) for text in texts or ()]
+
+
+def _read_provider(text: str) -> Named:
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise OptionError(f"--provider {text}: an option is NAME=VALUE, not {part!r}")
+        options[key] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
+    return full_name(name), options
+
+
+def full_name(text: str) -> str:
+    """A provider's name in full, from the short one or from its own in any case.
+
+    >>> full_name("torch"), full_name("cpuexecutionprovider"), full_name("onnxruntime")
+    ('TorchExecutionProvider', 'CPUExecutionProvider', 'CPUExecutionProvider')
+    """
+    wanted = "cpu" if text.lower() in ("ort", "onnxruntime") else text.lower()
+    if wanted == "auto":
+        return wanted
+    for name in known():
+        if wanted in (name.lower(), short_name(name)):
+            return name
+    here = ", ".join(map(short_name, available()))
+    near = difflib.get_close_matches(wanted, map(short_name, known()), n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise OptionError(f"no provider {text!r}\n{hint}this machine has {here}")
+
+
+def short_name(provider: str) -> str:
+    """A provider's name as one types it.
+
+    >>> short_name("CPUExecutionProvider")
+    'cpu'
+    """
+    return provider.removesuffix("ExecutionProvider").lower()
+
+
+def show_provider(provider: Named) -> str:
+    """A provider with its options, as one types them.
+
+    >>> show_provider(("TorchExecutionProvider", {"device": "cpu"}))
+    'torch:device=cpu'
+    """
+    name, options = provider
+    return ":".join(
+        filter(None, (short_name(name), ",".join(f"{k}={v}" for k, v in options.items())))
+    )

@@ -1,0 +1,197 @@
+"""onward compare: two models on the same feeds: outputs, latency, size, where they first differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from onward.cli import arguments
+from onward.cli.feeds import inputs_of, read_feeds
+from onward.cli.racing import Runner, race
+from onward.cli.screen import (
+    make_console,
+    make_table,
+    print_json,
+    print_table,
+    show_bytes,
+    show_count,
+    show_seconds,
+)
+from onward.lazy import LazyModule
+from onward.providers.choose import available
+from onward.sessions.examine.difference import Tolerance
+from onward.sessions.tuning.trials import Candidate
+
+if TYPE_CHECKING:
+    from onward.graph import summary
+    from onward.sessions import planning
+    from onward.sessions.examine import compare as comparing
+    from onward.sessions.examine.compare import Compared, Comparison
+else:  # a TAB in the shell must not wait for them
+    summary = LazyModule("onward.graph.summary")
+    comparing = LazyModule("onward.sessions.examine.compare")
+    planning = LazyModule("onward.sessions.planning")
+
+DIFFERENT = 1  # the exit code
+
+
+def compare(
+    model: arguments.Model,
+    other: arguments.Model,
+    files: arguments.FeedFiles = None,
+    feed: arguments.Feeds = None,
+    size: arguments.Sizes = None,
+    seed: arguments.Seed = 0,
+    provider: arguments.Providers = None,
+    threads: arguments.Threads = 0,
+    rtol: Annotated[float, typer.Option(min=0, help="Tolerance relative to a value.")] = 1e-3,
+    atol: Annotated[float, typer.Option(min=0, help="Tolerance beside that.")] = 1e-5,
+    every: Annotated[
+        bool, typer.Option("--all", help="Compare every value that both compute.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="To measure each model's latency for; 0: not at all.")
+    ] = 1.0,
+    as_json: arguments.Json = False,
+) -> None:
+    """Compare two models: outputs, latency, size.
+
+    The second is typically the first after optimisation, quantisation or conversion. Where their
+    outputs differ, the first value inside that differs is named. Exit code 1 says that they
+    differ beyond the tolerance. Feeds are random where no file is given.
+
+    \b
+    onward compare model.onnx model.int8.onnx --rtol 0.05
+    onward compare model.onnx converted.onnx feeds.npz --all
+    """
+    asked = arguments.read_providers(provider)
+    paths = [*(files or ()), *(feed or ())]
+    feeds = read_feeds(inputs_of(model), paths, arguments.read_sizes(size), seed)
+    tolerance = Tolerance(rtol, atol)
+    comparison = comparing.compare_models(
+        model, other, feeds, tolerance=tolerance, providers=asked or None, every=every
+    )
+    console = make_console(stderr=as_json)
+    first = asked[0] if asked else (available()[0], {})
+    candidate = Candidate(first[0], threads, first[1])
+    runners = [
+        Runner(model, candidate, feeds),
+        Runner(other, candidate, comparing.feeds_for_other(model, other, feeds)),
+    ]
+    ended = bool(seconds) and race(runners, seconds, console)
+    report = {
+        "same": comparison.same,
+        "tolerance": asdict(tolerance),
+        "notes": comparison.notes,
+        "outputs": [asdict(output) for output in comparison.outputs],
+        "first_difference": None if comparison.first is None else asdict(comparison.first),
+        "values_that_agree_before": comparison.agreed,
+        "values": [asdict(value) for value in comparison.values] if every else None,
+        "models": [_facts(runner) for runner in runners],
+        "provider": first[0],
+    }
+    if as_json:
+        print_json(report)
+    else:
+        _show(console, report, comparison, every)
+    if ended:
+        raise typer.Exit(130)
+    if not comparison.same:
+        raise typer.Exit(DIFFERENT)
+
+
+def _facts(runner: Runner) -> dict[str, Any]:
+    facts = summary.summarize(planning.open_model(runner.model))
+    timing = runner.timing
+    return {
+        "file": str(runner.model),
+        "bytes": summary.file_bytes(Path(runner.model), facts),
+        "weights": facts.weights.elements,
+        "weight_bytes": facts.weights.bytes,
+        "nodes": facts.nodes,
+        "opsets": facts.opsets,
+        "median": timing.median if timing else None,
+        "p99": timing.p99 if timing else None,
+        "memory": timing.memory if timing else None,
+        "error": runner.error or None,
+    }
+
+
+def _show(console: Console, report: Mapping[str, Any], comparison: Comparison, every: bool) -> None:
+    for note in comparison.notes:
+        console.print(note, style="dim")
+    print_table(console, _models_table(report))
+    print_table(console, _values_table(comparison.outputs), "outputs")
+    if every:
+        print_table(console, _values_table(comparison.values), "every value that both compute")
+    limits = report["tolerance"]
+    within = f"within {limits['relative']:g} of a value and {limits['absolute']:g}"
+    if comparison.same:
+        console.print(f"the models agree {within}", style="green")
+        return
+    console.print(f"the models differ: not {within}", style="red")
+    if comparison.first is None:
+        console.print(
+            f"all {comparison.agreed} values inside that both compute agree: they differ after"
+        )
+        return
+    value = comparison.first
+    console.print(f"first different value: {value.name!r}, of {value.node} here", soft_wrap=True)
+    console.print(f"and {value.other!r}, of {value.other_node}, there: {_words(value)}")
+    console.print(f"{comparison.agreed} values before it agree")
+
+
+def _models_table(report: Mapping[str, Any]) -> Any:
+    table = make_table(
+        "model", ">file", ">weights", ">nodes", "opset", ">median", ">p99", ">memory"
+    )
+    for facts in report["models"]:
+        times = [show_seconds(facts[key]) if facts[key] else "" for key in ("median", "p99")]
+        table.add_row(
+            facts["file"],
+            show_bytes(facts["bytes"]),
+            f"{show_count(facts['weights'])}, {show_bytes(facts['weight_bytes'])}",
+            f"{facts['nodes']:,}",
+            str(facts["opsets"].get("ai.onnx", "")),
+            *times,
+            show_bytes(facts["memory"]) if facts["memory"] else facts["error"] or "",
+        )
+    return table
+
+
+def _values_table(values: list[Compared]) -> Any:
+    table = make_table(
+        "value", "made by", ">max error", ">relative", ">beyond", "worst element", ""
+    )
+    for value in values:
+        difference = value.difference
+        name = value.name if value.name == value.other else f"{value.name} / {value.other}"
+        if difference.reason:
+            table.add_row(name, value.node, "", "", "", difference.reason, "differs")
+            continue
+        worst = f"{list(difference.worst)}: {' / '.join(difference.values)}"
+        table.add_row(
+            name,
+            value.node,
+            f"{difference.max_absolute:.2e}",
+            f"{difference.max_relative:.2e}",
+            f"{difference.beyond:,} of {difference.elements:,}",
+            worst if difference.max_absolute else "",
+            "same" if difference.same else "differs",
+        )
+    return table
+
+
+def _words(value: Compared) -> str:
+    difference = value.difference
+    if difference.reason:
+        return difference.reason
+    return (
+        f"{difference.values[0]} against {difference.values[1]} at {list(difference.worst)}, "
+        f"{difference.beyond:,} of {difference.elements:,} elements beyond the tolerance"
+    )

@@ -1,0 +1,120 @@
+"""onward ops: which operators each provider runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from onward.cli import arguments
+from onward.cli.screen import make_console, make_progress, make_table, print_json, print_table
+from onward.errors import OptionError, ProviderMissing
+from onward.lazy import LazyModule
+from onward.providers.choose import INDUCTOR, available, how_to_get
+
+if TYPE_CHECKING:
+    from onward.sessions.examine import coverage
+    from onward.sessions.examine.coverage import Operator
+else:  # a TAB in the shell must not wait for it
+    coverage = LazyModule("onward.sessions.examine.coverage")
+
+_SIGNS = {True: "yes", False: "-", None: "?"}
+
+
+def ops(
+    provider: arguments.Providers = None,
+    domain: Annotated[
+        str | None, typer.Option("--domain", help="ai.onnx, ai.onnx.ml, com.microsoft, ...")
+    ] = None,
+    op: Annotated[
+        list[str] | None, typer.Option("--op", metavar="NAME", help="This operator alone.")
+    ] = None,
+    as_json: arguments.Json = False,
+) -> None:
+    """List which operators each provider runs.
+
+    Each is asked about one small node of each operator, at the newest opset; the answer for a
+    node of other types or attributes may differ (onward inspect asks about a model's own nodes).
+    The first call asks, later ones remember.
+
+    \b
+    onward ops
+    onward ops --op Conv --op Attention
+    onward ops --provider torch --domain com.microsoft
+    """
+    named = [name for name, _ in arguments.read_providers(provider)]
+    for name in named:
+        if name not in available():
+            raise ProviderMissing(f"{name} is not on this machine\n{how_to_get(name)}")
+    # Inductor compiles what torch runs: its column would be torch's again.
+    listed = named or [name for name in available() if name != INDUCTOR]
+    console = make_console(stderr=as_json)
+    with make_progress(console) as progress:
+        task = progress.add_task("asking", total=len(listed))
+        found = coverage.operators(
+            listed,
+            progress=lambda name: progress.update(task, advance=1, description=f"asking {name}"),
+        )
+    chosen = _choose(found, domain, op)
+    if as_json:
+        print_json([asdict(operator) for operator in chosen])
+        return
+    _show(console, chosen, listed)
+    if op:
+        _show_types(console, chosen, listed)
+
+
+def _choose(
+    found: Sequence[Operator], domain: str | None, names: Sequence[str] | None
+) -> list[Operator]:
+    chosen = list(found)
+    if domain is not None:
+        wanted = domain or "ai.onnx"
+        chosen = [operator for operator in chosen if operator.domain == wanted]
+        if not chosen:
+            known = ", ".join(sorted({operator.domain for operator in found}))
+            raise OptionError(f"no operators of domain {domain!r}\nthere are {known}")
+    if not names:
+        return chosen
+    for name in names:
+        if name.lower() not in {operator.name.lower() for operator in chosen}:
+            near = difflib.get_close_matches(name, [o.name for o in chosen], n=1, cutoff=0.5)
+            hint = f"\ndid you mean {near[0]}?" if near else ""
+            raise OptionError(f"no operator {name!r} in the newest opsets{hint}")
+    wishes = {name.lower() for name in names}
+    return [operator for operator in chosen if operator.name.lower() in wishes]
+
+
+def _show(console: Console, chosen: Sequence[Operator], providers: Sequence[str]) -> None:
+    table = make_table("operator", ">since", *map(arguments.short_name, providers))
+    for operator in chosen:
+        signs = [_SIGNS[operator.runs[name]] for name in providers]
+        table.add_row(_name(operator), str(operator.since), *signs)
+    table.add_section()
+    counts = [sum(operator.runs[name] is True for operator in chosen) for name in providers]
+    table.add_row(f"{len(chosen)} operators", "", *map(str, counts))
+    print_table(console, table)
+    if any(runs is None for operator in chosen for runs in operator.runs.values()):
+        console.print("?: not known without a model; onward inspect asks about its nodes")
+
+
+def _show_types(console: Console, chosen: Sequence[Operator], providers: Sequence[str]) -> None:
+    for operator in chosen:
+        key = ("" if operator.domain == "ai.onnx" else operator.domain, operator.name)
+        for name in providers:
+            if types := coverage.types_of(key, name):
+                spelled = ", ".join(
+                    word.removeprefix("tensor(").removesuffix(")") for word in types
+                )
+                short = arguments.short_name(name)
+                console.print(f"{_name(operator)} on {short} takes {spelled}", soft_wrap=True)
+
+
+def _name(operator: Operator) -> str:
+    if operator.domain == "ai.onnx":
+        return operator.name
+    return f"{operator.domain}::{operator.name}"

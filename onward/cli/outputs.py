@@ -1,0 +1,134 @@
+"""Outputs for people and for files: what a tensor holds in one line, and in .npy, .npz, .json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.errors import OptionError
+
+Array = np.ndarray[Any, Any]
+_FIRST = 6  # values that a line shows
+_DATA_AT_MOST = 1000  # elements that --json writes out; the rest goes to files
+_ROWS_AT_MOST = 16  # rows whose largest values are shown
+
+
+def describe(tensor: Any, top: int = 0) -> dict[str, Any]:
+    """A tensor's type, shape, range and first values; its data too where there is little."""
+    if not isinstance(tensor, np.ndarray):
+        items = tensor if isinstance(tensor, list) else []
+        kind = "sequence" if isinstance(tensor, list) else type(tensor).__name__
+        first = ", ".join(
+            f"{i.dtype}{list(i.shape)}" for i in items[:_FIRST] if hasattr(i, "dtype")
+        )
+        return {"dtype": kind, "shape": [len(items)], "first": first or str(tensor)[:80]}
+    facts: dict[str, Any] = {"dtype": _kind(tensor), "shape": list(tensor.shape)}
+    values = as_numbers(tensor)
+    if values is not None and values.size:
+        facts |= _range(values)
+    shown = [_spell(value) for value in tensor.reshape(-1)[:_FIRST]]
+    facts["first"] = ", ".join(shown) + (", ..." if tensor.size > _FIRST else "")
+    if odd := count_odd(tensor):
+        facts["warning"] = odd
+    if tensor.size <= _DATA_AT_MOST:
+        facts["data"] = _plain(tensor).tolist()
+    if top:
+        facts["top"] = [[list(pair) for pair in row] for row in top_classes(tensor, top)]
+    return facts
+
+
+def _kind(tensor: Array) -> str:
+    return "string" if tensor.dtype.kind in "OUS" else tensor.dtype.name
+
+
+def as_numbers(tensor: Any) -> Array | None:
+    """A tensor's values as float64, to be counted with; None for text and the complex."""
+    if not isinstance(tensor, np.ndarray) or tensor.dtype.kind in "OUSc":
+        return None
+    return tensor.astype(np.float64)
+
+
+def _range(values: Array) -> dict[str, float]:
+    """Of what is finite, where anything is."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return {}
+    numbers = {"min": finite.min(), "mean": finite.mean(), "max": finite.max()}
+    return {name: float(number) for name, number in numbers.items()}
+
+
+def count_odd(tensor: Any) -> str:
+    """How many values are not numbers or infinite, in words; "" where none is."""
+    values = as_numbers(tensor)
+    if values is None:
+        return ""
+    counts = {"NaN": int(np.isnan(values).sum()), "infinite": int(np.isinf(values).sum())}
+    said = [f"{count:,} {word}" for word, count in counts.items() if count]
+    return f"{' and '.join(said)} of {values.size:,} values" if said else ""
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, (str, bytes)):
+        return repr(value)
+    if isinstance(value, (np.bool_, np.integer, complex, np.complexfloating)):
+        return str(value)
+    return f"{float(value):.5g}"
+
+
+def top_classes(tensor: Any, top: int) -> list[list[tuple[int, float]]]:
+    """The largest values along the last axis and where they are, row by row."""
+    values = as_numbers(tensor)
+    if values is None or values.ndim == 0 or values.shape[-1] < 2:
+        return []
+    rows = values.reshape(-1, values.shape[-1])[:_ROWS_AT_MOST]
+    best = [np.argsort(-row, kind="stable")[:top] for row in rows]
+    return [[(int(i), float(row[i])) for i in order] for row, order in zip(rows, best)]
+
+
+def check_target(path: Path, suffixes: tuple[str, ...]) -> Path:
+    """A file that can be written later, checked before anything runs."""
+    if path.suffix.lower() not in suffixes:
+        raise OptionError(f"{path}: outputs are saved as {' or '.join(suffixes)}")
+    if path.is_dir() or not path.parent.is_dir():
+        where = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise OptionError(f"{path} cannot be written: {where}")
+    return path
+
+
+def write_outputs(path: Path, outputs: Mapping[str, Any], *, one: bool) -> None:
+    """Save outputs by the file's kind; types that numpy has no word for are widened to float32."""
+    plain = {name: _plain(tensor) for name, tensor in outputs.items()}
+    if path.suffix.lower() == ".json":
+        lists = {name: _lists(tensor) for name, tensor in plain.items()}
+        path.write_text(json.dumps(next(iter(lists.values())) if one else lists) + "\n", "utf-8")
+        return
+    for name, tensor in plain.items():
+        if not isinstance(tensor, np.ndarray):
+            raise OptionError(f"{path}: output {name!r} is not a tensor\nsave it as .json")
+    if one:
+        np.save(path, next(iter(plain.values())), allow_pickle=False)
+        return
+    with path.open("wb") as file:
+        np.savez(file, **plain)
+
+
+def _plain(tensor: Any) -> Any:
+    """A tensor of types that every numpy reads."""
+    if not isinstance(tensor, np.ndarray):
+        return [_plain(item) for item in tensor] if isinstance(tensor, list) else tensor
+    if tensor.dtype.kind in "OUS":
+        return tensor.astype(np.str_)
+    native = tensor.dtype.kind in "biufc" and tensor.dtype.isbuiltin == 1
+    return tensor if native else tensor.astype(np.float32)
+
+
+def _lists(tensor: Any) -> Any:
+    if isinstance(tensor, list):
+        return [_lists(item) for item in tensor]
+    if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "c":
+        return np.stack([tensor.real, tensor.imag], -1).tolist()
+    return tensor.tolist() if isinstance(tensor, np.ndarray) else tensor

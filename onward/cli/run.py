@@ -1,0 +1,170 @@
+"""onward run: feeds in, a model run once, its outputs shown and saved."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from onward.cli import arguments
+from onward.cli.feeds import open_names, read_feeds
+from onward.cli.images import Preparation
+from onward.cli.outputs import check_target, count_odd, describe, top_classes, write_outputs
+from onward.cli.screen import (
+    make_console,
+    make_table,
+    print_json,
+    print_table,
+    show_seconds,
+    show_shape,
+    warn,
+)
+from onward.errors import OptionError, ProviderError
+from onward.providers.options import SessionOptions
+from onward.sessions.inference import InferenceSession
+
+
+def run(
+    model: arguments.Model,
+    files: arguments.FeedFiles = None,
+    feed: arguments.Feeds = None,
+    random: Annotated[bool, typer.Option("--random", help="Feed random tensors.")] = False,
+    size: arguments.Sizes = None,
+    seed: arguments.Seed = 0,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="NAME=FILE", help="Save one output: .npy or .json."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Save every output: .npz or .json.")
+    ] = None,
+    provider: arguments.Providers = None,
+    threads: arguments.Threads = 0,
+    top: Annotated[
+        int, typer.Option("--top", min=0, help="Show so many of the largest along the last axis.")
+    ] = 0,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Run so often, and time it.")] = 1,
+    mean: Annotated[str, typer.Option(help="Images: subtract this, e.g. 0.485,0.456,0.406.")] = "",
+    std: Annotated[str, typer.Option(help="Images: divide by this, e.g. 0.229,0.224,0.225.")] = "",
+    scale: Annotated[float, typer.Option(help="Images: divide bytes by this before.")] = 255.0,
+    as_json: arguments.Json = False,
+) -> None:
+    """Run a model once and show what it gives.
+
+    \b
+    onward run model.onnx --random --size batch=4
+    onward run model.onnx feeds.npz --save outputs.npz
+    onward run model.onnx --feed image=cat.png --top 5
+    """
+    targets = _read_targets(output, save)
+    preparation = Preparation(scale, _numbers("--mean", mean), _numbers("--std", std))
+    asked, sizes = arguments.read_providers(provider), arguments.read_sizes(size)
+    paths, notes = [*(files or ()), *(feed or ())], list[str]()
+    # What an engine prints on its own would stand beside our one line.
+    options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
+    session = InferenceSession(model, options, asked or None)
+    names = [arg.name for arg in session.get_outputs()]
+    for name in filter(None, targets):
+        if name not in names:
+            raise OptionError(f"no output {name!r}; the model gives {', '.join(map(repr, names))}")
+    feeds = read_feeds(
+        session.get_inputs(),
+        paths,
+        sizes,
+        seed,
+        random=random,
+        preparation=preparation,
+        notes=notes,
+    )
+    results, times = _run(session, feeds, repeat, random and not sizes)
+    outputs = dict(zip(names, results, strict=True))
+    for name, path in targets.items():
+        write_outputs(path, outputs if name == "" else {name: outputs[name]}, one=name != "")
+    report = {
+        "model": str(model),
+        "providers": session.get_providers(),
+        "feeds": {name: describe(tensor, 0) for name, tensor in feeds.items()},
+        "seconds": statistics.median(times),
+        "runs": repeat,
+        "outputs": {name: describe(tensor, top) for name, tensor in outputs.items()},
+    }
+    if as_json:
+        print_json(report)
+        return
+    _show(make_console(), report, outputs, notes, top)
+
+
+def _run(
+    session: InferenceSession, feeds: dict[str, Any], repeat: int, guessed: bool
+) -> tuple[list[Any], list[float]]:
+    times: list[float] = []
+    results: list[Any] = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        try:
+            results = session.run(None, feeds)
+        except ProviderError as error:
+            names = ", ".join(sorted(open_names(session.get_inputs())))
+            if not guessed or not names:
+                raise
+            raise ProviderError(
+                f"{error}\nopen dimensions were taken to be 1; give them with --size ({names})"
+            ) from error
+        times.append(time.perf_counter() - start)
+    return results, times
+
+
+def _read_targets(output: list[str] | None, save: Path | None) -> dict[str, Path]:
+    """Which output goes to which file; "" is all of them."""
+    targets: dict[str, Path] = {}
+    for text in output or ():
+        name, equals, path = text.rpartition("=")
+        if not equals or not name:
+            raise OptionError(f"--output takes NAME=FILE, such as y=y.npy, not {text!r}")
+        targets[name] = check_target(Path(path).expanduser(), (".npy", ".json"))
+    if save is not None:
+        targets[""] = check_target(save.expanduser(), (".npz", ".json"))
+    return targets
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise OptionError(f"{option} takes numbers with commas between, not {text!r}") from None
+
+
+def _show(
+    console: Console, report: dict[str, Any], outputs: dict[str, Any], notes: list[str], top: int
+) -> None:
+    for note in notes:
+        console.print(note, style="dim")
+    table = make_table("output", "type", "shape", ">min", ">mean", ">max", "first values")
+    for name, facts in report["outputs"].items():
+        numbers = [f"{facts[key]:.5g}" if key in facts else "" for key in ("min", "mean", "max")]
+        table.add_row(name, facts["dtype"], show_shape(facts["shape"]), *numbers, facts["first"])
+    console.print(table)
+    if top:
+        _show_top(console, outputs, top)
+    runs = f"{report['runs']} runs, median" if report["runs"] > 1 else "1 run"
+    engines = ", ".join(map(arguments.short_name, report["providers"]))
+    console.print(f"{runs} {show_seconds(report['seconds'])} on {engines}")
+    for name, tensor in outputs.items():
+        if odd := count_odd(tensor):
+            warn(console, f"output {name!r} holds {odd}")
+
+
+def _show_top(console: Console, outputs: dict[str, Any], top: int) -> None:
+    for name, tensor in outputs.items():
+        rows = top_classes(tensor, top)
+        if not rows:
+            continue
+        table = make_table("row", ">class", ">value")
+        for row, best in enumerate(rows):
+            for place, (index, value) in enumerate(best):
+                table.add_row(str(row) if place == 0 else "", str(index), f"{value:.5g}")
+        print_table(console, table, f"{name}: the largest along the last axis")

@@ -1,0 +1,155 @@
+"""OpenVINOExecutionProvider: OpenVINO's own compiler and kernels, through its Python package."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+import openvino
+
+from onward.errors import OptionError, ProviderError
+from onward.passes.downgrade import fits_opset
+from onward.passes.rewrite import nodes_of
+from onward.providers.openvino.executable import OpenVINOExecutable, one_line
+from onward.providers.openvino.refusals import Refusals
+from onward.providers.openvino.serial import NEWEST_OPSET, serialize
+from onward.providers.options import SessionOptions
+from onward.providers.probing import alone, kind
+
+NAME = "OpenVINOExecutionProvider"
+_CAPABILITIES = {"f32": "FP32", "f16": "FP16", "bf16": "BF16"}
+_CHOOSERS = ("AUTO", "HETERO", "MULTI", "BATCH")  # its devices that pass work on to others
+_PROBED_WITH = 65536  # bytes; larger constants come in as inputs when a node is tried alone
+
+
+def make_openvino(given: Mapping[str, Any], options: SessionOptions) -> OpenVINOProvider:
+    """OpenVINOExecutionProvider from a session's options."""
+    device = _device(str(given.get("device", "CPU")))
+    precision = _precision(str(given.get("precision", "f32")), device)
+    settings: dict[str, Any] = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": precision,
+        "EXECUTION_MODE_HINT": "ACCURACY" if precision == "f32" else "PERFORMANCE",
+        "PERF_COUNT": options.enable_profiling,
+    }
+    threads = _threads(given.get("threads", options.intra_op_num_threads))
+    if threads and device.startswith(("CPU", *_CHOOSERS)):
+        settings["INFERENCE_NUM_THREADS"] = threads
+    if "cache_dir" in given:
+        settings["CACHE_DIR"] = str(given["cache_dir"])
+    return OpenVINOProvider(device, settings)
+
+
+@functools.cache
+def core() -> openvino.Core:
+    """OpenVINO itself, once in a process: it loads its plugins."""
+    return openvino.Core()
+
+
+def _device(text: str) -> str:
+    here = core().available_devices
+    base = text.split(":")[0].split(".")[0]
+    if base in _CHOOSERS or any(text in (name, name.split(".")[0]) for name in here):
+        return text
+    raise OptionError(f"OpenVINO has no device {text!r} here: it has {', '.join([*here, 'AUTO'])}")
+
+
+def _precision(text: str, device: str) -> str:
+    if text not in _CAPABILITIES:
+        raise OptionError(f"{NAME}'s precision is f32, f16 or bf16, not {text!r}")
+    if device.startswith(_CHOOSERS) or text == "f32":
+        return text
+    able = core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+    if _CAPABILITIES[text] not in able:
+        raise OptionError(f"OpenVINO's {device} does not compute in {text} on this machine")
+    return text
+
+
+def _threads(given: Any) -> int:
+    try:
+        threads = int(given)
+    except (TypeError, ValueError):
+        threads = -1
+    if threads < 0:
+        raise OptionError(f"{NAME}'s threads is a whole number from 0 on, not {given!r}")
+    return threads
+
+
+class OpenVINOProvider:
+    """Compiles parts with OpenVINO for one device."""
+
+    name = NAME
+
+    def __init__(self, device: str, settings: Mapping[str, Any]) -> None:
+        self._device, self._settings = device, dict(settings)
+        self._refusals = Refusals()
+        self._probed: dict[tuple[Any, ...], bool] = {}
+        self._whole: tuple[ir.Model, OpenVINOExecutable] | None = None
+
+    def takes(self, model: ir.Model) -> bool:
+        """Whether it can have all of the model; what it compiled to find out, `compile` gives."""
+        self._whole = None
+        nodes = list(nodes_of(model))
+        if not nodes or any(self._refused(node, model.opset_imports) for node in nodes):
+            return False
+        try:
+            self._whole = (model, self._compile(model))
+        except Exception:  # node by node, then; one by itself need not be tried again
+            if len(nodes) == 1 and (key := _key(nodes[0])) is not None:
+                self._probed[key] = False
+            return False
+        return True
+
+    def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        """Ask OpenVINO itself: does a model of this node alone convert and compile?"""
+        key = _key(node)
+        if key is None or self._refused(node, opsets):
+            return False
+        if key not in self._probed:
+            self._probed[key] = self._compiles(node, opsets)
+        return self._probed[key]
+
+    def _refused(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        fits = fits_opset(node, opsets.get("", 1), NEWEST_OPSET)
+        return not fits or self._refusals.reason(node) is not None
+
+    def _compiles(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        try:
+            self._compile(alone(node, opsets, constants_up_to=_PROBED_WITH))
+        except Exception:
+            return False
+        return True
+
+    def compile(self, model: ir.Model) -> OpenVINOExecutable:
+        whole, self._whole = self._whole, None
+        if whole is not None and whole[0] is model:
+            return whole[1]
+        try:
+            return self._compile(model)
+        except Exception as error:
+            raise ProviderError(
+                f"OpenVINO cannot run its part of the model: {one_line(error)}"
+            ) from error
+
+    def _compile(self, model: ir.Model) -> OpenVINOExecutable:
+        proto, weights = serialize(model)
+        read = core().read_model(io.BytesIO(proto))
+        native = core().compile_model(read, self._device, self._settings)
+        return OpenVINOExecutable(native, model.graph, weights, self._settings["PERF_COUNT"])
+
+
+def _key(node: ir.Node) -> tuple[Any, ...] | None:
+    """All that decides whether OpenVINO runs a node; None when a type is not known."""
+    key = kind(node)
+    return None if key is None else (*key, *map(_form, node.inputs))
+
+
+def _form(value: ir.Value | None) -> tuple[Any, ...]:
+    """What beside its type OpenVINO asks about a value: constant or not, rank, which sizes."""
+    if value is None or value.shape is None:
+        return ()
+    sizes = tuple(isinstance(size, int) for size in value.shape)
+    return (value.is_initializer() and not value.is_graph_input(), *sizes)

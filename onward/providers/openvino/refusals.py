@@ -1,0 +1,148 @@
+"""Types that OpenVINO takes but computes in others: what may run there, and what must not.
+
+It computes float64 in float32, int64 in int32, and integer arithmetic in float32: 2**24 + 1 is
+2**24. Sizes and positions in tensors stay below that, and so arithmetic on them is allowed; on
+integers from anywhere else it is not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.graph.scopes import bodies
+from onward.providers.openvino.defects import defect
+
+_T = ir.DataType
+_TAKEN = {
+    _T.FLOAT, _T.FLOAT16, _T.BOOL,
+    _T.INT8, _T.UINT8, _T.INT16, _T.UINT16, _T.INT32, _T.INT64,
+}  # fmt: skip
+_NARROW = {_T.INT8, _T.UINT8, _T.INT16, _T.UINT16}
+_WIDE = {_T.INT32, _T.INT64}
+_FLOATS = {_T.FLOAT, _T.FLOAT16}
+_EXACT = 2**24  # whole numbers up to here are exact in float32
+
+# Operators that only move integers: OpenVINO keeps all 32 bits of them.
+_MOVES = {
+    "Cast", "Compress", "Concat", "ConstantOfShape", "DepthToSpace", "EyeLike", "Expand", "Flatten",
+    "Gather", "GatherElements", "GatherND", "Identity", "If", "OneHot", "Pad", "Reshape",
+    "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze",
+}  # fmt: skip
+# Of those, the ones whose other integers say where from and where to.
+_OF_FIRST = {
+    "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+}  # fmt: skip
+# Operators whose integers count or point at elements.
+_COUNTS = {"ArgMax", "ArgMin", "MaxPool", "NonZero", "Shape", "Size", "TopK"}
+_QUANTIZERS = {"DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear"}
+_SUMS = {"ConvInteger", "MatMulInteger"}  # exact enough where the sum becomes a float next
+
+_COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+
+UNKNOWN, SMALL, SIZE = 0, 1, 2  # any integer; below 2**24 either way; and not below 0
+
+
+class Refusals:
+    """Why OpenVINO may not have a node; remembers what it learnt about integers."""
+
+    def __init__(self) -> None:
+        self._levels: dict[ir.Value, int] = {}
+
+    def reason(self, node: ir.Node) -> str | None:
+        """Why this node, or one in its subgraphs, must run elsewhere; None when it need not."""
+        why = _types(node) or defect(node) or self._integers(node)
+        if why is not None:
+            return why
+        inner = (self.reason(each) for body in bodies(node) for each in body)
+        return next(filter(None, inner), None)
+
+    def _integers(self, node: ir.Node) -> str | None:
+        if node.op_type in _MOVES:
+            return None
+        if node.op_type in _SUMS:
+            return _only_becomes_float(node)
+        made = {value.dtype for value in node.outputs if value.name}
+        if made & _NARROW and node.op_type not in _QUANTIZERS:
+            return "arithmetic of 8 and 16 bit integers is rounded and cut off, not wrapped"
+        wide = [v for v in node.inputs if v is not None and v.dtype in _WIDE]
+        if not made & (_WIDE | {_T.BOOL}) or node.op_type in _COUNTS:
+            return None
+        levels = [self._level(value) for value in wide]
+        if node.op_type in _COMPARISONS and max(levels, default=SIZE) >= SMALL:
+            return None  # rounding a number does not take it past one that is exact
+        lowest = min(levels, default=SIZE)
+        if lowest == UNKNOWN:
+            return "integers are computed in float32, exact to 2**24, and nothing bounds these"
+        if node.op_type in ("Div", "Mod") and lowest < SIZE:
+            return "integers are divided downwards, where ONNX divides towards zero"
+        return None
+
+    def _level(self, value: ir.Value) -> int:
+        """What is known about an integer value."""
+        if value not in self._levels:
+            self._levels[value] = UNKNOWN  # should a value, against the rules, need itself
+            self._levels[value] = self._look(value)
+        return self._levels[value]
+
+    def _look(self, value: ir.Value) -> int:
+        if value.dtype in _NARROW:
+            return SMALL
+        if value.dtype == _T.BOOL:
+            return SIZE
+        if value.dtype not in _WIDE:
+            return UNKNOWN
+        if value.const_value is not None and not value.is_graph_input():
+            return _level_of(value.const_value.numpy())
+        node = value.producer()
+        if node is None or bodies(node):
+            return UNKNOWN
+        if node.op_type in _COUNTS:
+            return SIZE if node.op_type != "TopK" or value.index() == 1 else UNKNOWN
+        if node.op_type == "ConstantOfShape":
+            return _level_of(node.attributes["value"].as_tensor().numpy())
+        data = [v for v in node.inputs if v is not None and v.dtype != _T.BOOL]
+        if node.op_type in _OF_FIRST:
+            data = data[:1]
+        level = min((self._level(v) for v in data), default=SIZE)
+        return min(level, SMALL) if node.op_type in ("Sub", "Neg") else level
+
+
+def _types(node: ir.Node) -> str | None:
+    for value in (*node.inputs, *node.outputs):
+        if value is None or not value.name:
+            continue
+        if not isinstance(value.type, ir.TensorType):
+            return f"it takes tensors alone, not {value.type}"
+        if value.dtype not in _TAKEN:
+            return f"{value.dtype.name} would be computed in another type" if value.dtype else "?"
+        if value.dtype == _T.INT64 and value.const_value is not None and node.op_type != "Slice":
+            numbers = value.const_value.numpy()
+            if numbers.size and not _is_int32(numbers):
+                return f"{value.name!r} has integers of more than 32 bits"
+    return None
+
+
+def _only_becomes_float(node: ir.Node) -> str | None:
+    (sum_,) = node.outputs
+    casts = [use.node for use in sum_.uses()]
+    if sum_.is_graph_output() or any(each.op_type != "Cast" for each in casts):
+        return "sums of integers are computed in float32"
+    if any(each.outputs[0].dtype not in _FLOATS for each in casts):
+        return "sums of integers are computed in float32"
+    return None
+
+
+def _is_int32(numbers: np.ndarray) -> bool:
+    return int(numbers.min()) >= -(2**31) and int(numbers.max()) < 2**31
+
+
+def _level_of(numbers: np.ndarray) -> int:
+    if numbers.dtype.kind not in "iub" or not numbers.size:
+        return UNKNOWN if numbers.size else SIZE
+    low, high = int(numbers.min()), int(numbers.max())
+    if low <= -_EXACT or high >= _EXACT:
+        return UNKNOWN
+    return SIZE if low >= 0 else SMALL

@@ -1,0 +1,132 @@
+"""onward bench: its rows, its JSON, and what it refuses. How long things take is not asserted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.cli import racing
+from onward.errors import ProviderError
+from onward.sessions.tuning.trials import BARE, Candidate, Opening, Timing
+from tests.cli.conftest import Call, is_one_line
+
+
+class FakeTrial:
+    """A trial that opens no process: torch is slower and says something else."""
+
+    opened: Sequence[Candidate] = ()
+
+    def __init__(self, model: Path, candidate: Candidate, feeds: dict[str, Any]) -> None:
+        self.candidate = candidate
+
+    def __enter__(self) -> FakeTrial:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        pass
+
+    def open(self) -> Opening:
+        if self.candidate.provider.startswith("Inductor"):
+            raise ProviderError("it broke\nin two lines")
+        wrong = self.candidate.provider.startswith("Torch")
+        return Opening(0.25, [np.ones(3) + wrong])
+
+    def measure(self, seconds: float) -> Timing:
+        each = 0.002 if self.candidate.provider.startswith("Torch") else 0.001
+        return Timing([each] * 4, 50 << 20)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(racing, "Trial", FakeTrial)
+
+
+def arguments(*more: object) -> list[object]:
+    return ["--provider", "cpu", "--provider", "torch", "--provider", "inductor", *more]
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_table_has_a_row_for_each(call: Call, model: Path) -> None:
+    called = call("bench", model, *arguments("--size", "batch=4"))
+    assert called.code == 0
+    for word in (BARE, "CPU", "Torch", "1.00 ms", "2.00 ms", "1,000.0", "4,000.0", "50.0 MiB"):
+        assert word in called.out, word
+    assert "1.0e+00 !" in called.out and "Inductor: it broke" in called.out
+
+
+@pytest.mark.usefixtures("fake")
+def test_json_has_every_figure(call: Call, model: Path) -> None:
+    report = json.loads(call("bench", model, *arguments("--json", "--size", "batch=4")).out)
+    assert report["batch"] == 4 and report["complete"]
+    bare, cpu, torch, inductor = report["results"]
+    assert bare["provider"] == BARE and bare["same"] and round(bare["items_per_second"]) == 4000
+    assert round(cpu["median"], 6) == 0.001 and cpu["runs"] == 20 and cpu["first_run"] == 0.25
+    assert not torch["same"] and torch["max_absolute_error"] == 1
+    assert inductor["error"] == "it broke" and "median" not in inductor
+
+
+@pytest.mark.usefixtures("fake")
+def test_several_counts_of_threads_are_several_rows(call: Call, model: Path) -> None:
+    report = json.loads(call("bench", model, "--provider", "cpu", "--threads", "1,2", "--json").out)
+    assert [row["threads"] for row in report["results"]] == [1, 2, 1, 2]
+
+
+@pytest.mark.usefixtures("fake")
+def test_ctrl_c_prints_what_is_there(
+    call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[float] = []
+
+    def measure(self: FakeTrial, seconds: float) -> Timing:
+        calls.append(seconds)
+        if len(calls) > 8:
+            raise KeyboardInterrupt
+        return Timing([0.001], 1 << 20)
+
+    monkeypatch.setattr(FakeTrial, "measure", measure)
+    called = call("bench", model, "--provider", "cpu", "--provider", "torch")
+    assert called.code == 130
+    assert "ended before its time" in called.out and "CPU" in called.out
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_model_that_nothing_runs_is_one_line(
+    call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: FakeTrial) -> Opening:
+        raise ProviderError("no")
+
+    monkeypatch.setattr(FakeTrial, "open", refuse)
+    assert is_one_line(call("bench", model, "--provider", "cpu"), "nothing ran this model: no")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--threads", "two"], "--threads takes counts"),
+        (["--provider", "auto"], "onward tune"),
+        (["--provider", "frob"], "no provider 'frob'"),
+        (["--size", "bach=1"], "no open dimension"),
+        (["none.npz"], "no feeds file"),
+        (["--seconds", "-1"], "--seconds"),
+    ],
+)
+def test_bad_arguments_are_one_line(
+    call: Call, model: Path, arguments: list[str], message: str
+) -> None:
+    assert is_one_line(call("bench", model, *arguments), message)
+
+
+def test_it_measures_in_real_processes(call: Call, model: Path) -> None:
+    called = call("bench", model, "--provider", "cpu", "--seconds", "0", "--json")
+    report = json.loads(called.out)
+    assert [row["error"] for row in report["results"]] == [None, None]
+    assert all(row["runs"] >= 15 and row["same"] for row in report["results"])

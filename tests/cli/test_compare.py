@@ -1,0 +1,79 @@
+"""onward compare: verdict, exit code, where models first differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from tests.cli.conftest import Call, is_one_line
+from tests.models import mlp
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """The same model with another weight."""
+    made = mlp()
+    proto = ir.to_proto(made)
+    for tensor in proto.graph.initializer:
+        if tensor.name == "w":
+            array = onnx.numpy_helper.to_array(tensor).copy()
+            array[0, 0] += 1
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, "w"))
+    onnx.save(proto, tmp_path / "other.onnx")
+    return tmp_path / "other.onnx"
+
+
+@pytest.fixture
+def ones(tmp_path: Path) -> Path:
+    np.save(tmp_path / "ones.npy", np.ones((2, 4), np.float32))
+    return tmp_path / "ones.npy"
+
+
+def test_equal_models_are_exit_code_0(call: Call, model: Path) -> None:
+    called = call("compare", model, model, "--seconds", "0")
+    assert called.code == 0 and "the models agree" in called.out and "same" in called.out
+
+
+def test_a_difference_is_exit_code_1_and_named(
+    call: Call, model: Path, other: Path, ones: Path
+) -> None:
+    called = call("compare", model, other, ones, "--seconds", "0")
+    assert called.code == 1 and "the models differ" in called.out
+    assert "first different value: 'MatMul_1', of MatMul 'node_MatMul_0' here" in called.out
+
+
+def test_the_tolerance_decides(call: Call, model: Path, other: Path, ones: Path) -> None:
+    assert call("compare", model, other, ones, "--seconds", "0", "--atol", "2").code == 0
+
+
+def test_json_has_it_all(call: Call, model: Path, other: Path, ones: Path) -> None:
+    called = call("compare", model, other, ones, "--seconds", "0", "--json", "--all")
+    report = json.loads(called.out)
+    assert called.code == 1 and not report["same"]
+    assert report["first_difference"]["name"] == "MatMul_1"
+    assert [value["name"] for value in report["values"]] == ["MatMul_1", "Add_3", "y"]
+    assert report["outputs"][0]["difference"]["beyond"] == 2
+    assert [facts["nodes"] for facts in report["models"]] == [3, 3]
+
+
+def test_latency_is_measured_in_processes(call: Call, model: Path) -> None:
+    report = json.loads(call("compare", model, model, "--seconds", "0.01", "--json").out)
+    assert all(facts["median"] > 0 and facts["memory"] > 0 for facts in report["models"])
+
+
+def test_models_that_have_nothing_in_common_are_one_line(
+    call: Call, model: Path, tmp_path: Path
+) -> None:
+    text = """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2] a, float[2] b) => (float[2] c) { c = Add(a, b) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "two.onnx")
+    called = call("compare", model, tmp_path / "two.onnx", "--seconds", "0")
+    assert is_one_line(called, "is in one model alone")
+    assert is_one_line(call("compare", model, tmp_path / "none.onnx"), "no model at")
+    assert is_one_line(call("compare", model), "Missing argument")

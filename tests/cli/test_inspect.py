@@ -1,0 +1,123 @@
+"""onward inspect: what it shows of a model, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import onward
+from tests.cli.conftest import Call, is_one_line
+from tests.models import mlp, needs, sandwich
+
+
+def test_inspect_shows_what_a_model_is(call: Call, model: Path) -> None:
+    called = call("inspect", model)
+    assert called.code == 0
+    for word in (
+        "(batch, 4)",
+        "MatMul",
+        "ai.onnx 23; IR 10",
+        "weights: 2 tensors, 9 elements, 36 B",
+        "at batch=1",
+        "CPUExecutionProvider",
+        "activations at most",
+    ):
+        assert word in called.out
+
+
+def test_sizes_make_the_cost_a_number(call: Call, model: Path) -> None:
+    one, eight = (
+        json.loads(call("inspect", model, "--json", "--size", f"batch={n}").out) for n in (1, 8)
+    )
+    assert eight["cost"]["flops"] == 8 * one["cost"]["flops"] > 0
+    assert eight["memory"]["activations"] == 8 * one["memory"]["activations"] > 0
+    assert is_one_line(call("inspect", model, "--size", "bach=8"), "no open dimension 'bach'")
+
+
+def test_json_says_who_runs_what(call: Call, tmp_path: Path) -> None:
+    onward.save(sandwich(), tmp_path / "s.onnx")
+    report = json.loads(call("inspect", tmp_path / "s.onnx", "--json").out)
+    providers = report["providers"]
+    assert providers["takes"]["CPUExecutionProvider"] == 2
+    assert providers["refuses"]["CPUExecutionProvider"] == {"Pow": 1}
+    assert providers["shares"] == {"CPUExecutionProvider": 2, "TorchExecutionProvider": 1}
+    assert report["operators"] == {"MatMul": 2, "Pow": 1}
+    assert [node["operator"] for node in report["node_list"]] == ["MatMul", "Pow", "MatMul"]
+
+
+def test_the_reason_is_told(call: Call, tmp_path: Path) -> None:
+    onward.save(sandwich(), tmp_path / "s.onnx")
+    called = call("inspect", tmp_path / "s.onnx", "--nodes")
+    assert "TorchExecutionProvider, because CPUExecutionProvider refuses it" in called.out
+    assert "node_Pow_1" in called.out
+
+
+def test_a_node_that_nobody_runs_is_named(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(needs("Magic", domain="nobody"))
+    called = call("inspect", tmp_path / "m.onnx")
+    assert called.code == 0
+    assert "nobody::Magic 'the_node': nobody" in called.out
+    assert "warning: nobody here runs every node of this model" in called.out
+
+
+def test_functions_subgraphs_metadata_and_files_are_shown(call: Call, tmp_path: Path) -> None:
+    branch = [helper.make_node("Twice", ["x"], ["b"], domain="mine")]
+    empty = helper.make_tensor_value_info("b", TensorProto.FLOAT, [2])
+    body = helper.make_graph(branch, "body", [], [empty])
+    function = helper.make_function(
+        "mine",
+        "Twice",
+        ["a"],
+        ["b"],
+        [helper.make_node("Add", ["a", "a"], ["b"])],
+        [helper.make_opsetid("", 21)],
+    )
+    weight = onnx.numpy_helper.from_array(np.ones(600, np.float32), "w")
+    graph = helper.make_graph(
+        [
+            helper.make_node("If", ["c"], ["y"], "choice", then_branch=body, else_branch=body),
+            helper.make_node("Identity", ["w"], ["z"], "same"),
+        ],
+        "g",
+        [
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+        ],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, [2]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, [600]),
+        ],
+        [weight],
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("mine", 1)]
+    made = helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=10)
+    helper.set_model_props(made, {"author": "somebody"})
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path, save_as_external_data=True, location="m.data", size_threshold=1024)
+    called = call("inspect", path)
+    assert called.code == 0, called.err
+    for word in ("subgraphs: 2 in If", "mine::Twice", "somebody", "m.data (2.3 KiB)"):
+        assert word in called.out, word
+
+
+def test_no_weight_is_read(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = mlp()
+    onward.save(made, tmp_path / "m.onnx")
+    proto = onnx.load(tmp_path / "m.onnx")
+    path = tmp_path / "e.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="e.data", size_threshold=0)
+    size = (tmp_path / "e.data").stat().st_size
+    (tmp_path / "e.data").write_bytes(b"\xff" * size)  # NaN, should anybody look
+    report = json.loads(call("inspect", path, "--json").out)
+    assert report["external_files"] == {"e.data": 36}
+    assert report["weights"]["bytes"] == 36 and not report["warnings"]
+
+
+def test_an_ort_file_is_one_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "m.ort").write_bytes(b"    ORTM")
+    assert is_one_line(call("inspect", tmp_path / "m.ort"), "ORT format")

@@ -1,0 +1,43 @@
+"""onward ops: who runs which operator, filters, and unknown names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from onward.sessions.examine import coverage
+from tests.cli.conftest import Call, is_one_line
+
+TWO = ("--provider", "cpu", "--provider", "reference")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "cache_folder", lambda name: tmp_path / name)
+
+
+def test_operators_are_listed_by_provider(call: Call) -> None:
+    called = call("ops", *TWO)
+    assert called.code == 0
+    for word in ("Conv", "com.microsoft::FusedMatMul", "ai.onnx.ml::Scaler", "cpu", "operators"):
+        assert word in called.out
+
+
+def test_one_operator_is_shown_with_its_types(call: Call) -> None:
+    called = call("ops", *TWO, "--op", "gemm")
+    assert "1 operators" in called.out and "Gemm on cpu takes double, float" in called.out
+
+
+def test_json_can_be_filtered(call: Call) -> None:
+    rows = json.loads(call("ops", *TWO, "--json", "--domain", "com.microsoft").out)
+    assert {row["domain"] for row in rows} == {"com.microsoft"}
+    (gelu,) = (row for row in rows if row["name"] == "Gelu")
+    assert gelu["runs"] == {"CPUExecutionProvider": True, "ReferenceExecutionProvider": False}
+
+
+def test_unknown_names_are_one_line(call: Call) -> None:
+    assert is_one_line(call("ops", *TWO, "--op", "Konv"), "no operator 'Konv'", "Conv?")
+    assert is_one_line(call("ops", *TWO, "--domain", "frob"), "no operators of domain 'frob'")
+    assert is_one_line(call("ops", "--provider", "frob"), "no provider 'frob'")

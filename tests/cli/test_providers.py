@@ -1,0 +1,30 @@
+"""onward providers: what is here, what is not, and what that would need."""
+
+from __future__ import annotations
+
+import json
+
+from onward.cli.arguments import complete_providers, full_name
+from onward.providers.choose import available
+from tests.cli.conftest import Call
+
+
+def test_providers_are_listed_with_versions(call: Call) -> None:
+    called = call("providers")
+    for word in ("CPUExecutionProvider", "cpu", "onnxruntime 1.", "ReferenceExecutionProvider"):
+        assert word in called.out
+    assert "not on this machine" in called.out
+
+
+def test_json_says_what_the_missing_ones_need(call: Call) -> None:
+    rows = {row["name"]: row for row in json.loads(call("providers", "--json").out)}
+    assert [name for name, row in rows.items() if row["here"]] == available()
+    if not rows["CUDAExecutionProvider"]["here"]:
+        assert "onnxruntime-gpu" in rows["CUDAExecutionProvider"]["needs"]
+    assert all(row["here"] or row["needs"] for row in rows.values())
+
+
+def test_every_provider_has_a_short_name_that_finds_it(call: Call) -> None:
+    for row in json.loads(call("providers", "--json").out):
+        assert full_name(row["called"]) == row["name"]
+    assert "cpu" in complete_providers("c")
