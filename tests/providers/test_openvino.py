@@ -21,6 +21,7 @@ from onward.errors import (
     UnsupportedModel,
 )
 from onward.providers.openvino.executable import OpenVINOExecutable
+from onward.providers.openvino.provider import OpenVINOProvider
 from tests.models import mlp, sandwich, serialized
 
 NAME = "OpenVINOExecutionProvider"
@@ -329,3 +330,17 @@ def test_dynamic_sizes_change_from_run_to_run() -> None:
     for batch in (1, 7, 2, 0, 7):
         x = np.ones((batch, 4), np.float32)
         assert session.run(None, {"x": x})[0].shape == (batch, 2)
+
+
+def test_a_part_that_it_cannot_compile_after_all_goes_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: OpenVINOProvider, model: Any) -> Any:
+        raise RuntimeError("Exception from somewhere.cpp:1:\nnot today")
+
+    monkeypatch.setattr(OpenVINOProvider, "supports", lambda self, node, opsets: True)
+    monkeypatch.setattr(OpenVINOProvider, "_compile", fail)
+    session = onward.InferenceSession(mlp(), providers=[NAME, "CPUExecutionProvider"])
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    with pytest.raises(ProviderError, match="OpenVINO cannot run its part of the model: not today"):
+        alone(mlp())
