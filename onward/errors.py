@@ -4,7 +4,8 @@ OnwardError
 ├── ModelError (ValueError)          the model itself is at fault
 │   ├── InvalidModel                 it does not parse, or breaks ONNX's rules
 │   ├── UnsafeModel                  it reaches outside its folder or over a limit
-│   └── UnsupportedModel             no listed provider can run one of its nodes
+│   ├── UnsupportedModel             no listed provider can run one of its nodes
+│   └── MissingGradient              no rule differentiates one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
 ├── WeightsError (ValueError)        weights that do not fit the model
 ├── OptionError (ValueError)         a setting that does not exist or cannot hold
@@ -35,6 +36,10 @@ class UnsafeModel(ModelError):
 
 class UnsupportedModel(ModelError):
     """No listed provider can run one of the model's nodes."""
+
+
+class MissingGradient(ModelError):
+    """A gradient was asked for that no rule gives."""
 
 
 class FeedError(OnwardError, ValueError):

@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onward.graph.inference import infer_outputs
+
 Operand = ir.Value | np.ndarray[Any, Any] | float | int | bool | Sequence[float] | None
 
 DEFAULT_OPSET = 23  # new enough for Attention and RMSNormalization, old enough for every engine
@@ -36,9 +38,20 @@ class OpBuilder:
         self.graph = ir.Graph((), (), nodes=(), opset_imports={"": opset}, name=name)
         self._count = 0
 
+    def opset(self, domain: str = "") -> int:
+        """The version of a domain that nodes are written in."""
+        return self.graph.opset_imports.get(domain, 1)
+
+    def name(self, wish: str) -> str:
+        """A name for a new value or constant; nobody else in the graph has it."""
+        self._count += 1
+        return f"{wish}_{self._count}"
+
     def input(self, name: str, dtype: Any, shape: Sequence[int | str | None]) -> ir.Value:
         """A new graph input."""
-        kind = dtype if isinstance(dtype, ir.DataType) else ir.DataType.from_numpy(np.dtype(dtype))
+        kind = ir.DataType.STRING if dtype == "string" else dtype
+        if not isinstance(kind, ir.DataType):
+            kind = ir.DataType.from_numpy(np.dtype(dtype))
         value = ir.val(name, dtype=kind, shape=ir.Shape(shape))
         self.graph.inputs.append(value)
         return value
@@ -51,6 +64,10 @@ class OpBuilder:
         )
         self.graph.register_initializer(value)
         return value
+
+    def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """A constant that needs no name of its own."""
+        return self.initializer(self.name("constant"), array)
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         if not op_type[:1].isupper():
@@ -74,16 +91,17 @@ class OpBuilder:
     ) -> ir.Value | tuple[ir.Value, ...]:
         """Add a node; its output, or the tuple of them when more than one is asked for."""
         schema = self._schema(op_type, domain)
+        while operands and operands[-1] is None:  # absent, and nobody comes after it
+            operands = operands[:-1]
         inputs = [self._value(operand, i, operands, schema) for i, operand in enumerate(operands)]
         node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
         for output in node.outputs:
-            self._count += 1
-            output.name = f"{op_type}_{self._count}"
+            output.name = self.name(op_type)
         self.graph.append(node)
         if domain and domain not in self.graph.opset_imports:
             self.graph.opset_imports[domain] = 1
         if schema is not None:
-            _infer(node, schema)
+            infer_outputs(node, schema)
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
 
     def model(self, **outputs: ir.Value) -> ir.Model:
@@ -96,7 +114,7 @@ class OpBuilder:
         return ir.Model(self.graph, ir_version=10, producer_name="onward")
 
     def _schema(self, op_type: str, domain: str) -> onnx.defs.OpSchema | None:
-        opset = self.graph.opset_imports.get(domain, 1)
+        opset = self.opset(domain)
         if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
             if domain == "":
                 raise AttributeError(f"opset {opset} has no operator {op_type}")
@@ -115,8 +133,7 @@ class OpBuilder:
         array = np.asarray(operand)
         if not isinstance(operand, (np.ndarray, np.generic)):
             array = array.astype(_neighbours_type(array, index, operands, schema))
-        self._count += 1
-        return self.initializer(f"constant_{self._count}", array)
+        return self.constant(array)
 
 
 def _neighbours_type(
@@ -135,27 +152,3 @@ def _neighbours_type(
             if shared and isinstance(other, ir.Value) and other.dtype is not None:
                 return other.dtype.numpy()
     return {"f": np.float32, "i": np.int64, "b": np.bool_}.get(array.dtype.kind, array.dtype)
-
-
-def _infer(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
-    """Write the types and shapes that ONNX infers onto the node's outputs."""
-    proto = ir.to_proto(node)
-    types: dict[str, onnx.TypeProto] = {}
-    data: dict[str, onnx.TensorProto] = {}
-    for value in node.inputs:
-        if value is None or value.type is None:
-            continue
-        info = ir.to_proto(value)
-        types[str(value.name)] = info.type
-        tensor = value.const_value
-        if tensor is not None and tensor.size <= 64:
-            data[str(value.name)] = ir.to_proto(tensor)
-    try:
-        found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data)
-    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
-        raise ValueError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
-    for output in node.outputs:
-        kind = found.get(str(output.name))
-        if kind is not None:
-            output.type = ir.serde.deserialize_type_proto_for_type(kind)
-            output.shape = ir.serde.deserialize_type_proto_for_shape(kind)

@@ -30,28 +30,32 @@ def load(source: Source) -> ir.Model:
     """Load a model from a path, from bytes, or from what onnx or onnx-ir already hold."""
     if isinstance(source, ir.Model):
         return source
+    return _from_proto(*read_proto(source))
+
+
+def read_proto(source: Source) -> tuple[onnx.ModelProto, Path | None]:
+    """A model as ONNX's message, and the folder that its external data lies in."""
     if isinstance(source, (str, os.PathLike)):
-        return _load_file(Path(source))
+        return _read_file(Path(source)), Path(source).parent
     if isinstance(source, bytes):
-        return _from_proto(_parse(source, "these bytes"), None)
+        return _parse(source, "these bytes"), None
     if isinstance(source, onnx.ModelProto):
-        return _from_proto(source, None)
+        return source, None
     raise TypeError(
         "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
         f"not {type(source).__name__}"
     )
 
 
-def _load_file(path: Path) -> ir.Model:
+def _read_file(path: Path) -> onnx.ModelProto:
     check_readable(path)
     form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     if form in (None, "protobuf"):
-        return _from_proto(_parse(path.read_bytes(), str(path)), path.parent)
+        return _parse(path.read_bytes(), str(path))
     try:
-        proto = onnx.load(path, load_external_data=False)
+        return onnx.load(path, load_external_data=False)
     except Exception as error:  # each text format has parse errors of its own
         raise InvalidModel(f"{path} is not an ONNX model in the form of {form}: {error}") from error
-    return _from_proto(proto, path.parent)
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:
@@ -139,13 +143,19 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Save a model; large weights go beside it. The old file stands until the new one is whole."""
+def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") -> None:
+    """Save a model; large weights go beside it. The old file stands until the new one is whole.
+
+    `more` is appended: fields of the model's message that onnx-ir does not hold.
+    """
     path = Path(path)
     outside = f"{path.name}.data" if weight_bytes(model) > _EMBEDDED_AT_MOST else None
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         ir.save(model, Path(aside) / path.name, external_data=outside)
-        for file in sorted(
+        if more:
+            with (Path(aside) / path.name).open("ab") as file:
+                file.write(more)
+        for made in sorted(
             Path(aside).iterdir(), reverse=True
         ):  # the data before what points to it
-            os.replace(file, path.parent / file.name)
+            os.replace(made, path.parent / made.name)

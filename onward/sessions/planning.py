@@ -24,7 +24,9 @@ from onward.sessions.parts import Parts, assign
 from onward.sessions.whole import Whole
 
 programs = LazyModule("onward.providers.torch.programs")
+preview = LazyModule("onward.gradients.preview")
 
+TRAINING_DOMAIN = "ai.onnx.preview.training"
 _RANDOM = {
     "RandomNormal",
     "RandomNormalLike",
@@ -54,7 +56,9 @@ def plan(
     model = open_model(source, weights)
     _check_memory(model, options)
     try:
-        return _planned(model, source, choice, options, weights is None)
+        trains = _has_training_nodes(model)
+        model = preview.expand(model) if trains else model
+        return _planned(model, source, choice, options, weights is None and not trains)
     except OnwardError:
         raise
     except Exception as error:  # a broken model shows itself in many ways
@@ -106,6 +110,12 @@ def _divided(
     if len(parts) == 1 and parts[0].provider == 0 and engines[0].is_ort:
         return _whole(model, choice, options)
     return Parts(model, parts, engines, options)
+
+
+def _has_training_nodes(model: ir.Model) -> bool:
+    """Whether operators of ONNX's training standard are in use, which no engine has."""
+    imports = (model.opset_imports, *(f.opset_imports for f in model.functions.values()))
+    return any(TRAINING_DOMAIN in each for each in imports)
 
 
 def _mentions_half(model: ir.Model) -> bool:

@@ -65,3 +65,14 @@ def test_shapes_that_cannot_be_are_refused_at_once() -> None:
     op = OpBuilder()
     with pytest.raises(ValueError, match="MatMul"):
         op.MatMul(op.input("x", "float32", (2, 3)), op.input("y", "float32", (2, 3)))
+
+
+def test_defaults_of_the_schema_count_when_shapes_are_inferred() -> None:
+    op = OpBuilder()
+    y = op.STFT(op.input("x", "float32", (1, 64, 1)), np.array(16), None, np.array(16))
+    assert y.shape == (1, 4, 9, 2)  # onesided
+
+
+def test_strings_are_a_type_too() -> None:
+    op = OpBuilder()
+    assert op.Identity(op.input("text", "string", (1,))).dtype == ir.DataType.STRING

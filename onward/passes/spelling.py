@@ -1,0 +1,49 @@
+"""Spellings: what stock onnxruntime refuses, or gets wrong, in one and runs in another."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.passes.facts import attribute, dims, input_of, ints, rank
+from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
+
+_rules = Rules()
+
+
+def spell_for_onnxruntime(model: ir.Model) -> ir.Model:
+    """Say it as onnxruntime takes it; the meaning stays."""
+    rewrite(model, _rules)
+    return model
+
+
+@_rules("Attention")
+def _full_mask(op: Ops, node: ir.Node) -> Replacement:
+    """A mask that broadcasts over the queries, written out: onnxruntime's kernel wants each row."""
+    q, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
+    known = dims(mask)
+    if known is None or len(known) < 2 or known[-2] != 1 or rank(q) not in (3, 4):
+        return None
+    at = -2 if rank(q) == 4 else 1
+    if (dims(q) or ())[at] == 1:
+        return None
+    one = np.ones(1, np.int64)
+    times = op.Shape(q, start=at, end=at + 1)
+    rows = op.Expand(mask, op.Concat(times, one, axis=0))
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    inputs = [*node.inputs[:3], rows, *node.inputs[4:]]
+    return op.many("Attention", len(node.outputs), *inputs, **attributes)
+
+
+@_rules("Pad")
+def _every_axis(op: Ops, node: ir.Node) -> Replacement:
+    """The pads of all axes for those of some, which ORT forgets when it moves a Transpose."""
+    x, axes, pads = node.inputs[0], ints(input_of(node, 3)), ints(input_of(node, 1))
+    count = rank(x)
+    if axes is None or pads is None or count is None:
+        return None
+    full = [0] * (2 * count)
+    for place, axis in enumerate(axes):
+        full[axis % count] = pads[place]
+        full[axis % count + count] = pads[place + len(axes)]
+    return op.Pad(x, full, input_of(node, 2), mode=attribute(node, "mode", "constant"))

@@ -1,0 +1,54 @@
+"""What onnxruntime refuses as it is written runs in another spelling, with the same meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onward
+from onward.providers.ort.provider import serialize
+from onward.providers.ort.session import create
+
+
+def attention(q: Any, mask: Any) -> onward.OpBuilder:
+    op = onward.OpBuilder()
+    heads = {} if len(q) == 4 else {"q_num_heads": 2, "kv_num_heads": 2}
+    q, k = (
+        op.input("q", "float32", q),
+        op.input("k", "float32", (2, 2, 5, 4) if len(q) == 4 else (2, 5, 8)),
+    )
+    return op.model(y=op.Attention(q, k, k, op.input("mask", "float32", mask), **heads))
+
+
+@pytest.mark.parametrize("q", [(2, 2, 3, 4), (2, 3, 8)])
+@pytest.mark.parametrize("mask", [(1, 5), (2, 1, 1, 5)])
+@pytest.mark.parametrize("open_time", [False, True])
+def test_an_attention_mask_may_broadcast_over_the_queries(
+    q: Any, mask: Any, open_time: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"q": q, "k": (2, 2, 5, 4) if len(q) == 4 else (2, 5, 8), "mask": mask}
+    feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    declared = tuple("time" if open_time and size == 3 else size for size in q)
+    (expected,) = onward.InferenceSession(
+        attention(declared, mask), providers=["ReferenceExecutionProvider"]
+    ).run(None, feeds)
+    data, weights = serialize(attention(declared, mask))
+    session = create(data, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
+    (result,) = session.run(None, feeds)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+def test_a_pad_of_some_axes_survives_a_transpose() -> None:
+    """onnxruntime's transpose optimizer reads the pads as those of all axes."""
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", (1, 8, 4))
+    y = op.Transpose(op.Pad(op.Transpose(x, perm=[0, 2, 1]), [2, 0], None, [0]), perm=[2, 0, 1])
+    feeds = {"x": np.random.default_rng(0).normal(size=(1, 8, 4)).astype(np.float32)}
+    data, weights = serialize(op.model(y=op.MatMul(y, np.ones((4, 2), np.float32))))
+    session = create(data, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
+    padded = np.pad(feeds["x"].transpose(0, 2, 1), [(2, 0), (0, 0), (0, 0)])
+    expected = padded.transpose(2, 0, 1) @ np.ones((4, 2), np.float32)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5)
