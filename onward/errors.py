@@ -6,7 +6,8 @@ OnwardError
 │   ├── UnsafeModel                  it reaches outside its folder or over a limit
 │   │   ├── LimitExceeded            ... over one of ModelLimits
 │   │   └── SignatureInvalid         ... or it is not what was signed
-│   └── UnsupportedModel             no listed provider can run one of its nodes
+│   ├── UnsupportedModel             no listed provider can run one of its nodes
+│   └── MissingGradient              no rule differentiates one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
 ├── WeightsError (ValueError)        weights that do not fit the model
 ├── OptionError (ValueError)         a setting that does not exist or cannot hold
@@ -47,6 +48,10 @@ class SignatureInvalid(UnsafeModel):
 
 class UnsupportedModel(ModelError):
     """No listed provider can run one of the model's nodes."""
+
+
+class MissingGradient(ModelError):
+    """A gradient was asked for that no rule gives."""
 
 
 class FeedError(OnwardError, ValueError):

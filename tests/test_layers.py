@@ -20,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 FLOORS = [
     {"errors", "lazy"},
     {"graph"},
-    {"passes", "gradients", "losses", "optimizers"},
+    {"passes"},
+    {"gradients", "losses", "optimizers"},
     {"providers"},
     {"sessions"},
     {"pytorch", "runner", "compress", "serve", "profile", "signing"},

@@ -40,32 +40,44 @@ def load(
     if isinstance(source, ir.Model):
         _check_operators(source, limits, any_domain)
         return source
+    proto, folder, looked = read_proto(source, limits, any_domain=any_domain)
+    if looked:
+        return _from_proto(proto, folder)
+    return _from_parsed(proto, folder, limits, any_domain)
+
+
+def read_proto(
+    source: Source, limits: ModelLimits = DEFAULT_LIMITS, *, any_domain: bool = False
+) -> tuple[onnx.ModelProto, Path | None, bool]:
+    """ONNX's message, the folder of its external data, and whether its limits were held already."""
     if isinstance(source, (str, os.PathLike)):
-        return _load_file(Path(source), limits, any_domain)
+        return _read_file(Path(source), limits, any_domain)
     if isinstance(source, bytes):
         survey(source, limits, any_domain=any_domain, name="these bytes")
-        return _from_proto(_parse(source, "these bytes"), None)
+        return _parse(source, "these bytes"), None, True
     if isinstance(source, onnx.ModelProto):
-        return _from_parsed(source, None, limits, any_domain)
+        return source, None, False
     raise TypeError(
         "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
         f"not {type(source).__name__}"
     )
 
 
-def _load_file(path: Path, limits: ModelLimits, any_domain: bool) -> ir.Model:
+def _read_file(
+    path: Path, limits: ModelLimits, any_domain: bool
+) -> tuple[onnx.ModelProto, Path | None, bool]:
     form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     if form in (None, "protobuf"):
         data = read_model(path, limits.file_bytes)
         survey(data, limits, any_domain=any_domain, name=str(path))
-        return _from_proto(_parse(data, str(path)), path.parent)
+        return _parse(data, str(path)), path.parent, True
     data = read_model(path, limits.text_bytes, "text_bytes")
     try:
         proto = onnx.load_model_from_string(data, format=form)
     except Exception as error:  # each text format has parse errors of its own
         first = (str(error).splitlines() or [""])[0][:200]
         raise InvalidModel(f"{path} is not an ONNX model in the form of {form}: {first}") from error
-    return _from_parsed(proto, path.parent, limits, any_domain)
+    return proto, path.parent, False
 
 
 def _from_parsed(
@@ -140,13 +152,19 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Save a model; large weights go beside it. The old file stands until the new one is whole."""
+def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") -> None:
+    """Save a model; large weights go beside it. The old file stands until the new one is whole.
+
+    `more` is appended: fields of the model's message that onnx-ir does not hold.
+    """
     path = Path(path)
     outside = f"{path.name}.data" if weight_bytes(model) > _EMBEDDED_AT_MOST else None
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         ir.save(model, Path(aside) / path.name, external_data=outside)
-        for file in sorted(
+        if more:
+            with (Path(aside) / path.name).open("ab") as file:
+                file.write(more)
+        for made in sorted(
             Path(aside).iterdir(), reverse=True
         ):  # the data before what points to it
-            os.replace(file, path.parent / file.name)
+            os.replace(made, path.parent / made.name)

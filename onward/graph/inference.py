@@ -10,16 +10,30 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onward.graph.stand_ins import like_first
+
+# Operators that compute element by element, and take every float type.
+_ELEMENTWISE = frozenset(
+    (
+        *("Abs", "Add", "Ceil", "Cos", "Div", "Erf", "Exp", "Floor", "Identity", "Log", "Mul"),
+        *("Neg", "Reciprocal", "Relu", "Sigmoid", "Sign", "Sin", "Sqrt", "Sub", "Sum", "Tanh"),
+    )
+)
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _MOST_DATA = 64  # elements: shapes and axes are told to the inference, weights are not
 
 
 def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     """Write what ONNX infers onto the node's outputs; a node that breaks ONNX's rules raises."""
+    if node.op_type in _ELEMENTWISE and _like_the_widest(node):
+        return
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
     for value in node.inputs:
-        if value is None or value.type is None:
+        if value is None:
             continue
+        if value.type is None:
+            return  # it comes from an operator that ONNX does not know
         types[str(value.name)] = type_proto(value)
         tensor = value.const_value
         if tensor is not None and tensor.size <= _MOST_DATA:
@@ -31,8 +45,70 @@ def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     for output in node.outputs:
         kind = found.get(str(output.name))
         if kind is not None:
+            forget_false_sizes(node, kind)
             output.type = ir.serde.deserialize_type_proto_for_type(kind)
             output.shape = ir.serde.deserialize_type_proto_for_shape(kind)
+    if node.op_type in ("Reshape", "Expand") and node.outputs[0].shape is None:
+        node.outputs[0].shape = _of_asked_rank(node)
+    first = node.inputs[0] if node.inputs else None
+    for output in like_first(node):
+        if first is not None and output.shape is None:
+            output.type, output.shape = output.type or first.type, first.shape
+
+
+def _like_the_widest(node: ir.Node) -> bool:
+    """Floats of one type, each with the widest one's sizes or with ones: no need to ask ONNX."""
+    if node.domain or len(node.outputs) != 1 or not node.inputs:
+        return False
+    widest, kind = None, node.inputs[0].type if node.inputs[0] is not None else None
+    if not isinstance(kind, ir.TensorType) or kind.dtype not in _FLOATS:
+        return False
+    for value in node.inputs:
+        if value is None or value.type != kind or value.shape is None:
+            return False
+        if any(not isinstance(size, int) and size.value is None for size in value.shape):
+            return False
+        if widest is None or len(value.shape) > len(widest):
+            widest = value.shape
+    assert widest is not None
+    for value in node.inputs:
+        shape = value.shape if value is not None else None
+        if shape != widest and any(size != 1 for size in shape or ()):
+            return False
+    node.outputs[0].type, node.outputs[0].shape = kind, widest
+    return True
+
+
+def forget_false_sizes(node: ir.Node, kind: onnx.TypeProto) -> None:
+    """ONNX takes a size that it does not know for 0 when it infers Attention's outputs.
+
+    And it gives MaxUnpool no axes at all where the output's shape is an input.
+    """
+    x = node.inputs[0] if node.inputs else None
+    if node.op_type == "MaxUnpool" and len(node.inputs) > 2 and x is not None:
+        kind.tensor_type.ClearField("shape")
+        for _ in x.shape or ():
+            kind.tensor_type.shape.dim.add()
+        return
+    known = [list(x.shape) for x in node.inputs if x is not None and x.shape is not None]
+    if node.op_type != "Attention" or any(0 in sizes for sizes in known):
+        return
+    for dim in kind.tensor_type.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value == 0:
+            dim.Clear()
+
+
+def _of_asked_rank(node: ir.Node) -> ir.Shape | None:
+    """As many unknown sizes as the wanted shape has elements; Expand may give more."""
+    x, wanted = node.inputs[:2]
+    if wanted is None or wanted.shape is None or not isinstance(wanted.shape[0], int):
+        return None
+    count = wanted.shape[0]
+    if node.op_type == "Expand":
+        if x is None or x.shape is None:
+            return None
+        count = max(count, len(x.shape))
+    return ir.Shape([None] * count)
 
 
 def type_proto(value: ir.Value) -> onnx.TypeProto:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The subgraphs of a node."""
-    graphs = [a for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
-    return [attribute.as_graph() for attribute in graphs]
+    attributes = node.attributes.data  # plain dict: passes ask this of every node, many times
+    if not attributes:
+        return []
+    return [a.as_graph() for a in attributes.values() if a.type is ir.AttributeType.GRAPH]
+
+
+def walk(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Every node of a graph and its subgraphs, each before those inside it."""
+    for node in graph:
+        yield node
+        for body in bodies(node):
+            yield from walk(body)
+
+
+def graphs_of(model: ir.Model) -> list[ir.Graph]:
+    """The model's graph and every subgraph."""
+    return [model.graph, *(body for node in walk(model.graph) for body in bodies(node))]
 
 
 def reads(node: ir.Node) -> list[ir.Value]:

@@ -8,6 +8,10 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
+from onward.graph import stand_ins
+from onward.graph.inference import forget_false_sizes
+from onward.graph.scopes import graphs_of, walk
+
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
 # shapes, and a protobuf message ends at 2 GB.
 _LARGEST_SHAPE_DATA = 8192
@@ -21,6 +25,15 @@ _FOLLOWED = {
 }
 _LONGEST_SHAPE = 1024  # elements
 _MOST_ROUNDS = 4
+# Operators whose output has as many axes as their first input: those that networks are made of.
+_SAME_RANK = frozenset(
+    (
+        *("AveragePool", "BatchNormalization", "Cast", "Dropout", "Elu", "Erf", "Exp", "Gelu"),
+        *("HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization"),
+        *("LeakyRelu", "Log", "LogSoftmax", "MaxPool", "Mish", "Neg", "Pad", "PRelu", "Relu"),
+        *("Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"),
+    )
+)
 _HIDDEN = "onward.hidden"  # a domain that inference does not know
 
 Facts = dict[ir.Value, onnx.TypeProto]
@@ -45,6 +58,61 @@ def infer_shapes(model: ir.Model) -> ir.Model:
             break
     for value, proto in facts.items():
         _learn(value, proto)
+    learnt = [_learn_ranks(graph) for graph in graphs_of(model)]
+    if any(learnt):
+        for value, proto in _infer(model, {}, None).items():
+            _learn(value, proto)
+    return model
+
+
+def _learn_ranks(graph: ir.Graph) -> bool:
+    """Ranks that operators demand of what they read, from the last node to the first.
+
+    Where ONNX gives up (an If whose branches differ, an STFT without a length), a Conv that reads
+    the result has as many axes as its weight, and so has what a Relu before it reads.
+    """
+    learnt = False
+    for node in reversed(graph):
+        demands = _demands(node) if node.domain == "" else {}
+        for value, rank in demands.items():
+            if value.shape is None and not value.is_graph_output():
+                value.shape = ir.Shape([None] * rank)
+                learnt = True
+    return learnt
+
+
+def _demands(node: ir.Node) -> dict[ir.Value, int]:
+    """The number of axes that a node's law gives values that it reads or makes."""
+    x = node.inputs[0] if node.inputs else None
+    y = node.outputs[0] if node.outputs else None
+    if x is None or y is None:
+        return {}
+    if node.op_type == "STFT":
+        return {y: 4}
+    if node.op_type in ("LSTM", "GRU", "RNN"):
+        return {x: 3}
+    if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
+        w = node.inputs[1]
+        return {x: len(w.shape), y: len(w.shape)} if w is not None and w.shape is not None else {}
+    if node.op_type in _SAME_RANK:
+        known = y.shape if x.shape is None else x.shape
+        return {x: len(known), y: len(known)} if known is not None else {}
+    return {}
+
+
+def infer_missing(model: ir.Model) -> ir.Model:
+    """The same, where anything is left to learn: an unknown type, or a size that has no number and
+    is none of the graph's inputs' own. For graphs whose values were typed as they were made.
+    """
+    sizes = [size for value in model.graph.inputs for size in value.shape or ()]
+    own = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)} - {None}
+    for node in _nodes(model):
+        for value in node.outputs:
+            if value.name and (value.shape is None or value.type is None):
+                return infer_shapes(model)
+            for size in value.shape or ():
+                if not isinstance(size, int) and size.value not in own:
+                    return infer_shapes(model)
     return model
 
 
@@ -80,6 +148,7 @@ def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) ->
         if hidden and node in hidden:
             node_proto.domain = _HIDDEN
             _tell(node, facts, graph_proto)
+    _stand_in(model.graph, proto.graph)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=hidden is not None)
     except (onnx.shape_inference.InferenceError, RuntimeError, EncodeError):
@@ -91,10 +160,27 @@ def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) ->
         if part is not seen:
             types = {info.name: info.type for info in (*part.value_info, *part.output)}
             seen = part
-        found.update({v: types[v.name] for v in node.outputs if v.name and v.name in types})
+        for value in node.outputs:
+            if value.name and value.name in types:
+                forget_false_sizes(node, types[value.name])
+                found[value] = types[value.name]
     for node in _nodes(model):
         found.update(_subgraph_results(node, found))
     return found
+
+
+def _stand_in(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    """Say what ONNX does not know in what it knows."""
+    after = {}
+    for i, (node, node_proto) in enumerate(zip(graph, proto.node, strict=True)):
+        extra = stand_ins.replace(node, node_proto)
+        if extra:
+            after[i] = extra
+        for attribute in node_proto.attribute:
+            if attribute.HasField("g"):
+                _stand_in(node.attributes[attribute.name].as_graph(), attribute.g)
+    if after:
+        stand_ins.insert(proto, after)
 
 
 def _subgraph_results(node: ir.Node, found: Facts) -> Facts:
@@ -226,7 +312,7 @@ def _pairs(
     graph: ir.Graph, proto: onnx.GraphProto
 ) -> Iterator[tuple[ir.Node, onnx.NodeProto, onnx.GraphProto]]:
     """Each node beside its message and its graph's, subgraphs included."""
-    for node, node_proto in zip(graph, proto.node, strict=True):
+    for node, node_proto in zip(graph, stand_ins.own(proto.node), strict=True):
         yield node, node_proto, proto
         for attribute in node_proto.attribute:
             if attribute.HasField("g"):
@@ -234,7 +320,7 @@ def _pairs(
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    return iter(ir.traversal.RecursiveGraphIterator(model.graph))
+    return walk(model.graph)
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:

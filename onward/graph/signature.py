@@ -36,6 +36,7 @@ class NodeArg:
     name: str
     type: str  # as ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))"
     shape: Sequence[Dimension]
+    is_ranked: bool = True  # False: the shape is not known, and [] stands for any
 
 
 @functools.cache
@@ -73,8 +74,8 @@ def _check_feed(feed: Any, arg: Any) -> None:
     if given != arg.type:
         raise FeedError(f"input {arg.name!r} takes {arg.type}, but was given {given}")
     shape = list(arg.shape)
-    if not shape:
-        return  # a scalar, or of any rank: ONNX Runtime writes both so, and the engine knows
+    if not shape and not getattr(arg, "is_ranked", False):  # ONNX Runtime does not tell
+        return
     if feed.ndim != len(shape):
         raise FeedError(
             f"input {arg.name!r} takes shape {_shape(shape)}, but was given {_shape(feed.shape)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Key = tuple[str, str]  # (domain, operator)
@@ -49,9 +49,9 @@ class OpTable:
         fitting = [since for since in versions if since <= opset]
         return versions[max(fitting)] if fitting else None
 
-    def __or__(self, other: OpTable) -> OpTable:
+    def __or__(self, other: Self) -> Self:
         """Both tables as one; the same operator and opset in both is refused."""
-        both = OpTable()
+        both = type(self)()
         for table in (self, other):
             for key, versions in table._entries.items():
                 for since, function in versions.items():

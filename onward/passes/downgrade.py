@@ -55,8 +55,9 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
 
 def _oldest_fit(node: ir.Node, opset: int) -> int:
     """The oldest opset (of those worth going back to) that can say the node."""
-    found = opset
-    for version in reversed(versions_of(node.op_type)):
+    versions = versions_of(node.op_type)
+    found = opset if versions else _OLDEST  # an operator that ONNX does not know asks for none
+    for version in reversed(versions):
         if version > opset:
             continue
         found = max(version, _OLDEST)  # the same schema holds from here on

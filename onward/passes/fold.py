@@ -24,8 +24,9 @@ _LARGEST_WORK = 1 << 28  # bytes read and written by an operator that only moves
 _LARGEST_TOTAL = 1 << 29  # bytes that folding may add to a model in one go
 _LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow faster than its sizes
 
-# Dequantizing weights would undo their compression; providers read the pair themselves.
-_KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
+# Dequantizing weights would undo their compression; providers read the pair themselves. Resize is
+# slow in the evaluator, and rounds as each engine does: the matrix of a gradient must agree with it.
+_KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Resize"])
 _EASY = operators(
     "Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape Div Equal Erf Exp Expand Flatten "
     "Floor Gather Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max Min Mod Mul "

@@ -216,11 +216,15 @@ def _string_tensor(value: str | Sequence[str]) -> ir.StringTensor:
 def fill_default_attributes(model: ir.Model) -> ir.Model:
     """Attributes that the schema has a default for are written out on every node."""
     for node in nodes_of(model):
-        version = model.opset_imports.get(node.domain, 1)
-        for attribute in _default_attributes(node.op_type, version, node.domain):
-            if attribute.name not in node.attributes:
-                node.attributes[attribute.name] = attribute
+        fill_defaults(node, model.opset_imports.get(node.domain, 1))
     return model
+
+
+def fill_defaults(node: ir.Node, version: int) -> None:
+    """The same for one node."""
+    for attribute in _default_attributes(node.op_type, version, node.domain):
+        if attribute.name not in node.attributes:
+            node.attributes[attribute.name] = attribute
 
 
 @functools.cache

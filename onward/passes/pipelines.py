@@ -1,6 +1,7 @@
 """The whole story on one screen: what happens to a model before a provider sees it.
 
-PREPARE makes it plain; INFERENCE makes it fast, at onnxruntime's levels. Passes change the model in
+PREPARE makes it plain; INFERENCE makes it fast, at onnxruntime's levels; TRAINING tidies a model
+that holds its own gradient, and leaves every parameter a tensor of its own. Passes change the model in
 place and return it. Each keeps the graph's inputs and outputs: names, order, types, metadata.
 """
 
@@ -11,7 +12,7 @@ from enum import IntEnum
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.shapes import infer_shapes
+from onward.graph.shapes import infer_missing, infer_shapes
 from onward.passes.fold import fold_constants
 from onward.passes.fuse import activation, attention, convolution, gemm, norm, rotary
 from onward.passes.layout import sink_transposes
@@ -99,6 +100,20 @@ INFERENCE: dict[Level, Pipeline] = {
     Level.LAYOUT: BASIC + EXTENDED + LAYOUT,
     Level.ALL: BASIC + EXTENDED + LAYOUT,
 }
+
+
+TRAINING = Pipeline(
+    "training",
+    (
+        simplify,
+        fold_constants,
+        share_expressions,
+        drop_unused,
+        fill_default_attributes,
+        infer_missing,
+    ),
+    rounds=4,
+)
 
 
 def inference(level: int) -> Pipeline:

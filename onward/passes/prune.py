@@ -7,13 +7,15 @@ import functools
 import onnx
 import onnx_ir as ir
 
+from onward.graph.scopes import bodies, graphs_of
+from onward.passes.facts import attribute
 from onward.passes.normalize import trim
 
 
 def drop_unused(model: ir.Model) -> ir.Model:
     """Remove what no graph output depends on; the graph's inputs and outputs stay."""
     _drop_nodes(model.graph, model.opset_imports.get("", 1))
-    for graph in [model.graph, *model.graph.subgraphs()]:
+    for graph in graphs_of(model):
         for name, value in list(graph.initializers.items()):
             if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
@@ -23,16 +25,25 @@ def drop_unused(model: ir.Model) -> ir.Model:
 def _drop_nodes(graph: ir.Graph, opset: int) -> None:
     for node in reversed(graph):
         if not any(_is_read(value) for value in node.outputs):
-            graph.remove(node, safe=True)
+            _drop(node)
             continue
         if node.domain == "":
             _omit_outputs(node, opset)
-        for attribute in node.attributes.values():  # after: what a body reads lies before the node
-            if attribute.type == ir.AttributeType.GRAPH:
-                _drop_nodes(attribute.as_graph(), opset)
+        for body in bodies(node):  # after: what a body reads lies before the node
+            _drop_nodes(body, opset)
+
+
+def _drop(node: ir.Node) -> None:
+    """Remove a node that nobody reads. (Asked to be safe, onnx-ir looks at every output.)"""
+    assert node.graph is not None
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
+    node.graph.remove(node)
 
 
 def _omit_outputs(node: ir.Node, opset: int) -> None:
+    if node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0):
+        return  # in training it must have all of them
     optional = _optional_outputs(node.op_type, opset)
     for index, value in enumerate(node.outputs):
         if index in optional and not _is_read(value):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.scopes import graphs_of, walk
 from onward.passes.facts import Array
 
 Values = tuple[ir.Value, ...]
@@ -96,14 +97,20 @@ class Names:
     """Names that no value and no node of the model has yet."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken: set[str | None] = set()
-        for graph in model.graphs():
-            self._taken.update(value.name for value in graph.inputs)
-            self._taken.update(graph.initializers)
-            for node in graph:
-                self._taken.add(node.name)
-                self._taken.update(value.name for value in node.outputs)
+        self._model = model
         self._counts: dict[str, int] = {}
+
+    @functools.cached_property
+    def _taken(self) -> set[str | None]:
+        """Looked up when the first name is asked for: most passes change nothing."""
+        taken: set[str | None] = set()
+        for graph in graphs_of(self._model):
+            taken.update(value.name for value in graph.inputs)
+            taken.update(graph.initializers)
+            for node in graph:
+                taken.add(node.name)
+                taken.update(value.name for value in node.outputs)
+        return taken
 
     def fresh(self, wish: str) -> str:
         name = wish
@@ -130,7 +137,7 @@ def rewrite(model: ir.Model, rules: Rules) -> int:
 
 def nodes_of(model: ir.Model) -> Iterator[ir.Node]:
     """Every node of the graph and its subgraphs, in order."""
-    return iter(ir.traversal.RecursiveGraphIterator(model.graph))
+    return walk(model.graph)
 
 
 def _rewrite_node(node: ir.Node, rules: Rules, names: Names) -> bool:
@@ -200,9 +207,9 @@ def substitute(old: ir.Value, new: ir.Value, names: Names) -> None:
     name, old.name = old.name, names.fresh(f"{old.name}/replaced")
     new.name, new.type, new.shape, new.doc_string = name, old.type, old.shape, old.doc_string
     new.metadata_props.update(old.metadata_props)
-    for index, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[index] = new
+    outputs = graph.outputs.data  # plain list: there may be thousands
+    while old in outputs:
+        graph.outputs[outputs.index(old)] = new
     old.replace_all_uses_with(inner)
 
 

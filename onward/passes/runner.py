@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onward.graph.scopes import graphs_of
+
 Pass = Callable[[ir.Model], ir.Model]
 
 
@@ -41,10 +43,13 @@ class Pipeline:
 
     def __call__(self, model: ir.Model, report: list[Step] | None = None) -> ir.Model:
         """Run every pass; `report`, if given, gets one Step for each."""
+        if self.rounds == 1:
+            return self._once(model, report)
+        nodes = count_nodes(model)
         for _ in range(self.rounds):
+            before, model = nodes, self._once(model, report)
             nodes = count_nodes(model)
-            model = self._once(model, report)
-            if count_nodes(model) == nodes:
+            if nodes == before:
                 break
         return model
 
@@ -53,11 +58,13 @@ class Pipeline:
             if isinstance(each, Pipeline):
                 model = each(model, report)
                 continue
+            if report is None:
+                model = each(model)
+                continue
             before, start = count_nodes(model), time.perf_counter()
             model = each(model)
-            if report is not None:
-                seconds = time.perf_counter() - start
-                report.append(Step(_name(each), before, count_nodes(model), seconds))
+            seconds = time.perf_counter() - start
+            report.append(Step(_name(each), before, count_nodes(model), seconds))
         return model
 
     def __add__(self, other: Pipeline) -> Pipeline:
@@ -67,7 +74,7 @@ class Pipeline:
 
 def count_nodes(model: ir.Model) -> int:
     """Nodes of the graph, its subgraphs and its functions."""
-    return sum(len(graph) for graph in model.graphs())
+    return sum(len(graph) for graph in graphs_of(model))
 
 
 def _name(each: Pass) -> str:

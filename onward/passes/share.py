@@ -7,6 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.scopes import graphs_of
 from onward.passes.facts import input_of, is_constant, operators, scalar
 from onward.passes.rewrite import Names, substitute
 
@@ -22,7 +23,7 @@ _LARGEST_ATTRIBUTE = 64  # elements of a tensor attribute that is worth comparin
 def share_expressions(model: ir.Model) -> ir.Model:
     """Common subexpressions: of equal nodes (operator, inputs, attributes) the first one stays."""
     names = Names(model)
-    for graph in [model.graph, *model.graph.subgraphs()]:
+    for graph in graphs_of(model):
         seen: dict[Hashable, ir.Node] = {}
         for node in graph:
             key = _key(node)
@@ -75,7 +76,7 @@ def _content(attribute: ir.Attr) -> Hashable | None:
 
 def share_initializers(model: ir.Model) -> ir.Model:
     """Of small initializers with equal type, shape and bytes, within one graph, one stays."""
-    for graph in [model.graph, *model.graph.subgraphs()]:
+    for graph in graphs_of(model):
         alike: dict[Hashable, list[ir.Value]] = {}
         for value in graph.initializers.values():
             tensor = value.const_value

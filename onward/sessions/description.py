@@ -29,7 +29,7 @@ def metadata(model: ir.Model) -> ModelMetadata:
 def describe(value: ir.Value) -> NodeArg:
     """An input or output: its name, type and shape."""
     shape = [] if value.shape is None else [_dimension(dim) for dim in value.shape]
-    return NodeArg(str(value.name), _spell(value.type), shape)
+    return NodeArg(str(value.name), _spell(value.type), shape, value.shape is not None)
 
 
 def numpy_dtype(value: ir.Value) -> np.dtype[Any] | None:

@@ -34,8 +34,10 @@ from onward.sessions.parts import Parts, assign
 from onward.sessions.whole import Whole
 
 programs = LazyModule("onward.providers.torch.programs")
+preview = LazyModule("onward.gradients.preview")
 log = logging.getLogger("onward")
 
+TRAINING_DOMAIN = "ai.onnx.preview.training"
 _RANDOM = {
     "RandomNormal",
     "RandomNormalLike",
@@ -73,7 +75,9 @@ def plan(
     try:
         check_memory(model, options)
         by_path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
-        if weights is not None or not options.limits.allow_data_by_path:
+        trains = _has_training_nodes(model)
+        model = preview.expand(model) if trains else model
+        if weights is not None or trains or not options.limits.allow_data_by_path:
             by_path = None
         return _planned(model, choice, options, by_path)
     except OnwardError:
@@ -127,6 +131,12 @@ def _divided(
     if len(parts) == 1 and parts[0].provider == 0 and engines[0].is_ort:
         return _whole(model, choice, options)
     return Parts(model, parts, engines, options)
+
+
+def _has_training_nodes(model: ir.Model) -> bool:
+    """Whether operators of ONNX's training standard are in use, which no engine has."""
+    imports = (model.opset_imports, *(f.opset_imports for f in model.functions.values()))
+    return any(TRAINING_DOMAIN in each for each in imports)
 
 
 def _mentions_half(model: ir.Model) -> bool:

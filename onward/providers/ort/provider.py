@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from onward.errors import LimitExceeded, ProviderError
 from onward.passes.downgrade import fits_opset, lower_opset
+from onward.passes.spelling import spell_for_onnxruntime
 from onward.providers.events import Event
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
-from onward.providers.ort.spelling import spell
 from onward.providers.ort.values import to_numpy, to_ort
 from onward.providers.probing import alone, kind
 
@@ -132,7 +132,7 @@ class OrtExecutable:
 
 def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     """A model as bytes that onnxruntime loads, its larger weights apart, not copied."""
-    spell(model)
+    spell_for_onnxruntime(model)
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     kept: list[tuple[ir.Value, Any]] = []

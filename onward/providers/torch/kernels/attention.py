@@ -286,19 +286,20 @@ def linear_attention(
     scale: float,
     update_rule: str,
 ) -> tuple[Tensor, Tensor]:
-    """S_t = e^(g_t) S_(t-1) + k_t u_t^T and y_t = scale * S_t^T q_t, in float32.
+    """S_t = e^(g_t) S_(t-1) + k_t u_t^T and y_t = scale * S_t^T q_t, in float32 or wider.
 
     u_t is v_t, or beta_t (v_t - e^(g_t) S_(t-1)^T k_t) under a delta rule. Computed a chunk of
     steps at a time, each chunk in parallel.
     """
-    q = split_heads(query, q_num_heads).float()
-    k, v = split_heads(key, kv_num_heads).float(), split_heads(value, kv_num_heads).float()
-    gates = None if decay is None else split_heads(decay, kv_num_heads).float()
-    rates = None if beta is None else beta.transpose(1, 2).unsqueeze(-1).float()
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    q = split_heads(query, q_num_heads).to(dtype)
+    k, v = split_heads(key, kv_num_heads).to(dtype), split_heads(value, kv_num_heads).to(dtype)
+    gates = None if decay is None else split_heads(decay, kv_num_heads).to(dtype)
+    rates = None if beta is None else beta.transpose(1, 2).unsqueeze(-1).to(dtype)
     state_dtype = query.dtype if past_state is None else past_state.dtype
     if past_state is None:
         past_state = q.new_zeros(k.shape[0], kv_num_heads, k.shape[-1], v.shape[-1])
-    state, ys = past_state.float(), []
+    state, ys = past_state.to(dtype), []
     if gates is not None and gates.shape[-1] > 1:
         chunk_size = 16  # a decay per key needs chunk * chunk * size numbers
     for start in range(0, max(q.shape[2], 1), chunk_size):

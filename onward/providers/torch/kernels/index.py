@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -78,8 +79,8 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str) -
     flat: Any = 0
     for column, length in zip(columns, x.shape):
         flat = flat * length + _wrapped(column, length)
-    rows = x.reshape(-1, *x.shape[len(columns) :])
-    updates = updates.reshape(-1, *rows.shape[1:])
+    rows = x.reshape(prod(x.shape[: len(columns)]), *x.shape[len(columns) :])
+    updates = updates.reshape(columns[0].numel(), *rows.shape[1:])
     flat = flat.reshape(-1, *[1] * (rows.dim() - 1)).expand_as(updates)
     return _scatter_of(reduction)(rows, flat, updates, 0, reduction).reshape(x.shape)
 

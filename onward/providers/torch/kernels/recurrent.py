@@ -141,8 +141,11 @@ def lstm(
 
 
 def _in_steps(x: Tensor) -> bool:
-    """Whether torch's LSTM is slower than its steps: for a single one, and on ARM."""
-    return x.is_cpu and (_ARM or x.shape[0] == 1)
+    """Whether torch's LSTM is slower than its steps: for a single one, and on ARM.
+
+    The steps write in place, which autograd does not allow.
+    """
+    return x.is_cpu and (_ARM or x.shape[0] == 1) and not torch.is_grad_enabled()
 
 
 def _plain_lstm(

@@ -39,3 +39,16 @@ def test_an_attention_mask_may_broadcast_over_the_queries(
     session = create(data, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
     (result,) = session.run(None, feeds)
     np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+def test_a_pad_of_some_axes_survives_a_transpose() -> None:
+    """onnxruntime's transpose optimizer reads the pads as those of all axes."""
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", (1, 8, 4))
+    y = op.Transpose(op.Pad(op.Transpose(x, perm=[0, 2, 1]), [2, 0], None, [0]), perm=[2, 0, 1])
+    feeds = {"x": np.random.default_rng(0).normal(size=(1, 8, 4)).astype(np.float32)}
+    data, weights = serialize(op.model(y=op.MatMul(y, np.ones((4, 2), np.float32))))
+    session = create(data, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
+    padded = np.pad(feeds["x"].transpose(0, 2, 1), [(2, 0), (0, 0), (0, 0)])
+    expected = padded.transpose(2, 0, 1) @ np.ones((4, 2), np.float32)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5)

@@ -1,19 +1,20 @@
-"""What onnxruntime refuses in one spelling and runs in another."""
+"""Spellings: what stock onnxruntime refuses, or gets wrong, in one and runs in another."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import dims, rank
+from onward.passes.facts import attribute, dims, input_of, ints, rank
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 
 _rules = Rules()
 
 
-def spell(model: ir.Model) -> None:
-    """Say it as onnxruntime's kernels take it; the meaning stays."""
+def spell_for_onnxruntime(model: ir.Model) -> ir.Model:
+    """Say it as onnxruntime takes it; the meaning stays."""
     rewrite(model, _rules)
+    return model
 
 
 @_rules("Attention")
@@ -32,3 +33,17 @@ def _full_mask(op: Ops, node: ir.Node) -> Replacement:
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     inputs = [*node.inputs[:3], rows, *node.inputs[4:]]
     return op.many("Attention", len(node.outputs), *inputs, **attributes)
+
+
+@_rules("Pad")
+def _every_axis(op: Ops, node: ir.Node) -> Replacement:
+    """The pads of all axes for those of some, which ORT forgets when it moves a Transpose."""
+    x, axes, pads = node.inputs[0], ints(input_of(node, 3)), ints(input_of(node, 1))
+    count = rank(x)
+    if axes is None or pads is None or count is None:
+        return None
+    full = [0] * (2 * count)
+    for place, axis in enumerate(axes):
+        full[axis % count] = pads[place]
+        full[axis % count + count] = pads[place + len(axes)]
+    return op.Pad(x, full, input_of(node, 2), mode=attribute(node, "mode", "constant"))

@@ -1,0 +1,252 @@
+"""Forward and backward of four small models, on stock onnxruntime and on torch.
+
+    python benchmarks/backward.py            # every model, every engine, and a file of results
+    python benchmarks/backward.py one cnn32 ours
+
+Ours: the model exported by torch, its loss added, extended by `onward.gradient` with respect to
+every parameter, saved, and run by a bare onnxruntime.InferenceSession with bound buffers, 2 threads.
+Peers: torch eager and torch.compile, 2 threads. Each in a process of its own, in turns; the median
+of medians. The graph's building time of a model of 1,000 nodes is measured too.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+
+MODELS = ("mlp1", "mlp32", "cnn32", "tf8")
+ENGINES = ("ours", "eager", "compile")
+ROUNDS, SECONDS = 5, 2.0
+
+
+def modules(name: str) -> tuple[Any, Any, Any]:
+    """The module, its input and its labels: the training benchmarks' four models."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as f
+
+    class Block(nn.Module):
+        def __init__(self, d: int, heads: int) -> None:
+            super().__init__()
+            self.ln1, self.qkv, self.o = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.ln2, self.f1, self.f2 = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+            self.heads = heads
+
+        def forward(self, x: Any) -> Any:
+            b, t, d = x.shape
+            size = d // self.heads
+            q, k, v = self.qkv(self.ln1(x)).view(b, t, 3, self.heads, size).permute(2, 0, 3, 1, 4)
+            a = torch.softmax(q @ k.transpose(-1, -2) / size**0.5, -1) @ v
+            x = x + self.o(a.transpose(1, 2).reshape(b, t, d))
+            return x + self.f2(f.gelu(self.f1(self.ln2(x))))
+
+    class Transformer(nn.Module):
+        def __init__(self, words: int = 1000, d: int = 128, heads: int = 4, time: int = 64) -> None:
+            super().__init__()
+            self.e, self.p = nn.Embedding(words, d), nn.Parameter(torch.zeros(time, d))
+            self.blocks = nn.Sequential(*(Block(d, heads) for _ in range(4)))
+            self.ln, self.head = nn.LayerNorm(d), nn.Linear(d, words)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.ln(self.blocks(self.e(x) + self.p))).flatten(0, 1)
+
+    def mlp() -> Any:
+        layers = [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(256, 10))
+
+    def cnn() -> Any:
+        layers: list[Any] = []
+        for inputs, outputs, stride in [(3, 32, 1), (32, 64, 2), (64, 128, 2)]:
+            conv = nn.Conv2d(inputs, outputs, 3, padding=1, stride=stride)
+            layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+    torch.manual_seed(0)
+    made = {
+        "mlp1": lambda: (mlp(), torch.randn(1, 784), torch.randint(0, 10, (1,))),
+        "mlp32": lambda: (mlp(), torch.randn(32, 784), torch.randint(0, 10, (32,))),
+        "cnn32": lambda: (cnn(), torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))),
+        "tf8": lambda: (
+            Transformer(),
+            torch.randint(0, 1000, (8, 64)),
+            torch.randint(0, 1000, (512,)),
+        ),
+    }[name]()
+    return made
+
+
+def ours(name: str) -> Any:
+    """One call of the gradient model on a bare onnxruntime session, everything bound."""
+    import onnx_ir as ir
+    import onnxruntime
+
+    model, feeds, parameters = training_model(name)
+    data = ir.to_proto(model).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
+    binding = session.io_binding()
+    for key, array in {**feeds, **parameters}.items():
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        binding.bind_ortvalue_input(key, value)
+    for output in session.get_outputs():
+        shape = [int(size) for size in output.shape]
+        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
+        binding.bind_ortvalue_output(output.name, value)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def training_model(name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The model with its loss and the gradient of every parameter, which are its inputs."""
+    import onnx_ir as ir
+    import torch
+
+    import onward
+
+    module, x, labels = modules(name)
+    module.eval()
+    program = torch.onnx.export(module, (x,), dynamo=True, optimize=False, verbose=False)
+    model = program.model
+    logits = model.graph.outputs[0]
+    shape = ir.Shape(labels.shape)
+    target = ir.val("labels", dtype=ir.DataType.INT64, shape=shape)
+    loss = ir.node("SoftmaxCrossEntropyLoss", [logits, target], {"reduction": "mean"})
+    loss.outputs[0].name = "loss"
+    loss.outputs[0].type, loss.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(())
+    model.graph.append(loss)
+    model.graph.inputs.append(target)
+    model.graph.outputs[:] = [loss.outputs[0]]
+    for node in model.graph:
+        if node.op_type == "BatchNormalization":  # the exporter writes it for inference
+            _train(node)
+    parameters = {}
+    for key, tensor in module.named_parameters():
+        value = model.graph.initializers.pop(key)
+        value.const_value = None
+        model.graph.inputs.append(value)
+        parameters[key] = tensor.detach().numpy()
+    extended = onward.gradient(model, "loss", list(parameters))
+    feeds = {model.graph.inputs[0].name: x.numpy(), "labels": labels.numpy()}
+    return extended, feeds, parameters
+
+
+def _train(node: Any) -> None:
+    """Batch statistics, as torch's module computes in training mode."""
+    import onnx_ir as ir
+
+    node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
+    node.resize_outputs(3)
+    for index, kind in ((1, "mean"), (2, "var")):
+        value = node.outputs[index]
+        value.name = f"{node.outputs[0].name}_{kind}"
+        value.type, value.shape = node.inputs[3].type, node.inputs[3].shape
+
+
+def peer(name: str, compiled: bool) -> Any:
+    import torch
+    from torch.nn import functional as f
+
+    torch.set_num_threads(2)
+    module, x, labels = modules(name)
+    call = torch.compile(module) if compiled else module
+
+    def step() -> None:
+        for parameter in module.parameters():
+            parameter.grad = None
+        f.cross_entropy(call(x), labels).backward()
+
+    return step
+
+
+def one(name: str, engine: str) -> None:
+    """In a process of its own: answer each line with the median of calls, in milliseconds."""
+    warnings.filterwarnings("ignore")
+    step = ours(name) if engine == "ours" else peer(name, engine == "compile")
+    for _ in range(8):
+        step()
+    for _ in sys.stdin:
+        times, deadline = [], time.perf_counter() + SECONDS
+        while len(times) < 10 or time.perf_counter() < deadline:
+            start = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - start)
+        print(json.dumps(statistics.median(times) * 1e3), flush=True)
+
+
+def race(name: str) -> list[dict[str, Any]]:
+    command = [sys.executable, str(Path(__file__).resolve()), "one", name]
+    children = {
+        engine: subprocess.Popen(
+            [*command, engine],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for engine in ENGINES
+    }
+    medians: dict[str, list[float]] = {engine: [] for engine in ENGINES}
+    for _ in range(ROUNDS + 1):
+        for engine, child in children.items():
+            assert child.stdin is not None and child.stdout is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+            if not line.startswith(("{", "[")) and line.strip():
+                medians[engine].append(float(line))
+    for child in children.values():
+        child.kill()
+        child.communicate()
+    found = {engine: statistics.median(times[1:]) for engine, times in medians.items() if times}
+    best = min(found["eager"], found["compile"])
+    rows = [{"model": name, "engine": engine, "ms": ms} for engine, ms in found.items()]
+    return [*rows, {"model": name, "engine": "better torch over ours", "ms": best / found["ours"]}]
+
+
+def building() -> dict[str, Any]:
+    """Seconds to build the gradient graph of 1,000 nodes."""
+    import onward
+
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", (8, 64))
+    for layer in range(250):
+        w = op.initializer(f"w{layer}", np.zeros((64, 64), np.float32))
+        b = op.initializer(f"b{layer}", np.zeros(64, np.float32))
+        x = op.Add(x, op.Tanh(op.Add(op.MatMul(x, w), b)))
+    model = op.model(y=op.ReduceSum(x, keepdims=0))
+    names = [f"w{layer}" for layer in range(250)] + [f"b{layer}" for layer in range(250)]
+    start = time.perf_counter()
+    onward.gradient(model, "y", names)
+    return {"nodes": 1001, "gradients": 500, "seconds": time.perf_counter() - start}
+
+
+def main() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    built = building()
+    print(f"gradient graph of {built['nodes']} nodes built in {built['seconds']:.2f} s")
+    rows = []
+    for name in MODELS:
+        rows += race(name)
+    table = Table("model", "engine", "ms (or ratio)", title="forward and backward, 2 threads")
+    for row in rows:
+        table.add_row(row["model"], row["engine"], f"{row['ms']:.3f}")
+    Console().print(table)
+    print("written to", report.write("backward", rows, building=built))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["one"]:
+        one(*sys.argv[2:])
+    else:
+        main()

@@ -1,0 +1,135 @@
+"""The reverse walk: which values are on the path, which rule, which sum."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onward.errors import MissingGradient
+from onward.gradients.ops import GradientOps
+from onward.gradients.rule import Gradients, NoGradient
+from onward.graph.scopes import reads
+
+Found = dict[ir.Value, ir.Value]
+
+FLOATS = {
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT16,
+    ir.DataType.BFLOAT16,
+}
+
+
+STRAIGHT_THROUGH = {"QuantizeLinear", "DynamicQuantizeLinear"}  # integers that carry gradients
+
+
+def backward(
+    op: GradientOps,
+    nodes: Sequence[ir.Node],
+    seeds: Mapping[ir.Value, ir.Value],
+    wrt: Collection[ir.Value],
+) -> Found:
+    """The gradients of the values in `wrt`, given those of the values in `seeds`.
+
+    dx = sum over readers of (d reader / dx)' d reader, from the last node to the first.
+    """
+    active = op.active = _active(op, nodes, wrt)
+    waiting: dict[ir.Value, list[ir.Value]] = {value: [seed] for value, seed in seeds.items()}
+    for node in reversed(nodes):
+        if not any(value in active for value in reads(node)):
+            continue
+        dys = [_total(op, waiting, value) for value in node.outputs]
+        if any(dy is not None for dy in dys):
+            for value, gradient in _pairs(node, _apply(op, node, dys)):
+                if value in active:
+                    _take_shape(gradient, value)
+                    waiting.setdefault(value, []).append(gradient)
+    totals = {value: _total(op, waiting, value) for value in wrt}
+    return {value: total for value, total in totals.items() if total is not None}
+
+
+def is_differentiable(value: ir.Value) -> bool:
+    """Whether a value can carry a gradient: its type is one of the floats, or holds them."""
+    kind = value.type
+    while kind is not None and isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        kind = kind.elem_type
+    return kind is None or kind.dtype in FLOATS
+
+
+def _active(op: GradientOps, nodes: Sequence[ir.Node], wrt: Collection[ir.Value]) -> set[ir.Value]:
+    """Values that depend on `wrt` through operators that gradients flow through."""
+    active = set(wrt)
+    for node in nodes:
+        if any(value in active for value in reads(node)):
+            rule = op.rules.find(node.domain, node.op_type, op.opset(node.domain))
+            if not isinstance(rule, NoGradient):
+                active.update(value for value in node.outputs if _carries(node, value, active))
+    return active
+
+
+def _carries(node: ir.Node, y: ir.Value, active: set[ir.Value]) -> bool:
+    """Whether a gradient flows through an output: a float, or what a float was quantised to."""
+    if is_differentiable(y) or node.op_type in STRAIGHT_THROUGH:
+        return True
+    moved = [value.dtype for value in node.inputs if value in active and value is not None]
+    return y.dtype in moved  # quantised numbers, transposed or pooled
+
+
+def _total(
+    op: GradientOps, waiting: dict[ir.Value, list[ir.Value]], y: ir.Value
+) -> ir.Value | None:
+    """The sum of what y's readers say."""
+    terms = waiting.get(y, [])
+    if not terms:
+        return None
+    if len(terms) > 1:
+        terms[:] = [op.total(terms)]
+        _take_shape(terms[0], y)
+    return terms[0]
+
+
+def _take_shape(gradient: ir.Value, x: ir.Value) -> None:
+    """A gradient has the shape of its value: the sizes that inference lost on the way are x's."""
+    known, found = x.shape, gradient.shape
+    if known is None or gradient.is_graph_output():
+        return
+    if found is None:
+        gradient.shape = known
+    elif len(found) == len(known) and not found.is_static() and found != known:
+        sizes = [n if isinstance(n, int) else size for n, size in zip(found, known)]
+        gradient.shape = ir.Shape(sizes)
+
+
+def _apply(op: GradientOps, node: ir.Node, dys: list[ir.Value | None]) -> Gradients:
+    rule = op.rules.find(node.domain, node.op_type, op.opset(node.domain))
+    if rule is None:
+        domain = node.domain or "ai.onnx"
+        raise MissingGradient(
+            f"no gradient rule for {domain}::{node.op_type} (node {node.name!r})\n"
+            f'add one with @gradient("{node.op_type}") and pass rules=GRADIENTS | mine, '
+            "or leave its inputs out of wrt"
+        )
+    if not getattr(rule, "takes_none", False):
+        pairs = zip(dys, node.outputs)
+        dys = [op.zeros_like(y) if dy is None and y.name else dy for dy, y in pairs]
+    try:
+        found: Gradients = rule(op, node, *dys)
+    except MissingGradient:
+        raise  # of a node in a body
+    except (ValueError, KeyError, AssertionError) as error:
+        raise MissingGradient(
+            f"{node.op_type} (node {node.name!r}) cannot be differentiated here: {error}"
+        ) from error
+    return found
+
+
+def _pairs(node: ir.Node, found: Gradients) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Each value that the node reads, with its gradient where it has one."""
+    if isinstance(found, Mapping):
+        yield from found.items()
+        return
+    gradients = [found] if isinstance(found, ir.Value) or found is None else found
+    for value, gradient in zip(node.inputs, gradients):
+        if value is not None and gradient is not None:
+            yield value, gradient

@@ -1,0 +1,168 @@
+"""gradient(): a model extended with the gradients of its outputs, in standard operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import OptionError, UnsupportedModel
+from onward.gradients.backward import FLOATS, backward
+from onward.gradients.ops import GradientOps
+from onward.gradients.rule import GradientTable
+from onward.gradients.table import GRADIENTS
+from onward.graph.files import Source, load
+from onward.graph.scopes import graphs_of, reads
+from onward.passes.downgrade import lower_opset
+from onward.passes.pipelines import PREPARE, TRAINING
+from onward.passes.spelling import spell_for_onnxruntime
+
+SUFFIX = "_grad"
+STOCK_OPSET = 26  # the newest that stock onnxruntime loads
+
+
+def gradient(
+    model: Source,
+    outputs: str | Sequence[str] | Mapping[str, str],
+    wrt: str | Sequence[str],
+    *,
+    rules: GradientTable = GRADIENTS,
+) -> ir.Model:
+    """The model with one more output, `{name}_grad`, for each name in `wrt`, the last ones in order.
+
+    `outputs` are scalars, whose sum is differentiated; or, for outputs of any shape, a mapping from
+    outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
+    inputs, initializers (those of subgraphs too) or values in between.
+    """
+    prepared = PREPARE(load(model).clone())
+    cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
+    extend(prepared, cotangents, _names(wrt), rules)
+    with _kept_open(prepared.graph, _names(wrt)):
+        prepared = spell_for_onnxruntime(TRAINING(prepared))
+    try:
+        return lower_opset(prepared, STOCK_OPSET)
+    except UnsupportedModel:  # its own forward needs a newer one
+        return prepared
+
+
+def extend(
+    model: ir.Model, outputs: Mapping[str, str | None], wrt: Sequence[str], rules: GradientTable
+) -> dict[str, str]:
+    """Add the gradients to a prepared model, in place; wrt's names to their gradients'."""
+    graph = model.graph
+    _lift_weights(model, wrt)
+    values = _values(model)
+    sources = [_source(values, name) for name in wrt]
+    results = {_value(values, name): cotangent for name, cotangent in outputs.items()}
+    _check_path(graph, list(results), sources)
+    op = GradientOps(graph, taken_names(model), model.opset_imports, rules)
+    nodes = dict.fromkeys(graph)
+    seeds = {y: _seed(op, y, cotangent) for y, cotangent in results.items()}
+    found = backward(op, list(nodes), seeds, sources)
+    names = {}
+    for x in sources:
+        total = found[x] if x in found else op.zeros_like(x)
+        maker = total.producer()
+        if maker is None or maker in nodes or total.is_graph_output():
+            total = op.Identity(total)  # it has a name already
+        names[str(x.name)] = _give(op, total, x, values)
+    return names
+
+
+def _lift_weights(model: ir.Model, names: Sequence[str]) -> None:
+    """Initializers of subgraphs that gradients are asked of move to the model's own graph."""
+    for body in graphs_of(model)[1:]:
+        for name in [name for name in body.initializers if name in names]:
+            value = body.initializers.pop(name)
+            model.graph.register_initializer(value)
+
+
+@contextmanager
+def _kept_open(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
+    """Let no pass take these initializers for constants: who asks for gradients updates them."""
+    opened = [graph.initializers[n] for n in names if n in graph.initializers]
+    opened = [value for value in opened if not value.is_graph_input()]
+    graph.inputs.extend(opened)
+    yield
+    for value in opened:
+        graph.inputs.remove(value)
+
+
+def _names(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(dict.fromkeys(names))
+
+
+def _values(model: ir.Model) -> dict[str, ir.Value]:
+    graph = model.graph
+    everything = (*graph.inputs, *graph.initializers.values(), *_made(graph))
+    return {str(value.name): value for value in everything if value.name}
+
+
+def taken_names(model: ir.Model) -> set[str]:
+    """Every name in the model, its subgraphs included."""
+    values = [
+        value
+        for graph in model.graphs()
+        for value in (*graph.inputs, *graph.initializers.values(), *_made(graph))
+    ]
+    return {str(value.name) for value in values}
+
+
+def _made(graph: ir.Graph) -> list[ir.Value]:
+    return [value for node in graph for value in node.outputs]
+
+
+def _value(values: Mapping[str, ir.Value], name: str) -> ir.Value:
+    if name not in values:
+        known = ", ".join(repr(known) for known in list(values)[:8])
+        raise OptionError(f"the model has no value {name!r}\nit has {known}, ...")
+    return values[name]
+
+
+def _source(values: Mapping[str, ir.Value], name: str) -> ir.Value:
+    value = _value(values, name)
+    if value.dtype not in FLOATS:
+        kind = value.dtype.name if value.dtype is not None else str(value.type)
+        raise OptionError(f"{name!r} is {kind}: gradients are of float values")
+    return value
+
+
+def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value]) -> None:
+    """A gradient that is zero because nothing depends on its value is a mistake, not an answer."""
+    needed = set(results)
+    for node in reversed(graph):
+        if any(value in needed for value in node.outputs):
+            needed.update(reads(node))
+    for source in sources:
+        if source not in needed:
+            names = ", ".join(repr(value.name) for value in results)
+            raise OptionError(f"{names} does not depend on {source.name!r}")
+
+
+def _seed(op: GradientOps, y: ir.Value, cotangent: str | None) -> ir.Value:
+    """dy: one for a scalar, or what is fed under the cotangent's name."""
+    if y.dtype not in FLOATS:
+        raise OptionError(f"output {y.name!r} is not of a float type: it has no gradient")
+    if cotangent is not None:
+        value = ir.val(cotangent, type=y.type, shape=y.shape)
+        op.graph.inputs.append(value)
+        return value
+    if y.shape is None or any(size != 1 for size in y.shape):
+        raise OptionError(
+            f"output {y.name!r} has shape {y.shape}: only a scalar has a gradient by itself\n"
+            f'give the cotangent a name: outputs={{"{y.name}": "{y.name}_cotangent"}}'
+        )
+    assert y.dtype is not None
+    return op.constant(np.ones(y.shape.numpy(), y.dtype.numpy()))
+
+
+def _give(op: GradientOps, total: ir.Value, x: ir.Value, taken: Mapping[str, ir.Value]) -> str:
+    """A gradient as an output under its own name and x's type and shape."""
+    name = f"{x.name}{SUFFIX}"
+    while name in taken:  # a gradient's gradient
+        name += SUFFIX
+    total.name, total.shape = name, x.shape
+    op.graph.outputs.append(total)
+    return name

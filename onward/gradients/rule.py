@@ -1,0 +1,71 @@
+"""What a rule is: one short function `(op, node, *dys) -> gradient of each input`.
+
+    @gradient("Sin")
+    def sin(op, node, dy):
+        "dx = dy cos(x)"
+        (x,) = node.inputs
+        return op.Mul(dy, op.Cos(x))
+
+A rule returns one gradient (of the first input), a sequence (None: no gradient flows there), or,
+where subgraphs capture values, a mapping from values to gradients. It never asks whether a
+gradient is wanted: what nobody reads is pruned. An output that nothing depends on has dy = 0, or
+None for rules entered with `absent=True`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import onnx_ir as ir
+
+from onward.gradients.ops import GradientOps
+from onward.graph.table import OpTable
+
+Gradient = ir.Value | None
+Gradients = Gradient | Sequence[Gradient] | Mapping[ir.Value, ir.Value]
+
+
+class Rule(Protocol):
+    """A gradient rule."""
+
+    def __call__(self, op: GradientOps, node: ir.Node, /, *dys: Any) -> Gradients: ...
+
+
+class NoGradient:
+    """Stands in the table for an operator through which no gradient flows, and says why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __call__(self, op: GradientOps, node: ir.Node, /, *dys: Any) -> Gradients:
+        return None
+
+
+class GradientTable(OpTable):
+    """An OpTable of rules; `gradient.none(reason, ...)` states that operators have none."""
+
+    def none(self, reason: str, *operators: str, domain: str = "") -> None:
+        """State, by name, that no gradient flows through these operators."""
+        self(*operators, domain=domain)(NoGradient(reason))
+
+
+def broadcasting(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Sum each gradient that the rule returns back to its input's shape."""
+
+    @functools.wraps(rule)
+    def summed(op: GradientOps, node: ir.Node, *dys: Any) -> list[Gradient]:
+        found = rule(op, node, *dys)
+        gradients = [found] if isinstance(found, ir.Value) or found is None else list(found)
+        return [
+            g if g is None or x is None else op.sum_to(g, x) for g, x in zip(gradients, node.inputs)
+        ]
+
+    return summed
+
+
+def absent(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a rule have None, not zeros, for outputs that nothing depends on."""
+    rule.takes_none = True  # type: ignore[attr-defined]
+    return rule

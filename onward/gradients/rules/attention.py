@@ -1,0 +1,271 @@
+"""Attention by softmax.
+
+The probabilities p are made anew from q and k: nothing more is asked of the forward node. Query
+heads that share a key head are rows of one product: nothing is repeated, nothing is summed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.gradients.ops import GradientOps, Size, rank
+from onward.gradients.rule import Gradient, GradientTable, absent
+from onward.gradients.rules.norm import wide
+from onward.passes.facts import attribute, dims, input_of
+
+gradient = GradientTable()
+
+_HIDDEN = -math.inf
+
+
+@gradient("Attention")
+@absent
+def attention(op: GradientOps, node: ir.Node, dy: Any, *others: Any) -> Any:
+    """dv = p' dy, ds = p (dy v' - sum(dy y)), dq = scale ds k, dk = scale ds' q
+
+    s = softcap(scale q k') + mask, p = softmax(s); dmask is ds, summed to the mask's shape.
+    """
+    dkey, dvalue, dscores = [_four(d) for d in (*others, None, None, None)][:3]
+    q, k, v = _heads(op, node)
+    scale, softcap = _scale(op, node, q), attribute(node, "softcap")
+    scaled = op.Mul(q, scale)
+    scores = products(op, scaled, k)
+    capped = op.Tanh(op.Div(scores, softcap)) if softcap else None
+    if capped is not None:
+        scores = op.Mul(capped, softcap)
+    bias, seen = _mask(op, node, q, k)
+    p = _softmax(op, node, scores if bias is None else op.Add(scores, bias))
+
+    asked: dict[int, Gradient] = {attribute(node, "qk_matmul_output_mode"): dscores}
+    dp, ds = asked.get(3), None
+    if dp is not None:
+        dp = op.cast_like(dp if seen is None else op.Mul(dp, seen), p)
+        total = op.ReduceSum(op.Mul(dp, p), [-1], keepdims=1)
+        ds = op.Mul(p, op.Sub(dp, total))
+    if dy is not None:
+        total = op.cast_like(_row_sums(op, node, dy), p)
+        dy = split_heads(op, dy, attribute(node, "q_num_heads"))
+        dy = dy if seen is None else op.Mul(dy, seen)
+        dp = op.cast_like(products(op, dy, op.cast_like(v, q)), p)
+        ds = op.plus(ds, op.Mul(p, op.Sub(dp, total)))
+    ds = op.plus(None if ds is None else op.cast_like(ds, q), asked.get(2))
+    dmask = _mask_gradient(op, input_of(node, 3), ds)
+    ds = op.plus(ds, asked.get(1))
+    if capped is not None and ds is not None:  # tanh' = 1 - tanh^2
+        ds = op.Mul(ds, op.Sub(1.0, op.Mul(capped, capped)))
+    ds = op.plus(ds, asked.get(0))
+
+    dq = dk = dv = None
+    if ds is not None:
+        rows = grouped(op, ds, k)
+        dq = op.Mul(op.reshape_as(op.MatMul(rows, k), q), scale)
+        dk = op.MatMul(turned(op, rows), grouped(op, scaled, k))
+    if dy is not None:
+        rows = grouped(op, op.cast_like(p, q), k)
+        dv = op.cast_like(op.MatMul(turned(op, rows), grouped(op, dy, k)), v)
+    past_k, dk = _parted(op, node, 4, op.plus(dk, dkey))
+    past_v, dv = _parted(op, node, 5, op.plus(dv, dvalue))
+    dq, dk, dv = (_as_given(op, d, node.inputs[i]) for i, d in enumerate((dq, dk, dv)))
+    return dq, dk, dv, dmask, past_k, past_v
+
+
+# -- heads -----------------------------------------------------------------------------------
+
+
+def _heads(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """q, k and v as (batch, heads, length, size); what was kept of k and v in front of them."""
+    queries, keys = attribute(node, "q_num_heads"), attribute(node, "kv_num_heads")
+    q = split_heads(op, node.inputs[0], queries)
+    k, v = (split_heads(op, x, keys) for x in node.inputs[1:3])
+    for i, past in enumerate((input_of(node, 4), input_of(node, 5))):
+        if past is not None:
+            present = node.outputs[1 + i] if len(node.outputs) > 1 + i else None
+            if present is None or not present.name:
+                present = op.Concat(past, (k, v)[i], axis=2)
+            k, v = (_four(present), v) if i == 0 else (k, _four(present))
+    return q, k, v
+
+
+def _four(x: Any) -> Any:
+    """A value that has four axes, also where inference did not find that out."""
+    if x is not None and x.shape is None:
+        x.shape = ir.Shape([None] * 4)
+    return x
+
+
+def split_heads(op: GradientOps, x: Any, heads: int | None) -> ir.Value:
+    """(batch, length, heads * size) -> (batch, heads, length, size)"""
+    if rank(x) == 4 or heads is None:
+        return x  # type: ignore[no-any-return]
+    batch, length, hidden = op.sizes(x)
+    size = hidden // heads if isinstance(hidden, int) else -1
+    apart = op.Reshape(x, op.shape(batch, length, heads, size), allowzero=int(size != -1))
+    return op.Transpose(apart, perm=[0, 2, 1, 3])  # type: ignore[no-any-return]
+
+
+def _as_given(op: GradientOps, d: Gradient, x: Any) -> Gradient:
+    """A gradient of heads in the shape of the input that they came from."""
+    if d is None:
+        return None
+    if rank(x) == 3:
+        d = op.Transpose(d, perm=[0, 2, 1, 3])
+    return op.reshape_as(d, x)
+
+
+def _parted(op: GradientOps, node: ir.Node, index: int, d: Gradient) -> tuple[Gradient, Gradient]:
+    """The gradient of what was kept, and of what came new."""
+    past = input_of(node, index)
+    if past is None or d is None:
+        return None, d
+    length = op.shape(op.size(past, 2))
+    new = op.Slice(d, length, [np.iinfo(np.int64).max], [2])
+    return op.Slice(d, [0], length, [2]), new
+
+
+def grouped(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
+    """(batch, heads, length, size) with k's heads: those that read one key head, row by row"""
+    ours, theirs = (dims(each) or (None, None) for each in (x, k))
+    if ours[1] == theirs[1] and ours[1] is not None:
+        return x
+    batch, heads, length, size = op.sizes(x)
+    shared = op.size(k, 1)
+    rows: Size = -1
+    if isinstance(heads, int) and isinstance(length, int) and isinstance(shared, int):
+        rows = heads * length // shared
+    shape = op.shape(batch, shared, rows, size)
+    return op.Reshape(x, shape, allowzero=int(rows != -1))  # type: ignore[no-any-return]
+
+
+def products(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
+    """x k', each head of x with the key head that it reads"""
+    rows = grouped(op, x, k)
+    y: ir.Value = op.MatMul(rows, turned(op, k))
+    if rows is x:
+        return y
+    shape = op.shape(*op.sizes(x)[:3], op.size(k, 2))
+    return op.Reshape(y, shape, allowzero=1)  # type: ignore[no-any-return]
+
+
+def turned(op: GradientOps, x: ir.Value) -> ir.Value:
+    return op.Transpose(x, perm=[0, 1, 3, 2])  # type: ignore[no-any-return]
+
+
+# -- scores ----------------------------------------------------------------------------------
+
+
+def _scale(op: GradientOps, node: ir.Node, q: ir.Value) -> Any:
+    given = attribute(node, "scale")
+    return root_scale(op, q) if given is None else given
+
+
+def root_scale(op: GradientOps, q: ir.Value) -> Any:
+    """1 / sqrt(size of a head)"""
+    size = op.size(q, -1)
+    if isinstance(size, int):
+        return 1 / math.sqrt(max(size, 1))
+    return op.Reciprocal(op.Sqrt(op.number(size, q)))
+
+
+def _softmax(op: GradientOps, node: ir.Node, scores: ir.Value) -> ir.Value:
+    """p, in the precision that was asked for; of half precision, in float32."""
+    precision = attribute(node, "softmax_precision")
+    scores = wide(op, scores) if precision is None else _cast(op, scores, precision)
+    return op.Softmax(scores, axis=-1)  # type: ignore[no-any-return]
+
+
+def _cast(op: GradientOps, x: ir.Value, to: int) -> ir.Value:
+    return x if x.dtype == to else op.Cast(x, to=to)
+
+
+def _row_sums(op: GradientOps, node: ir.Node, dy: ir.Value) -> ir.Value:
+    """sum(dy y) of each query, which is that of p dp: (batch, heads, length, 1)"""
+    both = op.Mul(dy, node.outputs[0])
+    if rank(dy) == 4:
+        return op.ReduceSum(both, [-1], keepdims=1)  # type: ignore[no-any-return]
+    apart = op.Reshape(both, op.shape(0, 0, attribute(node, "q_num_heads"), -1))
+    return op.Transpose(op.ReduceSum(apart, [-1], keepdims=1), perm=[0, 2, 1, 3])  # type: ignore[no-any-return]
+
+
+# -- masks -----------------------------------------------------------------------------------
+
+
+def _mask(op: GradientOps, node: ir.Node, q: ir.Value, k: ir.Value) -> tuple[Gradient, Gradient]:
+    """What is added to the scores, and 1 for the queries that see anything, else 0.
+
+    A query that sees nothing has no gradient. Its scores are left as they are: a softmax of
+    nothing but -inf would be NaN.
+    """
+    mask, filled = input_of(node, 3), input_of(node, 6)
+    bias = None if mask is None else _padded(op, _added(op, mask, q), k)
+    visible = _visible(op, node, q, k)
+    if visible is not None:
+        bias = op.Where(visible, op.number_like(0.0, q) if bias is None else bias, _HIDDEN)
+    if bias is None or (
+        mask is None and filled is None and attribute(node, "left_window_size") < 0
+    ):
+        return bias, None
+    sees = op.Greater(op.ReduceMax(bias, [-1], keepdims=1), _HIDDEN)
+    return op.Where(sees, bias, 0.0), op.cast_like(sees, q)
+
+
+def _added(op: GradientOps, mask: ir.Value, q: ir.Value) -> ir.Value:
+    """The mask as numbers: -inf where a boolean one hides."""
+    if mask.dtype != ir.DataType.BOOL:
+        return op.cast_like(mask, q)
+    return op.Where(mask, op.number_like(0.0, q), _HIDDEN)  # type: ignore[no-any-return]
+
+
+def _padded(op: GradientOps, bias: ir.Value, k: ir.Value) -> ir.Value:
+    """The keys beyond the mask's end, hidden."""
+    if _reaches(bias, k, 2):
+        return bias
+    missing = op.Sub(op.shape(op.size(k, 2)), op.shape(op.size(bias, -1)))
+    pads = op.Concat(np.zeros(1, np.int64), missing, axis=0)
+    return op.Pad(bias, pads, op.number_like(_HIDDEN, bias), [-1], mode="constant")  # type: ignore[no-any-return]
+
+
+def _reaches(mask: ir.Value, x: ir.Value, axis: int) -> bool:
+    """Whether the mask surely has all keys, which x has along an axis."""
+    ours, theirs = dims(mask), dims(x)
+    return ours is not None and theirs is not None and ours[-1] == theirs[axis] is not None
+
+
+def _visible(op: GradientOps, node: ir.Node, q: ir.Value, k: ir.Value) -> Gradient:
+    """Which keys j a query at p = i + offset may see: p - left <= j <= p + right"""
+    left, right = attribute(node, "left_window_size"), attribute(node, "right_window_size")
+    right = 0 if attribute(node, "is_causal") else right
+    filled, past = input_of(node, 6), input_of(node, 4)
+    j = op.arange(op.size(k, 2))
+    seen: Gradient = None
+    if filled is not None:
+        filled = op.Unsqueeze(filled, [1, 2, 3])
+        seen = op.Less(j, filled)
+    if left < 0 and right < 0:
+        return seen
+    p = op.Unsqueeze(op.arange(op.size(q, 2)), [1])
+    if past is not None:
+        p = op.Add(p, op.shape(op.size(past, 2)))
+    elif filled is not None:
+        p = op.Add(p, op.Sub(filled, op.shape(op.size(q, 2))))
+    if left >= 0:
+        seen = _both(op, seen, op.GreaterOrEqual(j, op.Sub(p, left)))
+    if right >= 0:
+        seen = _both(op, seen, op.LessOrEqual(j, op.Add(p, right) if right else p))
+    return seen
+
+
+def _both(op: GradientOps, a: Gradient, b: ir.Value) -> ir.Value:
+    return b if a is None else op.And(a, b)
+
+
+def _mask_gradient(op: GradientOps, mask: ir.Value | None, ds: Gradient) -> Gradient:
+    """ds, as far as the mask reaches, summed to its shape."""
+    if mask is None or ds is None or mask.dtype is None or not mask.dtype.is_floating_point():
+        return None
+    if not _reaches(mask, ds, 3):
+        ds = op.Slice(ds, [0], op.shape(op.size(mask, -1)), [3])
+    return op.cast_like(op.sum_to(ds, mask), mask)

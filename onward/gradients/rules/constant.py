@@ -1,0 +1,38 @@
+"""Operators through which no gradient flows, and why."""
+
+from __future__ import annotations
+
+from onward.gradients.rule import GradientTable
+from onward.passes.facts import operators
+
+gradient = GradientTable()
+
+gradient.none(
+    "piecewise constant",
+    *operators("Ceil Floor Hardmax MelWeightMatrix Round Sign TfIdfVectorizer"),
+)
+gradient.none(
+    "integer",
+    *operators(
+        "ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor ConvInteger "
+        "MatMulInteger NonMaxSuppression NonZero QLinearConv QLinearMatMul"
+    ),
+)
+gradient.none(
+    "boolean",
+    *operators("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor"),
+)
+gradient.none("bits, not numbers", *operators("BitCast ImageDecoder"))
+gradient.none(
+    "made from sizes and attributes",
+    *operators(
+        "BlackmanWindow Constant ConstantOfShape EyeLike HammingWindow HannWindow Shape Size"
+    ),
+)
+gradient.none(
+    "random",
+    *operators(
+        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
+    ),
+)
+gradient.none("text", *operators("RegexFullMatch StringConcat StringNormalizer StringSplit"))

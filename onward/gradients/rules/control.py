@@ -1,0 +1,201 @@
+"""Control flow: a node that holds graphs has a gradient that holds their gradients.
+
+The backward graph runs each body's forward part again, from what the forward kept (the carried
+values of every trip, stacked), and then its reverse. Captured values are differentiated too:
+rules return a mapping from values to gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.gradients.backward import Found, is_differentiable
+from onward.gradients.bodies import Body, captures
+from onward.gradients.ops import GradientOps
+from onward.gradients.rule import GradientTable, absent
+
+gradient = GradientTable()
+
+
+@gradient("If")
+@absent
+def if_(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
+    """dv = If(c) { dv of the then branch } { dv of the else branch }, for each captured v"""
+    captured = captures(op, node)
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        body = Body(op, node.attributes[name].as_graph())
+        found = body.backward([*zip(body.outputs, dys)], captured)
+        branches[name] = body.finish([found.get(v) or body.op.zeros_like(v) for v in captured])
+    return dict(zip(captured, op.typed("If", node.inputs, branches, captured)))
+
+
+@gradient("Loop")
+@absent
+def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
+    """The same trips from the last to the first: dv = (d body / dv)' dv, captured ones summed."""
+    body = node.attributes["body"].as_graph()
+    carried = list(node.inputs[2:])
+    inner = Body(op, body)  # before the forward body gives more than it did
+    kept = [_stacked(op, node, body, value) for value in (*body.inputs[:1], *body.inputs[2:])]
+    count = op.size(kept[0], 0)
+    captured = captures(op, node)
+    floats = [i for i, v in enumerate(carried) if v is not None and is_differentiable(v)]
+    inits = [_start(op, dys[i], node.outputs[i]) for i in floats]
+    sums = [op.zeros_like(v) for v in captured]
+    back = _loop_body(inner, body, kept, count, floats, list(dys), captured, len(carried))
+    last = op.constant(np.array(count)) if isinstance(count, int) else op.Squeeze(count, [0])
+    likes = [*(_given(node, 2 + i) for i in floats), *captured]
+    results = op.typed("Loop", [last, None, *inits, *sums], {"body": back}, likes)
+    found = dict(zip(captured, results[len(floats) :]))
+    for i, gradient_ in zip(floats, results):
+        value = _given(node, 2 + i)
+        found[value] = op.Add(found[value], gradient_) if value in found else gradient_
+    return found
+
+
+def _loop_body(
+    inner: Body,
+    body: ir.Graph,
+    kept: Sequence[ir.Value],
+    count: Any,
+    floats: Sequence[int],
+    dys: Sequence[ir.Value | None],
+    captured: Sequence[ir.Value],
+    carried: int,
+) -> ir.Graph:
+    """One trip backwards: trip, condition, dv ..., sums ... -> condition, dv ..., sums ..."""
+    trip = inner.input("trip", ir.DataType.INT64, ())
+    going = inner.input("going", ir.DataType.BOOL, ())
+    states = [inner.like(body.outputs[1 + i], body.inputs[2 + i]) for i in floats]
+    sums = [inner.like(value, value) for value in captured]
+    write = inner.op
+    total = (
+        np.array(count - 1) if isinstance(count, int) else write.Sub(write.Squeeze(count, [0]), 1)
+    )
+    at = write.Sub(total, trip)
+    stacks = dict(zip((body.inputs[0], *body.inputs[2:]), kept))
+    given = {value: write.Gather(stack, at, axis=0) for value, stack in stacks.items()}
+    inner.bind({**given, body.inputs[1]: write.constant(np.array(True))})
+    seeds = [(inner.outputs[1 + i], state) for i, state in zip(floats, states)]
+    for output, dy in zip(inner.outputs[1 + carried :], dys[carried:]):
+        if dy is not None:
+            seeds.append((output, write.Gather(dy, at, axis=0)))
+    wanted = [inner.at(body.inputs[2 + i]) for i in floats]
+    found = inner.backward(seeds, [*captured, *wanted])
+    back = [found.get(w) or write.zeros_like(w) for w in wanted]
+    added = [
+        write.Add(s, found[v]) if v in found else write.Identity(s) for v, s in zip(captured, sums)
+    ]
+    return inner.finish([write.Identity(going), *back, *added])
+
+
+@gradient("Scan")
+@absent
+def scan(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
+    """A Scan in the other direction over the states that the forward met, its inputs and dys."""
+    body = node.attributes["body"].as_graph()
+    scanned = node.attributes["num_scan_inputs"].as_int()
+    states = len(node.inputs) - scanned
+    layout = _Layout(node, states, scanned)
+    inner = Body(op, body)  # before the forward body gives more than it did
+    kept = [_kept_by_scan(op, node, body, i, layout) for i in range(states)]
+    captured = captures(op, node)
+    floats = [i for i in range(states) if is_differentiable(_given(node, i))]
+    wanted = [i for i in range(states, len(node.inputs)) if is_differentiable(_given(node, i))]
+    fed = [k for k, dy in enumerate(dys[states:]) if dy is not None]
+    ds = [inner.like(body.outputs[i], body.inputs[i]) for i in floats]
+    sums = [inner.like(value, value) for value in captured]
+    given = {value: inner.like(value, value) for value in body.inputs}
+    inner.bind(given)
+    seeds = [(inner.outputs[i], d) for i, d in zip(floats, ds)]
+    for k in fed:
+        written = body.outputs[states + k]
+        seeds.append((inner.outputs[states + k], inner.like(written, written)))
+    targets = [inner.at(body.inputs[i]) for i in (*floats, *wanted)]
+    found = inner.backward(seeds, [*captured, *targets])
+    write = inner.op
+    back = [found.get(t) or write.zeros_like(t) for t in targets]
+    added = [
+        write.Add(s, found[v]) if v in found else write.Identity(s) for v, s in zip(captured, sums)
+    ]
+    graph = inner.finish([*back[: len(floats)], *added, *back[len(floats) :]])
+    starts = [_start(op, dys[i], node.outputs[i]) for i in floats]
+    zeros = [op.zeros_like(value) for value in captured]
+    feeds = [*starts, *zeros, *kept, *node.inputs[states:], *(dys[states + k] for k in fed)]
+    likes = [*(_given(node, i) for i in floats), *captured, *(_given(node, i) for i in wanted)]
+    attributes = layout.backward(graph, fed, [i - states for i in wanted])
+    results = op.typed("Scan", feeds, attributes, likes)
+    found_outside: Found = {}
+    pairs = zip(
+        [*(_given(node, i) for i in floats), *captured, *(_given(node, i) for i in wanted)], results
+    )
+    for value, result in pairs:
+        known = found_outside.get(value)
+        found_outside[value] = result if known is None else op.Add(known, result)
+    return found_outside
+
+
+class _Layout:
+    """Along which axis and in which direction a Scan reads and writes; backwards, the other way."""
+
+    def __init__(self, node: ir.Node, states: int, scanned: int) -> None:
+        outputs = len(node.outputs) - states
+        self.inputs, self.states = scanned, states
+        self.input_axes = _numbers(node, "scan_input_axes", scanned)
+        self.input_ways = _numbers(node, "scan_input_directions", scanned)
+        self.output_axes = _numbers(node, "scan_output_axes", outputs)
+        self.output_ways = _numbers(node, "scan_output_directions", outputs)
+
+    def backward(self, body: ir.Graph, fed: list[int], wanted: list[int]) -> dict[str, Any]:
+        axes = [0] * self.states + self.input_axes + [self.output_axes[k] for k in fed]
+        ways = [1] * self.states + [1 - way for way in self.input_ways]
+        ways += [1 - self.output_ways[k] for k in fed]
+        return {
+            "body": body,
+            "num_scan_inputs": self.states + self.inputs + len(fed),
+            "scan_input_axes": axes,
+            "scan_input_directions": ways,
+            "scan_output_axes": [self.input_axes[k] for k in wanted],
+            "scan_output_directions": [1 - self.input_ways[k] for k in wanted],
+        }
+
+
+def _numbers(node: ir.Node, name: str, count: int) -> list[int]:
+    attribute = node.attributes.get(name)
+    return list(attribute.as_ints()) if attribute is not None else [0] * count
+
+
+def _given(node: ir.Node, index: int) -> ir.Value:
+    value = node.inputs[index]
+    assert value is not None
+    return value
+
+
+def _start(op: GradientOps, dy: ir.Value | None, like: ir.Value) -> ir.Value:
+    return dy if dy is not None else op.zeros_like(like)
+
+
+def _stacked(op: GradientOps, node: ir.Node, body: ir.Graph, value: ir.Value) -> ir.Value:
+    """What a body's input is in every trip, as one more output of the Loop."""
+    copy = op.inside(body).Identity(value)
+    body.outputs.append(copy)
+    output = op.output(node, len(node.outputs))
+    sizes = [None, *value.shape] if value.shape is not None else None
+    output.type, output.shape = value.type, None if sizes is None else ir.Shape(sizes)
+    return output
+
+
+def _kept_by_scan(
+    op: GradientOps, node: ir.Node, body: ir.Graph, index: int, layout: _Layout
+) -> ir.Value:
+    count = len(node.outputs) - layout.states + 1
+    for name, numbers in (("axes", layout.output_axes), ("directions", layout.output_ways)):
+        attribute = f"scan_output_{name}"
+        padded = [*numbers, *[0] * (count - len(numbers))]
+        node.attributes[attribute] = ir.AttrInt64s(attribute, padded)
+    return _stacked(op, node, body, body.inputs[index])

@@ -1,0 +1,229 @@
+"""Normalisations that have parameters: batch, layer, RMS, group, instance.
+
+xhat is the normalised input, inv = 1 / sqrt(variance + epsilon). Half precision is computed with in
+float32, as the operators themselves do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from onward.gradients.ops import GradientOps, axes_of, rank
+from onward.gradients.rule import GradientTable, absent
+from onward.gradients.rules.conv import channel_sum
+from onward.passes.facts import attribute, input_of
+
+gradient = GradientTable()
+
+_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def wide(op: GradientOps, x: ir.Value) -> ir.Value:
+    """x, or a half precision x in float32."""
+    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in _NARROW else x
+
+
+def _given(node: ir.Node) -> list[ir.Value]:
+    return [x for x in node.inputs if x is not None]
+
+
+# -- batch ---------------------------------------------------------------------------------------
+
+
+@gradient("BatchNormalization")
+@absent
+def batch_normalization(op: GradientOps, node: ir.Node, dy: Any, *running: Any) -> Any:
+    """Training: dx = scale inv (dy - mean(dy) - xhat mean(dy xhat)), each mean over a channel
+
+    Written a dy + b (x - mean) + c with one a, b, c for each channel: two affine passes and a sum.
+    """
+    inputs = _given(node)
+    x, scale, b, mean, _ = inputs
+    dy = op.zeros_like(x) if dy is None else dy
+    if not attribute(node, "training_mode"):
+        return _frozen(op, node, dy)
+    eps, momentum = attribute(node, "epsilon"), attribute(node, "momentum")
+    batch_mean, batch_var = _statistics(op, node)
+    inv = op.Reciprocal(op.Sqrt(op.Add(batch_var, eps)))
+    total, along = _sums(op, x, dy, batch_mean, inv)
+    size = op.number(op.product(op.size(x, 0), *op.sizes(x)[2:]), mean)
+    a = op.Mul(op.cast_like(scale, mean), inv)
+    share = op.Neg(op.Div(a, size))
+    shift, slope = op.Mul(share, total), op.Mul(op.Mul(share, inv), along)
+    dmean, dvar = [*running, None, None][:2]
+    if dmean is not None:
+        shift = op.Add(shift, op.Div(op.Mul(dmean, 1 - momentum), size))
+    if dvar is not None:
+        slope = op.Add(slope, op.Div(op.Mul(dvar, 2 * (1 - momentum)), size))
+    zeros = op.zeros_like(mean)
+    dx = op.Add(_affine(op, dy, a, shift, zeros), _affine(op, x, slope, zeros, batch_mean))
+    given = [d if d is None else op.Mul(d, momentum) for d in (dmean, dvar)]
+    found: dict[ir.Value, ir.Value] = {}  # by value: the node's own inputs have become copies
+    for value, d in zip(inputs, (dx, op.cast_like(along, scale), op.cast_like(total, b), *given)):
+        if d is not None:
+            found[value] = op.Add(found[value], d) if value in found else d
+    return found
+
+
+def _frozen(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
+    """dx = scale inv dy, dscale = sum of dy xhat, db = sum of dy, and the statistics' gradients"""
+    x, scale, b, mean, var = _given(node)
+    eps = attribute(node, "epsilon")
+    inv = op.Reciprocal(op.Sqrt(op.Add(var, eps)))
+    total, along = _sums(op, x, dy, mean, inv)
+    zeros = op.zeros_like(mean)
+    dx = op.BatchNormalization(dy, scale, op.cast_like(zeros, b), zeros, var, epsilon=eps)
+    a = op.Mul(op.cast_like(scale, mean), inv)
+    dmean = op.Neg(op.Mul(a, total))
+    dvar = op.Mul(op.Mul(op.Mul(a, inv), along), -0.5)
+    return dx, op.cast_like(along, scale), op.cast_like(total, b), dmean, dvar
+
+
+def _sums(op: GradientOps, x: ir.Value, dy: ir.Value, mean: ir.Value, inv: ir.Value) -> Any:
+    """Each channel's sum of dy, and of dy xhat = inv (sum of dy x - mean sum of dy)"""
+    x, dy = op.cast_like(x, mean), op.cast_like(dy, mean)
+    total = channel_sum(op, dy)
+    along = op.Sub(channel_sum(op, op.Mul(dy, x)), op.Mul(mean, total))
+    return total, op.Mul(along, inv)
+
+
+def _affine(op: GradientOps, x: ir.Value, a: ir.Value, c: ir.Value, mean: ir.Value) -> ir.Value:
+    """a (x - mean) + c for each channel: engines do it in one pass"""
+    ones = op.filled_like(mean, 1.0)
+    return op.BatchNormalization(x, a, c, mean, ones, epsilon=0.0)
+
+
+def _statistics(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value]:
+    """The batch's own mean and variance: what a node gives as the running ones at momentum 0.
+
+    So the forward node gets momentum 0, and the running ones, if they are returned, are made of
+    its results. Where somebody reads them in between, a second node gives the statistics.
+    """
+    x, scale, b, *given = _given(node)
+    momentum, eps = attribute(node, "momentum"), attribute(node, "epsilon")
+    if not momentum:
+        return op.output(node, 1), op.output(node, 2)
+    # onnxruntime writes the running ones over what was given, a user's array even: it gets copies
+    copies = [op.Neg(value) for value in given]  # at momentum 0 only their place counts
+    running = [y for y in node.outputs[1:] if y.name]
+    if node.graph is not op.graph or any(y.uses() for y in running):
+        options = {"epsilon": eps, "momentum": 0.0, "training_mode": 1}
+        _, mean, var = op.BatchNormalization(x, scale, b, *copies, outputs=3, **options)
+        return mean, var
+    for i, value in enumerate(copies):
+        op.graph.insert_before(node, value.producer())
+        node.replace_input_with(3 + i, value)
+    node.attributes["momentum"] = ir.AttrFloat32("momentum", 0.0)
+    mean, var = op.output(node, 1), op.output(node, 2)
+    for old, batch in zip(given, (mean, var)):
+        if batch.is_graph_output():
+            both = op.Add(op.Mul(old, momentum), op.Mul(batch, 1 - momentum))
+            _return_instead(op, batch, both)
+    return mean, var
+
+
+def _return_instead(op: GradientOps, old: ir.Value, new: ir.Value) -> None:
+    """Let the graph return `new` under the name of `old`."""
+    outputs = op.graph.outputs
+    for i, value in enumerate(outputs):
+        if value is old:
+            outputs[i] = new
+    old.name, new.name = op.name("BatchNormalization"), old.name
+    new.type, new.shape = old.type, old.shape
+
+
+# -- layer ---------------------------------------------------------------------------------------
+
+
+@gradient("LayerNormalization")
+@absent
+def layer_normalization(op: GradientOps, node: ir.Node, dy: Any, *statistics: Any) -> Any:
+    """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale; dscale = sum of dy xhat"""
+    x, scale = _given(node)[:2]
+    b = input_of(node, 2)
+    axes = list(range(axes_of(x, [attribute(node, "axis")])[0], rank(x)))
+    size = op.number(op.product(*(op.size(x, axis) for axis in axes)), wide(op, x))
+    z, factor = wide(op, x), wide(op, scale)
+    dy = op.zeros_like(z) if dy is None else wide(op, dy)
+    mean, inv = _layer_statistics(op, node, z, axes)
+    xhat = op.Mul(op.Sub(z, mean), inv)
+    along, g = op.Mul(dy, xhat), op.Mul(dy, factor)
+    first = op.ReduceMean(g, axes, keepdims=1)
+    second = op.ReduceMean(op.Mul(along, factor), axes, keepdims=1)
+    dmean, dinv = [*statistics, None, None][:2]
+    if dmean is not None:  # mean = sum of x / size
+        first = op.Sub(first, op.Div(op.Div(op.cast_like(dmean, z), inv), size))
+    if dinv is not None:  # d inv = -inv^2 xhat / size
+        second = op.Add(second, op.Div(op.Mul(op.cast_like(dinv, z), inv), size))
+    dx = op.Mul(op.Sub(op.Sub(g, first), op.Mul(xhat, second)), inv)
+    dscale = op.cast_like(op.sum_to(along, scale), scale)
+    db = None if b is None else op.cast_like(op.sum_to(dy, b), b)
+    return op.cast_like(dx, x), dscale, db
+
+
+def _layer_statistics(op: GradientOps, node: ir.Node, x: ir.Value, axes: list[int]) -> Any:
+    """Mean and inv as the forward node gives them, in float32; those of float64 are made anew."""
+    if x.dtype == ir.DataType.FLOAT and attribute(node, "stash_type") == 1:
+        return op.output(node, 1), op.output(node, 2)
+    return _standardize(op, x, axes, attribute(node, "epsilon"))[:2]
+
+
+def _standardize(op: GradientOps, x: ir.Value, axes: list[int], eps: float) -> Any:
+    """mean, inv and xhat"""
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    centred = op.Sub(x, mean)
+    var = op.ReduceMean(op.Mul(centred, centred), axes, keepdims=1)
+    inv = op.Reciprocal(op.Sqrt(op.Add(var, eps)))
+    return mean, inv, op.Mul(centred, inv)
+
+
+@gradient("RMSNormalization")
+def rms_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
+    """dx = inv (g - xhat mean(g xhat)), g = dy scale, inv = 1 / sqrt(mean(x^2) + epsilon)"""
+    x, scale = _given(node)
+    axes = list(range(axes_of(x, [attribute(node, "axis")])[0], rank(x)))
+    z = wide(op, x)
+    factor, dy = op.cast_like(scale, z), op.cast_like(dy, z)
+    squares = op.ReduceMean(op.Mul(z, z), axes, keepdims=1)
+    inv = op.Reciprocal(op.Sqrt(op.Add(squares, attribute(node, "epsilon"))))
+    xhat = op.Mul(z, inv)
+    along = op.Mul(dy, xhat)
+    second = op.ReduceMean(op.Mul(along, factor), axes, keepdims=1)
+    dx = op.Mul(op.Sub(op.Mul(dy, factor), op.Mul(xhat, second)), inv)
+    return op.cast_like(dx, x), op.cast_like(op.sum_to(along, scale), scale)
+
+
+# -- instance and group --------------------------------------------------------------------------
+
+
+@gradient("InstanceNormalization")
+def instance_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
+    """dx = scale inv (dy - mean(dy) - xhat mean(dy xhat)), each mean over one channel's elements"""
+    x, scale, b = _given(node)
+    z, dy = wide(op, x), wide(op, dy)
+    axes = list(range(2, rank(x)))
+    _, inv, xhat = _standardize(op, z, axes, attribute(node, "epsilon"))
+    along = op.Mul(dy, xhat)
+    first, second = (op.ReduceMean(each, axes, keepdims=1) for each in (dy, along))
+    a = op.Mul(op.Unsqueeze(wide(op, scale), [axis - 1 for axis in axes]), inv)
+    dx = op.Mul(op.Sub(op.Sub(dy, first), op.Mul(xhat, second)), a)
+    dscale, db = channel_sum(op, along), channel_sum(op, dy)
+    return op.cast_like(dx, x), op.cast_like(dscale, scale), op.cast_like(db, b)
+
+
+@gradient("GroupNormalization")
+def group_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
+    """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale, each mean over one group"""
+    x, scale, b = _given(node)
+    z, dy = wide(op, x), wide(op, dy)
+    groups = op.shape(op.size(x, 0), attribute(node, "num_groups"), -1)
+    factor = op.Unsqueeze(wide(op, scale), list(range(1, rank(x) - 1)))
+    _, inv, xhat = _standardize(op, op.Reshape(z, groups), [2], attribute(node, "epsilon"))
+    g = op.Reshape(op.Mul(dy, factor), groups)
+    first, second = (op.ReduceMean(each, [2], keepdims=1) for each in (g, op.Mul(g, xhat)))
+    dx = op.Mul(op.Sub(op.Sub(g, first), op.Mul(xhat, second)), inv)
+    dx, xhat = op.reshape_as(dx, x), op.reshape_as(xhat, x)
+    dscale, db = channel_sum(op, op.Mul(dy, xhat)), channel_sum(op, dy)
+    return op.cast_like(dx, x), op.cast_like(dscale, scale), op.cast_like(db, b)

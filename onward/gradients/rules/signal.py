@@ -1,0 +1,124 @@
+"""Fourier transforms: each is linear, and its transpose is another one.
+
+Complex numbers are pairs (real, imaginary) along the last axis, real ones have it of size 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.gradients.formula import formula
+from onward.gradients.ops import GradientOps, Size, rank
+from onward.gradients.rule import GradientTable
+from onward.gradients.rules.windows import with_rank
+from onward.passes.facts import attribute, input_of, ints
+
+gradient = GradientTable()
+
+
+@gradient("DFT")
+def dft(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
+    """y = F x, or conj(F) x / n: dx = conj(F) dy, or F dy / n; of a real x, the real part of it
+
+    F is symmetric. What x was padded with is cut off again, what it lost is 0.
+    """
+    x = node.inputs[0]
+    assert x is not None
+    axis, inverse = _axis(node, x), attribute(node, "inverse")
+    length = found = _length(op, node, x, axis)
+    if inverse and attribute(node, "onesided"):
+        dx, found = _half_spectrum(op, dy, length, axis)
+    else:
+        dx = op.DFT(dy, _scalar(op, length), axis, inverse=1 - inverse, onesided=0)
+    scaled = op.Div if inverse else op.Mul
+    dx = scaled(dx, op.number(length, x))
+    if op.size(x, -1) != 2:
+        dx = op.Slice(dx, [0], op.shape(op.size(x, -1)), [-1])
+    return _fitted(op, dx, found, op.size(x, axis), axis)
+
+
+def _axis(node: ir.Node, x: ir.Value) -> int:
+    given = input_of(node, 2)
+    if given is None:
+        return rank(x) - 2
+    known = ints(given)
+    if known is None:
+        raise ValueError("its axis must be a constant")
+    return known[0] % rank(x)
+
+
+def _length(op: GradientOps, node: ir.Node, x: ir.Value, axis: int) -> Size:
+    """The length of the transform: as given, or the signal's, of which half a spectrum tells."""
+    if input_of(node, 1) is not None:
+        return _size(op, node.inputs[1])
+    size = op.size(x, axis)
+    if not (attribute(node, "inverse") and attribute(node, "onesided")):
+        return size
+    return 2 * (size - 1) if isinstance(size, int) else op.Mul(op.Sub(size, 1), 2)
+
+
+def _size(op: GradientOps, given: ir.Value | None) -> Size:
+    """A scalar input as a size."""
+    known = ints(given)
+    return known[0] if known else op.Reshape(op.Cast(given, to=ir.DataType.INT64), [1])
+
+
+def _scalar(op: GradientOps, size: Size) -> ir.Value:
+    """A size as a scalar input."""
+    return op.constant(np.array(size)) if isinstance(size, int) else op.Squeeze(size, [0])
+
+
+def _half_spectrum(op: GradientOps, dy: ir.Value, length: Size, axis: int) -> tuple[ir.Value, Size]:
+    """Of a real signal from half a spectrum: all frequencies but the first and the middle one are
+    there twice, once as their own conjugate. With it, how many there are.
+    """
+    count = _half(op, length)
+    spectrum = op.DFT(dy, _scalar(op, length), axis, inverse=0, onesided=1)
+    places = op.arange(count)
+    once = op.Or(op.Equal(places, 0), op.Equal(op.Mul(places, 2), op.shape(length)))
+    times = op.Where(once, op.number_like(1.0, dy), op.number_like(2.0, dy))
+    times = op.Reshape(times, [-1, *[1] * (rank(dy) - 1 - axis)])
+    return op.Mul(spectrum, times), count
+
+
+def _half(op: GradientOps, length: Size) -> Size:
+    """How many frequencies of a real signal there are."""
+    return length // 2 + 1 if isinstance(length, int) else op.Add(op.Div(length, 2), 1)
+
+
+def _fitted(op: GradientOps, dx: ir.Value, found: Size, wanted: Size, axis: int) -> ir.Value:
+    """dx with zeros behind it, or cut, to the wanted size."""
+    if found is wanted or found == wanted:
+        return dx
+    if isinstance(found, int) and isinstance(wanted, int):
+        more: Size = wanted - found
+    else:
+        more = op.Sub(op.shape(wanted), op.shape(found))
+    return op.Pad(dx, op.shape(0, more), None, [axis], mode="constant")
+
+
+@gradient("STFT")
+@formula
+def stft(op: GradientOps, node: ir.Node) -> Any:
+    """y[t] = F (window x[t step : t step + length])"""
+    x, step = node.inputs[:2]
+    window, length = input_of(node, 2), input_of(node, 3)
+    assert x is not None
+    count = op.size(with_rank(node.outputs[0], 4), 1)
+    if length is not None:
+        taps = _size(op, length)
+    else:
+        taps = op.size(x, 1) if window is None else op.size(window, 0)
+    x = op.Unsqueeze(x, [-1]) if rank(x) == 2 else x
+    starts = op.Mul(op.arange(count), op.shape(_size(op, step)))
+    frames = op.Gather(x, op.Add(op.Unsqueeze(starts, [1]), op.arange(taps)), axis=1)
+    if window is not None:
+        frames = op.Mul(frames, op.Unsqueeze(window, [1]))  # (batch, frames, taps, parts)
+    half = attribute(node, "onesided")
+    if half and op.size(x, -1) == 1:
+        return op.DFT(frames, _scalar(op, taps), 2, inverse=0, onesided=1)
+    spectrum = op.DFT(frames, _scalar(op, taps), 2, inverse=0, onesided=0)
+    return op.Slice(spectrum, [0], op.shape(_half(op, taps)), [2]) if half else spectrum

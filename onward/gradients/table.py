@@ -1,0 +1,77 @@
+"""GRADIENTS: every rule, by family. A user's own go along as `GRADIENTS | mine`."""
+
+from __future__ import annotations
+
+from onward.gradients.rules import (
+    activation,
+    attention,
+    constant,
+    contrib,
+    contrib_attention,
+    contrib_group_attention,
+    control,
+    conv,
+    cut,
+    deform,
+    dropout,
+    einsum,
+    elementary,
+    flex_attention,
+    image,
+    index,
+    linear,
+    linear_attention,
+    loss,
+    math,
+    norm,
+    pool,
+    quantized,
+    recurrent,
+    reduce,
+    regions,
+    resize,
+    rotary,
+    sampling,
+    scale,
+    scatter,
+    sequence,
+    shape,
+    signal,
+)
+
+GRADIENTS = (
+    math.gradient  # one line a family
+    | elementary.gradient
+    | activation.gradient
+    | reduce.gradient
+    | shape.gradient
+    | cut.gradient
+    | index.gradient
+    | scatter.gradient
+    | constant.gradient
+    | control.gradient
+    | sequence.gradient
+    | quantized.gradient
+    | dropout.gradient
+    | linear.gradient
+    | einsum.gradient
+    | conv.gradient
+    | deform.gradient
+    | pool.gradient
+    | norm.gradient
+    | scale.gradient
+    | loss.gradient
+    | contrib.gradient
+    | resize.gradient
+    | sampling.gradient
+    | regions.gradient
+    | image.gradient
+    | signal.gradient
+    | attention.gradient
+    | contrib_attention.gradient
+    | contrib_group_attention.gradient
+    | flex_attention.gradient
+    | linear_attention.gradient
+    | recurrent.gradient
+    | rotary.gradient
+)

@@ -1,0 +1,181 @@
+"""Public helpers for tests: is this gradient right, are these outputs the same.
+
+check_gradient(model)                     # every float input and initializer
+check_gradient(model, feeds, wrt=["w"])   # on feeds of one's own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.gradients.backward import FLOATS
+from onward.gradients.model import gradient
+from onward.gradients.rule import GradientTable
+from onward.gradients.table import GRADIENTS
+from onward.graph.files import Source, load
+from onward.providers.choose import Asked
+from onward.sessions.feeds import random_feeds
+from onward.sessions.inference import InferenceSession
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Any]
+
+# step of a central difference, and how far the derivative may be off, relative to its size
+_STEPS = {"float64": 1e-5, "float32": 1e-2, "float16": 5e-2, "bfloat16": 1e-1}
+_TOLERANCES = {"float64": 1e-6, "float32": 2e-2, "float16": 1e-1, "bfloat16": 3e-1}
+_MOST_ELEMENTS = 256  # that are tried one by one to find the worst
+
+
+class GradientWrong(AssertionError):
+    """A gradient and the central difference do not agree."""
+
+
+def check_gradient(
+    model: Source,
+    feeds: Mapping[str, Any] | None = None,
+    *,
+    outputs: Sequence[str] | None = None,
+    wrt: Sequence[str] | None = None,
+    rules: GradientTable = GRADIENTS,
+    providers: Asked = None,
+    directions: int = 4,
+    step: float | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> dict[str, Array]:
+    """Compare gradients with central differences along random directions; return the gradients.
+
+    L = sum of y * dy over the outputs, dy random; for random d, (L(x + h d) - L(x - h d)) / 2h
+    must be <dL/dx, d>. A disagreement raises GradientWrong, which names the input and its worst
+    element. The model computes in its own types: float64 tells most.
+    """
+    loss = _Loss(load(model), feeds, outputs, wrt, providers, seed)
+    found = loss.gradients(rules)
+    rng = np.random.default_rng(seed)
+    for name in loss.wrt:
+        x = loss.feeds[name]
+        h = step or _STEPS[x.dtype.name]
+        allowed = tolerance or _TOLERANCES[x.dtype.name]
+        if found[name].shape != x.shape:
+            raise GradientWrong(
+                f"gradient of {name!r} has shape {found[name].shape}, not {x.shape}"
+            )
+        for _ in range(directions if x.size else 0):
+            d = rng.normal(size=x.shape)
+            d /= np.linalg.norm(d)
+            expected, scale = loss.difference(name, d, h)
+            given = float(np.sum(_wide(found[name]) * d))
+            if not abs(given - expected) <= allowed * (scale + abs(expected) + _norm(found[name])):
+                raise GradientWrong(_worst(loss, name, found[name], h, given, expected))
+    return found
+
+
+class _Loss:
+    """L(feeds) = sum of y * dy, with initializers that are differentiated among the feeds."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        feeds: Mapping[str, Any] | None,
+        outputs: Sequence[str] | None,
+        wrt: Sequence[str] | None,
+        providers: Asked,
+        seed: int,
+    ) -> None:
+        self._model, self._providers = model.clone(), providers
+        graph = self._model.graph
+        floats = [str(y.name) for y in graph.outputs if y.dtype in FLOATS]
+        self._outputs = list(outputs or floats)
+        if not self._outputs:
+            raise OptionError("the model has no float output to differentiate")
+        given = [v for v in (*graph.inputs, *graph.initializers.values()) if v.dtype in FLOATS]
+        self.wrt = list(wrt or dict.fromkeys(str(value.name) for value in given))
+        self._session = _forward(self._model, self.wrt, providers)
+        self.feeds: Feeds = dict(feeds or random_feeds(self._session.get_inputs(), seed=seed))
+        for name in self.wrt:
+            if name in graph.initializers:
+                tensor = graph.initializers[name].const_value
+                assert tensor is not None
+                self.feeds.setdefault(name, tensor.numpy())
+        rng = np.random.default_rng(seed + 1)
+        results = self._session.run(self._outputs, self.feeds)
+        self._cotangents = {
+            name: rng.normal(size=y.shape).astype(y.dtype)
+            for name, y in zip(self._outputs, results)
+        }
+
+    def gradients(self, rules: GradientTable) -> dict[str, Array]:
+        """What the rules say."""
+        names = {name: f"{name}_cotangent" for name in self._outputs}
+        extended = gradient(self._model, names, self.wrt, rules=rules)
+        session = _forward(extended, self.wrt, self._providers)
+        feeds = {**self.feeds, **{names[n]: dy for n, dy in self._cotangents.items()}}
+        added = [str(y.name) for y in extended.graph.outputs][-len(self.wrt) :]
+        return dict(zip(self.wrt, session.run(added, feeds)))
+
+    def difference(self, name: str, d: Array, h: float) -> tuple[float, float]:
+        """The derivative along d, and how large L's terms are: what rounding is relative to."""
+        x = self.feeds[name]
+        ahead, behind = ((_wide(x) + s * h * d).astype(x.dtype) for s in (1, -1))
+        (up, size), (down, _) = self._at(name, ahead), self._at(name, behind)
+        taken = float(np.sum((_wide(ahead) - _wide(behind)) * d))  # rounding moved the points
+        return (up - down) / taken if taken else 0.0, np.finfo(_numpy_like(x)).eps * size / h
+
+    def _at(self, name: str, x: Array) -> tuple[float, float]:
+        results = self._session.run(self._outputs, {**self.feeds, name: x})
+        terms = [_wide(y) * _wide(self._cotangents[n]) for n, y in zip(self._outputs, results)]
+        return float(sum(t.sum() for t in terms)), float(sum(np.abs(t).sum() for t in terms))
+
+
+def _forward(model: ir.Model, wrt: Sequence[str], providers: Asked) -> InferenceSession:
+    """A session that takes the initializers among `wrt` as feeds."""
+    model = model.clone()
+    graph = model.graph
+    for name in wrt:
+        value = graph.initializers.pop(name, None)
+        if value is not None:
+            value.const_value = None
+            if not value.is_graph_input():
+                graph.inputs.append(value)
+    return InferenceSession(model, providers=providers)
+
+
+def _worst(loss: _Loss, name: str, found: Array, h: float, given: float, expected: float) -> str:
+    """The message: the element that is furthest off, of those that were tried."""
+    places = list(np.ndindex(found.shape))
+    if len(places) > _MOST_ELEMENTS:
+        chosen = np.random.default_rng(0).choice(len(places), _MOST_ELEMENTS, replace=False)
+        places = [places[i] for i in chosen]
+    worst, right = max(
+        ((place, _element(loss, name, found, place, h)) for place in places),
+        key=lambda pair: abs(float(found[pair[0]]) - pair[1]),
+    )
+    return (
+        f"gradient of {name!r}: along a random direction it says {given:.6g}, "
+        f"central differences say {expected:.6g}\n"
+        f"worst element: {name}{list(map(int, worst))} is {float(found[worst]):.6g}, "
+        f"should be {right:.6g}"
+    )
+
+
+def _element(loss: _Loss, name: str, found: Array, place: tuple[int, ...], h: float) -> float:
+    d = np.zeros(found.shape)
+    d[place] = 1.0
+    return loss.difference(name, d, h)[0]
+
+
+def _wide(x: Any) -> Array:
+    return np.asarray(x, np.float64)
+
+
+def _norm(x: Any) -> float:
+    return float(np.linalg.norm(_wide(x)))
+
+
+def _numpy_like(x: Array) -> Any:
+    return x.dtype if x.dtype.name in ("float16", "float32", "float64") else np.float16

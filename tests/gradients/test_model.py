@@ -1,0 +1,289 @@
+"""onward.gradient: what it takes, what it gives, what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+import onward
+from onward.errors import MissingGradient, OptionError
+from onward.gradients.model import gradient
+from onward.gradients.rule import GradientTable
+from onward.gradients.table import GRADIENTS
+from onward.testing import GradientWrong, check_gradient
+
+X = np.array([[0.5, -1.0, 2.0], [1.5, 0.3, -0.7]])
+
+
+def built(write: Any, shape: Any = (2, 3), dtype: str = "float64", **outputs: Any) -> ir.Model:
+    op = onward.OpBuilder()
+    return op.model(y=write(op, op.input("x", dtype, shape)))
+
+
+def run(model: ir.Model, names: list[str], **feeds: Any) -> list[Any]:
+    return onward.InferenceSession(model).run(names, feeds)
+
+
+def squared_sum(op: Any, x: Any) -> Any:
+    return op.ReduceSum(op.Mul(x, x), keepdims=0)
+
+
+# -- outputs ---------------------------------------------------------------------------------------
+
+
+def test_a_scalar_has_a_gradient_by_itself() -> None:
+    model = gradient(built(squared_sum), "y", "x")
+    y, dx = run(model, ["y", "x_grad"], x=X)
+    np.testing.assert_allclose(y, (X * X).sum())
+    np.testing.assert_allclose(dx, 2 * X)
+
+
+def test_several_scalars_are_differentiated_as_their_sum() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float64", (2, 3))
+    model = op.model(a=squared_sum(op, x), b=op.ReduceSum(x, keepdims=0))
+    (dx,) = run(gradient(model, ["a", "b"], ["x"]), ["x_grad"], x=X)
+    np.testing.assert_allclose(dx, 2 * X + 1)
+
+
+def test_an_output_of_any_shape_takes_a_cotangent() -> None:
+    model = gradient(built(lambda op, x: op.Mul(x, x)), {"y": "dy"}, "x")
+    (dx,) = run(model, ["x_grad"], x=X, dy=X)
+    np.testing.assert_allclose(dx, 2 * X * X)
+
+
+def test_an_output_with_a_shape_needs_a_cotangent() -> None:
+    with pytest.raises(OptionError, match=r"only a scalar has a gradient by itself\ngive the cot"):
+        gradient(built(lambda op, x: op.Mul(x, x)), "y", "x")
+
+
+def test_an_output_must_be_a_float() -> None:
+    model = built(lambda op, x: op.Cast(op.ReduceSum(x, keepdims=0), to=7))
+    with pytest.raises(OptionError, match="'y' is not of a float type"):
+        gradient(model, "y", "x")
+
+
+# -- with respect to -------------------------------------------------------------------------------
+
+
+def with_weight() -> ir.Model:
+    op = onward.OpBuilder()
+    x, w = op.input("x", "float64", (2, 3)), op.initializer("w", np.array([1.0, 2.0, 3.0]))
+    hidden = op.Mul(x, w)
+    hidden.name = "hidden"
+    return op.model(y=op.ReduceSum(op.Sin(hidden), keepdims=0))
+
+
+def test_inputs_initializers_and_values_in_between_have_gradients() -> None:
+    model = gradient(with_weight(), "y", ["x", "w", "hidden"])
+    dx, dw, dh = run(model, ["x_grad", "w_grad", "hidden_grad"], x=X)
+    w = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(dh, np.cos(X * w))
+    np.testing.assert_allclose(dx, np.cos(X * w) * w)
+    np.testing.assert_allclose(dw, (np.cos(X * w) * X).sum(0))
+
+
+def test_an_initializer_stays_one_and_is_not_folded_into_others() -> None:
+    model = gradient(with_weight(), "y", ["w"])
+    assert "w" in model.graph.initializers
+    assert [value.name for value in model.graph.inputs] == ["x"]
+
+
+def test_equal_initializers_stay_two() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float64", (3,))
+    a, b = (op.initializer(name, np.zeros(3)) for name in "ab")
+    total = op.ReduceSum(op.Mul(op.Add(x, a), op.Add(x, b)), keepdims=0)
+    model = gradient(op.model(y=total), "y", ["a", "b"])
+    assert {"a", "b"} <= set(model.graph.initializers)
+
+
+def test_names_that_the_model_lacks_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"the model has no value 'z'\nit has 'x'"):
+        gradient(built(squared_sum), "y", "z")
+
+
+def test_integers_have_no_gradient() -> None:
+    op = onward.OpBuilder()
+    i = op.input("i", "int64", (2,))
+    model = op.model(y=op.ReduceSum(op.Cast(i, to=1), keepdims=0))
+    with pytest.raises(OptionError, match="'i' is INT64: gradients are of float values"):
+        gradient(model, "y", "i")
+
+
+def test_what_an_output_does_not_depend_on_is_refused() -> None:
+    op = onward.OpBuilder()
+    x, z = op.input("x", "float64", (2,)), op.input("z", "float64", (2,))
+    model = op.model(y=op.ReduceSum(x, keepdims=0), other=op.Neg(z))
+    with pytest.raises(OptionError, match="'y' does not depend on 'z'"):
+        gradient(model, "y", "z")
+
+
+def test_through_a_piecewise_constant_operator_the_gradient_is_zero() -> None:
+    model = built(lambda op, x: op.ReduceSum(op.Floor(x), keepdims=0))
+    (dx,) = run(gradient(model, "y", "x"), ["x_grad"], x=X)
+    np.testing.assert_array_equal(dx, np.zeros_like(X))
+
+
+def test_an_output_that_is_an_input_passes_its_cotangent_on() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float64", (2, 3))
+    model = op.model(y=op.Mul(x, x), same=x)
+    extended = gradient(model, {"y": "dy", "same": "dsame"}, "x")
+    (dx,) = run(extended, ["x_grad"], x=X, dy=np.ones_like(X), dsame=3 * np.ones_like(X))
+    np.testing.assert_allclose(dx, 2 * X + 3)
+
+
+def test_a_name_that_is_taken_gets_longer() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float64", (2,))
+    model = op.model(y=op.ReduceSum(x, keepdims=0), x_grad=op.Neg(x))
+    assert gradient(model, "y", "x").graph.outputs[-1].name == "x_grad_grad"
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def cubed() -> ir.Model:
+    op = onward.OpBuilder()
+    x = op.input("x", "float64", (2,))
+    (y,) = (op.node("Cube", [x], {}, domain="mine"),)
+    y.type, y.shape = x.type, x.shape
+    return op.model(y=op.ReduceSum(y, keepdims=0))
+
+
+def test_an_operator_without_a_rule_is_named_with_what_to_do() -> None:
+    with pytest.raises(MissingGradient, match=r"no gradient rule for mine::Cube \(node ") as caught:
+        gradient(cubed(), "y", "x")
+    assert "rules=GRADIENTS | mine" in str(caught.value)
+
+
+def test_a_users_rule_goes_along() -> None:
+    mine = GradientTable()
+
+    @mine("Cube", domain="mine")
+    def cube(op: Any, node: ir.Node, dy: ir.Value) -> Any:
+        """dx = 3 x^2 dy"""
+        (x,) = node.inputs
+        return op.Mul(dy, op.Mul(op.Mul(x, x), 3.0))
+
+    model = gradient(cubed(), "y", "x", rules=GRADIENTS | mine)
+    assert "x_grad" in [value.name for value in model.graph.outputs]
+
+
+def test_two_rules_for_one_operator_are_refused() -> None:
+    mine = GradientTable()
+    mine("Sin")(lambda op, node, dy: dy)
+    with pytest.raises(ValueError, match=r"ai\.onnx::Sin since 1 is entered twice"):
+        GRADIENTS | mine
+
+
+# -- what it is made of ----------------------------------------------------------------------------
+
+
+def test_stock_onnxruntime_loads_the_model_as_it_is_saved() -> None:
+    model = gradient(built(squared_sum, dtype="float32"), "y", "x")
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    (dx,) = session.run(["x_grad"], {"x": X.astype(np.float32)})
+    np.testing.assert_allclose(dx, 2 * X.astype(np.float32))
+
+
+def test_nothing_is_computed_that_was_not_asked_for() -> None:
+    op = onward.OpBuilder()
+    x, w = op.input("x", "float64", (2, 3)), op.initializer("w", np.ones((3, 4)))
+    model = op.model(y=op.MatMul(x, w))
+    both, one = (gradient(model, {"y": "dy"}, names) for names in (["x", "w"], ["w"]))
+    assert len(list(one.graph)) < len(list(both.graph))
+    assert [node.op_type for node in one.graph].count("MatMul") + [
+        node.op_type for node in one.graph
+    ].count("Gemm") == 2
+
+
+def test_known_shapes_leave_no_shape_arithmetic() -> None:
+    op = onward.OpBuilder()
+    x, b = op.input("x", "float64", (4, 3)), op.initializer("b", np.ones(3))
+    y = op.ReduceMean(op.Softmax(op.Reshape(op.Add(x, b), [2, 6]), axis=-1), keepdims=0)
+    kinds = {node.op_type for node in gradient(op.model(y=y), "y", ["x", "b"]).graph}
+    assert not kinds & {"Shape", "NonZero", "Equal", "Concat", "ConstantOfShape"}
+
+
+def test_the_callers_model_stays_as_it_was() -> None:
+    model = built(squared_sum)
+    before = ir.to_proto(model).SerializeToString()
+    gradient(model, "y", "x")
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_second_derivatives_are_gradients_of_gradients() -> None:
+    model = built(lambda op, x: op.ReduceSum(op.Mul(op.Sin(x), op.Mul(x, x)), keepdims=0))
+    first = gradient(model, "y", "x")
+    second = gradient(first, {"x_grad": "v"}, "x")
+    names = [value.name for value in second.graph.outputs]
+    assert names == ["y", "x_grad", "x_grad_grad"]
+    check_gradient(first, {"x": X}, outputs=["x_grad"], wrt=["x"])
+
+
+def test_model_local_functions_are_differentiated() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["": 21, "local": 1]>
+        g (double[2,3] x) => (double[2,3] y) { y = local.squash(x) }
+        <opset_import: ["": 21], domain: "local">
+        squash (a) => (b) { s = Sin(a)  b = Mul(s, a) }
+    """
+    check_gradient(onnx.parser.parse_model(text), {"x": X})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_gradients_have_the_type_of_their_values(dtype: str) -> None:
+    model = gradient(built(squared_sum, dtype=dtype), "y", "x")
+    assert model.graph.outputs[-1].dtype == model.graph.inputs[0].dtype
+
+
+# -- the checker -----------------------------------------------------------------------------------
+
+
+def test_the_checker_names_the_input_and_its_worst_element() -> None:
+    wrong = GradientTable()
+
+    @wrong("Cube", domain="mine")
+    def cube(op: Any, node: ir.Node, dy: ir.Value) -> Any:
+        """The last element's gradient is forgotten."""
+        (x,) = node.inputs
+        return op.Mul(op.Mul(dy, 3.0), op.Mul(op.Mul(x, x), np.array([1.0, 0.0])))
+
+    op = onward.OpBuilder()
+    x = op.input("x", "float64", (2,))
+    y = op.Mul(x, op.Mul(x, x))
+    model = op.model(y=y)
+    rules = _with(wrong, "Mul")
+    with pytest.raises(GradientWrong, match=r"gradient of 'x': .*\nworst element: x\["):
+        check_gradient(model, {"x": np.array([1.0, 2.0])}, rules=rules)
+
+
+def _with(table: GradientTable, operator: str) -> GradientTable:
+    """A table in which one operator's rule is wrong."""
+
+    class Wrong(GradientTable):
+        def find(self, domain: str, name: str, opset: int) -> Any:
+            if name == operator:
+                return lambda op, node, dy: (dy, dy)
+            return GRADIENTS.find(domain, name, opset)
+
+    return Wrong()
+
+
+def test_the_checker_draws_feeds_where_none_are_given() -> None:
+    assert set(check_gradient(with_weight())) == {"x", "w"}
+
+
+def test_the_checker_needs_a_float_output() -> None:
+    op = onward.OpBuilder()
+    model = op.model(y=op.Shape(op.input("x", "float64", (2,))))
+    with pytest.raises(OptionError, match="no float output"):
+        check_gradient(model)
