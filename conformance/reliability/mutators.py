@@ -73,7 +73,7 @@ def truncate(rng: Random, data: bytearray, other: bytes) -> None:
 
 def resize(rng: Random, data: bytearray, other: bytes) -> None:
     """A length field that says something else."""
-    places = list(_lengths(data, 0, len(data)))
+    places = [at for at in _lengths(data, 0, len(data)) if at < len(data)]
     if places:
         at = rng.choice(places)
         data[at] = rng.choice([0, 1, data[at] ^ 1, (data[at] + 1) & 0x7F, 0x7F, 0xFF])

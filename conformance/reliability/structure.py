@@ -18,6 +18,9 @@ STRINGS = [b"", b"x", b"sum", b"\xff\xfe", b"../x", b"a" * 5000, b"ij,jk->ik", b
 OPERATORS = sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain == ""})
 
 
+_DEEPEST = 28
+
+
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """A graph and every subgraph in it."""
     yield graph
@@ -272,10 +275,18 @@ def versions(rng: Random, model: ModelProto) -> None:
         rng.choice(model.opset_import).domain = rng.choice(["nobody", "ai.onnx.ml"])
 
 
+def deepest(graph: GraphProto) -> int:
+    """How many graphs lie inside each other."""
+    inside = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    return 1 + max(map(deepest, inside), default=0)
+
+
 def nest(rng: Random, model: ModelProto) -> None:
     """The whole graph inside branches of branches."""
     outputs = [value.name for value in model.graph.output]
     for depth in range(rng.choice([1, 2, 5, 30])):
+        if deepest(model.graph) > _DEEPEST:  # protobuf itself would not write it
+            return
         inner = GraphProto.FromString(model.graph.SerializeToString())
         del inner.input[:]
         condition = helper.make_tensor(f"c{depth}", TensorProto.BOOL, [], [True])

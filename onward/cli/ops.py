@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,11 +18,17 @@ from onward.lazy import LazyModule
 from onward.providers.choose import INDUCTOR, available, how_to_get
 
 if TYPE_CHECKING:
+    from onward.gradients import coverage as differentiable
+    from onward.gradients import table
+    from onward.gradients.coverage import Differentiable
     from onward.sessions.examine import coverage
     from onward.sessions.examine.coverage import Operator
 else:  # a TAB in the shell must not wait for it
     coverage = LazyModule("onward.sessions.examine.coverage")
+    differentiable = LazyModule("onward.gradients.coverage")
+    table = LazyModule("onward.gradients.table")
 
+Chosen = TypeVar("Chosen", "Operator", "Differentiable")
 _SIGNS = {True: "yes", False: "-", None: "?"}
 
 
@@ -33,6 +40,10 @@ def ops(
     op: Annotated[
         list[str] | None, typer.Option("--op", metavar="NAME", help="This operator alone.")
     ] = None,
+    gradients: Annotated[
+        bool,
+        typer.Option("--gradients", help="Which operators have a gradient, and which formula."),
+    ] = False,
     as_json: arguments.Json = False,
 ) -> None:
     """List which operators each provider runs.
@@ -45,7 +56,11 @@ def ops(
     onward ops
     onward ops --op Conv --op Attention
     onward ops --provider torch --domain com.microsoft
+    onward ops --gradients
     """
+    if gradients:
+        _show_gradients(domain, op, as_json)
+        return
     named = [name for name, _ in arguments.read_providers(provider)]
     for name in named:
         if name not in available():
@@ -68,9 +83,25 @@ def ops(
         _show_types(console, chosen, listed)
 
 
+def _show_gradients(domain: str | None, names: Sequence[str] | None, as_json: bool) -> None:
+    """The whole table of rules: the formula, or why no gradient flows."""
+    chosen = _choose(differentiable.differentiable(table.GRADIENTS), domain, names)
+    if as_json:
+        print_json([asdict(operator) for operator in chosen])
+        return
+    console = make_console()
+    shown = make_table("operator", "gradient", "")
+    for operator in chosen:
+        shown.add_row(_name(operator), operator.kind, operator.why)
+    print_table(console, shown)
+    counts = Counter(operator.kind for operator in chosen)
+    words = [f"{counts[kind]} {kind}" for kind in ("rule", "none", "missing")]
+    console.print(f"{len(chosen)} operators: {', '.join(words)}")
+
+
 def _choose(
-    found: Sequence[Operator], domain: str | None, names: Sequence[str] | None
-) -> list[Operator]:
+    found: Sequence[Chosen], domain: str | None, names: Sequence[str] | None
+) -> list[Chosen]:
     chosen = list(found)
     if domain is not None:
         wanted = domain or "ai.onnx"
@@ -114,7 +145,7 @@ def _show_types(console: Console, chosen: Sequence[Operator], providers: Sequenc
                 console.print(f"{_name(operator)} on {short} takes {spelled}", soft_wrap=True)
 
 
-def _name(operator: Operator) -> str:
+def _name(operator: Operator | Differentiable) -> str:
     if operator.domain == "ai.onnx":
         return operator.name
     return f"{operator.domain}::{operator.name}"

@@ -158,3 +158,22 @@ def test_what_a_look_cannot_bound_is_not_folded() -> None:
     assert folding.switched_off(look) == ["ConstantFolding"]
     (y,) = onward.InferenceSession(data).run(None, {"x": np.zeros(2, np.float32)})
     assert y.tolist() == [300**3, 300**3]
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (helper.make_node("Sum", ["x", ""], ["y"]), r"Sum .* leaves out input 1, which it needs"),
+        (
+            helper.make_node("LayerNormalization", ["x", "x"], ["y"], axis=2**63 - 1),
+            "axis is 9223372036854775807, but no tensor has so many axes",
+        ),
+        (helper.make_node("Transpose", ["x"], ["y"], perm=[-(2**40)]), "perm is -1099511627776"),
+    ],
+)
+def test_what_engines_fall_over_is_refused(node: onnx.NodeProto, message: str) -> None:
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3])
+    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3])
+    model = helper.make_model(helper.make_graph([node], "g", [value], [out]))
+    with pytest.raises(InvalidModel, match=message):
+        load(model.SerializeToString())

@@ -22,6 +22,7 @@ from onward.graph.limits import (
 )
 from onward.graph.survey.calls import Body, Call, inlined
 from onward.graph.survey.constants import UNKNOWN, Constant, Growth, follow
+from onward.graph.survey.forms import check_form
 from onward.graph.survey.messages import (
     BITS,
     STRING,
@@ -327,6 +328,7 @@ class _Walk:
         longest = max(map(len, (node.op, node.domain, node.name, *node.inputs, *node.outputs)))
         if longest > self.limits.name_bytes:
             raise exceeded(self.limits, "name_bytes", longest, "bytes in a name", str(node))
+        check_form(node)
 
     def name(self, start: int, end: int) -> str:
         if end - start > self.limits.name_bytes:

@@ -1,0 +1,44 @@
+"""Which operators have a gradient, which state that they have none, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from onward.gradients.rule import GradientTable, NoGradient
+
+DOMAINS = ("", "ai.onnx.preview")  # whose every operator is in the table
+
+
+@dataclass(frozen=True)
+class Differentiable:
+    """An operator, and what the table says of it."""
+
+    domain: str
+    name: str
+    kind: str  # "rule", "none" or "missing"
+    why: str  # the rule's formula, or the reason that there is none
+
+
+def differentiable(rules: GradientTable, domains: Sequence[str] = DOMAINS) -> list[Differentiable]:
+    """Every operator of the newest opset, and what else the table has, by domain and name."""
+    names = {key for domain in domains for key in _newest(domain)} | set(rules)
+    return [_look(rules, domain, name) for domain, name in sorted(names)]
+
+
+def _newest(domain: str) -> set[tuple[str, str]]:
+    schemas = [each for each in onnx.defs.get_all_schemas() if each.domain == domain]
+    return {(domain, schema.name) for schema in schemas if not schema.deprecated}
+
+
+def _look(rules: GradientTable, domain: str, name: str) -> Differentiable:
+    rule = rules.find(domain, name, onnx.defs.onnx_opset_version())
+    spelled = domain or "ai.onnx"
+    if rule is None:
+        return Differentiable(spelled, name, "missing", "")
+    if isinstance(rule, NoGradient):
+        return Differentiable(spelled, name, "none", rule.reason)
+    formula = (rule.__doc__ or "").strip().splitlines() or [""]
+    return Differentiable(spelled, name, "rule", formula[0].strip())
