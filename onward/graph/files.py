@@ -7,6 +7,7 @@ save(model, "copy.onnx")          # over 1 GiB, the weights go to copy.onnx.data
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 from pathlib import Path
@@ -130,8 +131,14 @@ def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
 
 
 def _check_values(model: ir.Model) -> None:
-    """Whatever is read must have been made: by a node, a feed or a weight."""
+    """Whatever is read must have been made, and what an operator needs must be read."""
+    opset = model.opset_imports.get("", 1)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if not node.domain and len(node.inputs) < _least_inputs(node.op_type, opset):
+            raise InvalidModel(
+                f"{node.op_type} (node {node.name!r}) has {len(node.inputs)} inputs, "
+                f"but needs {_least_inputs(node.op_type, opset)}"
+            )
         for value in node.inputs:
             if value is not None and value.graph is None:
                 raise InvalidModel(
@@ -140,6 +147,14 @@ def _check_values(model: ir.Model) -> None:
     for value in model.graph.outputs:
         if value.graph is None or (value.producer() is None and not _is_given(value)):
             raise InvalidModel(f"nothing makes the output {value.name!r}")
+
+
+@functools.cache
+def _least_inputs(op_type: str, opset: int) -> int:
+    """How many inputs an operator needs; 0 for those that ONNX does not know."""
+    if not onnx.defs.has(op_type, max_inclusive_version=opset):
+        return 0
+    return int(onnx.defs.get_schema(op_type, opset).min_input)
 
 
 def _is_given(value: ir.Value) -> bool:

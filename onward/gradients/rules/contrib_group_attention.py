@@ -115,7 +115,11 @@ def _attend(
 ) -> Any:
     """y, and the scores or probabilities if the node gives them"""
     q, k, v = qkv
-    window, bias, sink = attribute(node, "local_window_size", -1), input_of(node, 10), input_of(node, 11)
+    window, bias, sink = (
+        attribute(node, "local_window_size", -1),
+        input_of(node, 10),
+        input_of(node, 11),
+    )
     options: dict[str, Any] = {**heads, "softcap": attribute(node, "softcap", 0.0)}
     if attribute(node, "scale", 0.0):
         options["scale"] = attribute(node, "scale")

@@ -18,6 +18,9 @@ def check_form(node: Node) -> None:
     """Refuse inputs that may not be absent, and axes that no tensor has."""
     if node.op in _ANY_NUMBER and "" in node.inputs:
         raise InvalidModel(f"{node} leaves out input {node.inputs.index('')}, which it needs")
+    scanned = node.attributes.get("num_scan_inputs")
+    if scanned is not None and (scanned.number or 0) > len(node.inputs):
+        raise InvalidModel(f"{node} scans {scanned.number} of its {len(node.inputs)} inputs")
     for name in _AXES:
         attribute = node.attributes.get(name)
         if attribute is None:
