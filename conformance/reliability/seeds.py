@@ -129,11 +129,11 @@ def small() -> list[onnx.ModelProto]:
     return [*models, _network(), _function(), _external(), _sparse()]
 
 
-@functools.cache
 # Unmutated, ONNX's reference evaluator takes over two seconds for it: one kernel, in Python.
 _SLOW = {"test_lppool_3d_default"}
 
 
+@functools.cache
 def every() -> list[onnx.ModelProto]:
     """And the models of ONNX's own node tests that are not large, which take seconds to make."""
     tests = [case.model for name, case in nodes.load().items() if name not in _SLOW]

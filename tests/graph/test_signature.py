@@ -62,4 +62,5 @@ def test_types_are_spelled_as_onnxruntime_does(dtype: Any, name: str) -> None:
 
 
 def test_an_input_of_unknown_rank_takes_any_shape() -> None:
-    check_feeds({"x": np.ones((2, 3), np.float32)}, [NodeArg("x", "tensor(float)", [])], [])
+    any_rank = NodeArg("x", "tensor(float)", [], is_ranked=False)
+    check_feeds({"x": np.ones((2, 3), np.float32)}, [any_rank], [])
