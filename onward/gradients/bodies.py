@@ -47,7 +47,11 @@ def written_out(op: GradientOps, body: ir.Graph, *inputs: ir.Value) -> list[ir.V
             raise ValueError(f"its body holds a body: {node.op_type}")
         given = [None if x is None else known.get(x, x) for x in node.inputs]
         made = op.node(
-            node.op_type, given, dict(node.attributes), outputs=len(node.outputs), domain=node.domain
+            node.op_type,
+            given,
+            dict(node.attributes),
+            outputs=len(node.outputs),
+            domain=node.domain,
         )
         known.update(zip(node.outputs, [made] if isinstance(made, ir.Value) else made))
     return [known.get(value, value) for value in body.outputs]
