@@ -4,7 +4,7 @@
     python benchmarks/backward.py one cnn32 ours
 
 Ours: the model exported by torch, its loss added, extended by `onward.gradient` with respect to
-every parameter, saved, and run by a bare onnxruntime.InferenceSession with bound buffers, 2 threads.
+every parameter, and run by a bare onnxruntime.InferenceSession with bound buffers, 2 threads.
 Peers: torch eager and torch.compile, 2 threads. Each in a process of its own, in turns; the median
 of medians. The graph's building time of a model of 1,000 nodes is measured too.
 """

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.errors import OnwardError as OnwardError
+    from onward.gradients.model import gradient as gradient
+    from onward.gradients.rule import GradientTable as GradientTable
+    from onward.gradients.table import GRADIENTS as GRADIENTS
     from onward.graph.builder import OpBuilder as OpBuilder
     from onward.graph.files import load as load
     from onward.graph.files import save as save
@@ -38,6 +41,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "OnwardError": "onward.errors",
+    "GRADIENTS": "onward.gradients.table",
+    "GradientTable": "onward.gradients.rule",
+    "gradient": "onward.gradients.model",
     "OpBuilder": "onward.graph.builder",
     "load": "onward.graph.files",
     "save": "onward.graph.files",

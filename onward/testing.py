@@ -2,6 +2,7 @@
 
 check_gradient(model)                     # every float input and initializer
 check_gradient(model, feeds, wrt=["w"])   # on feeds of one's own
+check_gradient(model, double=True)        # against the slopes of a float64 copy
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.gradients.backward import FLOATS
-from onward.gradients.model import gradient
+from onward.gradients.model import gradient, lift_weights
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.graph.files import Source, load
+from onward.graph.scopes import graphs_of
+from onward.passes.pipelines import PREPARE
 from onward.providers.choose import Asked
 from onward.sessions.feeds import random_feeds
 from onward.sessions.inference import InferenceSession
@@ -28,6 +31,9 @@ Feeds = dict[str, Any]
 # step of a central difference, and how far the derivative may be off, relative to its size
 _STEPS = {"float64": 1e-5, "float32": 1e-2, "float16": 5e-2, "bfloat16": 1e-1}
 _TOLERANCES = {"float64": 1e-6, "float32": 2e-2, "float16": 1e-1, "bfloat16": 3e-1}
+_DOUBLE_PROVIDERS = ["TorchExecutionProvider", "ReferenceExecutionProvider"]
+_TYPE_ATTRIBUTES = {"to", "dtype", "stash_type", "softmax_precision", "output_dtype"}
+_NEXT_TO_NOTHING = 1e-4
 _MOST_ELEMENTS = 256  # that are tried one by one to find the worst
 
 
@@ -47,15 +53,36 @@ def check_gradient(
     step: float | None = None,
     tolerance: float | None = None,
     seed: int = 0,
+    double: bool = False,
 ) -> dict[str, Array]:
     """Compare gradients with central differences along random directions; return the gradients.
 
     L = sum of y * dy over the outputs, dy random; for random d, (L(x + h d) - L(x - h d)) / 2h
-    must be <dL/dx, d>. A disagreement raises GradientWrong, which names the input and its worst
-    element. The model computes in its own types: float64 tells most.
+    must be <dL/dx, d>. Half of d is the gradient's own direction: in a large tensor, a direction
+    that is all chance hardly sees it. A disagreement raises GradientWrong, which names the input
+    and its worst element. The model computes in its own types: float64 tells most.
+
+    With `double`, that is done with a float64 copy of the model, on torch; the model's own
+    gradients, in its own types and on the providers asked for, must then be those of the copy.
     """
     loss = _Loss(load(model), feeds, outputs, wrt, providers, seed)
     found = loss.gradients(rules)
+    if double:
+        wide = {n: _wide(x) if _is_float(x) else x for n, x in loss.feeds.items()}
+        exact = check_gradient(
+            to_double(loss.model),
+            wide,
+            outputs=loss.outputs,
+            wrt=loss.wrt,
+            rules=rules,
+            providers=_DOUBLE_PROVIDERS,
+            directions=directions,
+            step=step,
+            tolerance=tolerance,
+            seed=seed,
+        )
+        _compare(found, exact)
+        return found
     rng = np.random.default_rng(seed)
     for name in loss.wrt:
         x = loss.feeds[name]
@@ -66,13 +93,25 @@ def check_gradient(
                 f"gradient of {name!r} has shape {found[name].shape}, not {x.shape}"
             )
         for _ in range(directions if x.size else 0):
-            d = rng.normal(size=x.shape)
-            d /= np.linalg.norm(d)
-            expected, scale = loss.difference(name, d, h)
+            d = _direction(rng, _wide(found[name]))
+            expected, rounding = loss.difference(name, d, h)
             given = float(np.sum(_wide(found[name]) * d))
-            if not abs(given - expected) <= allowed * (scale + abs(expected) + _norm(found[name])):
+            if not abs(given - expected) <= rounding + allowed * (
+                abs(expected) + _norm(found[name])
+            ):
                 raise GradientWrong(_worst(loss, name, found[name], h, given, expected))
     return found
+
+
+def _direction(rng: np.random.Generator, g: Array) -> Array:
+    """Of length 1, half by chance and half along g."""
+    d: Array = np.asarray(rng.normal(size=g.shape))
+    d = d / np.linalg.norm(d)
+    length = _norm(g)
+    if length > 0 and np.isfinite(length):
+        both = d + g / length
+        d = both if np.linalg.norm(both) > 0.1 else d
+    return np.asarray(d / np.linalg.norm(d))
 
 
 class _Loss:
@@ -87,15 +126,16 @@ class _Loss:
         providers: Asked,
         seed: int,
     ) -> None:
-        self._model, self._providers = model.clone(), providers
-        graph = self._model.graph
+        self.model, self._providers = model.clone(), providers
+        lift_weights(self.model, wrt or ())
+        graph = self.model.graph
         floats = [str(y.name) for y in graph.outputs if y.dtype in FLOATS]
-        self._outputs = list(outputs or floats)
-        if not self._outputs:
+        self.outputs = list(outputs or floats)
+        if not self.outputs:
             raise OptionError("the model has no float output to differentiate")
         given = [v for v in (*graph.inputs, *graph.initializers.values()) if v.dtype in FLOATS]
         self.wrt = list(wrt or dict.fromkeys(str(value.name) for value in given))
-        self._session = _forward(self._model, self.wrt, providers)
+        self._session = _forward(self.model, self.wrt, providers)
         self.feeds: Feeds = dict(feeds or random_feeds(self._session.get_inputs(), seed=seed))
         for name in self.wrt:
             if name in graph.initializers:
@@ -103,16 +143,15 @@ class _Loss:
                 assert tensor is not None
                 self.feeds.setdefault(name, tensor.numpy())
         rng = np.random.default_rng(seed + 1)
-        results = self._session.run(self._outputs, self.feeds)
+        results = self._session.run(self.outputs, self.feeds)
         self._cotangents = {
-            name: rng.normal(size=y.shape).astype(y.dtype)
-            for name, y in zip(self._outputs, results)
+            name: rng.normal(size=y.shape).astype(y.dtype) for name, y in zip(self.outputs, results)
         }
 
     def gradients(self, rules: GradientTable) -> dict[str, Array]:
         """What the rules say."""
-        names = {name: f"{name}_cotangent" for name in self._outputs}
-        extended = gradient(self._model, names, self.wrt, rules=rules)
+        names = {name: f"{name}_cotangent" for name in self.outputs}
+        extended = gradient(self.model, names, self.wrt, rules=rules)
         session = _forward(extended, self.wrt, self._providers)
         feeds = {**self.feeds, **{names[n]: dy for n, dy in self._cotangents.items()}}
         added = [str(y.name) for y in extended.graph.outputs][-len(self.wrt) :]
@@ -127,9 +166,51 @@ class _Loss:
         return (up - down) / taken if taken else 0.0, np.finfo(_numpy_like(x)).eps * size / h
 
     def _at(self, name: str, x: Array) -> tuple[float, float]:
-        results = self._session.run(self._outputs, {**self.feeds, name: x})
-        terms = [_wide(y) * _wide(self._cotangents[n]) for n, y in zip(self._outputs, results)]
+        results = self._session.run(self.outputs, {**self.feeds, name: x})
+        terms = [_wide(y) * _wide(self._cotangents[n]) for n, y in zip(self.outputs, results)]
         return float(sum(t.sum() for t in terms)), float(sum(np.abs(t).sum() for t in terms))
+
+
+def _compare(found: Mapping[str, Array], exact: Mapping[str, Array]) -> None:
+    """Hold gradients of a narrow type against exact ones, each relative to its length.
+
+    What is next to nothing beside the longest of them is rounding: a gradient that is exactly 0.
+    """
+    longest = max((_norm(dx) for dx in exact.values()), default=0.0)
+    for name, dx in exact.items():
+        allowed = _TOLERANCES[found[name].dtype.name] * max(_norm(dx), _NEXT_TO_NOTHING * longest)
+        off = _norm(_wide(found[name]) - dx)
+        if not off <= allowed:
+            raise GradientWrong(
+                f"gradient of {name!r}: in {found[name].dtype} it is off by {off:.3g} "
+                f"from that of a float64 copy, which is {_norm(dx):.3g} long"
+            )
+
+
+def to_double(model: ir.Model) -> ir.Model:
+    """A copy of a model that computes in float64; for providers that do not mind schemas."""
+    copy = PREPARE(model.clone())
+    for graph in graphs_of(copy):
+        made = [value for node in graph for value in node.outputs]
+        for value in (*graph.inputs, *graph.initializers.values(), *made):
+            value.type = _doubled(value.type)
+            if value.const_value is not None and value.const_value.dtype in FLOATS:
+                value.const_value = ir.tensor(_wide(value.const_value.numpy()), name=value.name)
+        for node in graph:
+            for name, held in list(node.attributes.items()):
+                if held.type is ir.AttributeType.TENSOR and held.as_tensor().dtype in FLOATS:
+                    tensor = ir.tensor(_wide(held.as_tensor().numpy()))
+                    node.attributes[name] = ir.AttrTensor(name, tensor)
+                elif name in _TYPE_ATTRIBUTES and held.value in FLOATS:
+                    node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.DOUBLE))
+    return copy
+
+
+def _doubled(kind: Any) -> Any:
+    """A type with float64 for its floats; types are shared with the original: never in place."""
+    if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        return type(kind)(_doubled(kind.elem_type))
+    return ir.TensorType(ir.DataType.DOUBLE) if kind is not None and kind.dtype in FLOATS else kind
 
 
 def _forward(model: ir.Model, wrt: Sequence[str], providers: Asked) -> InferenceSession:
@@ -171,6 +252,10 @@ def _element(loss: _Loss, name: str, found: Array, place: tuple[int, ...], h: fl
 
 def _wide(x: Any) -> Array:
     return np.asarray(x, np.float64)
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and ir.DataType.from_numpy(x.dtype) in FLOATS
 
 
 def _norm(x: Any) -> float:

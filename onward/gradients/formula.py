@@ -48,6 +48,7 @@ def formula(forward: Callable[..., Any]) -> Callable[..., Gradients]:
                 _read_instead(y, own)
         return found
 
+    rule.forward = forward  # type: ignore[attr-defined]
     return rule
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.backward import FLOATS, backward
+from onward.gradients.known import make_known
 from onward.gradients.ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
@@ -30,7 +31,7 @@ def gradient(
     *,
     rules: GradientTable = GRADIENTS,
 ) -> ir.Model:
-    """The model with one more output, `{name}_grad`, for each name in `wrt`, the last ones in order.
+    """The model with one more output, `{name}_grad`, for each name in `wrt`, in this order.
 
     `outputs` are scalars, whose sum is differentiated; or, for outputs of any shape, a mapping from
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
@@ -52,13 +53,14 @@ def extend(
 ) -> dict[str, str]:
     """Add the gradients to a prepared model, in place; wrt's names to their gradients'."""
     graph = model.graph
-    _lift_weights(model, wrt)
+    lift_weights(model, wrt)
     values = _values(model)
     sources = [_source(values, name) for name in wrt]
     results = {_value(values, name): cotangent for name, cotangent in outputs.items()}
     _check_path(graph, list(results), sources)
     op = GradientOps(graph, taken_names(model), model.opset_imports, rules)
     nodes = dict.fromkeys(graph)
+    make_known(op, list(nodes))
     seeds = {y: _seed(op, y, cotangent) for y, cotangent in results.items()}
     found = backward(op, list(nodes), seeds, sources)
     names = {}
@@ -71,7 +73,7 @@ def extend(
     return names
 
 
-def _lift_weights(model: ir.Model, names: Sequence[str]) -> None:
+def lift_weights(model: ir.Model, names: Sequence[str]) -> None:
     """Initializers of subgraphs that gradients are asked of move to the model's own graph."""
     for body in graphs_of(model)[1:]:
         for name in [name for name in body.initializers if name in names]:

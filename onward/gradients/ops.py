@@ -144,7 +144,7 @@ class GradientOps(OpBuilder):
         """a + b, where either may be absent."""
         if a is None or b is None:
             return b if a is None else a
-        return self.Add(a, b)  # type: ignore[no-any-return]
+        return self.Add(a, b)
 
     def mapped(
         self,

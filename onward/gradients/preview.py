@@ -35,8 +35,8 @@ def expand(model: ir.Model, rules: GradientTable = GRADIENTS) -> ir.Model:
     """
     for graph in (*model.graphs(), *(f.graph for f in model.functions.values())):
         _connect(graph)
-    for holder in (model, *model.functions.values()):
-        holder.opset_imports[_CONNECTED] = 1
+    for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+        imports[_CONNECTED] = 1
     model = PREPARE(model)
     grown = False
     for node in [node for node in nodes_of(model) if node.domain in (DOMAIN, _CONNECTED)]:
@@ -171,9 +171,9 @@ def _rename(op: GradientOps, body: ir.Graph, twins: Mapping[ir.Value, ir.Value])
         value.name = op.name("copy")
     for inner in body:
         inner.name = op.name(inner.op_type)
-        for index, value in enumerate(inner.inputs):
-            if value is not None and value in twins:
-                inner.replace_input_with(index, twins[value])
+        for index, read in enumerate(inner.inputs):
+            if read is not None and read in twins:
+                inner.replace_input_with(index, twins[read])
         for value in inner.outputs:
             value.name = op.name(inner.op_type) if value.name else ""
         for deeper in bodies(inner):
@@ -215,7 +215,7 @@ def initial_model(model: ir.Model, info: TrainingInfo) -> ir.Model | None:
     graph = info.initialization.clone()
     graph.opset_imports.update(model.opset_imports)
     return ir.Model(
-        graph, ir_version=max(model.ir_version or 0, 8), functions=model.functions.values()
+        graph, ir_version=max(model.ir_version or 0, 8), functions=list(model.functions.values())
     )
 
 

@@ -9,6 +9,7 @@ from onward.gradients.rules import (
     contrib,
     contrib_attention,
     contrib_group_attention,
+    contrib_quantized,
     control,
     conv,
     cut,
@@ -23,6 +24,7 @@ from onward.gradients.rules import (
     linear_attention,
     loss,
     math,
+    ml,
     norm,
     pool,
     quantized,
@@ -67,9 +69,11 @@ GRADIENTS = (
     | regions.gradient
     | image.gradient
     | signal.gradient
+    | ml.gradient
     | attention.gradient
     | contrib_attention.gradient
     | contrib_group_attention.gradient
+    | contrib_quantized.gradient
     | flex_attention.gradient
     | linear_attention.gradient
     | recurrent.gradient

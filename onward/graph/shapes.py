@@ -101,19 +101,14 @@ def _demands(node: ir.Node) -> dict[ir.Value, int]:
 
 
 def infer_missing(model: ir.Model) -> ir.Model:
-    """The same, where anything is left to learn: an unknown type, or a size that has no number and
-    is none of the graph's inputs' own. For graphs whose values were typed as they were made.
+    """The same, where the type or the rank of a value is not known.
+
+    For graphs whose values were typed as they were made: all else was learnt then.
     """
-    sizes = [size for value in model.graph.inputs for size in value.shape or ()]
-    own = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)} - {None}
-    for node in _nodes(model):
-        for value in node.outputs:
-            if value.name and (value.shape is None or value.type is None):
-                return infer_shapes(model)
-            for size in value.shape or ():
-                if not isinstance(size, int) and size.value not in own:
-                    return infer_shapes(model)
-    return model
+    values = (value for node in _nodes(model) for value in node.outputs if value.name)
+    if all(value.type is not None and value.shape is not None for value in values):
+        return model
+    return infer_shapes(model)
 
 
 def fix_dimensions(
@@ -244,7 +239,7 @@ def _type_subgraph_inputs(node: ir.Node) -> None:
 
 
 def _long_reads(model: ir.Model, facts: Facts) -> set[ir.Node]:
-    """Nodes that must not be followed: not everything that they read is known to be short."""
+    """Nodes that must not be followed: not all that they read is short, or ONNX errs on them."""
 
     def is_short(value: ir.Value | None) -> bool:
         if value is None:
@@ -259,7 +254,16 @@ def _long_reads(model: ir.Model, facts: Facts) -> set[ir.Node]:
         )
 
     readers = (node for node in _nodes(model) if node.op_type in _FOLLOWED and node.domain == "")
-    return {node for node in readers if not all(is_short(value) for value in node.inputs)}
+    long = {node for node in readers if not all(is_short(value) for value in node.inputs)}
+    return long | {node for node in _nodes(model) if _is_mistaken(node, facts)}
+
+
+def _is_mistaken(node: ir.Node, facts: Facts) -> bool:
+    """Whether ONNX was wrong about an Attention: it must not tell those that come after it."""
+    if node.op_type != "Attention" or node.domain != "":
+        return False
+    found = [facts[value].tensor_type.shape.dim for value in node.outputs if value in facts]
+    return any(dim.WhichOneof("value") is None for sizes in found for dim in sizes)
 
 
 def _are_short(sizes: list[int | None]) -> bool:

@@ -122,7 +122,7 @@ def _from_proto(proto: onnx.TrainingInfoProto) -> TrainingInfo:
 
 
 def _graph(proto: onnx.TrainingInfoProto, name: str) -> ir.Graph | None:
-    if not proto.HasField(name):  # type: ignore[arg-type]
+    if not proto.HasField(name):
         return None
     try:
         graph: ir.Graph = ir.from_proto(getattr(proto, name))

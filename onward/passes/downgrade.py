@@ -33,7 +33,7 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
     opset = model.opset_imports.get("", newest)
     target = _OLDEST
     for node in nodes_of(model):
-        if node.domain == "":
+        if node.domain == "" and _last_change(node.op_type, opset) > target:
             target = max(target, _oldest_fit(node, opset))
         if target > newest:
             misfit = _misfit(node, opset, newest)
@@ -51,6 +51,13 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
     model.ir_version = min(model.ir_version or needed, needed)
     return model
+
+
+@functools.cache
+def _last_change(operator: str, opset: int) -> int:
+    """The version that an operator has in an opset: there it can be said, as it is."""
+    versions = [version for version in versions_of(operator) if version <= opset]
+    return max(versions, default=0)
 
 
 def _oldest_fit(node: ir.Node, opset: int) -> int:
@@ -88,16 +95,25 @@ def _misfit(node: ir.Node, opset: int, newest: int) -> str | None:
 
 
 def _type_misfit(node: ir.Node, old: onnx.defs.OpSchema) -> str | None:
-    for values, formal in ((node.inputs, old.inputs), (node.outputs, old.outputs)):
+    for values, side in ((node.inputs, "inputs"), (node.outputs, "outputs")):
         for index, value in enumerate(values):
             if value is None or value.type is None or not value.name:
                 continue
-            if index >= len(formal) and not _is_variadic(formal):
+            allowed = _allowed(old.name, old.since_version, side, index)
+            if allowed is None:
                 return f"it has no input or output {index}"
-            allowed = formal[min(index, len(formal) - 1)].types
-            if not set(_type_names(value.type)) & set(allowed):
+            if allowed.isdisjoint(_type_names(value.type)):
                 return f"it does not take {value.type}"
     return None
+
+
+@functools.cache
+def _allowed(operator: str, version: int, side: str, index: int) -> frozenset[str] | None:
+    """The types that an operator's input or output may have; None where it has none so far back."""
+    formal = getattr(onnx.defs.get_schema(operator, version, ""), side)
+    if index >= len(formal) and not _is_variadic(formal):
+        return None
+    return frozenset(formal[min(index, len(formal) - 1)].types)
 
 
 def _is_variadic(formal: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:

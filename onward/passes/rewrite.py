@@ -207,7 +207,7 @@ def substitute(old: ir.Value, new: ir.Value, names: Names) -> None:
     name, old.name = old.name, names.fresh(f"{old.name}/replaced")
     new.name, new.type, new.shape, new.doc_string = name, old.type, old.shape, old.doc_string
     new.metadata_props.update(old.metadata_props)
-    outputs = graph.outputs.data  # plain list: there may be thousands
+    outputs: list[ir.Value] = graph.outputs.data  # type: ignore[attr-defined]  # there may be many
     while old in outputs:
         graph.outputs[outputs.index(old)] = new
     old.replace_all_uses_with(inner)

@@ -1,4 +1,4 @@
-"""Cases of rules/attention.py, rules/rotary.py, rules/linear_attention.py, rules/flex_attention.py."""
+"""Cases of rules/attention.py, rotary.py, linear_attention.py and flex_attention.py."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _INF[2] = -np.inf  # a query that sees nothing
 _INF[0, 3] = -np.inf
 _LENGTHS = {"filled": np.array([6, 3])}
 
-# stock onnxruntime's kernel of Attention is of opset 23 and 24
+# stock onnxruntime's kernel is of opset 24: no windows, no mask that is shorter than the keys
 _NEWER = {"ort": False}
 
 # -- RotaryEmbedding -------------------------------------------------------------------------
@@ -202,11 +202,12 @@ CASES = [
         returned=(0, 3),
         qk_matmul_output_mode=3,
     ),
-    _attention("softmax precision", _FOUR, softmax_precision=11, ort=False),
+    _attention("softmax precision", _FOUR, softmax_precision=11),
     _attention("left window", _FOUR, left_window_size=1, is_causal=1, **_NEWER),
     _attention("both windows", _FOUR, left_window_size=0, right_window_size=2, **_NEWER),
     _attention("window and past", {**_FOUR, **_PAST}, outputs=3, left_window_size=2, **_NEWER),
     _attention("lengths", {**_FOUR, **_LENGTHS}),
-    _attention("lengths, causal", {**_FOUR, **_LENGTHS}, is_causal=1, **_NEWER),
-    _attention("no queries", _qkv((2, 3, 0, 5), (2, 3, 6, 5)), ort=False),
+    _attention("lengths, causal", {**_FOUR, **_LENGTHS}, is_causal=1),
+    _attention("no batch", _qkv((0, 4, 12), (0, 5, 6), (0, 5, 4)), **_HEADS, ort=False),
+    _attention("no queries", _qkv((2, 3, 0, 5), (2, 3, 6, 5)), ort=False),  # it refuses
 ]

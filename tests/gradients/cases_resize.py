@@ -121,7 +121,7 @@ for mode in ("linear", "cubic"):
             [1, 1, 1.6, 0.7],
             mode=mode,
             exclude_outside=1,
-            ort=mode == "cubic",
+            ort=mode == "cubic",  # onnxruntime has it of cubic alone
         ),
     ]
 CASES += [
@@ -137,7 +137,7 @@ CASES += [
     ),
     _resize("nearest to twice the sizes", _X, sizes=[2, 3, 8, 10]),
     _resize("nothing", _X, [1, 1, 1, 1], mode="linear"),
-    *(
+    *(  # onnxruntime has no linear of one axis, no cubic of five, no matrix times an empty batch
         _resize(f"{mode}, one axis", normal(5), [1.6], mode=mode, ort=mode == "nearest")
         for mode in ("nearest", "linear")
     ),
@@ -173,6 +173,14 @@ CASES += [
         {"x": _X, "sizes": np.array([2, 3, 7, 3])},
         "sizes are fed",
         fixed=("sizes",),  # ONNX refuses to infer shapes from a vector of unknown size
+    ),
+    Case(
+        "Resize",
+        lambda op, x: op.Resize(
+            x, None, None, op.Concat(op.Shape(x, start=0, end=2), np.array([7, 3]), axis=0)
+        ),
+        {"x": _X},
+        "batch and channels as they are",
     ),
     Case(
         "Resize",

@@ -67,7 +67,7 @@ CASES = [
         normal(1, 2, 3, 4, 2),
         _off_pixels(1, 2, 1, 3, 3, sizes=(3, 4, 2)),
         mode="cubic",
-        ort=False,
+        ort=False,  # it has no cubic of three axes, and nothing of one
     ),
     _sample("one axis", normal(2, 3, 5), _off_pixels(2, 4, 1, sizes=(5,)), ort=False),
     _sample(

@@ -92,7 +92,10 @@ def test_a_tensor_is_differentiated_as_its_sum() -> None:
 
 
 def test_other_values_are_put_in_the_place_of_those_named() -> None:
-    body = f'{{ h = Mul(x, w) y = Sin(h) v = Neg(x) dx, dw = {DOMAIN}.Gradient<xs=["x", "w"], y="y">(v, w) }}'
+    body = f"""{{
+        h = Mul(x, w)  y = Sin(h)  v = Neg(x)
+        dx, dw = {DOMAIN}.Gradient<xs=["x", "w"], y="y">(v, w)
+    }}"""
     model = parse(body, outputs="y dx dw")
     y, dx, dw = run(model, ["y", "dx", "dw"], x=X, w=W)
     np.testing.assert_allclose(y, np.sin(X * W), rtol=1e-5)

@@ -189,3 +189,18 @@ def test_functions_do_not_hide_the_rest() -> None:
         <domain: "local", opset_import: ["": 21]> twice (a) => (b) { b = Add(a, a) }"""
     )
     assert shape_of(infer_shapes(model), "w") == "FLOAT[n,3]"
+
+
+def test_a_size_that_attention_does_not_know_is_not_zero() -> None:
+    """onnx 1.23 infers 0 for it, and passes it on to whatever reads the result."""
+    op = OpBuilder(opset=23)
+    q, k, v = (op.input(name, "float32", ["batch", name, f"{name}_size"]) for name in "qkv")
+    y = op.Attention(q, k, v, q_num_heads=4, kv_num_heads=2)
+    z = op.Relu(y)
+    for value in (y, z):
+        value.type = value.shape = None
+    infer_shapes(op.model(z=z))
+    for value in (y, z):
+        assert value.shape is not None
+        assert list(value.shape)[:2] == ["batch", "q"]
+        assert not isinstance(value.shape[2], int)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size, rank
+from onward.gradients.ops import GradientOps, rank
 from onward.gradients.rule import Gradient, GradientTable, absent
 from onward.gradients.rules.norm import wide
 from onward.passes.facts import attribute, dims, input_of
@@ -62,7 +62,8 @@ def attention(op: GradientOps, node: ir.Node, dy: Any, *others: Any) -> Any:
     dq = dk = dv = None
     if ds is not None:
         rows = grouped(op, ds, k)
-        dq = op.Mul(op.reshape_as(op.MatMul(rows, k), q), scale)
+        dq = op.Mul(op.MatMul(rows, k), scale)
+        dq = dq if rows is ds else op.reshape_as(dq, q)
         dk = op.MatMul(turned(op, rows), grouped(op, scaled, k))
     if dy is not None:
         rows = grouped(op, op.cast_like(p, q), k)
@@ -100,20 +101,22 @@ def _four(x: Any) -> Any:
 def split_heads(op: GradientOps, x: Any, heads: int | None) -> ir.Value:
     """(batch, length, heads * size) -> (batch, heads, length, size)"""
     if rank(x) == 4 or heads is None:
-        return x  # type: ignore[no-any-return]
+        return x
+    return op.Transpose(_apart(op, x, heads), perm=[0, 2, 1, 3])
+
+
+def _apart(op: GradientOps, x: Any, heads: int) -> ir.Value:
+    """(batch, length, heads * size) -> (batch, length, heads, size)"""
     batch, length, hidden = op.sizes(x)
-    size = hidden // heads if isinstance(hidden, int) else -1
-    apart = op.Reshape(x, op.shape(batch, length, heads, size), allowzero=int(size != -1))
-    return op.Transpose(apart, perm=[0, 2, 1, 3])  # type: ignore[no-any-return]
+    size = hidden // heads if isinstance(hidden, int) else op.Div(hidden, heads)
+    return op.Reshape(x, op.shape(batch, length, heads, size), allowzero=1)
 
 
 def _as_given(op: GradientOps, d: Gradient, x: Any) -> Gradient:
     """A gradient of heads in the shape of the input that they came from."""
-    if d is None:
-        return None
-    if rank(x) == 3:
-        d = op.Transpose(d, perm=[0, 2, 1, 3])
-    return op.reshape_as(d, x)
+    if d is None or rank(x) == 4:
+        return d
+    return op.reshape_as(op.Transpose(d, perm=[0, 2, 1, 3]), x)
 
 
 def _parted(op: GradientOps, node: ir.Node, index: int, d: Gradient) -> tuple[Gradient, Gradient]:
@@ -133,11 +136,11 @@ def grouped(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
         return x
     batch, heads, length, size = op.sizes(x)
     shared = op.size(k, 1)
-    rows: Size = -1
-    if isinstance(heads, int) and isinstance(length, int) and isinstance(shared, int):
-        rows = heads * length // shared
-    shape = op.shape(batch, shared, rows, size)
-    return op.Reshape(x, shape, allowzero=int(rows != -1))  # type: ignore[no-any-return]
+    if isinstance(heads, int) and isinstance(shared, int):
+        rows = op.product(length, heads // shared)
+    else:
+        rows = op.Div(op.shape(op.product(length, heads)), op.shape(shared))
+    return op.Reshape(x, op.shape(batch, shared, rows, size), allowzero=1)
 
 
 def products(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
@@ -147,11 +150,11 @@ def products(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
     if rows is x:
         return y
     shape = op.shape(*op.sizes(x)[:3], op.size(k, 2))
-    return op.Reshape(y, shape, allowzero=1)  # type: ignore[no-any-return]
+    return op.Reshape(y, shape, allowzero=1)
 
 
 def turned(op: GradientOps, x: ir.Value) -> ir.Value:
-    return op.Transpose(x, perm=[0, 1, 3, 2])  # type: ignore[no-any-return]
+    return op.Transpose(x, perm=[0, 1, 3, 2])
 
 
 # -- scores ----------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ def _softmax(op: GradientOps, node: ir.Node, scores: ir.Value) -> ir.Value:
     """p, in the precision that was asked for; of half precision, in float32."""
     precision = attribute(node, "softmax_precision")
     scores = wide(op, scores) if precision is None else _cast(op, scores, precision)
-    return op.Softmax(scores, axis=-1)  # type: ignore[no-any-return]
+    return op.Softmax(scores, axis=-1)
 
 
 def _cast(op: GradientOps, x: ir.Value, to: int) -> ir.Value:
@@ -185,9 +188,9 @@ def _row_sums(op: GradientOps, node: ir.Node, dy: ir.Value) -> ir.Value:
     """sum(dy y) of each query, which is that of p dp: (batch, heads, length, 1)"""
     both = op.Mul(dy, node.outputs[0])
     if rank(dy) == 4:
-        return op.ReduceSum(both, [-1], keepdims=1)  # type: ignore[no-any-return]
-    apart = op.Reshape(both, op.shape(0, 0, attribute(node, "q_num_heads"), -1))
-    return op.Transpose(op.ReduceSum(apart, [-1], keepdims=1), perm=[0, 2, 1, 3])  # type: ignore[no-any-return]
+        return op.ReduceSum(both, [-1], keepdims=1)
+    apart = _apart(op, both, attribute(node, "q_num_heads"))
+    return op.Transpose(op.ReduceSum(apart, [-1], keepdims=1), perm=[0, 2, 1, 3])
 
 
 # -- masks -----------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ def _added(op: GradientOps, mask: ir.Value, q: ir.Value) -> ir.Value:
     """The mask as numbers: -inf where a boolean one hides."""
     if mask.dtype != ir.DataType.BOOL:
         return op.cast_like(mask, q)
-    return op.Where(mask, op.number_like(0.0, q), _HIDDEN)  # type: ignore[no-any-return]
+    return op.Where(mask, op.number_like(0.0, q), _HIDDEN)
 
 
 def _padded(op: GradientOps, bias: ir.Value, k: ir.Value) -> ir.Value:
@@ -225,7 +228,7 @@ def _padded(op: GradientOps, bias: ir.Value, k: ir.Value) -> ir.Value:
         return bias
     missing = op.Sub(op.shape(op.size(k, 2)), op.shape(op.size(bias, -1)))
     pads = op.Concat(np.zeros(1, np.int64), missing, axis=0)
-    return op.Pad(bias, pads, op.number_like(_HIDDEN, bias), [-1], mode="constant")  # type: ignore[no-any-return]
+    return op.Pad(bias, pads, op.number_like(_HIDDEN, bias), [-1], mode="constant")
 
 
 def _reaches(mask: ir.Value, x: ir.Value, axis: int) -> bool:

@@ -135,7 +135,7 @@ def merged(op: GradientOps, x: ir.Value) -> ir.Value:
     """(batch, length, heads, size) -> (batch, length, heads * size)"""
     batch, length, heads, size = op.sizes(x)
     hidden = op.product(heads, size)
-    return op.Reshape(x, op.shape(batch, length, hidden), allowzero=1)  # type: ignore[no-any-return]
+    return op.Reshape(x, op.shape(batch, length, hidden), allowzero=1)
 
 
 def _added_mask(
@@ -168,7 +168,7 @@ def _added_mask(
         seen = op.Unsqueeze(op.Cast(mask, to=ir.DataType.BOOL), [1, 2] if rank(mask) == 2 else [1])
     hidden = op.number_like(attribute(node, "mask_filter_value", -10000.0), q)
     added = op.Where(seen, op.number_like(0.0, q), hidden)
-    return added if bias is None else op.Add(added, bias)  # type: ignore[no-any-return]
+    return added if bias is None else op.Add(added, bias)
 
 
 def _between(op: GradientOps, bounds: ir.Value, batch: Size, keys: Size) -> ir.Value:
@@ -178,4 +178,4 @@ def _between(op: GradientOps, bounds: ir.Value, batch: Size, keys: Size) -> ir.V
     rows = op.Reshape(op.Slice(filled, [0], op.Mul(count, 2), [0]), [2, -1, 1, 1, 1])
     ends, starts = op.Split(rows, num_outputs=2, axis=0, outputs=2)
     ends, starts = op.Squeeze(ends, [0]), op.Squeeze(starts, [0])
-    return op.And(op.Less(j, ends), op.GreaterOrEqual(j, starts))  # type: ignore[no-any-return]
+    return op.And(op.Less(j, ends), op.GreaterOrEqual(j, starts))

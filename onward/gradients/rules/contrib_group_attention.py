@@ -77,19 +77,19 @@ def _places(op: GradientOps, node: ir.Node, q: Any) -> ir.Value:
     length = op.size(q, 1)
     steps = op.arange(length)
     if _is_first(node):
-        return op.Expand(steps, op.shape(op.size(q, 0), length))  # type: ignore[no-any-return]
+        return op.Expand(steps, op.shape(op.size(q, 0), length))
     last = op.Reshape(op.Cast(node.inputs[5], to=ir.DataType.INT64), [-1, 1])
     total = op.Reshape(op.Cast(node.inputs[6], to=ir.DataType.INT64), [1, 1])
     count = op.shape(length)
     starts = op.Where(op.Equal(total, count), 0, op.Sub(op.Add(last, 1), count))
-    return op.Add(starts, steps)  # type: ignore[no-any-return]
+    return op.Add(starts, steps)
 
 
 def _turned(op: GradientOps, node: ir.Node, x: Any, at: ir.Value, heads: int) -> ir.Value:
     """Rotary positions, where the node applies them itself."""
     cos, sin, given = (input_of(node, i) for i in (7, 8, 9))
     if not attribute(node, "do_rotary", 0) or cos is None or sin is None:
-        return x  # type: ignore[no-any-return]
+        return x
     partial = 2 * cos.shape[1] if cos.shape is not None and isinstance(cos.shape[1], int) else 0
     options = {"interleaved": attribute(node, "rotary_interleaved", 0), "num_heads": heads}
     options["rotary_embedding_dim"] = partial
@@ -104,7 +104,7 @@ def _entered(op: GradientOps, past: Any, x: ir.Value, at: ir.Value, total: ir.Va
     pads = op.Concat(np.zeros(1, np.int64), room, axis=0)
     cache = op.Pad(past, pads, None, [2], mode="constant")
     places = op.Expand(op.Unsqueeze(at, [1, 3]), op.shape_of(x))
-    return op.ScatterElements(cache, places, x, axis=2, reduction="none")  # type: ignore[no-any-return]
+    return op.ScatterElements(cache, places, x, axis=2, reduction="none")
 
 
 # -- scores ----------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _mask(op: GradientOps, node: ir.Node, q: Any, keys: Size, at: ir.Value) -> i
         last = op.Reshape(op.Cast(node.inputs[5], to=ir.DataType.INT64), [-1, 1, 1, 1])
         seen = op.LessOrEqual(j, last)
     bias = input_of(node, 10)
-    return op.Where(seen, op.number_like(0.0, q) if bias is None else bias, -math.inf)  # type: ignore[no-any-return]
+    return op.Where(seen, op.number_like(0.0, q) if bias is None else bias, -math.inf)
 
 
 def _with_sink(op: GradientOps, given: tuple[Any, ...], sink: Gradient, heads: int) -> Any:

@@ -26,6 +26,7 @@ def linear_attention(op: GradientOps, node: ir.Node) -> Any:
     """
     query, key, value = node.inputs[:3]
     past, decay, beta = (input_of(node, i) for i in (3, 4, 5))
+    assert query is not None
     rule, heads = attribute(node, "update_rule"), attribute(node, "kv_num_heads")
     q = _steps(op, query, heads, attribute(node, "q_num_heads") // heads)
     k, v = (_steps(op, x, heads, 1) for x in (key, value))
@@ -33,6 +34,7 @@ def linear_attention(op: GradientOps, node: ir.Node) -> Any:
     if "gated" in rule:  # (time, batch, heads, size or 1, 1)
         fade = op.Exp(op.Transpose(_steps(op, decay, heads, 1), perm=[0, 1, 2, 4, 3]))
     if "delta" in rule:
+        assert beta is not None
         rate = op.Unsqueeze(op.Transpose(wide(op, beta), perm=[1, 0, 2]), [3, 4])
     if past is None:
         sizes = (op.size(k, 1), heads, op.size(k, -1), op.size(v, -1))
@@ -57,4 +59,4 @@ def _steps(op: GradientOps, x: Any, heads: int, readers: int) -> ir.Value:
     """(batch, time, heads * readers * size) -> (time, batch, heads, readers, size), in float32"""
     assert rank(x) == 3
     apart = op.Reshape(wide(op, x), op.shape(0, 0, heads, readers, -1))
-    return op.Transpose(apart, perm=[1, 0, 2, 3, 4])  # type: ignore[no-any-return]
+    return op.Transpose(apart, perm=[1, 0, 2, 3, 4])

@@ -132,7 +132,7 @@ def _gru_reset_after(op: GradientOps, part: Direction) -> Any:
 @gradient("LSTM")
 @absent
 def lstm(op: GradientOps, node: ir.Node, *dys: Gradient) -> Any:
-    """c' = f c + i g, h' = o u, u = h(c'): dc' += o u' dh', (di, df, dg) = (g, c, i) dc', do = u dh'
+    """c' = f c + i g, h' = o h(c'): do = h dh', dc' += o h' dh', (di, df, dg) = (g, c, i) dc'
 
     i, f and o read c, c and c' too, through peepholes; f may be 1 - i (`input_forget`).
     """
@@ -215,9 +215,9 @@ def _cells(op: GradientOps, part: Direction, f_act: Activation, gates: Any) -> A
             new = op.Add(new, op.Mul(op.Sub(c, new), rest))
         return new, op.Identity(new)
 
-    if part.peepholes:
-        given, step = [ai, af, g, part.rest], peeping
-    else:
+    step: Any = peeping
+    given = [ai, af, g, part.rest]
+    if not part.peepholes:
         i = f_act(ai)
         f = op.Sub(1.0, i) if _coupled(part) else f_act(af)
         given, step = [part.live_or_one(f), part.live(op.Mul(i, g))], written

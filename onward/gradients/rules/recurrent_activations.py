@@ -32,7 +32,7 @@ class Activation:
         if self.clip is None:
             return slope
         inside = self.op.LessOrEqual(self.op.Abs(x), self.clip)
-        return self.op.Mul(slope, self.op.cast_like(inside, x))  # type: ignore[no-any-return]
+        return self.op.Mul(slope, self.op.cast_like(inside, x))
 
     def inside(self, op: GradientOps) -> Activation:
         """The same, written into a body."""

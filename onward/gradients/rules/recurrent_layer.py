@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size
+from onward.gradients.ops import GradientOps
 from onward.gradients.rule import Gradient
 from onward.passes.facts import attribute, input_of
 
@@ -59,8 +59,8 @@ class Layer:
         if x is None:
             return None
         if len(self._reverse) == 1:
-            return self._op.Squeeze(x, [axis])  # type: ignore[no-any-return]
-        return self._op.Gather(x, np.int64(d), axis=axis)  # type: ignore[no-any-return]
+            return self._op.Squeeze(x, [axis])
+        return self._op.Gather(x, np.int64(d), axis=axis)
 
     def gradients(self, found: Sequence[tuple[dict[str, Gradient], Sequence[ir.Value]]]) -> Any:
         """The directions' gradients put together, as the node has its inputs."""
@@ -79,7 +79,7 @@ class Layer:
         wide = [self._op.Unsqueeze(part, [0]) for part in parts if part is not None]
         if not wide:
             return None
-        return self._op.Concat(*wide, axis=0) if len(wide) > 1 else wide[0]  # type: ignore[no-any-return]
+        return self._op.Concat(*wide, axis=0) if len(wide) > 1 else wide[0]
 
 
 def _reordered(op: GradientOps, x: Gradient, order: list[int]) -> Gradient:
@@ -122,12 +122,12 @@ class Direction:
         op = self.op
         t = op.Unsqueeze(op.arange(op.size(self.x, 0)), [1])
         alive = op.Less(t, op.Cast(lengths, to=ir.DataType.INT64))
-        return op.Unsqueeze(op.cast_like(alive, self.x), [-1])  # type: ignore[no-any-return]
+        return op.Unsqueeze(op.cast_like(alive, self.x), [-1])
 
     def _zeros(self) -> ir.Value:
         op = self.op
         shape = op.shape(op.size(self.x, 1), op.size(self.r, -1))
-        return op.Expand(op.number_like(0.0, self.x), shape)  # type: ignore[no-any-return]
+        return op.Expand(op.number_like(0.0, self.x), shape)
 
     def _ended(self, d: Gradient, lengths: Gradient) -> ir.Value:
         """The gradient of a last state; a sequence of no steps ends in zeros."""
@@ -136,7 +136,7 @@ class Direction:
         if lengths is None:
             return d
         some = self.op.cast_like(self.op.Greater(lengths, 0), d)
-        return self.op.Mul(d, self.op.Unsqueeze(some, [-1]))  # type: ignore[no-any-return]
+        return self.op.Mul(d, self.op.Unsqueeze(some, [-1]))
 
     def live(self, x: ir.Value) -> ir.Value:
         """x, zero where the sequence has ended."""
@@ -153,7 +153,7 @@ class Direction:
         if self.b is None:
             return None
         ours, theirs = self.op.Split(self.b, num_outputs=2, axis=0, outputs=2)
-        return self.op.Add(ours, theirs)  # type: ignore[no-any-return]
+        return self.op.Add(ours, theirs)
 
     def gates(self) -> ir.Value:
         """x W' + h R' + b of every step: (time, batch, gates)"""
@@ -177,21 +177,21 @@ class Direction:
         """A GRU's first two gates, and its third."""
         hidden = self.op.size(self.r, -1)
         sizes = self.op.shape(self.op.product(hidden, 2), hidden)
-        return self.op.Split(x, sizes, axis=axis, outputs=2)  # type: ignore[no-any-return]
+        return self.op.Split(x, sizes, axis=axis, outputs=2)
 
     def _rows(self, x: ir.Value) -> ir.Value:
-        return self.op.Flatten(x, axis=2)  # type: ignore[no-any-return]
+        return self.op.Flatten(x, axis=2)
 
     def _steps(self, rows: ir.Value) -> ir.Value:
         time, batch, _ = self.op.sizes(self.x)
         shape = self.op.shape(time, batch, self.op.size(rows, 1))
-        return self.op.Reshape(rows, shape, allowzero=1)  # type: ignore[no-any-return]
+        return self.op.Reshape(rows, shape, allowzero=1)
 
     # -- back ------------------------------------------------------------------------------
 
     def weight(self, da: ir.Value, x: ir.Value) -> ir.Value:
         """da' x over all steps"""
-        return self.op.Gemm(self._rows(da), self._rows(x), transA=1)  # type: ignore[no-any-return]
+        return self.op.Gemm(self._rows(da), self._rows(x), transA=1)
 
     def gradients(
         self, dax: ir.Value, dah: ir.Value, dr: Gradient = None, dp: Gradient = None
@@ -210,9 +210,8 @@ def joined(op: GradientOps, start: ir.Value, after: ir.Value, reverse: bool) -> 
     """What each step begins with: the start, then what the step before it ended with."""
     first = op.Unsqueeze(start, [0])
     if reverse:
-        later = op.Slice(after, [1], [np.iinfo(np.int64).max], [0])
-        return op.Concat(later, first, axis=0)  # type: ignore[no-any-return]
-    return op.Concat(first, op.Slice(after, [0], [-1], [0]), axis=0)  # type: ignore[no-any-return]
+        return op.Slice(op.Concat(after, first, axis=0), [1], [np.iinfo(np.int64).max], [0])
+    return op.Slice(op.Concat(first, after, axis=0), [0], [-1], [0])
 
 
 def scan(
@@ -235,11 +234,8 @@ def scan(
     body.inputs.extend([*held, *(x for x in each if x is not None)])
     made = list(step(inner, *held, *each))
     body.outputs.extend(made)
-    time: Size | None = next((x.shape[0] for x in elements if x.shape is not None), None)  # type: ignore[misc]
-    stacked = [
-        ir.val("", type=y.type, shape=None if y.shape is None else ir.Shape([time, *y.shape]))
-        for y in made[len(states) :]
-    ]
+    time = next(x.shape[0] for x in elements if x.shape is not None)
+    stacked = [ir.val("", type=y.type, shape=_longer(time, y)) for y in made[len(states) :]]
     attributes = {
         "body": body,
         "num_scan_inputs": len(elements),
@@ -247,6 +243,10 @@ def scan(
         "scan_output_directions": [int(from_end)] * len(stacked),
     }
     return op.typed("Scan", [*states, *elements], attributes, [*states, *stacked])
+
+
+def _longer(time: Any, y: ir.Value) -> ir.Shape | None:
+    return None if y.shape is None else ir.Shape([time, *y.shape])
 
 
 def _input(op: GradientOps, like: ir.Value, without: int) -> ir.Value:

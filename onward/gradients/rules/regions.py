@@ -31,7 +31,7 @@ class _Points(NamedTuple):
     at: ir.Value  # brought inside the image
     inside: ir.Value  # whether it was there, by less than a pixel
     used: ir.Value  # whether the region has as many points
-    count: ir.Value  # how many it has: (regions, 1, 1)
+    number: ir.Value  # how many it has: (regions, 1, 1)
 
 
 @gradient("RoiAlign")
@@ -103,7 +103,7 @@ def _means(op: GradientOps, points: _Points, size: Size) -> ir.Value:
     away = op.Abs(op.Sub(places, op.Unsqueeze(points.at, [3])))
     weight = op.Relu(op.Sub(1.0, away))
     weight = op.Mul(weight, op.Unsqueeze(op.cast_like(points.inside, weight), [3]))
-    return op.Div(op.ReduceSum(weight, [2], keepdims=0), op.Max(points.count, 1.0))
+    return op.Div(op.ReduceSum(weight, [2], keepdims=0), op.Max(points.number, 1.0))
 
 
 def _neighbours(op: GradientOps, points: _Points, size: Size) -> _Taps:
@@ -132,7 +132,7 @@ def _largest(
     lines = op.Add(op.Mul(op.Reshape(images, [-1, 1, 1]), op.shape(height)), rows.place)
     index = crossed(op.Add, op.Mul(lines, op.shape(width)), columns.place)
     values = op.Gather(table, index, axis=0)  # (regions, bins, bins, taps, taps, channels)
-    if rows.weight is not None:
+    if rows.weight is not None and columns.weight is not None:
         weight = crossed(op.Mul, rows.weight, columns.weight)
         values = op.Mul(values, op.Unsqueeze(op.cast_like(weight, x), [-1]))
     used = op.Unsqueeze(crossed(op.And, rows.used, columns.used), [-1])

@@ -15,7 +15,8 @@ from onward.gradients.ops import GradientOps, Size, numpy_type, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
 from onward.gradients.rules.windows import with_rank
-from onward.passes.facts import attribute, constant, input_of, ints
+from onward.passes.facts import attribute, constant, dims, input_of
+from onward.passes.simplify.sizes import follow
 
 gradient = GradientTable()
 
@@ -70,20 +71,16 @@ def _resized(op: GradientOps, node: ir.Node, x: ir.Value) -> list[_Axis]:
 
 def _times(node: ir.Node, x: ir.Value, axis: int, number: int) -> int | None:
     """The scale of an axis, if it is a whole number; 1 where the axis keeps its name."""
-    scales, (y,) = constant(input_of(node, 2)), node.outputs
+    scales, sizes = constant(input_of(node, 2)), follow(input_of(node, 3))
     if scales is not None and scales.size:
         scale = float(scales[number])
         return int(scale) if scale.is_integer() else None
-    if input_of(node, 3) is None or attribute(node, "keep_aspect_ratio_policy") != "stretch":
+    if sizes is None or attribute(node, "keep_aspect_ratio_policy") != "stretch":
         return None
-    assert x.shape is not None
-    size, length = x.shape[axis], None if y.shape is None else y.shape[axis]
-    sizes = ints(input_of(node, 3))
-    length = length if sizes is None else sizes[number]
-    if isinstance(size, int) and isinstance(length, int):
-        return length // size if size and length % size == 0 and length else None
-    same = isinstance(size, ir.SymbolicDim) and size.value is not None and size == length
-    return 1 if same else None
+    old, new = (dims(x) or [])[axis], sizes[number]
+    if isinstance(old, int) and isinstance(new, int):
+        return new // old if old and new and new % old == 0 else None
+    return 1 if old is not None and old == new else None
 
 
 def _repeats(node: ir.Node) -> bool:

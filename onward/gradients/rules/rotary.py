@@ -1,4 +1,4 @@
-"""Rotary positions: pairs (a, b) of each head are turned by angles, of which cos and sin are given."""
+"""Rotary positions: pairs (a, b) of each head are turned by angles, given as cos and sin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END = np.iinfo(np.int64).max
 
 @gradient("RotaryEmbedding")
 def rotary_embedding(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """Turned back, dx = turn(dy, cos, -sin); dcos = da a + db b and dsin = db a - da b, of dy's pairs
+    """dx = dy turned back, by cos and -sin; dcos = da a + db b, dsin = db a - da b, of the pairs
 
     Each summed over the heads, and added up where `position_ids` read one angle many times.
     """

@@ -44,7 +44,7 @@ def attend(
     scale: float | None = None,
 ) -> Tensor:
     """Attend, fused: softmax(scale * q k^T + mask) v; a row that sees nothing is zero."""
-    heads, shared = q.shape[1], q.shape[1] != k.shape[1]
+    heads, length, shared = q.shape[1], q.shape[2], q.shape[1] != k.shape[1]
     if mask is not None and mask.dtype == torch.bool and mask.is_cuda:
         # cuDNN's kernel gives the mean of v where a boolean mask hides all of it
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -math.inf)
@@ -59,7 +59,7 @@ def attend(
     y = F.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=shared
     )
-    return y.reshape(y.shape[0], heads, -1, y.shape[3])
+    return y.reshape(y.shape[0], heads, length, y.shape[3])
 
 
 def visible(
