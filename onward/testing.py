@@ -65,7 +65,7 @@ def check_gradient(
     With `double`, that is done with a float64 copy of the model, on torch; the model's own
     gradients, in its own types and on the providers asked for, must then be those of the copy.
     """
-    loss = _Loss(load(model), feeds, outputs, wrt, providers, seed)
+    loss = _Loss(load(model, any_domain=True), feeds, outputs, wrt, providers, seed)
     found = loss.gradients(rules)
     if double:
         wide = {n: _wide(x) if _is_float(x) else x for n, x in loss.feeds.items()}

@@ -37,7 +37,7 @@ def gradient(
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
     inputs, initializers (those of subgraphs too) or values in between.
     """
-    prepared = PREPARE(load(model).clone())
+    prepared = PREPARE(load(model, any_domain=True).clone())
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
     extend(prepared, cotangents, _names(wrt), rules)
     with _kept_open(prepared.graph, _names(wrt)):
