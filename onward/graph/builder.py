@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx_ir.convenience import convert_attributes
 
 from onward.graph.inference import infer_outputs
 
@@ -94,7 +95,8 @@ class OpBuilder:
         while operands and operands[-1] is None:  # absent, and nobody comes after it
             operands = operands[:-1]
         inputs = [self._value(operand, i, operands, schema) for i, operand in enumerate(operands)]
-        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
+        plain = [_attribute(name, value) for name, value in attributes.items() if value is not None]
+        node = ir.Node(domain, op_type, inputs, plain, num_outputs=outputs)
         for output in node.outputs:
             output.name = self.name(op_type)
         self.graph.append(node)
@@ -134,6 +136,16 @@ class OpBuilder:
         if not isinstance(operand, (np.ndarray, np.generic)):
             array = array.astype(_neighbours_type(array, index, operands, schema))
         return self.constant(array)
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    """An attribute from a Python value: the common kinds here, the others as onnx-ir says."""
+    if type(value) is int:
+        return ir.AttrInt64(name, value)
+    if type(value) in (list, tuple) and value and all(type(each) is int for each in value):
+        return ir.AttrInt64s(name, value)
+    (made,) = convert_attributes({name: value})
+    return made
 
 
 def _neighbours_type(

@@ -127,8 +127,12 @@ def _type_names(kind: ir.TypeProtocol) -> list[str]:
         return [f"seq({name})" for name in _type_names(kind.elem_type)]
     if isinstance(kind, ir.OptionalType):
         return [f"optional({name})" for name in _type_names(kind.elem_type)]
-    name = onnx.TensorProto.DataType.Name(int(kind.dtype)).lower()
-    return [f"tensor({name})"]
+    return [_tensor_name(kind.dtype)]
+
+
+@functools.cache
+def _tensor_name(dtype: ir.DataType) -> str:
+    return f"tensor({onnx.TensorProto.DataType.Name(int(dtype)).lower()})"
 
 
 @functools.cache

@@ -147,6 +147,24 @@ def test_a_name_that_is_taken_gets_longer() -> None:
     assert gradient(model, "y", "x").graph.outputs[-1].name == "x_grad_grad"
 
 
+def test_weights_inside_a_subgraph_have_gradients() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (double[2,3] x, bool c) => (double y) {
+            h = If (c) <
+                then_branch = t () => (double[2,3] a) <double[3] inner = {1, 2, 3}> {
+                    a = Mul (x, inner)
+                },
+                else_branch = e () => (double[2,3] b) { b = Neg (x) }
+            >
+            y = ReduceSum <keepdims = 0> (h)
+        }"""
+    model = gradient(onnx.parser.parse_model(text), "y", ["inner", "x"])
+    for taken, wanted in ((True, X.sum(0)), (False, np.zeros(3))):
+        (dw,) = run(model, ["inner_grad"], x=X, c=np.array(taken))
+        np.testing.assert_allclose(dw, wanted)
+
+
 # -- rules -----------------------------------------------------------------------------------------
 
 
@@ -211,6 +229,19 @@ def test_known_shapes_leave_no_shape_arithmetic() -> None:
     y = op.ReduceMean(op.Softmax(op.Reshape(op.Add(x, b), [2, 6]), axis=-1), keepdims=0)
     kinds = {node.op_type for node in gradient(op.model(y=y), "y", ["x", "b"]).graph}
     assert not kinds & {"Shape", "NonZero", "Equal", "Concat", "ConstantOfShape"}
+
+
+def test_a_size_that_has_a_name_needs_no_shape_arithmetic_either() -> None:
+    op = onward.OpBuilder()
+    h = op.input("x", "float32", ("batch", 4))
+    for i in range(3):
+        w, b = (
+            op.initializer(f"w{i}", np.ones((4, 4), "f")),
+            op.initializer(f"b{i}", np.ones(4, "f")),
+        )
+        h = op.Tanh(op.Add(op.MatMul(h, w), b))
+    model = gradient(op.model(y=h), {"y": "dy"}, ["w0", "b0", "w2", "b2"])
+    assert not {node.op_type for node in model.graph} & {"Shape", "NonZero", "Equal", "Expand"}
 
 
 def test_the_callers_model_stays_as_it_was() -> None:
@@ -287,3 +318,22 @@ def test_the_checker_needs_a_float_output() -> None:
     model = op.model(y=op.Shape(op.input("x", "float64", (2,))))
     with pytest.raises(OptionError, match="no float output"):
         check_gradient(model)
+
+
+def test_the_checker_holds_a_float32_gradient_against_a_float64_copy() -> None:
+    op = onward.OpBuilder()
+    x, w = op.input("x", "float32", (4, 3)), op.initializer("w", np.ones((3, 5), np.float32))
+    model = op.model(y=op.Tanh(op.MatMul(x, w)))
+    found = check_gradient(model, double=True, providers=["CPUExecutionProvider"])
+    assert {dx.dtype.name for dx in found.values()} == {"float32"}
+
+
+def test_a_gradient_that_loses_its_digits_in_float32_is_told() -> None:
+    """(x + 10^8) - 10^8 is x in float64, and next to nothing in float32."""
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", (3,))
+    far = op.Sub(op.Add(x, np.float32(1e8)), np.float32(1e8))
+    model = op.model(y=op.Mul(far, far))
+    feeds = {"x": np.array([0.5, 1.0, 2.0], np.float32)}
+    with pytest.raises(GradientWrong, match=r"'x': in float32 it is off by .* a float64 copy"):
+        check_gradient(model, feeds, double=True, step=1e-2)

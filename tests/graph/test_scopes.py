@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx import parser
 
-from onward.graph.scopes import bodies, last_uses, reads
+from onward.graph.scopes import bodies, graphs_of, last_uses, reads, walk
 
 GRAPH = ir.from_proto(
     parser.parse_model(
@@ -23,6 +23,12 @@ GRAPH = ir.from_proto(
         }"""
     )
 ).graph
+
+
+def test_a_walk_meets_each_node_before_those_inside_it() -> None:
+    kinds = [node.op_type for node in walk(GRAPH)]
+    assert kinds == ["Neg", "Abs", "If", "Neg", "If", "Abs", "Identity"]
+    assert len(graphs_of(ir.Model(GRAPH, ir_version=10))) == 5
 
 
 def names(values: list[ir.Value]) -> set[str | None]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.graph.builder import OpBuilder
-from onward.graph.shapes import fix_dimensions, infer_shapes
+from onward.graph.shapes import fix_dimensions, infer_missing, infer_shapes
 
 
 def parsed(text: str) -> ir.Model:
@@ -204,3 +204,48 @@ def test_a_size_that_attention_does_not_know_is_not_zero() -> None:
         assert value.shape is not None
         assert list(value.shape)[:2] == ["batch", "q"]
         assert not isinstance(value.shape[2], int)
+
+
+# -- ranks that operators demand -------------------------------------------------------------------
+
+
+def test_what_a_convolution_reads_has_its_weights_rank() -> None:
+    """An If whose branches differ has no rank by itself; what reads it says what it must be."""
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[1,2,n,1] x, float[1,2,n] z) => (float[1,3,m] y)
+        <float[3,2,1] w = {1, 2, 3, 4, 5, 6}> {
+            h = If (c) <
+                then_branch = t () => (p) { axes = Constant <value = int64[1] {3}> ()
+                                            p = Squeeze (x, axes) },
+                else_branch = e () => (q) { q = Identity (x) }>
+            r = Relu (h)
+            y = Conv (r, w)
+        }"""
+    )
+    infer_shapes(model)
+    assert shape_of(model, "r").count(",") == 2 and shape_of(model, "h").count(",") == 2
+
+
+def test_an_stft_has_four_axes() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,n] x, int64 step, float[400] window) => (float[k] y) {
+            axes = Constant <value = int64[2] {1, 2}> ()
+            s = STFT (x, step, window)
+            p = ReduceSumSquare (s)
+            y = Squeeze (p, axes)
+        }"""
+    )
+    infer_shapes(model)
+    assert shape_of(model, "s").count(",") == 3
+
+
+def test_a_graph_whose_types_are_known_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = OpBuilder()
+    model = op.model(y=op.Neg(op.input("x", "float32", (2, 3))))
+    monkeypatch.setattr("onward.graph.shapes.infer_shapes", lambda model: pytest.fail("asked"))
+    infer_missing(model)
+    model.graph.outputs[0].shape = None
+    monkeypatch.setattr("onward.graph.shapes.infer_shapes", lambda model: "asked")
+    assert infer_missing(model) == "asked"
