@@ -32,7 +32,7 @@ from onward.sessions.tuning.entry import open_session, serve
 from onward.sessions.tuning.trials import BARE, Candidate, Trial
 
 BLOCKS, CALLS = 101, 400
-ROUNDS, SECONDS = 7, 0.5
+ROUNDS, SECONDS = 5, 0.4
 
 # -- the engines ----------------------------------------------------------------------------------
 

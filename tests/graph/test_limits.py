@@ -168,6 +168,10 @@ def test_what_a_look_cannot_bound_is_not_folded() -> None:
             helper.make_node("LayerNormalization", ["x", "x"], ["y"], axis=2**63 - 1),
             "axis is 9223372036854775807, but no tensor has so many axes",
         ),
+        (
+            helper.make_node("Split", ["x"], ["y", "z"], num_outputs=1),
+            "gives 2 outputs, but num_outputs is 1",
+        ),
         (helper.make_node("Neg", [], ["y"]), "Neg .* has 0 inputs, but needs 1"),
         (
             helper.make_node("Scan", ["x"], ["y"], num_scan_inputs=2**62),

@@ -21,6 +21,11 @@ def check_form(node: Node) -> None:
     scanned = node.attributes.get("num_scan_inputs")
     if scanned is not None and (scanned.number or 0) > len(node.inputs):
         raise InvalidModel(f"{node} scans {scanned.number} of its {len(node.inputs)} inputs")
+    pieces = node.attributes.get("num_outputs")
+    if pieces is not None and pieces.number is not None and pieces.number < len(node.outputs):
+        raise InvalidModel(
+            f"{node} gives {len(node.outputs)} outputs, but num_outputs is {pieces.number}"
+        )
     for name in _AXES:
         attribute = node.attributes.get(name)
         if attribute is None:

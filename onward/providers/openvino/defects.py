@@ -149,6 +149,8 @@ def _resize(node: ir.Node) -> str | None:
         return "align_corners with scales rounds the output size before it maps coordinates"
     if _value(node, "mode", "nearest") == "nearest" and mode != "asymmetric":
         return "the nearest element is another one"
+    if any(each is not None and each.is_graph_input() for each in map(_input, [node] * 2, (2, 3))):
+        return "sizes that are fed may be 0, which ends the process"
     return None
 
 
