@@ -23,7 +23,7 @@ _LARGEST_WORK = 1 << 28  # bytes read and written by an operator that only moves
 _LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow faster than its sizes
 
 # Dequantizing weights would undo their compression; providers read the pair themselves. Resize is
-# slow in the evaluator, and rounds as each engine does: the matrix of a gradient must agree with it.
+# slow in the evaluator, and rounds as each engine does: a gradient's matrix must agree with it.
 _KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Resize"])
 _EASY = operators(
     "Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape Div Equal Erf Exp Expand Flatten "

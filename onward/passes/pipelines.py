@@ -1,8 +1,8 @@
 """The whole story on one screen: what happens to a model before a provider sees it.
 
 PREPARE makes it plain; INFERENCE makes it fast, at onnxruntime's levels; TRAINING tidies a model
-that holds its own gradient, and leaves every parameter a tensor of its own. Passes change the model in
-place and return it. Each keeps the graph's inputs and outputs: names, order, types, metadata.
+that holds its own gradient, and leaves every parameter a tensor of its own. Passes change the model
+in place and return it. Each keeps the graph's inputs and outputs: names, order, types, metadata.
 """
 
 from __future__ import annotations
