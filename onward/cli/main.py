@@ -28,7 +28,7 @@ VERBS = {
     "tune": ("onward.cli.tune", "Measure which way of running a model is fastest here."),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
-    "grad": ("onward.cli.grad", "Extend a model with its gradients, as plain ONNX."),
+    "grad": ("onward.cli.grad", "Extend a model with the gradients of its outputs."),
     "ops": ("onward.cli.ops", "List which operators each provider runs."),
     "sign": ("onward.cli.sign", "Sign a model and its external data."),
     "verify": ("onward.cli.verify", "Check a model and its external data against its signature."),

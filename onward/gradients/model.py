@@ -31,7 +31,7 @@ def gradient(
     *,
     rules: GradientTable = GRADIENTS,
 ) -> ir.Model:
-    """The model with one more output, `{name}_grad`, for each name in `wrt`, in this order.
+    """The model with one more output, `{name}_grad`, for each name in `wrt`: the last, in order.
 
     `outputs` are scalars, whose sum is differentiated; or, for outputs of any shape, a mapping from
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float

@@ -25,7 +25,7 @@ _LARGEST_TOTAL = 1 << 29  # bytes that folding may add to a model in one go
 _LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow faster than its sizes
 
 # Dequantizing weights would undo their compression; providers read the pair themselves. Resize is
-# slow in the evaluator, and each engine rounds it as its own: a gradient's matrix must agree.
+# slow in the evaluator, and rounds as each engine does: a gradient's matrix must agree with it.
 _KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Resize"])
 _EASY = operators(
     "Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape Div Equal Erf Exp Expand Flatten "
