@@ -173,7 +173,7 @@ BUILT: dict[str, Callable[[], Built]] = {
     "lstm, 8 x 32": lambda: lstm(8, 32),
 }
 OPEN = {"silero-vad"}  # one of its branches takes windows of another size
-REAL = ("mnist-8", "magika", "silero-vad", "orientation", "minilm", "kinematics")
+REAL = ("magika", "orientation", "minilm", "silero-vad", "mnist-8", "kinematics")
 
 
 def write(name: str, folder: Path) -> tuple[Path, Feeds]:
