@@ -38,7 +38,7 @@ ROWS = [
     "test_resize_downsample_sizes_nearest_not_larger",
     "test_roialign_mode_max",
     "test_simple_rnn_batchwise",
-    "test_tile",
+    # test_tile is not run: it reads memory that is not the tensor's
 ]
 # The same, but only where no size is fixed.
 FREE = [
@@ -87,8 +87,9 @@ def is_wrong(model: ir.Model, name: str) -> bool:
     feeds, wanted = case.data_sets[0]
     try:
         results = provider()._compile(model).run([np.asarray(nodes.read(feed)) for feed in feeds])
-        for got, expected in zip(results, map(nodes.read, wanted), strict=True):
-            nodes.check(got, expected, case)
+        with np.errstate(all="ignore"):  # what is wrong may be any number
+            for got, expected in zip(results, map(nodes.read, wanted), strict=True):
+                nodes.check(got, expected, case)
     except (AssertionError, ProviderError):
         return True
     return False
@@ -100,6 +101,12 @@ def test_a_departure_is_real_and_its_node_refused(name: str) -> None:
     assert any(defect(node) for node in model.graph)
     assert not any(map(provider().takes, [model]))
     assert is_wrong(model, name)
+
+
+def test_repeats_that_are_computed_are_refused_without_a_try() -> None:
+    model = prepared("test_tile", free=False)
+    assert any(defect(node) for node in model.graph)
+    assert not provider().takes(model)
 
 
 @pytest.mark.parametrize("name", FREE)
