@@ -14,6 +14,7 @@ from onward.gradients.known import make_known
 from onward.gradients.ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of, reads
 from onward.passes.downgrade import lower_opset
@@ -100,16 +101,6 @@ def _values(model: ir.Model) -> dict[str, ir.Value]:
     graph = model.graph
     everything = (*graph.inputs, *graph.initializers.values(), *_made(graph))
     return {str(value.name): value for value in everything if value.name}
-
-
-def taken_names(model: ir.Model) -> set[str]:
-    """Every name in the model, its subgraphs included."""
-    values = [
-        value
-        for graph in model.graphs()
-        for value in (*graph.inputs, *graph.initializers.values(), *_made(graph))
-    ]
-    return {str(value.name) for value in values}
 
 
 def _made(graph: ir.Graph) -> list[ir.Value]:

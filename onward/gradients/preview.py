@@ -13,11 +13,11 @@ import onnx_ir as ir
 
 from onward.errors import InvalidModel, UnsupportedModel
 from onward.gradients.backward import backward
-from onward.gradients.model import taken_names
 from onward.gradients.ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.gradients.updates import UPDATES
+from onward.graph.extension import taken_names
 from onward.graph.scopes import bodies, reads
 from onward.graph.training_info import TrainingInfo, check_training_info
 from onward.passes.facts import attribute
