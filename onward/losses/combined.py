@@ -1,0 +1,147 @@
+"""Losses made of others: a weighted total, an output that is the loss already, a user's graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.graph.extension import GraphOps
+from onward.graph.files import Source
+from onward.losses.inlining import inline
+from onward.losses.loss import Loss, Values, read_as_is, scalar, shown, sizes_of
+
+Part: TypeAlias = "Loss | tuple[Loss, float]"
+Parts: TypeAlias = dict[str, ir.Value]
+
+
+@dataclass(frozen=True)
+class Output:
+    """This output of the model is the loss already; without a name, the first one.
+
+    >>> Output("loss")
+    Output(name='loss')
+    """
+
+    name: str | None = None
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        return scalar(op, self, read_as_is(op, self, values, self.name))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A loss of one's own: a function (op, values) -> value, or an ONNX model.
+
+    A model's inputs that are named like values of the model read those, all others become new
+    inputs; its first output is the loss. Names inside it may be the same as the model's.
+
+    >>> Graph(lambda op, values: op.ReduceMean(op.Abs(values["y"]), keepdims=0)).build
+    <bound method Graph.build of Graph(...)>
+    """
+
+    graph: Callable[[GraphOps, Values], ir.Value] | Source
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        if not callable(self.graph):
+            return scalar(op, self, inline(op, self, self.graph, values))
+        found = self.graph(op, values)
+        if not isinstance(found, ir.Value):
+            raise OptionError(
+                f"the function of Graph gave {type(found).__name__}, not a value\n"
+                "return what op's last operator returned"
+            )
+        return scalar(op, self, found)
+
+
+@dataclass(frozen=True)
+class Total:
+    """The weighted sum of several losses, by name: {"digit": CrossEntropy(), "size": (MSE(), 0.1)}.
+
+    A loss without a weight counts once. In a list, the losses are named by their classes. Losses
+    that share a target's name share the input. `build_with_parts` gives each part beside the sum.
+
+    >>> from onward.losses.regression import L1, MSE
+    >>> list(Total([MSE(), (L1(target="other"), 0.5)]).parts)
+    ['MSE', 'L1']
+    """
+
+    parts: Mapping[str, Part] | Sequence[Part]
+
+    def __post_init__(self) -> None:
+        given = self.parts
+        pairs = given.items() if isinstance(given, Mapping) else _named(given)
+        object.__setattr__(self, "parts", {name: _weighted(name, part) for name, part in pairs})
+        if not self.parts:
+            raise OptionError("Total is of at least one loss, and none was given")
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        return self.add_up(op, self.build_parts(op, values))
+
+    def build_parts(self, op: GraphOps, values: Values) -> Parts:
+        """Each loss by its name, before its weight; a value of its own, for whoever reports it."""
+        built: Parts = {}
+        for name, loss, _ in self._each():
+            value = loss.build(op, values)
+            if sizes_of(value):
+                raise OptionError(
+                    f"part {name!r} of Total has shape {shown(value)}: parts are single numbers\n"
+                    "give it the reduction 'mean' or 'sum'"
+                )
+            known = value.producer() is None or value.is_graph_output() or value in built.values()
+            built[name] = op.Identity(value) if known else value
+        return built
+
+    def add_up(self, op: GraphOps, parts: Parts) -> ir.Value:
+        """weight part + ..., in the widest type among them"""
+        values = list(parts.values())
+        widest = max(values, key=lambda value: value.dtype.itemsize if value.dtype else 0)
+        terms = []
+        for name, _, weight in self._each():
+            term = op.cast_like(parts[name], widest)
+            terms.append(op.Mul(term, weight) if weight != 1 else term)
+        return op.Sum(*terms)
+
+    def losses(self) -> list[Loss]:
+        """The losses that are added up."""
+        return [loss for _, loss, _ in self._each()]
+
+    def _each(self) -> Iterator[tuple[str, Loss, float]]:
+        parts: Any = self.parts  # as __post_init__ left them
+        for name, (loss, weight) in parts.items():
+            yield name, loss, weight
+
+
+def build_with_parts(loss: Loss, op: GraphOps, values: Values) -> tuple[ir.Value, Parts]:
+    """A loss, and the parts of which it is the weighted sum: none unless it is a Total."""
+    if not isinstance(loss, Total):
+        return loss.build(op, values), {}
+    parts = loss.build_parts(op, values)
+    return loss.add_up(op, parts), parts
+
+
+def _named(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
+    """MSE, L1, MSE_2, ..."""
+    seen: dict[str, int] = {}
+    for part in parts:
+        name = type(part[0] if isinstance(part, tuple) else part).__name__
+        seen[name] = seen.get(name, 0) + 1
+        yield (f"{name}_{seen[name]}" if seen[name] > 1 else name), part
+
+
+def _weighted(name: str, part: Part) -> tuple[Loss, float]:
+    pair = part if isinstance(part, tuple) else (part, 1.0)
+    loss, weight = pair if len(pair) == 2 else (None, None)
+    if not hasattr(loss, "build") or isinstance(loss, type):
+        raise OptionError(
+            f"part {name!r} of Total is {part!r}\nit is a loss, or a pair of a loss and its weight"
+        )
+    if not isinstance(weight, (int, float)) or not math.isfinite(weight):
+        raise OptionError(
+            f"part {name!r} of Total has the weight {weight!r}: it is a finite number"
+        )
+    return loss, float(weight)

@@ -1,0 +1,166 @@
+"""CTC: the loss of an unaligned sequence, as a Scan over time in log space.
+
+A label sequence "ab" is spread out as "-a-b-", where - is the blank: S labels, 2 S + 1 places.
+alpha[t][s] is the log probability of all ways to have reached place s at time t:
+
+alpha[t][s] = log p[t][place s] + logsumexp(alpha[t-1][s], alpha[t-1][s-1], alpha[t-1][s-2] *)
+
+* where the place is a label that differs from the one two places before. What cannot be is not
+minus infinity but a number far below any: nothing is ever infinity minus infinity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.graph.extension import GraphOps
+from onward.losses.loss import (
+    Values,
+    check_rank,
+    check_reduction,
+    integers,
+    read,
+    reduced,
+    sizes_of,
+    target,
+)
+
+_NEVER = -1e30  # the log of a probability of zero
+_HARDLY = -1e29  # sums below it have something in them that cannot be
+_ONE_ON = (0, 0, 1, 0, 0, -1)  # pads that move the last axis one place on
+
+
+@dataclass(frozen=True, kw_only=True)
+class CTC:
+    """-log of the probability of the labels, summed over all alignments.
+
+    output: log probabilities of shape (time, batch, classes), as LogSoftmax gives them.
+    target: labels of shape (batch, S), the rest of a row may hold anything.
+    input_lengths, target_lengths: the inputs that say how much of each row counts; None: all of it.
+    zero_infinity: a row whose labels do not fit into its time counts for nothing instead of inf.
+    reduction "mean": each loss over the number of its labels, then the mean over the batch.
+    """
+
+    output: str | None = None
+    target: str = "labels"
+    input_lengths: str | None = "input_lengths"
+    target_lengths: str | None = "target_lengths"
+    blank: int = 0
+    zero_infinity: bool = False
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        check_reduction(self, self.reduction)
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        log_probs = read(op, self, values, self.output)
+        check_rank(self, log_probs, 3, "log probabilities of shape (time, batch, classes)", 3)
+        _, batch, classes = sizes_of(log_probs)
+        if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
+            raise OptionError(f"blank of CTC is a class, 0 to {classes} - 1, not {self.blank}")
+        longest = f"{self.target}_length"
+        labels = target(op, self, values, self.target, "int64", [batch, longest])
+        labels = integers(op, self, labels)
+        lengths = self._lengths(op, values, self.target_lengths, batch)
+        inputs = self._lengths(op, values, self.input_lengths, batch)
+        if lengths is not None:  # whatever fills a row up is no class
+            within = op.Less(op.arange(op.size(labels, 1)), op.Unsqueeze(lengths, [1]))
+            labels = op.Where(within, labels, self.blank)
+        places = _spread(op, labels, self.blank)  # (batch, places)
+        alpha = _scan(op, log_probs, places, inputs, self.blank)
+        if lengths is None:
+            lengths = op.Expand(op.shape(op.size(labels, 1)), op.shape(op.size(labels, 0)))
+        return self._finish(op, alpha, lengths)
+
+    def _lengths(
+        self, op: GraphOps, values: Values, name: str | None, batch: int | str | None
+    ) -> ir.Value | None:
+        if name is None:
+            return None
+        return integers(op, self, target(op, self, values, name, "int64", [batch]))
+
+    def _finish(self, op: GraphOps, alpha: ir.Value, lengths: ir.Value) -> ir.Value:
+        """A row ends at its last label or at the blank behind it."""
+        end = op.Unsqueeze(op.Mul(lengths, 2), [1])  # (batch, 1)
+        behind = op.GatherElements(alpha, end, axis=1)
+        label = op.GatherElements(alpha, op.Max(op.Sub(end, 1), 0), axis=1)
+        label = op.Where(op.Equal(end, 0), _NEVER, label)  # of a row that has none
+        ways = op.Concat(behind, label, axis=1)
+        log_likelihood = op.ReduceLogSumExp(ways, [1], keepdims=0)
+        possible = op.Greater(log_likelihood, _HARDLY)
+        never = 0.0 if self.zero_infinity else np.inf
+        each = op.Where(possible, op.Neg(log_likelihood), never)
+        if self.reduction == "mean":
+            count = op.cast_like(op.Max(lengths, 1), each)
+            each = op.Div(each, count)
+        return reduced(op, each, self.reduction)
+
+
+def _spread(op: GraphOps, labels: ir.Value, blank: int) -> ir.Value:
+    """-a-b- for ab: (batch, S) -> (batch, 2 S + 1)"""
+    batch, longest = op.sizes(labels)
+    blanks = op.Expand(np.array(blank), op.shape(batch, longest, 1))
+    pairs = op.Concat(blanks, op.Unsqueeze(labels, [2]), axis=2)
+    joined = op.Reshape(pairs, op.shape(batch, op.product(longest, 2)), allowzero=1)
+    return op.Concat(joined, op.Expand(np.array(blank), op.shape(batch, 1)), axis=1)
+
+
+def _scan(
+    op: GraphOps, log_probs: ir.Value, places: ir.Value, lengths: ir.Value | None, blank: int
+) -> ir.Value:
+    """alpha at the end of each row: (batch, places)"""
+    time, batch, count = *op.sizes(log_probs)[:2], op.size(places, 1)
+    zero = op.number_like(0.0, log_probs)
+    known = [sizes_of(log_probs)[1], sizes_of(places)[1]]
+    sizes = [op.name("size") if size is None else size for size in known]
+    spread = op.Expand(places, op.shape(time, batch, count))
+    emitted = op.Clip(op.GatherElements(log_probs, spread, axis=2), _NEVER)
+    first = op.Where(op.Equal(op.arange(count), 0), zero, _NEVER)
+    start = op.Expand(first, op.shape(1, batch, count))
+    skip = op.Where(_may_skip(op, places, blank), zero, _NEVER)
+    # unknown sizes get names: the gradient then sees which of them are equal
+    emitted.shape = ir.Shape([sizes_of(log_probs)[0], *sizes])
+    start.shape, skip.shape = ir.Shape([1, *sizes]), ir.Shape(sizes)
+    scanned = [emitted]
+    if lengths is not None:
+        clock = op.Unsqueeze(op.arange(time), [1, 2])
+        scanned.append(op.Less(clock, op.Unsqueeze(lengths, [1])))
+        scanned[1].shape = ir.Shape([sizes_of(log_probs)[0], sizes[0], 1])
+    body = _step(op, start, skip, scanned)
+    settings = {"body": body, "num_scan_inputs": len(scanned)}
+    (alpha,) = op.typed("Scan", [start, *scanned], settings, [start])
+    return op.Squeeze(alpha, [0])
+
+
+def _may_skip(op: GraphOps, places: ir.Value, blank: int) -> ir.Value:
+    """Where two places may be taken at once: to a label that is not the one before it."""
+    ahead = op.Expand(np.array(blank), op.shape(op.size(places, 0), 2))
+    earlier = op.Slice(op.Concat(ahead, places, axis=1), [0], [-2], [1])
+    return op.Not(op.Or(op.Equal(places, blank), op.Equal(places, earlier)))
+
+
+def _step(op: GraphOps, start: ir.Value, skip: ir.Value, scanned: list[ir.Value]) -> ir.Graph:
+    """One time: alpha (1, batch, places), what is emitted, whether the row goes on -> alpha"""
+    body = ir.Graph((), (), nodes=(), name="ctc")
+    inside = op.inside(body)
+    alpha = ir.val(op.name("alpha"), type=start.type, shape=start.shape)
+    body.inputs.append(alpha)
+    for value in scanned:
+        sizes = ir.Shape(sizes_of(value)[1:])
+        body.inputs.append(ir.val(op.name("at"), type=value.type, shape=sizes))
+    by_one = inside.Pad(alpha, _ONE_ON, _NEVER)
+    by_two = inside.Pad(by_one, _ONE_ON, _NEVER)
+    by_one.shape = by_two.shape = alpha.shape
+    ways = inside.Concat(alpha, by_one, inside.Add(by_two, skip), axis=0)
+    reached = inside.ReduceLogSumExp(ways, [0], keepdims=1)
+    reached.shape = alpha.shape
+    later = inside.Add(reached, body.inputs[1])
+    if len(scanned) > 1:
+        later = inside.Where(body.inputs[2], later, alpha)
+    later.shape = alpha.shape
+    body.outputs.append(later)
+    return body

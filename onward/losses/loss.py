@@ -1,0 +1,219 @@
+"""What every loss shares: where it reads, what it is compared with, how it becomes one number.
+
+A loss is a frozen value. `loss.build(op, values)` writes it at the end of a model: `op` is what
+`onward.graph.extension.extend(model)` gives, `values` are the model's values by name, its outputs
+first. What it is compared with is a value of that name, or becomes a new input of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.graph.extension import GraphOps
+
+Values: TypeAlias = Mapping[str, ir.Value]
+Sizes: TypeAlias = list[int | str | None]
+
+REDUCTIONS = ("mean", "sum", "none")
+ABOVE_ZERO = math.ulp(0.0)
+_NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *_NARROW}
+_MOST_NAMES = 8  # in a message
+_OLDEST_OPSET = 18  # since then, what is reduced over is an input
+
+
+class Loss(Protocol):
+    """What can be minimised: a graph that is written behind a model's."""
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        """The loss: a scalar, or what is left unreduced where reduction is "none"."""
+        ...
+
+
+# -- what it reads ---------------------------------------------------------------------------------
+
+
+def read(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir.Value:
+    """A float value of the model, the first output if no name is given; 16 bits are widened."""
+    return widened(op, checked_float(loss, read_as_is(op, loss, values, name)))
+
+
+def read_as_is(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir.Value:
+    """A value of the model, the first output if no name is given."""
+    if op.opset() < _OLDEST_OPSET:
+        raise OptionError(
+            f"{_who(loss)} is written in opset {_OLDEST_OPSET} or newer, "
+            f"the model in {op.opset()}\n"
+            "bring it there first: onward.passes.upgrade.upgrade_opset(model)"
+        )
+    value = find(op, values, name) if name is not None else next(iter(values.values()), None)
+    if value is None:
+        asked = "the first output" if name is None else repr(name)
+        raise OptionError(
+            f"{_who(loss)} reads {asked}, which the model does not have\n{_has(values)}"
+        )
+    return value
+
+
+def checked_float(loss: Loss, value: ir.Value) -> ir.Value:
+    """The value, if it is of a float type and its rank is known."""
+    if value.dtype not in _FLOATS:
+        kind = value.dtype.name if value.dtype is not None else "of no known type"
+        raise OptionError(
+            f"{_who(loss)} reads {value.name!r}, which is {kind}: a loss is of float values\n"
+            "name another output, or cast it in the model"
+        )
+    if value.shape is None:
+        raise OptionError(
+            f"{_who(loss)} reads {value.name!r}, of which not even the number of axes is known\n"
+            "give the model's inputs their shapes, so that it can be inferred"
+        )
+    return value
+
+
+def widened(op: GraphOps, x: ir.Value) -> ir.Value:
+    """float32 for what has 16 bits: sums of squares and loss scales overflow there."""
+    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in _NARROW else x
+
+
+def check_rank(loss: Loss, x: ir.Value, least: int, law: str, most: int | None = None) -> None:
+    """So many axes, as the law says in words."""
+    count = len(sizes_of(x))
+    if count < least or (most is not None and count > most):
+        raise OptionError(f"{_who(loss)} wants {law}; {x.name!r} has shape {shown(x)}")
+
+
+# -- what it is compared with ----------------------------------------------------------------------
+
+
+def target_like(op: GraphOps, loss: Loss, x: ir.Value, values: Values, name: str) -> ir.Value:
+    """What has x's type and shape: a value of the model, or a new input."""
+    value = target(op, loss, values, name, x.dtype, sizes_of(x))
+    return op.cast_like(value, x)
+
+
+def target(
+    op: GraphOps,
+    loss: Loss,
+    values: Values,
+    name: str,
+    dtype: Any,
+    sizes: Sequence[int | str | None],
+) -> ir.Value:
+    """The value of that name, which must have these sizes; else a new input of this type."""
+    known = find(op, values, name)
+    if known is None:
+        return op.input(name, dtype, sizes)
+    found = None if known.shape is None else sizes_of(known)
+    if found is not None and not agree(found, list(sizes)):
+        wanted = ", ".join("?" if size is None else str(size) for size in sizes)
+        raise OptionError(
+            f"{_who(loss)} compares with {name!r}, which should have shape [{wanted}] "
+            f"and has {shown(known)}\ngive this loss a target of its own: target='...'"
+        )
+    return known
+
+
+def integers(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
+    """Labels and lengths as int64."""
+    if value.dtype is None or not value.dtype.is_integer():
+        kind = value.dtype.name if value.dtype is not None else "of no known type"
+        raise OptionError(f"{_who(loss)} reads {value.name!r}, which is {kind}: it wants integers")
+    return value if value.dtype == ir.DataType.INT64 else op.Cast(value, to=int(ir.DataType.INT64))
+
+
+def find(op: GraphOps, values: Values, name: str) -> ir.Value | None:
+    """A value of the model, or an input that another loss has made."""
+    made = (value for value in op.graph.inputs if value.name == name)
+    return values[name] if name in values else next(made, None)
+
+
+def sizes_of(x: ir.Value) -> Sizes:
+    """Sizes as `op.input` takes them: numbers, names, None."""
+    assert x.shape is not None
+    return [size if isinstance(size, int) else size.value for size in x.shape]
+
+
+def agree(a: Sizes, b: Sizes) -> bool:
+    """Whether two shapes can be one: names may stand for any size."""
+    pairs = zip(a, b)
+    clash = any(isinstance(m, int) and isinstance(n, int) and m != n for m, n in pairs)
+    return len(a) == len(b) and not clash
+
+
+# -- one number ------------------------------------------------------------------------------------
+
+
+def reduced(op: GraphOps, each: ir.Value, reduction: str) -> ir.Value:
+    """The mean of all elements, their sum, or each as it is."""
+    if reduction == "none":
+        return each
+    return (
+        op.ReduceMean(each, keepdims=0) if reduction == "mean" else op.ReduceSum(each, keepdims=0)
+    )
+
+
+def scalar(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
+    """The value without axes, if it is one float."""
+    checked_float(loss, value)
+    sizes = sizes_of(value)
+    if any(size != 1 for size in sizes):
+        raise OptionError(
+            f"{_who(loss)} gives {value.name!r} of shape {shown(value)}: a loss is one number\n"
+            "reduce it to its mean or its sum first"
+        )
+    return op.Reshape(value, np.zeros(0, np.int64)) if sizes else value
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+
+def check_reduction(loss: Loss, given: str, allowed: Sequence[str] = REDUCTIONS) -> None:
+    """One of the words that a loss knows."""
+    if given not in allowed:
+        words = ", ".join(repr(word) for word in allowed)
+        raise OptionError(f"{_who(loss)} has no reduction {given!r}\nit is one of {words}")
+
+
+def check_number(
+    loss: Loss, field: str, given: float, law: str, low: float, high: float = math.inf
+) -> None:
+    """A setting between two numbers, both included, as the law says in words."""
+    if not low <= given <= high:  # not a number is between none
+        raise OptionError(f"{field} of {_who(loss)} is {law}, not {given}")
+
+
+def numbers(loss: Loss, field: str, given: Any) -> Any:
+    """An array as nested tuples: a loss can then be compared, printed and written to a file."""
+    try:
+        array = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise OptionError(f"{field} of {_who(loss)} is numbers, not {given!r}") from None
+    if not np.isfinite(array).all():
+        raise OptionError(f"{field} of {_who(loss)} holds a number that is not finite")
+    return _frozen(array.tolist())
+
+
+def _frozen(nested: Any) -> Any:
+    return tuple(_frozen(each) for each in nested) if isinstance(nested, list) else nested
+
+
+def _who(loss: Loss) -> str:
+    return type(loss).__name__
+
+
+def shown(x: ir.Value) -> str:
+    """A shape as messages write it."""
+    return f"[{', '.join('?' if size is None else str(size) for size in sizes_of(x))}]"
+
+
+def _has(values: Values) -> str:
+    names = [repr(name) for name in list(values)[:_MOST_NAMES]]
+    rest = ", ..." if len(values) > _MOST_NAMES else ""
+    return f"it has {', '.join(names) or 'no values'}{rest}"

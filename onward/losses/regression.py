@@ -1,0 +1,109 @@
+"""Losses of numbers: the output and a target of its shape, element by element.
+
+x: the output; t: the target; d = x - t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onward.graph.extension import GraphOps
+from onward.losses.loss import (
+    ABOVE_ZERO,
+    Loss,
+    Values,
+    check_number,
+    check_reduction,
+    read,
+    reduced,
+    target_like,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MSE:
+    """Mean squared error: d^2.
+
+    >>> MSE(reduction="sum")
+    MSE(output=None, target='target', reduction='sum')
+    """
+
+    output: str | None = None
+    target: str = "target"
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        check_reduction(self, self.reduction)
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        d = _difference(op, self, values, self.output, self.target)
+        return reduced(op, op.Mul(d, d), self.reduction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class L1:
+    """Mean absolute error: |d|."""
+
+    output: str | None = None
+    target: str = "target"
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        check_reduction(self, self.reduction)
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        d = _difference(op, self, values, self.output, self.target)
+        return reduced(op, op.Abs(d), self.reduction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Huber:
+    """Squares near zero, lines beyond delta: d^2 / 2, or delta (|d| - delta / 2)."""
+
+    output: str | None = None
+    target: str = "target"
+    delta: float = 1.0
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        check_reduction(self, self.reduction)
+        check_number(self, "delta", self.delta, "above 0", ABOVE_ZERO)
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        d = _difference(op, self, values, self.output, self.target)
+        return reduced(op, _huber(op, d, self.delta), self.reduction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothL1:
+    """Huber's loss over beta: d^2 / (2 beta), or |d| - beta / 2; with beta 0, |d|."""
+
+    output: str | None = None
+    target: str = "target"
+    beta: float = 1.0
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        check_reduction(self, self.reduction)
+        check_number(self, "beta", self.beta, "0 or more", 0.0)
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        d = _difference(op, self, values, self.output, self.target)
+        if self.beta == 0:
+            return reduced(op, op.Abs(d), self.reduction)
+        return reduced(op, op.Mul(_huber(op, d, self.beta), 1 / self.beta), self.reduction)
+
+
+def _difference(
+    op: GraphOps, loss: Loss, values: Values, output: str | None, target: str
+) -> ir.Value:
+    x = read(op, loss, values, output)
+    return op.Sub(x, target_like(op, loss, x, values, target))
+
+
+def _huber(op: GraphOps, d: ir.Value, delta: float) -> ir.Value:
+    """c (d - c / 2) with c = d, at most delta long: no branch that could overflow unseen"""
+    c = op.Clip(d, -delta, delta)
+    return op.Mul(c, op.Sub(d, op.Mul(c, 0.5)))

@@ -1,0 +1,66 @@
+"""Adagrad: the gradient over the root of the sum of its squares, as torch.optim.Adagrad has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onward.optimizers.checks import check_flag, check_number
+from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.scalars import count, plus, times
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(Optimizer):
+    """d = g + wd p,  s' = s + d^2,  p' = p - lr / (1 + (t - 1) lr_decay) d / (sqrt(s') + eps)
+
+    >>> Adagrad(initial_accumulator_value=0.1).initial("sum")
+    0.1
+    """
+
+    lr: float = 1e-2
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
+            check_number(self, name)
+        check_flag(self, "maximize")
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        return {"sum": shape}
+
+    def initial(self, slot: str) -> float:
+        return self.initial_accumulator_value
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        d, c = regularized(op, p, g, coefficient(op, scale, self.maximize), self.weight_decay)
+        total = plus(op, slots["sum"], op.Mul(d, d), times(op, c, c))
+        direction = op.Div(d, op.Add(op.Sqrt(total), self.eps))
+        rate = times(op, self._rate(op, lr, step), c)
+        return op.Sub(p, op.Mul(direction, rate)), {"sum": total}
+
+    def _rate(self, op: GraphOps, lr: ir.Value, step: ir.Value) -> ir.Value:
+        """lr / (1 + (t - 1) lr_decay)"""
+        if not self.lr_decay:
+            return lr
+        divisor = op.Add(op.Mul(op.Sub(count(op, step), 1.0), self.lr_decay), 1.0)
+        return op.Div(lr, op.cast_like(divisor, lr))

@@ -1,0 +1,125 @@
+"""Adam and AdamW, as torch.optim has them; AdamW also as the transformers library had it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onward.optimizers.checks import check_betas, check_choice, check_flag, check_number
+from onward.optimizers.moments import Moments
+from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.scalars import decay, times
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer):
+    """d = g + wd p,  p' = p - lr m^ / (sqrt(v^) + eps), m^ and v^ the corrected moments of d
+
+    With amsgrad, v^ is the largest so far. The slots hold the moments as sums: torch's exp_avg is
+    (1 - betas[0]) exp_sum, and its exp_avg_sq is (1 - betas[1]) exp_sum_sq.
+
+    >>> list(Adam(amsgrad=True).slots((3,)))
+    ['exp_sum', 'exp_sum_sq', 'max_exp_sum_sq']
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_betas(self)
+        for name in ("eps", "weight_decay"):
+            check_number(self, name)
+        for name in ("amsgrad", "maximize"):
+            check_flag(self, name)
+
+    @property
+    def _moments(self) -> Moments:
+        return Moments(self.betas, self.eps, self.amsgrad)
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        return self._moments.slots(shape)
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        c = coefficient(op, scale, self.maximize)
+        d, c = regularized(op, p, g, c, self.weight_decay)
+        q, k, slots = self._moments.update(op, d, c, slots, step)
+        return op.Sub(p, op.Mul(q, times(op, lr, k))), slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Optimizer):
+    """p' = (1 - lr wd) p - lr m^ / (sqrt(v^) + eps), m^ and v^ the corrected moments of g
+
+    style="torch" is torch.optim.AdamW; its slots hold the moments as sums, as Adam's do.
+    style="transformers" is what that library and onnxruntime-training had: eps beside the root of
+    the uncorrected second moment, the decay after the update, slots exp_avg and exp_avg_sq:
+    p' = (1 - lr wd) (p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)).
+
+    correct_bias=False takes the moments as they are.
+
+    >>> list(AdamW().slots((3,))), list(AdamW(style="transformers").slots((3,)))
+    (['exp_sum', 'exp_sum_sq'], ['exp_avg', 'exp_avg_sq'])
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+    amsgrad: bool = False
+    maximize: bool = False
+    correct_bias: bool = True
+    style: str = "torch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_betas(self)
+        for name in ("eps", "weight_decay"):
+            check_number(self, name)
+        for name in ("amsgrad", "maximize", "correct_bias"):
+            check_flag(self, name)
+        check_choice(self, "style", ("torch", "transformers"))
+
+    @property
+    def _moments(self) -> Moments:
+        torch = self.style == "torch"
+        return Moments(self.betas, self.eps, self.amsgrad, self.correct_bias, torch, torch)
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        return self._moments.slots(shape)
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        c = coefficient(op, scale, self.maximize)
+        q, k, slots = self._moments.update(op, g, c, slots, step)
+        rate = times(op, lr, k)
+        if self.weight_decay:
+            kept = decay(op, lr, self.weight_decay)
+            p = op.Mul(p, kept)
+            if self.style == "transformers":
+                rate = times(op, rate, kept)
+        return op.Sub(p, op.Mul(q, rate)), slots

@@ -1,0 +1,76 @@
+"""Clipping: gradients whose norm, or whose numbers, may not exceed a limit.
+
+By norm it is one number, torch's max_norm / (norm + 1e-6), that the updates take as
+`gradient_scale`; by value it is a node in the update graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onward.optimizers.checks import check_above
+from onward.optimizers.records import record
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+
+MARGIN = 1e-6  # torch's: keeps the division whole where the norm is 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipByNorm:
+    """All gradients together are at most this long: torch.nn.utils.clip_grad_norm_.
+
+    >>> ClipByNorm(max_norm=1.0).scale(4.0)
+    0.24999993750001562
+    """
+
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        check_above(self, "max_norm", 0.0)
+
+    def scale(self, norm: float) -> float:
+        """What gradients of this norm are multiplied by; 0 or NaN if it is not finite."""
+        ratio = self.max_norm / (norm + MARGIN)
+        return 1.0 if ratio > 1.0 else ratio
+
+    def build(self, op: GraphOps, gradients: Sequence[ir.Value]) -> tuple[ir.Value, ir.Value]:
+        """(norm, scale) of these gradients, as scalars of float32."""
+        norm = global_norm(op, gradients)
+        ratio = op.Div(self.max_norm, op.Add(norm, MARGIN))
+        return norm, op.Min(ratio, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return record(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipByValue:
+    """Each number of a gradient lies between -limit and limit: torch's clip_grad_value_."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        check_above(self, "limit", 0.0)
+
+    def build(self, op: GraphOps, g: ir.Value, scale: ir.Value | None = None) -> ir.Value:
+        """The clipped gradient; with a scale (above 0), what times the scale is clipped."""
+        if scale is None:
+            return op.Clip(g, op.number_like(-self.limit, g), op.number_like(self.limit, g))
+        limit = op.Div(op.number_like(self.limit, g), scale)
+        return op.Clip(g, op.Neg(limit), limit)
+
+    def to_dict(self) -> dict[str, Any]:
+        return record(self)
+
+
+def global_norm(op: GraphOps, gradients: Sequence[ir.Value]) -> ir.Value:
+    """The norm of all gradients as one vector: a scalar of float32."""
+    squares = [op.ReduceSumSquare(g, keepdims=0) for g in gradients]
+    parts = [op.Cast(each, to=1) if each.dtype != 1 else each for each in squares]
+    return op.Sqrt(op.Sum(*parts) if len(parts) > 1 else parts[0])

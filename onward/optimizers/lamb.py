@@ -1,0 +1,65 @@
+"""LAMB: Adam's direction, with a step as long as the parameter asks (You et al., 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from onward.optimizers.checks import check_betas, check_flag, check_number
+from onward.optimizers.moments import Moments
+from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient
+from onward.optimizers.scalars import product
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+
+
+@dataclass(frozen=True, kw_only=True)
+class LAMB(Optimizer):
+    """r = m^ / (sqrt(v^) + eps) + wd p,  p' = p - lr |p| / |r| r
+
+    m^ and v^ are Adam's corrected moments; the ratio is 1 where |p| or |r| is 0. The slots hold
+    the moments as sums, as Adam's do.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    correct_bias: bool = True
+
+    elementwise: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_betas(self)
+        for name in ("eps", "weight_decay"):
+            check_number(self, name)
+        check_flag(self, "correct_bias")
+
+    @property
+    def _moments(self) -> Moments:
+        return Moments(self.betas, self.eps, correct_bias=self.correct_bias)
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        return self._moments.slots(shape)
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        q, k, slots = self._moments.update(op, g, coefficient(op, scale, False), slots, step)
+        r = product(op, q, k)
+        if self.weight_decay:
+            r = op.Add(r, op.Mul(p, self.weight_decay))
+        size, length = (op.ReduceL2(each, keepdims=0) for each in (p, r))
+        both = op.And(op.Greater(size, 0.0), op.Greater(length, 0.0))
+        ratio = op.Where(both, op.Div(size, length), op.number_like(1.0, p))
+        return op.Sub(p, op.Mul(r, op.Mul(lr, ratio))), slots

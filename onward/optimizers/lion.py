@@ -1,0 +1,61 @@
+"""Lion: steps of one size in the direction of a sign (Chen et al., 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onward.optimizers.checks import check_betas, check_number
+from onward.optimizers.optimizer import Optimizer, Shape, Slots
+from onward.optimizers.scalars import decayed
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lion(Optimizer):
+    """p' = (1 - lr wd) p - lr sign(b1 m + (1 - b1) g),  m' = b2 m + (1 - b2) g
+
+    The slot holds m / (1 - b2), a sum: exp_sum' = b2 exp_sum + g.
+
+    >>> Lion().slots((3,))
+    {'exp_sum': (3,)}
+    """
+
+    lr: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_betas(self)
+        check_number(self, "weight_decay")
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        return {"exp_sum": shape}
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        b1, b2 = self.betas
+        g = g if scale is None else op.Mul(g, scale)
+        # A sign has no length: b1 m + (1 - b1) g points where k M + g does.
+        k = b1 * (1.0 - b2) / (1.0 - b1)
+        if k:
+            # The old sum is read once, on the way to the new one, so that both may share memory.
+            part = op.Mul(slots["exp_sum"], k)
+            direction, total = op.Add(part, g), op.Add(op.Mul(part, b2 / k), g)
+        else:
+            direction, total = g, op.Add(op.Mul(slots["exp_sum"], b2), g)
+        kept = decayed(op, p, lr, self.weight_decay)
+        return op.Sub(kept, op.Mul(op.Sign(direction), lr)), {"exp_sum": total}

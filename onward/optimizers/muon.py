@@ -1,0 +1,103 @@
+"""Muon: momentum whose matrices are made orthogonal, as torch.optim.Muon has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from onward.errors import OptionError
+from onward.optimizers.checks import check_choice, check_count, check_flag, check_number
+from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient
+from onward.optimizers.scalars import decayed, plus, product, times
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon(Optimizer):
+    """b' = mu b + (1 - mu) g,  u = mu b' + (1 - mu) g or b',  p' = (1 - lr wd) p - lr r NS(u)
+
+    NS is `ns_steps` rounds of Newton and Schulz, X' = a X + (b X X^T + c (X X^T)^2) X, after X was
+    divided by its norm; torch takes them in bfloat16, this in the parameter's type. r is
+    sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with "match_rms_adamw".
+    Parameters are matrices; others go to another optimizer, in a group of their own.
+    """
+
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315)
+    eps: float = 1e-7
+    ns_steps: int = 5
+    adjust_lr_fn: str = "original"
+
+    elementwise: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("weight_decay", "eps"):
+            check_number(self, name)
+        check_number(self, "momentum", high=1.0, below=True)
+        check_flag(self, "nesterov")
+        check_count(self, "ns_steps")
+        check_choice(self, "adjust_lr_fn", ("original", "match_rms_adamw"))
+        numbers = self.ns_coefficients
+        fine = isinstance(numbers, Sequence) and len(numbers) == 3
+        if not fine or not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
+            raise OptionError(
+                f"Muon.ns_coefficients is three numbers, not {numbers!r}\n"
+                "give ns_coefficients such a value"
+            )
+        object.__setattr__(self, "ns_coefficients", tuple(numbers))
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        if len(shape) != 2:
+            raise OptionError(
+                f"Muon updates matrices, not a parameter of shape {tuple(shape)}\n"
+                "give it to another optimizer: Group(parameters=..., optimizer=AdamW())"
+            )
+        return {"momentum_buffer": shape}
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        rows, columns = _matrix(p)
+        share = times(op, coefficient(op, scale, False), 1.0 - self.momentum)
+        fresh = product(op, g, share)
+        buffer = plus(op, op.Mul(slots["momentum_buffer"], self.momentum), fresh, 1.0)
+        u = op.Add(op.Mul(buffer, self.momentum), fresh) if self.nesterov else buffer
+        u = self._orthogonal(op, u, wide=rows <= columns)
+        ratio = math.sqrt(max(1.0, rows / columns))
+        if self.adjust_lr_fn == "match_rms_adamw":
+            ratio = 0.2 * math.sqrt(max(rows, columns))
+        p = decayed(op, p, lr, self.weight_decay)
+        return op.Sub(p, op.Mul(u, times(op, lr, ratio))), {"momentum_buffer": buffer}
+
+    def _orthogonal(self, op: GraphOps, u: ir.Value, wide: bool) -> ir.Value:
+        """NS(u); a tall matrix is multiplied from its right, where the squares are small."""
+        a, b, c = self.ns_coefficients
+        x = op.Mul(u, op.Reciprocal(op.Max(op.ReduceL2(u, keepdims=0), self.eps)))
+        for _ in range(self.ns_steps):
+            square = op.Gemm(x, x, transB=1) if wide else op.Gemm(x, x, transA=1)
+            factor = op.Gemm(square, square, square, alpha=c, beta=b)
+            pair = (factor, x) if wide else (x, factor)
+            x = op.Gemm(*pair, x, beta=a)
+        return x
+
+
+def _matrix(p: ir.Value) -> tuple[int, int]:
+    assert p.shape is not None
+    rows, columns = p.shape.numpy()
+    return rows, columns

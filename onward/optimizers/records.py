@@ -1,0 +1,56 @@
+"""Frozen dataclasses as JSON: {"kind": class name, field: value, ...} and back.
+
+What is written in checkpoints, programs and artifacts is read again by the same names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from onward.errors import OptionError
+
+T = TypeVar("T")
+
+
+def record(value: Any) -> dict[str, Any]:
+    """The class and the fields of a dataclass, in plain JSON values."""
+    return {
+        "kind": type(value).__name__,
+        **{field.name: _plain(getattr(value, field.name)) for field in fields(value)},
+    }
+
+
+def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
+    """The dataclass that a record was made from; `what` says in errors what it should be."""
+    if not isinstance(data, Mapping) or "kind" not in data:
+        raise OptionError(f"no {what}: {data!r} has no 'kind'\ngive what to_dict() returned")
+    kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
+    if kind is None:
+        raise OptionError(
+            f"no {what} is called {data['kind']!r}\nthere are {', '.join(sorted(kinds))}"
+        )
+    given = {name: value for name, value in data.items() if name != "kind"}
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise OptionError(f"{kind.__name__} has no setting {name!r}\n{hint}")
+    return kind(**{name: _restored(value, kinds, what) for name, value in given.items()})
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return record(value)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _restored(value: Any, kinds: Mapping[str, type[T]], what: str) -> Any:
+    if isinstance(value, Mapping):
+        return restore(value, kinds, what)
+    if isinstance(value, list):
+        return tuple(_restored(each, kinds, what) for each in value)
+    return value

@@ -1,0 +1,73 @@
+"""RMSprop: the gradient over the root of its average square, as torch.optim.RMSprop has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onward.optimizers.checks import check_flag, check_number
+from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.scalars import plus, times
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSprop(Optimizer):
+    """d = g + wd p,  v' = a v + (1 - a) d^2,  p' = p - lr d / (sqrt(v') + eps)
+
+    centered subtracts the square of m' = a m + (1 - a) d under the root; with momentum,
+    b' = momentum b + d / (sqrt(v') + eps) and p' = p - lr b'.
+
+    >>> list(RMSprop(centered=True, momentum=0.9).slots((3,)))
+    ['square_avg', 'grad_avg', 'momentum_buffer']
+    """
+
+    lr: float = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "alpha", high=1.0, below=True)
+        for name in ("eps", "weight_decay", "momentum"):
+            check_number(self, name)
+        for name in ("centered", "maximize"):
+            check_flag(self, name)
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        kept = {"square_avg": True, "grad_avg": self.centered, "momentum_buffer": self.momentum}
+        return {name: shape for name, wanted in kept.items() if wanted}
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        d, c = regularized(op, p, g, coefficient(op, scale, self.maximize), self.weight_decay)
+        share = times(op, times(op, c, c), 1.0 - self.alpha)
+        square = plus(op, op.Mul(slots["square_avg"], self.alpha), op.Mul(d, d), share)
+        new, spread = {"square_avg": square}, square
+        if self.centered:
+            share = times(op, c, 1.0 - self.alpha)
+            mean = plus(op, op.Mul(slots["grad_avg"], self.alpha), d, share)
+            # Rounding must not bring the difference below 0: its root would be NaN for good.
+            spread = op.Max(op.Sub(square, op.Mul(mean, mean)), 0.0)
+            new["grad_avg"] = mean
+        direction = op.Div(d, op.Add(op.Sqrt(spread), self.eps))
+        if not self.momentum:
+            return op.Sub(p, op.Mul(direction, times(op, lr, c))), new
+        buffer = plus(op, op.Mul(slots["momentum_buffer"], self.momentum), direction, c)
+        return op.Sub(p, op.Mul(buffer, lr)), {**new, "momentum_buffer": buffer}

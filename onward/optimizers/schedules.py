@@ -1,0 +1,299 @@
+"""Schedules: the learning rate as a pure function of how many updates were done.
+
+`rate(step, lr)`: step counts from 0, lr is the optimizer's own rate. Nothing is kept between
+calls, so a resumed run goes on exactly where it was. What torch has too is equal to torch's.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onward.errors import OptionError
+from onward.optimizers.checks import (
+    check_above,
+    check_choice,
+    check_count,
+    check_flag,
+    check_number,
+)
+from onward.optimizers.records import record, restore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """What every schedule has: a rate for each step, and a form in JSON."""
+
+    @abstractmethod
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        """The learning rate of the update after `step` updates; lr is the optimizer's."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The schedule as JSON; `schedule_from_dict` reads it."""
+        return record(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Schedule):
+    """lr, or factor lr during the first `steps` updates (torch's ConstantLR)
+
+    >>> Constant().rate(7, lr=0.1)
+    0.1
+    """
+
+    factor: float = 1.0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_number(self, "factor")
+        check_count(self, "steps", low=0)
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        return lr * self.factor if step < self.steps else lr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Schedule):
+    """A line from start_factor lr to end_factor lr in `steps` updates, then flat (torch's LinearLR)
+
+    >>> Linear(steps=4).rate(1, lr=0.5)
+    0.375
+    """
+
+    steps: int
+    start_factor: float = 1.0
+    end_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps")
+        for name in ("start_factor", "end_factor"):
+            check_number(self, name)
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        done = min(step, self.steps) / self.steps
+        return lr * (self.start_factor + (self.end_factor - self.start_factor) * done)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polynomial(Schedule):
+    """(end + (1 - end) (1 - step / steps)^power) lr, then flat (PolynomialLR; there end is 0)
+
+    >>> Polynomial(steps=4, power=2.0).rate(2, lr=0.1)
+    0.025
+    """
+
+    steps: int
+    power: float = 1.0
+    end_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps")
+        for name in ("power", "end_factor"):
+            check_number(self, name)
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        left = 1.0 - min(step, self.steps) / self.steps
+        return lr * (self.end_factor + (1.0 - self.end_factor) * left**self.power)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule):
+    """Half a cosine from lr down to `minimum` in `steps` updates, then flat (CosineAnnealingLR)
+
+    With restarts it begins anew each time, every period `multiplier` times as long as the one
+    before (CosineAnnealingWarmRestarts).
+
+    >>> [round(Cosine(steps=2, restarts=True).rate(step), 3) for step in range(4)]
+    [1.0, 0.5, 1.0, 0.5]
+    """
+
+    steps: int
+    minimum: float = 0.0
+    restarts: bool = False
+    multiplier: int = 1
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps")
+        check_number(self, "minimum")
+        check_flag(self, "restarts")
+        check_count(self, "multiplier")
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        done, period = min(step, self.steps), self.steps
+        if self.restarts:
+            done, period = self._place(step)
+        return self.minimum + (lr - self.minimum) * (1.0 + math.cos(math.pi * done / period)) / 2.0
+
+    def _place(self, step: int) -> tuple[int, int]:
+        """(steps since the last restart, length of this period)"""
+        if self.multiplier == 1:
+            return step % self.steps, self.steps
+        period = self.steps
+        while step >= period:
+            step, period = step - period, period * self.multiplier
+        return step, period
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycle(Schedule):
+    """Up to lr, then far down, in `steps` updates (torch's OneCycleLR; lr is its max_lr)
+
+    It begins at lr / div_factor, reaches lr after the share pct_start, and ends at
+    lr / div_factor / final_div_factor; three_phase goes back to the beginning in between.
+    """
+
+    steps: int
+    pct_start: float = 0.3
+    anneal_strategy: str = "cos"
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps")
+        check_number(self, "pct_start", high=1.0)
+        check_choice(self, "anneal_strategy", ("cos", "linear"))
+        for name in ("div_factor", "final_div_factor"):
+            check_above(self, name, 0.0)
+        check_flag(self, "three_phase")
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        step = min(step, self.steps - 1)
+        first = lr / self.div_factor
+        rise = float(self.pct_start * self.steps) - 1.0
+        fall = float(2 * self.pct_start * self.steps) - 2.0
+        turns = [(rise, lr), (fall, first)] if self.three_phase else [(rise, lr)]
+        turns.append((self.steps - 1, first / self.final_div_factor))
+        start, begin = 0.0, first
+        for end, target in turns[:-1]:
+            if step <= end:
+                return self._between(begin, target, step - start, end - start)
+            start, begin = end, target
+        end, target = turns[-1]
+        return self._between(begin, target, step - start, end - start)
+
+    def _between(self, start: float, end: float, done: float, whole: float) -> float:
+        share = done / whole if whole else 1.0
+        if self.anneal_strategy == "linear":
+            return (end - start) * share + start
+        return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Schedule):
+    """gamma^(step // size) lr (torch's StepLR)
+
+    >>> Step(size=10, gamma=0.5).rate(25, lr=0.4)
+    0.1
+    """
+
+    size: int
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_count(self, "size")
+        check_number(self, "gamma")
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        return lr * self.gamma ** (step // self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiStep(Schedule):
+    """gamma^n lr after n of the milestones (torch's MultiStepLR)
+
+    >>> MultiStep(milestones=(10, 20), gamma=0.5).rate(10, lr=0.4)
+    0.2
+    """
+
+    milestones: tuple[int, ...]
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        given = self.milestones
+        if not isinstance(given, Sequence) or not all(type(each) is int for each in given):
+            raise OptionError(
+                f"MultiStep.milestones is a list of whole numbers, not {given!r}\n"
+                "give milestones such a value"
+            )
+        object.__setattr__(self, "milestones", tuple(given))
+        check_number(self, "gamma")
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        return lr * self.gamma ** sum(step >= milestone for milestone in self.milestones)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exponential(Schedule):
+    """gamma^step lr (torch's ExponentialLR)
+
+    >>> Exponential(gamma=0.5).rate(2, lr=0.4)
+    0.1
+    """
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        check_number(self, "gamma")
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        return lr * self.gamma**step
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp(Schedule):
+    """A line from start_factor up to the first rate of a schedule in `steps` updates; then that one
+
+    The schedule begins when the warm-up ends (torch: SequentialLR of LinearLR and the schedule).
+
+    >>> warm = WarmUp(steps=4, schedule=Linear(steps=2))
+    >>> [warm.rate(step) for step in range(7)]
+    [0.0, 0.25, 0.5, 0.75, 1.0, 0.5, 0.0]
+    """
+
+    steps: int
+    schedule: Schedule
+    start_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps", low=0)
+        check_number(self, "start_factor")
+        if not isinstance(self.schedule, Schedule):
+            raise OptionError(
+                f"WarmUp.schedule is a schedule, not {self.schedule!r}\n"
+                "give one, such as Constant() or Cosine(steps=1000)"
+            )
+
+    def rate(self, step: int, lr: float = 1.0) -> float:
+        if step >= self.steps:
+            return self.schedule.rate(step - self.steps, lr)
+        done = step / self.steps
+        return self.schedule.rate(0, lr) * (self.start_factor + (1.0 - self.start_factor) * done)
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    kind.__name__: kind
+    for kind in (
+        Constant,
+        Linear,
+        Polynomial,
+        Cosine,
+        OneCycle,
+        Step,
+        MultiStep,
+        Exponential,
+        WarmUp,
+    )
+}
+
+
+def schedule_from_dict(data: Mapping[str, Any]) -> Schedule:
+    """The schedule that `to_dict` wrote.
+
+    >>> schedule_from_dict({"kind": "Cosine", "steps": 100})
+    Cosine(steps=100, minimum=0.0, restarts=False, multiplier=1)
+    """
+    return restore(data, SCHEDULES, "schedule")

@@ -1,0 +1,81 @@
+"""SGD: stochastic gradient descent, with momentum as in torch.optim.SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onward.errors import OptionError
+from onward.optimizers.checks import check_flag, check_number
+from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.scalars import decayed, plus, product, times
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onward.graph.extension import GraphOps
+    from onward.optimizers.scalars import Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    """d = g + wd p,  b' = momentum b + (1 - dampening) d (b' = d at first),  p' = p - lr b'
+
+    With nesterov, p' = p - lr (d + momentum b').
+
+    >>> SGD(lr=0.1, momentum=0.9).slots((3, 4))
+    {'momentum_buffer': (3, 4)}
+    """
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("momentum", "weight_decay"):
+            check_number(self, name)
+        check_number(self, "dampening", high=1.0)
+        for name in ("nesterov", "maximize"):
+            check_flag(self, name)
+        if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
+            raise OptionError(
+                "SGD.nesterov needs momentum above 0 and dampening 0, not "
+                f"momentum={self.momentum!r} and dampening={self.dampening!r}\n"
+                "set momentum, such as 0.9, and leave dampening out"
+            )
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        return {"momentum_buffer": shape} if self.momentum else {}
+
+    def update(
+        self,
+        op: GraphOps,
+        p: ir.Value,
+        g: ir.Value,
+        slots: Slots,
+        lr: ir.Value,
+        step: ir.Value,
+        scale: ir.Value | None = None,
+    ) -> tuple[ir.Value, Slots]:
+        c = coefficient(op, scale, self.maximize)
+        if not self.momentum:
+            # p - lr (c g + wd p) = (1 - lr wd) p - (lr c) g
+            p = decayed(op, p, lr, self.weight_decay)
+            return op.Sub(p, op.Mul(g, times(op, lr, c))), {}
+        d, c = regularized(op, p, g, c, self.weight_decay)
+        if self.nesterov:  # reads d twice
+            d, c = (d, c) if isinstance(c, float) else (product(op, d, c), 1.0)
+        share = times(op, c, self._share(op, p, step))
+        buffer = plus(op, op.Mul(slots["momentum_buffer"], self.momentum), d, share)
+        direction = plus(op, op.Mul(buffer, self.momentum), d, c) if self.nesterov else buffer
+        return op.Sub(p, op.Mul(direction, lr)), {"momentum_buffer": buffer}
+
+    def _share(self, op: GraphOps, p: ir.Value, step: ir.Value) -> Number:
+        """1 - dampening, but 1 at the first step."""
+        if not self.dampening:
+            return 1.0
+        later, first = op.number_like(1.0 - self.dampening, p), op.number_like(1.0, p)
+        return op.Where(op.Equal(step, 1), first, later)
