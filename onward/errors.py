@@ -10,6 +10,10 @@ OnwardError
 │   └── MissingGradient              no rule differentiates one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
 ├── WeightsError (ValueError)        weights that do not fit the model
+├── CheckpointError (ValueError)     a checkpoint cannot be saved or read
+│   ├── CheckpointCorrupt            ... because its file is damaged, or gone
+│   ├── CheckpointMismatch           ... because it is of another model
+│   └── CheckpointNominal (RuntimeError)  ... because it has names alone, no data
 ├── OptionError (ValueError)         a setting that does not exist or cannot hold
 ├── ProviderError (RuntimeError)     a provider failed
 │   ├── ProviderMissing              ... because it is not installed here
@@ -60,6 +64,22 @@ class FeedError(OnwardError, ValueError):
 
 class WeightsError(OnwardError, ValueError):
     """The weights do not fit the model."""
+
+
+class CheckpointError(OnwardError, ValueError):
+    """A checkpoint cannot be saved or read."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """A checkpoint's file is damaged, or gone; the message names what of it."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """A checkpoint is of another model: tensors differ in name, type or shape."""
+
+
+class CheckpointNominal(CheckpointError, RuntimeError):
+    """A checkpoint has the names of parameters without their data, which were asked for."""
 
 
 class OptionError(OnwardError, ValueError):

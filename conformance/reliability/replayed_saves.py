@@ -1,0 +1,256 @@
+"""R5: the power goes at every point of saving. The newest checkpoint that was committed loads.
+
+    python -m conformance.reliability.replayed_saves [--saves N] [--variants N] [--seed S]
+
+The file operations of some saves are recorded; then every beginning of them is replayed as a disk
+may hold it that loses what was not synced: bytes of files, and names in the folder, all of it, none
+of it or any part of it. In each state the newest checkpoint must load as it was saved, and the next
+save must work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import logging
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.reliability.saves import (
+    KEEP,
+    WatchedDisk,
+    fault_of,
+    leftovers,
+    metric_of,
+    properties_of,
+    tensors_of,
+)
+from onward.errors import OnwardError
+from onward.sessions.checkpoint.folder import Checkpoints
+from onward.sessions.checkpoint.manifest import NAME
+
+STEPS = (1, 2, 3, 4, 3, 4, 5, 6, 6, 7)  # going back, and saving one again, are among them
+SECTOR = 64  # bytes that a disk writes whole; small, for small files
+
+
+@dataclass
+class Inode:
+    """A file without a name: what was written into it, and how much of that is synced."""
+
+    writes: list[tuple[int, bytes]] = field(default_factory=list)
+    synced: int = 0
+
+    def content(self, keep: str, draw: random.Random) -> bytes:
+        """Its bytes after the power was gone; `keep` says what is left of what was not synced."""
+        data = bytearray()
+        for number, (offset, written) in enumerate(self.writes):
+            if number < self.synced or keep == "all":
+                _put(data, offset, written)
+            elif keep == "zeros":
+                _put(data, offset, bytes(len(written)))
+            elif keep == "part":
+                for start in range(0, len(written), SECTOR):
+                    if draw.random() < 0.5:
+                        _put(data, offset + start, written[start : start + SECTOR])
+        return bytes(data)
+
+
+def _put(data: bytearray, offset: int, written: bytes) -> None:
+    data.extend(bytes(max(0, offset + len(written) - len(data))))
+    data[offset : offset + len(written)] = written
+
+
+@dataclass
+class Recording:
+    """The operations of some saves, in order; ("saved", n) stands where save n was committed."""
+
+    operations: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    def record(self, name: str, arguments: tuple[Any, ...], do: Any) -> Any:
+        result = do(*arguments)
+        match name, arguments:
+            case "create", (path,):
+                self.operations.append(("create", path.name, result.path.name))
+            case "write", (file, offset, data):
+                self.operations.append(("write", file.path.name, (offset, bytes(data))))
+            case "sync", (file,):
+                self.operations.append(("sync", file.path.name, None))
+            case "commit", (file, path):
+                self.operations.append(("commit", file.path.name, path.name))
+            case "remove", (path,):
+                self.operations.append(("remove", path.name, None))
+            case "sync_folder", _:
+                self.operations.append(("sync_folder", None, None))
+                self._note_committed()
+        return result
+
+    def _note_committed(self) -> None:
+        """A save is committed when its file has its name for good; the manifest comes after."""
+        last = [operation for operation in self.operations[-3:] if operation[0] == "commit"]
+        if last and last[-1][2] != NAME:
+            number = sum(operation[0] == "saved" for operation in self.operations)
+            self.operations.append(("saved", number, None))
+
+
+def record(saves: int) -> Recording:
+    """Save so many times into one folder."""
+    recording = Recording()
+    disk: Any = WatchedDisk(recording.record)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = Checkpoints(folder, keep=KEEP, keep_best=1, disk=disk)
+        for number, step in zip(range(saves), itertools.cycle(STEPS)):
+            checkpoints.save(tensors_of(number), properties_of(number), step, metric_of(number))
+    return recording
+
+
+class Replay:
+    """A disk that has done the first operations of a recording."""
+
+    def __init__(self) -> None:
+        self._inodes: dict[str, Inode] = {}
+        self._names: dict[str, str] = {}  # as they are for good: name -> inode
+        self._pending: list[tuple[str, str, str]] = []  # changes of names that are not synced
+        self.committed = -1
+
+    def do(self, operation: tuple[str, Any, Any]) -> None:
+        kind, name, detail = operation
+        if kind == "create":
+            self._inodes[name] = Inode()
+            self._pending.append(("create", name, name))
+        elif kind == "write":
+            self._inodes[name].writes.append(detail)
+        elif kind == "sync":
+            self._inodes[name].synced = len(self._inodes[name].writes)
+        elif kind in ("commit", "remove"):
+            self._pending.append((kind, name, detail))
+        elif kind == "sync_folder":
+            self._names = self._renamed(self._pending)
+            self._pending = []
+        else:
+            self.committed = name
+
+    def _renamed(self, changes: list[tuple[str, str, str]]) -> dict[str, str]:
+        names = dict(self._names)
+        for kind, name, detail in changes:
+            if kind == "create":
+                names[name] = name
+            elif kind == "commit":
+                names.pop(name, None)
+                names[detail] = name
+            else:
+                names.pop(name, None)
+        return names
+
+    def states(self, variants: int, draw: random.Random) -> Iterator[dict[str, bytes]]:
+        """Folders that may be found after the power was gone here."""
+        for keep in ("none", "zeros", "all", *["part"] * variants):
+            for count in sorted({0, len(self._pending), draw.randint(0, len(self._pending))}):
+                yield self._folder(self._pending[:count], keep, draw)
+        for _ in range(variants):  # disks that reorder
+            yield self._folder([c for c in self._pending if draw.random() < 0.5], "part", draw)
+
+    def _folder(
+        self, changes: list[tuple[str, str, str]], keep: str, draw: random.Random
+    ) -> dict[str, bytes]:
+        names = self._renamed(changes)
+        return {name: self._inodes[inode].content(keep, draw) for name, inode in names.items()}
+
+
+@dataclass
+class Tally:
+    """What was found in the states."""
+
+    operations: int = 0
+    states: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        n = self.states
+        failures = f"{len(self.faults)} in {n:,}" if self.faults else f"0 in {n:,}: < 3/{n:,}"
+        return (
+            f"R5: the power gone after each of {self.operations} operations, {n:,} states of the "
+            f"disk; committed checkpoints that did not load: {failures}"
+        )
+
+
+def replay_all(saves: int, variants: int, seed: int, forgotten: str = "") -> Tally:
+    """Every beginning of the recorded operations; `forgotten` is a kind that the disk ignores."""
+    tally, draw, replay = Tally(), random.Random(seed), Replay()
+    for operation in record(saves).operations:
+        if operation[0] != forgotten:
+            replay.do(operation)
+        tally.operations += operation[0] != "saved"
+        seen = set()
+        for state in replay.states(variants, draw):
+            if (key := frozenset(state.items())) in seen:
+                continue
+            seen.add(key)
+            tally.states += 1
+            fault = _fault(state, replay.committed)
+            if fault:
+                tally.faults.append(f"after operation {tally.operations} ({operation[0]}): {fault}")
+    return tally
+
+
+def _fault(state: dict[str, bytes], committed: int) -> str:
+    """What is wrong with a folder in which this save was committed last."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, data in state.items():
+            (folder / file).write_bytes(data)
+        checkpoints: Any = Checkpoints(
+            folder, keep=KEEP, keep_best=1, disk=WatchedDisk(_without_syncs)
+        )
+        try:
+            found = checkpoints.latest()
+            if found is None and committed < 0:
+                return ""
+            number = -1 if found is None else found.properties["number"]
+            if number < committed:
+                return f"save {number} was found where {committed} was committed"
+            fault = fault_of(found)
+            checkpoints.save(tensors_of(99), properties_of(99), 99, metric_of(99))
+            fault = fault or fault_of(checkpoints.latest())
+            return fault or " ".join(f"{each} was left" for each in leftovers(folder))
+        except OnwardError as error:
+            return f"save {committed} was committed: {str(error).splitlines()[0]}"
+
+
+def _without_syncs(name: str, arguments: tuple[Any, ...], do: Any) -> Any:
+    return None if name in ("sync", "sync_folder") else do(*arguments)  # this power stays
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the log's lines on what is stepped over, which are right and many."""
+    log = logging.getLogger("onward")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--saves", type=int, default=20)
+    parser.add_argument("--variants", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with quiet():
+        tally = replay_all(given.saves, given.variants, given.seed)
+    print(tally.line())
+    for fault in tally.faults[:20]:
+        print(f"  {fault}")
+    return 1 if tally.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

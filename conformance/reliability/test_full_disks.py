@@ -1,0 +1,20 @@
+"""R8, the short tier: every third operation, and the system's own limit."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from conformance.reliability import full_disks
+
+
+def test_a_save_that_fails_is_reported_and_costs_nothing() -> None:
+    tally = full_disks.fail_all(every=3)
+    assert not tally.faults
+    assert tally.reported.total() > 30 and {"write", "sync"} & set(tally.reported)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is POSIX's, its words are Linux's")
+def test_a_limit_of_the_system_is_as_clear_as_an_injected_one() -> None:
+    assert full_disks.real_limit() == ""

@@ -1,0 +1,49 @@
+"""Whether a checkpoint is of this model: the same tensors, by name, type and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from onward.errors import CheckpointMismatch
+
+
+class Typed(Protocol):
+    """A numpy array, or a TensorSpec: what has a type and a shape."""
+
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def check_match(
+    found: Mapping[str, Typed], wanted: Mapping[str, Typed], where: str = "the checkpoint"
+) -> None:
+    """Raise CheckpointMismatch with the first tensor that differs from what the model has.
+
+    >>> import numpy as np
+    >>> check_match({"w": np.zeros(3)}, {"w": np.ones(3)})
+    """
+    for name, model in wanted.items():
+        if name not in found:
+            raise _mismatch(where, f"it has no tensor {name!r}, and the model has {_spec(model)}")
+        if _spec(found[name]) != _spec(model):
+            raise _mismatch(
+                where, f"tensor {name!r} is {_spec(found[name])}, and the model has {_spec(model)}"
+            )
+    for name in found:
+        if name not in wanted:
+            raise _mismatch(where, f"it has the tensor {name!r}, and the model does not")
+
+
+def _mismatch(where: str, what: str) -> CheckpointMismatch:
+    return CheckpointMismatch(
+        f"{where} is of another model: {what}\n"
+        "load it into the model that it was saved from, or begin anew in another folder"
+    )
+
+
+def _spec(tensor: Typed) -> str:
+    name = getattr(tensor.dtype, "name", tensor.dtype)
+    return f"{name}[{', '.join(map(str, tensor.shape))}]"
