@@ -30,12 +30,17 @@ if TYPE_CHECKING:
     from onward.providers.options import SessionOptions as SessionOptions
     from onward.providers.ort.shared import SharedMemory as SharedMemory
     from onward.providers.ort.values import OrtValue as OrtValue
+    from onward.sessions.checkpoint.folder import Checkpoints as Checkpoints
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.memory.plans import MeasuredMemory as MeasuredMemory
     from onward.sessions.memory.plans import MemoryPlan as MemoryPlan
     from onward.sessions.memory.plans import measure_memory as measure_memory
     from onward.sessions.memory.plans import plan_memory as plan_memory
     from onward.sessions.pipeline import Pipeline as Pipeline
+    from onward.sessions.training.compile import compile_training as compile_training
+    from onward.sessions.training.options import TrainingOptions as TrainingOptions
+    from onward.sessions.training.program import TrainingProgram as TrainingProgram
+    from onward.sessions.training.session import TrainingSession as TrainingSession
 
 __version__ = "0.1.0"
 
@@ -58,12 +63,17 @@ _HOMES = {
     "SessionOptions": "onward.providers.options",
     "SharedMemory": "onward.providers.ort.shared",
     "OrtValue": "onward.providers.ort.values",
+    "Checkpoints": "onward.sessions.checkpoint.folder",
     "InferenceSession": "onward.sessions.inference",
     "MeasuredMemory": "onward.sessions.memory.plans",
     "MemoryPlan": "onward.sessions.memory.plans",
     "measure_memory": "onward.sessions.memory.plans",
     "plan_memory": "onward.sessions.memory.plans",
     "Pipeline": "onward.sessions.pipeline",
+    "compile_training": "onward.sessions.training.compile",
+    "TrainingOptions": "onward.sessions.training.options",
+    "TrainingProgram": "onward.sessions.training.program",
+    "TrainingSession": "onward.sessions.training.session",
 }
 _RENAMED = {"get_available_providers": ("onward.providers.choose", "available")}
 

@@ -1,0 +1,356 @@
+"""compile_training: model + loss + optimizer -> TrainingProgram."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.gradients.model import extend as differentiate
+from onward.gradients.model import lift_weights
+from onward.gradients.table import GRADIENTS
+from onward.graph.extension import extend
+from onward.graph.files import Source, load
+from onward.graph.scopes import walk
+from onward.losses.classification import CrossEntropy
+from onward.losses.combined import Total, build_with_parts
+from onward.losses.loss import Loss
+from onward.optimizers.groups import resolve
+from onward.optimizers.optimizer import Optimizer
+from onward.passes.facts import attribute
+from onward.passes.modes import eval_mode, train_mode, untie_statistics
+from onward.passes.native import fuse_for_onnxruntime
+from onward.passes.noise import left_random, take_noise
+from onward.passes.pipelines import PREPARE, TRAINING
+from onward.passes.prune import drop_unused
+from onward.passes.spelling import spell_for_onnxruntime
+from onward.sessions.training.options import TrainingOptions
+from onward.sessions.training.program import (
+    LOSS,
+    NOISE,
+    NORM,
+    SCALE,
+    Array,
+    LabelRange,
+    Parameter,
+    TrainingProgram,
+)
+from onward.sessions.training.selection import FLOATS, select, weights
+from onward.sessions.training.update_graphs import is_scaled, update_graphs
+
+log = logging.getLogger("onward")
+
+_MASTER = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}  # they are trained in float32
+_LARGE = 1 << 16  # bytes: frozen weights from here on are bound, not copied into each graph
+
+
+def compile_training(
+    model: Source,
+    loss: Loss | None,
+    optimizer: Optimizer | None,
+    options: TrainingOptions | Mapping[str, Any] | None = None,
+) -> TrainingProgram:
+    """What a TrainingSession runs: graphs for the step, for evaluation and for updates."""
+    settings = TrainingOptions.of(options)
+    if loss is None or optimizer is None:
+        missing = "loss" if loss is None else "optimizer"
+        raise OptionError(
+            f"a training session needs a model, a loss and an optimizer; it has no {missing}\n"
+            "for example: TrainingSession(model, losses.CrossEntropy(), optimizers.AdamW())"
+        )
+    source = load(model, any_domain=True)
+    known = weights(source)
+    base = _Base.of(source, loss, settings)
+    chosen = select(base.model, known, base.loss, settings.trainable, settings.frozen)
+    shapes = _shapes(base.model, chosen)
+    assignments = [each for each in resolve(optimizer, settings.groups, shapes) if each.optimizer]
+    names = [name for each in assignments for name in each.names]
+    if not names:
+        raise OptionError("there is nothing to train: every parameter is in a frozen group")
+    untie_statistics(base.model)
+    train = base.model.clone()
+    state = train_mode(train, settings.frozen_batch_norms, unbiased=settings.unbiased_variance)
+    evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
+    size = take_noise(train, NOISE)
+    fed = _Tensors.of(base.model, names, list(state))
+    for graph in (train, evaluated, predicted):
+        fed.open(graph)
+    program = _graphs(base, fed, state, train, evaluated, predicted, settings)
+    program["noise_size"] = None if size is None else _finished(size)
+    program["settings"]["noise_by_shape"] = size is None or _reads_shapes_alone(size)
+    updates = update_graphs(assignments, fed.trained, settings)
+    return TrainingProgram(
+        **program, updates=updates, initial=fed.initial, model=source, labels=base.labels
+    )
+
+
+def _own(base: _Base) -> ir.Model:
+    """The model as it was, without a loss: it returns what it returned."""
+    model = base.model.clone()
+    model.graph.outputs[:] = [_find(model, name) for name in base.own_outputs]
+    return model
+
+
+def _shapes(model: ir.Model, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    lift_weights(model, names)
+    values = [model.graph.initializers[name] for name in names]
+    return {_name(v): tuple(v.const_value.shape.numpy()) for v in values if v.const_value}
+
+
+@dataclass
+class _Base:
+    """The prepared model with its loss, and what it takes and gives."""
+
+    model: ir.Model
+    loss: ir.Value
+    inputs: list[str]
+    targets: list[str]
+    own_outputs: list[str]
+    outputs: list[str]
+    labels: tuple[LabelRange, ...]
+
+    @classmethod
+    def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
+        model = PREPARE(source.clone())
+        graph = model.graph
+        inputs, own = [_name(value) for value in graph.inputs], list(graph.outputs)
+        op = extend(model)
+        values = {_name(value): value for value in (*own, *_values(model))}
+        made, parts = build_with_parts(loss, op, values)
+        if made.shape is None or any(size != 1 for size in made.shape):
+            made = op.ReduceSum(made, keepdims=0)
+        elif len(made.shape):
+            made = op.Reshape(made, np.zeros(0, np.int64))
+        if made.name != LOSS or not made.is_graph_output():
+            made = _named_loss(op.Identity(made), values)
+        asked = [_name(v) for v in own if _name(v) != LOSS]
+        if settings.outputs is not None:
+            asked = list(dict.fromkeys(settings.outputs))
+            unknown = [name for name in asked if name not in values]
+            if unknown:
+                raise OptionError(f"outputs: the model has no value {unknown[0]!r}")
+        asked = [name for name in asked if values[name] is not made]
+        shown = [values[name] for name in asked]
+        for name, part in parts.items():
+            part.name = f"{LOSS}.{name}"
+            shown.append(part)
+            asked.append(_name(part))
+        graph.outputs[:] = [made, *shown]
+        targets = [_name(v) for v in graph.inputs if _name(v) not in inputs]
+        owns = [_name(value) for value in own]
+        labels = (*_labels(model), *_promised_labels(loss, values))
+        return cls(model, made, inputs, targets, owns, asked, labels)
+
+
+def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
+    if LOSS in values:
+        raise OptionError(
+            f"the model has a value {LOSS!r} that is not the loss of this session\n"
+            "rename it, or train on it: losses.Output('loss')"
+        )
+    made.name = LOSS
+    return made
+
+
+@dataclass
+class _Tensors:
+    """The tensors that graphs take as inputs while training, and what they hold at first."""
+
+    trained: dict[str, tuple[str, tuple[int, ...]]]  # name -> type in training, shape
+    state: list[str]
+    frozen: list[str]
+    initial: dict[str, Array]
+
+    @classmethod
+    def of(cls, model: ir.Model, names: Sequence[str], state: list[str]) -> _Tensors:
+        lift_weights(model, names)
+        initializers = model.graph.initializers
+        frozen = [
+            name
+            for name, value in initializers.items()
+            if name not in names and name not in state and value.dtype in FLOATS - _MASTER
+            if value.const_value is not None and value.const_value.nbytes >= _LARGE
+        ]
+        trained, initial = {}, {}
+        for name in (*names, *state, *frozen):
+            array = _array(initializers[name])
+            if name in names:
+                if array.dtype != np.float64:
+                    array = array.astype(np.float32)
+                trained[name] = (array.dtype.name, array.shape)
+            initial[name] = array
+        return cls(trained, state, frozen, initial)
+
+    def open(self, model: ir.Model) -> None:
+        """Turn the tensors from initializers into inputs; 16-bit parameters come as float32."""
+        lift_weights(model, list(self.trained))
+        graph = model.graph
+        for name in self.initial:
+            value = graph.initializers.pop(name, None)
+            if value is None:  # a statistic that this graph does not use
+                continue
+            value.const_value = None
+            if name in self.trained and value.dtype in _MASTER:
+                _feed_master(graph, value)
+            elif value not in graph.inputs:
+                graph.inputs.append(value)
+
+
+def _feed_master(graph: ir.Graph, value: ir.Value) -> None:
+    """Feed a 16-bit parameter as float32, and cast it where the graph begins."""
+    name, dtype, shape = _name(value), value.dtype, value.shape
+    master = ir.val(name, dtype=ir.DataType.FLOAT, shape=shape)
+    cast = ir.node("Cast", [master], {"to": int(dtype or 1)})
+    cast.outputs[0].name = value.name = f"{name}.{dtype.name.lower() if dtype else 'cast'}"
+    cast.outputs[0].type, cast.outputs[0].shape = value.type, shape
+    ir.convenience.replace_all_uses_with(value, cast.outputs[0], replace_graph_outputs=True)
+    graph.insert_before(graph[0], cast)
+    graph.inputs.append(master)
+
+
+def _graphs(
+    base: _Base,
+    fed: _Tensors,
+    state: dict[str, str],
+    train: ir.Model,
+    evaluated: ir.Model,
+    predicted: ir.Model,
+    settings: TrainingOptions,
+) -> dict[str, Any]:
+    """The graphs as bytes, and what is said about them."""
+    for name in left_random(train):
+        log.warning(
+            "%s is random inside a branch or a loop: a resumed run will not repeat it", name
+        )
+    gradients = _differentiate(train, list(fed.trained), settings)
+    _omit_inputs(drop_unused(predicted), [*base.inputs])
+    return {
+        "train": _finished(train),
+        "evaluate": _finished(evaluated),
+        "predict": _finished(predicted),
+        "parameters": tuple(
+            Parameter(name=name, shape=tuple(shape), gradient=gradients[name])
+            for name, (_, shape) in fed.trained.items()
+        ),
+        "state": state,
+        "frozen": tuple(fed.frozen),
+        "inputs": tuple(base.inputs),
+        "targets": tuple(base.targets),
+        "outputs": tuple(base.outputs),
+        "settings": _settings(base, settings),
+    }
+
+
+def _settings(base: _Base, settings: TrainingOptions) -> dict[str, Any]:
+    """What a session needs to know, as words and numbers."""
+    scale = settings.loss_scale
+    dynamic = None if scale is None or isinstance(scale, (int, float)) else scale
+    found: dict[str, Any] = {
+        "accumulate": settings.accumulate,
+        "clip_norm": settings.clip_norm,
+        "skip_nonfinite": settings.skip_nonfinite,
+        "seed": settings.seed,
+        "scaled": is_scaled(settings),
+        "loss_scale": dataclasses.asdict(dynamic) if dynamic is not None else scale,
+        "schedule": None if settings.schedule is None else settings.schedule.to_dict(),
+        "loss_dtype": base.loss.dtype.numpy().name if base.loss.dtype else "float32",
+        "model_outputs": base.own_outputs,
+    }
+    if settings.average is not None:
+        found["average"] = True
+    return found
+
+
+def _differentiate(
+    model: ir.Model, names: Sequence[str], settings: TrainingOptions
+) -> dict[str, str]:
+    """Add the gradients of the loss, and how long they are together; parameter -> gradient."""
+    cotangent = None if settings.loss_scale is None else SCALE
+    rules = GRADIENTS if settings.rules is None else settings.rules
+    gradients = differentiate(model, {LOSS: cotangent}, names, rules)
+    op = extend(model)
+    outputs = {_name(value): value for value in model.graph.outputs}
+    squares = [op.ReduceSumSquare(outputs[name], keepdims=0) for name in gradients.values()]
+    floats = [op.Cast(each, to=int(ir.DataType.FLOAT)) for each in squares]
+    norm = op.Identity(op.Sum(*floats))
+    norm.name = NORM
+    model.graph.outputs.append(norm)
+    return gradients
+
+
+def _reads_shapes_alone(model: ir.Model) -> bool:
+    """Whether feeds of the same shapes give the same result."""
+    readers = (node for value in model.graph.inputs for node, _ in value.uses())
+    return all(node.op_type in ("Shape", "Size") for node in readers)
+
+
+def _finished(model: ir.Model) -> bytes:
+    """Tidied, in the spelling that stock onnxruntime runs, as bytes."""
+    model = fuse_for_onnxruntime(spell_for_onnxruntime(TRAINING(model)))
+    data: bytes = ir.to_proto(model).SerializeToString()
+    return data
+
+
+def _labels(model: ir.Model) -> tuple[LabelRange, ...]:
+    """The class labels among the inputs, with as many classes as the scores have."""
+    found = {}
+    for node in walk(model.graph):
+        if node.op_type not in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
+            continue
+        scores, labels = node.inputs[:2]
+        while labels is not None and (maker := labels.producer()) is not None:
+            labels = maker.inputs[0] if maker.op_type in ("Cast", "Identity", "Reshape") else None
+        shape = None if scores is None else scores.shape
+        if labels is None or not labels.is_graph_input() or shape is None or len(shape) < 2:
+            continue
+        if isinstance(shape[1], int):
+            ignored = attribute(node, "ignore_index", None)
+            found[_name(labels)] = LabelRange(
+                name=_name(labels),
+                classes=shape[1],
+                ignored=None if ignored is None else int(ignored),
+            )
+    return tuple(found.values())
+
+
+def _promised_labels(loss: Loss, values: Mapping[str, ir.Value]) -> Iterator[LabelRange]:
+    """The class labels that a loss itself speaks of, however it is spelled."""
+    parts = loss.losses() if isinstance(loss, Total) else [loss]
+    for part in parts:
+        if not isinstance(part, CrossEntropy):
+            continue
+        allowed = part.allowed_labels(values)
+        if allowed is not None and allowed[1] is not None:
+            yield LabelRange(name=part.target, classes=allowed[1], ignored=part.ignore_index)
+
+
+def _omit_inputs(model: ir.Model, kept: Sequence[str]) -> None:
+    """Remove the graph inputs that nobody reads, but for the model's own."""
+    graph = model.graph
+    used = [v for v in graph.inputs if v.uses() or v.is_graph_output() or _name(v) in kept]
+    graph.inputs[:] = used
+
+
+def _find(model: ir.Model, name: str) -> ir.Value:
+    return next(value for value in _values(model) if value.name == name)
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    graph = model.graph
+    made = (value for node in graph for value in node.outputs)
+    return [v for v in (*graph.inputs, *graph.initializers.values(), *made) if v.name]
+
+
+def _array(value: ir.Value) -> Array:
+    assert value.const_value is not None
+    return np.array(value.const_value.numpy())
+
+
+def _name(value: ir.Value) -> str:
+    return str(value.name)

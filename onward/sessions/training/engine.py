@@ -1,0 +1,97 @@
+"""What runs a graph of a program: bound to memory on onnxruntime, or through any provider."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from onward.errors import FeedError, OnwardError
+from onward.providers.choose import Asked, choose
+from onward.providers.options import SessionOptions
+from onward.providers.ort.bound import BoundSession, to_numpy
+from onward.providers.ort.pool import share_threads
+from onward.sessions.inference import InferenceSession
+
+Array = np.ndarray[Any, Any]
+
+
+class Engine(Protocol):
+    """A graph whose inputs and outputs may be arrays that stay where they are."""
+
+    def arguments(self) -> Sequence[Any]:
+        """Its inputs: name, type, shape."""
+        ...
+
+    def bind_input(self, name: str, array: Array) -> None: ...
+
+    def bind_output(self, name: str, array: Array) -> None: ...
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        """Run once; these outputs, which are not bound, in fresh memory."""
+        ...
+
+
+class Bound:
+    """Stock onnxruntime, which reads and writes the arrays where they lie."""
+
+    def __init__(self, session: BoundSession) -> None:
+        self._session = session
+        self.bind_input, self.bind_output = session.bind_input, session.bind_output
+
+    def arguments(self) -> Sequence[Any]:
+        return list(self._session.inputs.values())
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        return [to_numpy(value) for value in self._session.run(wanted)]
+
+
+class Loose:
+    """Any provider; results are copied to where they are wanted."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._read: dict[str, Array] = {}
+        self._written: dict[str, Array] = {}
+
+    def arguments(self) -> Sequence[Any]:
+        return self._session.get_inputs()
+
+    def bind_input(self, name: str, array: Array) -> None:
+        self._read[name] = array
+
+    def bind_output(self, name: str, array: Array) -> None:
+        self._written[name] = array
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        names = [*self._written, *wanted]
+        results = self._session.run(names, self._read)
+        for name, result in zip(names, results):
+            if name in self._written:
+                np.copyto(self._written[name], np.asarray(result))
+        return [np.asarray(result) for result in results[len(self._written) :]]
+
+
+def open_engine(graph: bytes, options: SessionOptions, providers: Asked) -> Engine:
+    """onnxruntime bound to memory where it is the one asked for and has every operator."""
+    choice = choose(providers, None, options)
+    if choice.leading_ort:
+        try:
+            return Bound(BoundSession(graph, _shared(options), choice.leading_ort))
+        except FeedError:
+            raise
+        except OnwardError:
+            if choice.named and len(choice.leading_ort) == len(choice.listed):
+                raise
+    return Loose(InferenceSession(graph, options, providers))
+
+
+def _shared(options: SessionOptions) -> SessionOptions:
+    """The same, on threads that all graphs of the program share: two pools would fight."""
+    if options.native is None and share_threads(options.intra_op_num_threads):
+        return replace(
+            options, use_per_session_threads=False, intra_op_num_threads=0, inter_op_num_threads=0
+        )
+    return options

@@ -1,0 +1,109 @@
+"""Feeds of a training step: checked, bound; and the random numbers that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.errors import FeedError, ProviderError
+from onward.graph.signature import check_feeds
+from onward.sessions.training.engine import Engine
+from onward.sessions.training.program import Array, LabelRange, TrainingProgram
+from onward.sessions.training.state import State
+
+
+class Feeds:
+    """The inputs of a graph that come from the user; all others are bound to the state."""
+
+    def __init__(
+        self, engine: Engine, program: TrainingProgram, state: State, *, partial: bool = False
+    ) -> None:
+        self._engine, self._partial = engine, partial  # partial: it reads only some of the feeds
+        held = {**state.parameters, **state.statistics, **state.frozen}
+        arguments = {argument.name: argument for argument in engine.arguments()}
+        for name in arguments.keys() & held.keys():
+            engine.bind_input(name, held[name])
+        wanted = [n for n in (*program.inputs, *program.targets) if n in arguments]
+        self._arguments = [arguments[name] for name in wanted]
+        self._names = set(wanted)
+        self._given: dict[str, Array] = {}
+        self._labels = [each for each in program.labels if each.name in arguments]
+
+    def bind(self, feeds: Mapping[str, Any]) -> None:
+        """Bind these feeds for the next run, or say what is wrong with them."""
+        arrays = {name: _array(value) for name, value in feeds.items()}
+        if self._partial:
+            arrays = {name: array for name, array in arrays.items() if name in self._names}
+        self._given = arrays
+        if arrays.keys() != self._names:
+            self._check()
+        for labels in self._labels:
+            check_labels(arrays[labels.name], labels)
+        try:
+            for name, array in arrays.items():
+                self._engine.bind_input(name, array)
+        except FeedError:
+            self._check()  # which says it in more words
+            raise
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        """Run the graph with what is bound; if it fails, see whether the feeds are to blame."""
+        try:
+            return self._engine.run(wanted)
+        except ProviderError:
+            self._check()
+            raise
+
+    def _check(self) -> None:
+        check_feeds(self._given, self._arguments, [])
+
+
+class Noise:
+    """Uniform random numbers: a function of the seed, the step and the micro-batch alone."""
+
+    def __init__(self, program: TrainingProgram, open_it: Callable[[bytes], Engine]) -> None:
+        self.needed = program.noise_size is not None
+        self._graph, self._open = program.noise_size, open_it
+        self._by_shape: bool = program.settings["noise_by_shape"]
+        self.seed: int = program.settings["seed"]
+        self._engine: Engine | None = None
+        self._sizes: dict[tuple[Any, ...], int] = {}
+
+    def draw(self, feeds: Mapping[str, Any], step: int, micro: int) -> Array:
+        """As many numbers as these feeds need, at this step."""
+        generator = np.random.Generator(np.random.SFC64([self.seed, step, micro]))
+        return generator.random(self._size(feeds), np.float32)
+
+    def _size(self, feeds: Mapping[str, Any]) -> int:
+        """How many: counted once for every set of shapes, where these decide."""
+        key = tuple((name, np.shape(value)) for name, value in sorted(feeds.items()))
+        if key not in self._sizes or not self._by_shape:
+            if self._engine is None:
+                assert self._graph is not None
+                self._engine = self._open(self._graph)
+            for argument in self._engine.arguments():
+                self._engine.bind_input(argument.name, _array(feeds[argument.name]))
+            [size] = self._engine.run(["noise_size"])
+            self._sizes[key] = int(size)
+        return self._sizes[key]
+
+
+def check_labels(array: Array, labels: LabelRange) -> None:
+    """Say which label is no class: an engine would fail without a word, or read past its end."""
+    wrong = (array < 0) | (array >= labels.classes)
+    if labels.ignored is not None:
+        wrong &= array != labels.ignored
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        ignored = "" if labels.ignored is None else f" (or {labels.ignored}, which is ignored)"
+        raise FeedError(
+            f"{labels.name!r} holds {array[where]} at {list(where)}: "
+            f"classes go from 0 to {labels.classes - 1}{ignored}\nno parameter was changed"
+        )
+
+
+def _array(value: Any) -> Array:
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -1,0 +1,75 @@
+"""A session as a checkpoint: named tensors and plain properties, and back again.
+
+The layout is that of the artifacts' checkpoints: parameters and statistics under their own names,
+slots as `optimizer/{slot}/{parameter}`, gradients that await an update as `gradients/{parameter}`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onward.errors import CheckpointMismatch
+from onward.sessions.checkpoint.matching import check_match
+from onward.sessions.training.program import Array, TrainingProgram
+from onward.sessions.training.state import State
+
+OPTIMIZER, GRADIENTS = "optimizer/", "gradients/"
+
+
+def tensors_of(state: State, pending: bool) -> dict[str, Array]:
+    """Every tensor that a resumed run needs, as it lies; `pending`: gradients await an update."""
+    tensors = {**state.parameters, **state.statistics}
+    tensors.update({f"{OPTIMIZER}{name}": tensor for name, tensor in state.slots().items()})
+    if pending:
+        tensors.update({f"{GRADIENTS}{name}": t for name, t in state.gradients.items()})
+    return tensors
+
+
+def properties_of(
+    program: TrainingProgram, training: Mapping[str, Any], user: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is no tensor: where training stands, and the user's own."""
+    rates = training["updates"]["learning_rates"]
+    return {
+        "parameters": {name: {"requires_grad": True} for name in program.names}
+        | {name: {"requires_grad": False} for name in program.state},
+        "optimizer": {
+            "learning_rate": rates[0],
+            "initial_learning_rate": program.updates[0].learning_rate,
+            "step": training["updates"]["steps"],
+        },
+        "training": dict(training),
+        "user": dict(user),
+        "nominal": False,
+        "model": fingerprint(program),
+    }
+
+
+def fingerprint(program: TrainingProgram) -> str:
+    """A digest of the parameters' names and shapes: a checkpoint of another model has another."""
+    shapes = [[p.name, list(p.shape)] for p in program.parameters]
+    return hashlib.sha256(json.dumps(shapes).encode()).hexdigest()
+
+
+def put_back(state: State, tensors: Mapping[str, Array], pending: bool, where: str) -> None:
+    """Fill the state from a checkpoint: all of it, or nothing if it does not fit."""
+    wanted = tensors_of(state, pending)
+    check_match(tensors, wanted, where)
+    for name, tensor in wanted.items():
+        np.copyto(tensor, tensors[name])
+
+
+def training_of(properties: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Where training stood; a checkpoint without it was not made by a session."""
+    training = properties.get("training")
+    if not isinstance(training, dict):
+        raise CheckpointMismatch(
+            f"{where} was not saved by a TrainingSession: it does not say where training stood\n"
+            "its tensors can be copied: session.set_parameters(checkpoint.read(path).tensors)"
+        )
+    return training

@@ -1,0 +1,338 @@
+"""TrainingSession: hold a model, its optimizer and their state, and train. It has no loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onward.errors import OptionError
+from onward.lazy import LazyModule
+from onward.providers.choose import Asked
+from onward.providers.options import SessionOptions
+from onward.sessions.checkpoint import files
+from onward.sessions.training import saving
+from onward.sessions.training.engine import Engine, open_engine
+from onward.sessions.training.feeding import Feeds, Noise
+from onward.sessions.training.program import (
+    LOSS,
+    NOISE,
+    NORM,
+    Array,
+    TrainingProgram,
+    is_program,
+    load_program,
+)
+from onward.sessions.training.scaling import LossScale
+from onward.sessions.training.state import State
+from onward.sessions.training.updating import Updates
+
+if TYPE_CHECKING:
+    from onward.graph.files import Source
+    from onward.losses.loss import Loss
+    from onward.optimizers.optimizer import Optimizer
+    from onward.sessions.training import compile as compiling
+    from onward.sessions.training import export as exporting
+    from onward.sessions.training import split as splitting
+    from onward.sessions.training.options import TrainingOptions
+else:  # what makes graphs; a saved program needs none of it
+    compiling = LazyModule("onward.sessions.training.compile")
+    exporting = LazyModule("onward.sessions.training.export")
+    splitting = LazyModule("onward.sessions.training.split")
+
+log = logging.getLogger("onward")
+
+
+class TrainingSession:
+    """A model that learns.
+
+    `model` is a model with a `loss` and an `optimizer`, or a program that was compiled from them
+    (`compile_training`, or the folder that it was saved to). `step` computes the loss and its
+    gradients and updates the parameters, where they lie.
+    """
+
+    def __init__(
+        self,
+        model: Source | TrainingProgram,
+        loss: Loss | None = None,
+        optimizer: Optimizer | None = None,
+        options: TrainingOptions | Mapping[str, Any] | None = None,
+        *,
+        sess_options: Any = None,
+        providers: Asked = None,
+    ) -> None:
+        self._program = _program(model, loss, optimizer, options)
+        self._sess_options = SessionOptions.of(sess_options)
+        self._providers = providers
+        settings = self._program.settings
+        self._state = State(self._program)
+        self._scale = LossScale(settings.get("loss_scale"))
+        self._updates = Updates(self._program, self._state, self._open)
+        self._noise = Noise(self._program, self._open)
+        self._engines: dict[str, Engine] = {}
+        self._feeds: dict[str, Feeds] = {}
+        self._loss = np.zeros((), self._program.settings["loss_dtype"])
+        self._norm = np.zeros((), np.float32)
+        self._fresh = {n: np.empty_like(t) for n, t in self._state.statistics.items()}
+        self._micro = 0  # micro-batches whose gradients wait for an update
+        self._finite = True  # all of them
+        self._held: splitting.Halves | None = None  # what run_forward kept for run_backward
+        self.gradient_norm = 0.0  # of the last update's gradients, before clipping
+        self.properties: dict[str, Any] = {}  # yours: they are saved with every checkpoint
+
+    # -- training ------------------------------------------------------------------------------
+
+    def step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """One (micro-)batch: its loss and outputs; the parameters are updated when it is time."""
+        results = self._differentiate(feeds)
+        if self._micro >= self._program.settings["accumulate"]:
+            self.update_weights()
+        return results
+
+    def _differentiate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        engine = self._engine("train")
+        self._feeds["train"].bind(feeds)
+        if self._noise.needed:
+            engine.bind_input(NOISE, self._noise.draw(feeds, self.steps, self._micro))
+        self._scale.bind(engine)
+        self._updates.aim(engine, first=self._micro == 0)
+        others = self._feeds["train"].run(self._program.outputs)
+        self._finish()
+        return self._named(others)
+
+    def _finish(self) -> None:
+        """A micro-batch is through: add its gradients, keep its statistics if they are sound."""
+        first = self._micro == 0
+        finite = math.isfinite(self._loss) and self._updates.is_finite(self._norm, first)
+        self._updates.add(first)
+        self._micro += 1
+        self._finite &= finite
+        if finite or not self._program.settings["skip_nonfinite"]:
+            for name, fresh in self._fresh.items():
+                np.copyto(self._state.statistics[name], fresh)
+
+    def _named(self, others: Sequence[Array]) -> dict[str, Array]:
+        return {LOSS: self._loss.copy(), **dict(zip(self._program.outputs, others))}
+
+    def update_weights(self) -> bool:
+        """Update the parameters with the gradients at hand; whether they were fit for it."""
+        if not self._micro:
+            raise OptionError("there are no gradients to update with\ncall step or run_backward")
+        norm = self._updates.norm(self._micro, self._norm, self._scale.value)
+        sound = self._finite and math.isfinite(norm)
+        if sound or not self._program.settings["skip_nonfinite"]:
+            self._updates.run(norm, self._micro, self._scale.value)
+        else:
+            self._updates.skipped += 1
+            log.warning("step %d: gradients are not finite, no update", self._updates.steps)
+        self._scale.update(sound)
+        self.gradient_norm = norm
+        self._micro, self._finite = 0, True
+        return sound
+
+    # -- the same, apart -----------------------------------------------------------------------
+
+    def run_forward(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """The loss and the outputs of a batch, in training mode; `run_backward` goes on from it."""
+        if self._held is None:
+            self._held = splitting.Halves(self._program, self._state, self._open)
+        self._held.bind(feeds)
+        if self._noise.needed:
+            self._held.draw(self._noise.draw(feeds, self.steps, self._micro))
+        return self._held.forward(self._loss, self._fresh)
+
+    def run_backward(self) -> None:
+        """The gradients of the last `run_forward`, added to those that wait for an update."""
+        if self._held is None or not self._held.ready:
+            raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
+        self._updates.aim(self._held.engine, first=self._micro == 0)
+        self._scale.bind(self._held.engine)
+        self._held.backward(self._norm)
+        self._finish()
+
+    def get_gradients(self) -> dict[str, Array]:
+        """The gradients that wait for an update, by parameter: the mean of the micro-batches'."""
+        share = 1.0 / (max(self._micro, 1) * self._scale.value)
+        return {
+            name: gradient * gradient.dtype.type(share)
+            for name, gradient in self._state.gradients.items()
+        }
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients that wait for an update."""
+        self._state.clear_gradients()
+        self._micro, self._finite = 0, True
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """The loss and the outputs as the model would give them after training."""
+        return self._look("evaluate", feeds, (LOSS, *self._program.outputs))
+
+    def predict(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """The model's own outputs, from its own inputs: no labels, no loss."""
+        return self._look("predict", feeds, self._program.settings["model_outputs"])
+
+    def _look(self, graph: str, feeds: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
+        self._engine(graph)
+        self._feeds[graph].bind(feeds)
+        return dict(zip(names, self._feeds[graph].run(names)))
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The parameters by name: the arrays that are trained; writing to them changes them."""
+        return dict(self._state.parameters)
+
+    @property
+    def averages(self) -> dict[str, Array]:
+        """The averaged parameters, where TrainingOptions.average asks for them."""
+        return dict(self._state.averages)
+
+    @property
+    def statistics(self) -> dict[str, Array]:
+        """What training changes beside the parameters: BatchNormalization's running statistics."""
+        return dict(self._state.statistics)
+
+    @property
+    def program(self) -> TrainingProgram:
+        return self._program
+
+    @property
+    def input_names(self) -> list[str]:
+        """What `step` and `evaluate` are fed: the model's inputs, then what the loss takes."""
+        return [*self._program.inputs, *self._program.targets]
+
+    @property
+    def output_names(self) -> list[str]:
+        return [LOSS, *self._program.outputs]
+
+    @property
+    def steps(self) -> int:
+        """How many updates the parameters have had."""
+        return self._updates.steps
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many updates were left out because gradients were not finite."""
+        return self._updates.skipped
+
+    @property
+    def loss_scale(self) -> float:
+        return self._scale.value
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next update (the first group's)."""
+        return self._updates.learning_rates()[0]
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Take this base rate from now on; groups keep their proportions, the schedule applies."""
+        self._updates.set_learning_rate(rate)
+
+    # -- keeping -------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint: one file, verified when it is read, never half written."""
+        files.write(path, *self.checkpoint())
+
+    def checkpoint(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Tensors and properties of a checkpoint, for `Checkpoints.save(*..., step=...)`."""
+        training = {
+            "updates": self._updates.state(),
+            "scale": self._scale.state(),
+            "seed": self._program.settings["seed"],
+            "micro": self._micro,
+            "finite": self._finite,
+        }
+        properties = saving.properties_of(self._program, training, self.properties)
+        return saving.tensors_of(self._state, self._micro > 0), properties
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a checkpoint of the same model: bit for bit as if nothing had happened."""
+        found = files.read(path)
+        self.restore(found.tensors, found.properties, where=str(path))
+
+    def restore(
+        self,
+        tensors: Mapping[str, Array],
+        properties: Mapping[str, Any],
+        *,
+        where: str = "the checkpoint",
+    ) -> None:
+        """Go on from what `checkpoint` gave: all of it, or nothing if it does not fit."""
+        training = saving.training_of(properties, where)
+        saving.put_back(self._state, tensors, training["micro"] > 0, where)
+        self._updates.restore(training["updates"])
+        self._scale.restore(training["scale"])
+        self._noise.seed = training["seed"]
+        self._micro, self._finite = training["micro"], training["finite"]
+        self.properties = dict(properties.get("user", {}))
+
+    def set_parameters(self, tensors: Mapping[str, Any]) -> None:
+        """Give parameters (and statistics) new values, by name; all of them fit, or none is set."""
+        known = {**self._state.parameters, **self._state.statistics}
+        for name, tensor in tensors.items():
+            if name not in known:
+                raise OptionError(f"there is no parameter {name!r}\nthere are {_some(known)}")
+            if np.shape(tensor) != known[name].shape:
+                raise OptionError(
+                    f"parameter {name!r} has shape {known[name].shape}, not {np.shape(tensor)}"
+                )
+        for name, tensor in tensors.items():
+            np.copyto(known[name], np.asarray(tensor), casting="same_kind")
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        outputs: Sequence[str] | None = None,
+        *,
+        averaged: bool = False,
+    ) -> None:
+        """Write a clean inference model with the trained (or averaged) parameters."""
+        tensors = self._state.averages if averaged else self._state.parameters
+        if averaged and not tensors:
+            raise OptionError("there is no average\nset TrainingOptions.average when you train")
+        exporting.write(self._program, {**tensors, **self._state.statistics}, path, outputs)
+
+    # -- graphs --------------------------------------------------------------------------------
+
+    def _open(self, graph: bytes) -> Engine:
+        return open_engine(graph, self._sess_options, self._providers)
+
+    def _engine(self, name: str) -> Engine:
+        """A graph, bound to the state; opened when it is first used."""
+        if name not in self._engines:
+            engine = self._open(getattr(self._program, name))
+            self._feeds[name] = Feeds(engine, self._program, self._state)
+            if name == "train":
+                engine.bind_output(LOSS, self._loss)
+                engine.bind_output(NORM, self._norm)
+                for kept, output in self._program.state.items():
+                    engine.bind_output(output, self._fresh[kept])
+            self._engines[name] = engine
+        return self._engines[name]
+
+
+def _program(
+    model: Any, loss: Any, optimizer: Any, options: TrainingOptions | Mapping[str, Any] | None
+) -> TrainingProgram:
+    """The program that is given, or that is compiled from a model."""
+    given = load_program(model) if is_program(model) else model
+    if not isinstance(given, TrainingProgram):
+        made: TrainingProgram = compiling.compile_training(given, loss, optimizer, options)
+        return made
+    if loss is not None or optimizer is not None or options is not None:
+        raise OptionError(
+            "a compiled program has its loss, optimizer and options\n"
+            "give them to compile_training, or give the model here"
+        )
+    return given
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(map(repr, listed[:6])) + (", ..." if len(listed) > 6 else "")

@@ -1,0 +1,164 @@
+"""Updates of a session: gradients gathered, measured, and given to the update graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.errors import OptionError
+from onward.optimizers.clip import ClipByNorm
+from onward.optimizers.schedules import schedule_from_dict
+from onward.sessions.training.engine import Engine
+from onward.sessions.training.program import Array, TrainingProgram
+from onward.sessions.training.state import Room, State, aligned
+
+_PIECE = 1 << 16  # elements that are squared at a time
+
+
+class Updates:
+    """The update graphs, bound to the state."""
+
+    def __init__(
+        self, program: TrainingProgram, state: State, open_it: Callable[[bytes], Engine]
+    ) -> None:
+        settings = program.settings
+        self._state, self._open = state, open_it
+        limit = settings.get("clip_norm")
+        self._clip = None if limit is None else ClipByNorm(max_norm=limit)
+        self._scaled: bool = settings["scaled"]
+        given = settings.get("schedule")
+        self._schedule = None if given is None else schedule_from_dict(given)
+        self._gradients = {p.name: p.gradient for p in program.parameters}
+        self._rates = [update.learning_rate for update in program.updates]
+        self._engines: list[Engine] | None = None
+        self._lrs = [np.zeros((), np.float32) for _ in program.updates]
+        self._count = np.zeros((), np.int64)
+        self._factor = np.ones((), np.float32)
+        self._spare: list[Array] | None = None  # where later micro-batches' gradients go first
+        self._aimed: dict[int, bool] = {}
+        self.steps, self.skipped = 0, 0
+
+    # -- gradients -----------------------------------------------------------------------------
+
+    def aim(self, engine: Engine, first: bool) -> None:
+        """Have the gradients written where they belong: a first micro-batch's in their place."""
+        if self._aimed.get(id(engine)) == first:
+            return
+        for room, vector in zip(self._state.rooms, self._targets(first)):
+            for name in room.update.parameters:
+                engine.bind_output(self._gradients[name], room.view(vector, name))
+        self._aimed[id(engine)] = first
+
+    def add(self, first: bool) -> None:
+        """Add a later micro-batch's gradients to those of the ones before."""
+        if not first:
+            for room, spare in zip(self._state.rooms, self._targets(first)):
+                np.add(room.gradients, spare, out=room.gradients)
+
+    def is_finite(self, squared: Array, first: bool) -> bool:
+        """Whether a micro-batch's gradients are: 1e20 is, its square is not in float32."""
+        if math.isinf(squared):
+            return math.isfinite(_squared(self._targets(first)))
+        return math.isfinite(squared)
+
+    def norm(self, micro: int, squared: Array, scale: float) -> float:
+        """How long the gradient is: what the graph has measured, or the sum of micro-batches."""
+        total = float(squared)
+        if micro > 1 or math.isinf(total):
+            total = _squared(self._targets(True))
+        return math.sqrt(total) / (micro * scale)
+
+    def _targets(self, first: bool) -> list[Array]:
+        """The vectors that a micro-batch's gradients are written to."""
+        if first:
+            return [room.gradients for room in self._state.rooms]
+        if self._spare is None:
+            rooms = self._state.rooms
+            self._spare = [aligned(room.gradients.size, room.gradients.dtype) for room in rooms]
+        return self._spare
+
+    # -- the update ----------------------------------------------------------------------------
+
+    def run(self, norm: float, micro: int, scale: float) -> None:
+        """One update of every parameter."""
+        factor = 1.0 / (micro * scale)
+        if self._clip is not None:
+            factor *= self._clip.scale(norm)
+        if factor != 1.0 and not self._scaled:
+            raise OptionError("these gradients need scaling, for which the program was not made")
+        self._factor[...] = factor
+        self._count[...] = self.steps + 1
+        for tensor, rate in zip(self._lrs, self.learning_rates()):
+            tensor[...] = rate
+        if self._engines is None:
+            self._engines = [self._bound(i, room) for i, room in enumerate(self._state.rooms)]
+        for engine in self._engines:
+            engine.run()
+        self.steps += 1
+
+    def learning_rates(self) -> list[float]:
+        """Each update's at this step."""
+        if self._schedule is None:
+            return list(self._rates)
+        return [self._schedule.rate(self.steps, base) for base in self._rates]
+
+    def set_learning_rate(self, rate: float) -> None:
+        if not rate >= 0:
+            raise OptionError(f"a learning rate is a number from 0 up, not {rate}")
+        first = self._rates[0]
+        self._rates = [rate * base / first if first else rate for base in self._rates]
+
+    def _bound(self, i: int, room: Room) -> Engine:
+        """An update graph whose outputs take the place of its inputs."""
+        engine = self._open(room.update.graph)
+        engine.bind_input("learning_rate", self._lrs[i])
+        engine.bind_input("step", self._count)
+        if self._scaled:
+            engine.bind_input("gradient_scale", self._factor)
+        for source, target, array in _pairs(room):
+            engine.bind_input(source, array)
+            if target is not None:
+                engine.bind_output(target, array)
+        return engine
+
+    # -- keeping -------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "skipped": self.skipped, "learning_rates": self._rates}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.steps, self.skipped = int(state["steps"]), int(state["skipped"])
+        self._rates = [float(rate) for rate in state["learning_rates"]]
+
+
+def _pairs(room: Room) -> list[tuple[str, str | None, Array]]:
+    """(input, the output that takes its place, the tensor) of an update graph."""
+    if room.update.flat:
+        slots = [(slot, f"new_{slot}", vector) for slot, vector in room.slots.items()]
+        return [
+            ("parameters", "new_parameters", room.parameters),
+            ("gradients", None, room.gradients),
+            *slots,
+        ]
+    pairs: list[tuple[str, str | None, Array]] = []
+    for name in room.update.parameters:
+        pairs += [
+            (name, f"{name}.new", room.view(room.parameters, name)),
+            (f"{name}.gradient", None, room.view(room.gradients, name)),
+        ]
+    for slot, tensors in room.slots.items():
+        pairs += [(f"{name}.{slot}", f"{name}.{slot}.new", t) for name, t in tensors.items()]
+    return pairs
+
+
+def _squared(vectors: Sequence[Array]) -> float:
+    """The sum of squares, in float64 and without BLAS: its threads would fight onnxruntime's."""
+    total = 0.0
+    for vector in vectors:
+        for start in range(0, vector.size, _PIECE):
+            piece = vector[start : start + _PIECE].astype(np.float64)
+            total += float(np.add.reduce(np.square(piece, out=piece)))
+    return total

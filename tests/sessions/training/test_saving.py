@@ -1,0 +1,96 @@
+"""Checkpoints of a session: a resumed run is the same run, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.errors import CheckpointError, CheckpointMismatch
+from onward.losses import CrossEntropy
+from onward.optimizers import LAMB, SGD, Adafactor, AdamW
+from onward.optimizers.average import EMA
+from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.schedules import Cosine, WarmUp
+from onward.sessions.checkpoint import files
+from onward.sessions.checkpoint.folder import Checkpoints
+from onward.sessions.training.options import TrainingOptions
+from onward.sessions.training.session import TrainingSession
+from tests.sessions.training.small import batches, mlp, weights
+
+OPTIMIZERS = [SGD(lr=0.1, momentum=0.9), AdamW(lr=0.02), LAMB(lr=0.02), Adafactor(lr=0.02)]
+
+
+def session(optimizer: Any, **options: Any) -> TrainingSession:
+    return TrainingSession(
+        mlp(dropout=0.3), CrossEntropy(), optimizer, TrainingOptions(seed=7, **options)
+    )
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("stop", [1, 4, 5])  # 4 and 5: in the midst of micro-batches
+def test_a_resumed_run_is_bit_identical(optimizer: Any, stop: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "accumulate": 3,
+        "clip_norm": 0.5,
+        "schedule": WarmUp(steps=2, schedule=Cosine(steps=4)),
+        "loss_scale": DynamicLossScale(initial=8.0, interval=2),
+        "average": EMA(decay=0.9),
+    }
+    whole, first, second = (session(optimizer, **settings) for _ in range(3))
+    data = batches(9)
+    expected = [whole.step(feeds)["loss"] for feeds in data]
+    found = [first.step(feeds)["loss"] for feeds in data[:stop]]
+    first.properties["epoch"] = 3
+    first.save(tmp_path / "checkpoint")
+    second.step(data[0])  # whatever it has done before is forgotten
+    second.load(tmp_path / "checkpoint")
+    assert second.properties == {"epoch": 3}
+    found += [second.step(feeds)["loss"] for feeds in data[stop:]]
+    assert found == expected
+    tensors, properties = whole.checkpoint()
+    again, other = second.checkpoint()
+    assert properties["training"] == other["training"]
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, again[name], err_msg=name)
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    one = session(SGD(lr=0.1))
+    other = {**weights(), "w1": np.zeros((8, 17), np.float32), "b1": np.zeros(17, np.float32)}
+    other["w2"] = np.zeros((17, 4), np.float32)
+    two = TrainingSession(mlp(other), CrossEntropy(), SGD(lr=0.1))
+    two.save(tmp_path / "other")
+    with pytest.raises(CheckpointMismatch, match=r"'w1' is float32\[8, 17\], and the model has"):
+        one.load(tmp_path / "other")
+    np.testing.assert_array_equal(one.parameters["w1"], weights()["w1"])
+    with pytest.raises(CheckpointMismatch, match="has no tensor 'optimizer/momentum_buffer/w1'"):
+        session(SGD(lr=0.1, momentum=0.9)).load(saved(one, tmp_path))
+    files.write(tmp_path / "bare", weights(), {})
+    with pytest.raises(CheckpointMismatch, match="was not saved by a TrainingSession"):
+        one.load(tmp_path / "bare")
+
+
+def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises((CheckpointError, FileNotFoundError), match="nothing"):
+        session(SGD(lr=0.1)).load(tmp_path / "nothing")
+
+
+def test_sessions_go_on_from_a_folder_of_checkpoints(tmp_path: Path) -> None:
+    one, kept = session(AdamW(lr=0.02)), Checkpoints(tmp_path, keep=2)
+    for feeds in batches(4):
+        loss = float(one.step(feeds)["loss"])
+        kept.save(*one.checkpoint(), step=one.steps, metric=loss)
+    two = session(AdamW(lr=0.02))
+    found = kept.latest()
+    two.restore(found.tensors, found.properties)
+    assert two.steps == 4
+    for name, tensor in one.parameters.items():
+        np.testing.assert_array_equal(tensor, two.parameters[name])
+
+
+def saved(one: TrainingSession, folder: Path) -> Path:
+    one.save(folder / "saved")
+    return folder / "saved"
