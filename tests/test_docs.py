@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -243,3 +244,9 @@ def test_every_setting_is_explained(options: type) -> None:
     internal = {"of", "followed_by", "for_one_run", "run_config_entries"}
     unexplained = {name for name in names - internal if not re.search(rf"`{name}\b", page)}
     assert not unexplained
+
+
+def test_every_option_of_training_is_in_its_table() -> None:
+    fields = [field.name for field in dataclasses.fields(onward.TrainingOptions)]
+    listed = [row[0].strip("`") for row in tables(read(DOCS / "training.md"))]
+    assert [name for name in listed if name in fields] == fields

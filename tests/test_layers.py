@@ -72,6 +72,7 @@ class Import:
     name: str
     line: int
     inside_function: bool
+    for_types: bool = False  # under `if TYPE_CHECKING`: it never runs
 
 
 def test_the_house_keeps_its_walls() -> None:
@@ -176,6 +177,12 @@ def test_a_package_loads_nothing_by_itself() -> None:
     assert violations(sources) == ["graph.__init__:1 imports something: a package loads nothing"]
 
 
+def test_a_package_may_have_names_that_load_when_they_are_used() -> None:
+    shown = "if TYPE_CHECKING:\n    from onward.graph.table import OpTable"
+    source = f"from importlib import import_module\nfrom typing import TYPE_CHECKING\n{shown}"
+    assert violations({"graph.__init__": source, "graph.table": ""}) == []
+
+
 def test_a_package_is_not_the_front_door() -> None:
     assert violations({"": "", "graph.__init__": "", "passes.fold": "import onward.graph"}) == []
 
@@ -215,7 +222,8 @@ def _broken_by(module: str, entry: Import, sources: Sources) -> Iterator[str]:
     if entry.name.startswith("."):
         yield "imports by a relative name: write it out"
         return
-    if module.endswith(".__init__"):
+    lazy = entry.for_types or package in {"importlib", "typing"}  # names that load when used
+    if module.endswith(".__init__") and not lazy:
         yield "imports something: a package loads nothing"
         return
     target = _resolve(entry.name, sources)
@@ -231,23 +239,26 @@ def _broken_by(module: str, entry: Import, sources: Sources) -> Iterator[str]:
 def _imports(source: str) -> Iterator[Import]:
     """The imports of a module, those by string included, which may stand in a function."""
 
-    def walk(node: ast.AST, inside: bool) -> Iterator[Import]:
+    def walk(node: ast.AST, inside: bool, types: bool = False) -> Iterator[Import]:
         inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        types = types or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
         for child in ast.iter_child_nodes(node):
             match child:
                 case ast.Import(names=names):
-                    yield from (Import(alias.name, child.lineno, inside) for alias in names)
+                    for alias in names:
+                        yield Import(alias.name, child.lineno, inside, types)
                 case ast.ImportFrom(module="__future__"):
                     pass
                 case ast.ImportFrom(module=name, names=names, level=level):
                     start = "." * level + (name or "")
-                    yield from (Import(f"{start}.{a.name}", child.lineno, inside) for a in names)
+                    for alias in names:
+                        yield Import(f"{start}.{alias.name}", child.lineno, inside, types)
                 case ast.Call(
                     func=ast.Name(id=function) | ast.Attribute(attr=function),
                     args=[ast.Constant(value=str(name)), *_],
                 ) if function in BY_STRING:
                     yield Import(name, child.lineno, inside_function=False)
-            yield from walk(child, inside)
+            yield from walk(child, inside, types)
 
     yield from walk(ast.parse(source), inside=False)
 

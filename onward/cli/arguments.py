@@ -13,7 +13,7 @@ from onward.errors import OptionError
 from onward.providers.choose import available, known
 
 Named = tuple[str, dict[str, Any]]  # a provider's name and its options
-MODELS = (".onnx", ".ort", ".pt2", ".onnxtxt", ".textproto", ".json")
+MODELS = (".onnx", ".ort", ".onnxtxt", ".textproto", ".json")
 
 
 def complete_models(incomplete: str) -> list[str]:

@@ -1,138 +1,152 @@
-"""onward demo: a digits classifier on every provider that this machine has."""
+"""onward demo: train a digits classifier, export it, run it on every provider of this machine."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-try:
-    import resource
-except ImportError:  # Windows has none
-    resource = None  # type: ignore[assignment]
-
-from onward.cli.digits import TRAIN, build_classifier, load_digits
-from onward.graph.files import save
-from onward.providers.choose import available
-from onward.providers.options import SessionOptions
+from onward.cli.curve import draw_curve
+from onward.cli.digits import TRAIN, Array, build_network, load_digits
+from onward.cli.learning import Lesson, learn, share_right
+from onward.cli.racing import Runner, race
+from onward.cli.screen import (
+    make_console,
+    make_table,
+    print_pairs,
+    print_table,
+    show_bytes,
+    show_seconds,
+    warn,
+)
+from onward.providers.choose import REFERENCE, available
 from onward.sessions.inference import InferenceSession
+from onward.sessions.tuning.trials import Candidate
 
-_CALLS = 50  # of one image each; the median is shown
+MODEL, CHECKPOINT, CURVE = "digits.onnx", "checkpoint.safetensors", "curve.png"
+_SLOW_TO_OPEN = ("InductorExecutionProvider",)  # it compiles for longer than the demo takes
+IMAGES = 32  # that each provider reads at once
+_SECONDS = 0.25  # each provider is measured for
+_AGREE = 1e-4  # probabilities that are this far apart, and no farther, are the same
 
 
-def demo() -> None:
-    """Build a small digits classifier and run it on every provider."""
-    console = Console()
+def demo(
+    epochs: Annotated[int, typer.Option(min=1, help="How often it sees every image.")] = 15,
+    out: Annotated[Path, typer.Option(help="The folder for what it makes.")] = Path("onward-demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, another network.")] = 0,
+) -> None:
+    """Train a digits classifier from scratch, export it and run it on every provider.
+
+    Ctrl-C ends the training; what was learned until then is exported.
+
+    \b
+    onward demo
+    onward demo --epochs 30 --out digits --seed 1
+    """
+    console = make_console()
+    out.mkdir(parents=True, exist_ok=True)
     images, labels = load_digits()
-    results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, _progress(console) as progress:
-        names = available()
-        task = progress.add_task("building the classifier", total=1 + len(names))
-        path = Path(folder) / "digits.onnx"
-        save(build_classifier(images, labels), path)
-        for name in names:
-            progress.update(task, advance=1, description=name)
-            results[name] = _in_own_process(path, name)
-        progress.update(task, advance=1, description="done")
-    console.print(_table(results, labels[TRAIN:]))
-    console.print(_verdict(results))
+    network = build_network(seed)
     console.print(
-        "\nNext: [bold]onward providers[/bold] lists what runs here, "
-        "[bold]onward inspect model.onnx[/bold] looks into a model of yours,\n"
-        "and onward.InferenceSession takes it wherever onnxruntime.InferenceSession did."
+        f"A network of random weights learns handwritten digits from {TRAIN:,} images; "
+        f"{len(images) - TRAIN} others judge it.\n"
     )
+    before = _share_right(network, images, labels)
+    lesson = learn(network, images, labels, epochs, seed, console)
+    _keep(lesson, out)
+    after = _share_right(out / MODEL, images, labels)
+    _tell(console, lesson, before, after)
+    ended = lesson.ended or not _compare(console, out / MODEL, images[-IMAGES:])
+    _what_next(console, out)
+    if ended:
+        raise typer.Exit(130)
 
 
-def _progress(console: Console) -> Progress:
-    bar = BarColumn(bar_width=24)
-    text = TextColumn("{task.description}")
-    return Progress(SpinnerColumn(), text, bar, TimeElapsedColumn(), console=console)
+def _share_right(model: Any, images: Array, labels: Array) -> float:
+    """How many of the images that were held out a model reads rightly."""
+    session = InferenceSession(model)
+    [probabilities] = session.run(["probabilities"], {"image": images[TRAIN:]})
+    return share_right(np.asarray(probabilities), labels[TRAIN:])
 
 
-def _in_own_process(path: Path, provider: str) -> dict[str, Any]:
-    """Engines' thread pools fight inside one process, and memory is a process's own: one each."""
-    command = [sys.executable, "-m", "onward.cli.demo", str(path), provider]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+def _keep(lesson: Lesson, out: Path) -> None:
+    """The trained model, where its training stands, and how it went, as files."""
+    lesson.session.export(out / MODEL, outputs=["probabilities"])
+    lesson.session.save(out / CHECKPOINT)
+    draw_curve(lesson.curve, out / CURVE)
 
 
-def measure(path: str, provider: str) -> dict[str, Any]:
-    """Answers, time and memory of one provider, in this process."""
-    images, _ = load_digits()
-    held_out, one = images[TRAIN:], images[:1]
-    start = time.perf_counter()
-    options = SessionOptions(disable_fallback=True)
-    session = InferenceSession(path, options, providers=[provider])
-    session.run(None, {"image": one})
-    first = time.perf_counter() - start
-    session.run(None, {"image": one})
-    times = []
-    for _ in range(_CALLS):
-        start = time.perf_counter()
-        session.run(None, {"image": one})
-        times.append(time.perf_counter() - start)
-    (answers,) = session.run(None, {"image": held_out})
-    return {
-        "answers": answers.tolist(),
-        "first": first,
-        "latency": float(np.median(times)),
-        "memory": _peak_memory(),
+def _tell(console: Console, lesson: Lesson, before: float, after: float) -> None:
+    steps, seconds = lesson.session.steps, lesson.seconds
+    if lesson.ended:
+        warn(console, f"ended at step {steps}; what was learned until then is exported")
+    console.print(
+        f"\n{steps:,} steps in {seconds:.1f} s. Digits read rightly, by InferenceSession:"
+    )
+    console.print(f"  before training   {before:>6.1%}")
+    console.print(f"  after, exported   {after:>6.1%}\n", style="bold green")
+
+
+# -- the trained model on every provider -----------------------------------------------------------
+
+
+def _compare(console: Console, model: Path, images: Array) -> bool:
+    """Run it on every provider, each in its own process; False when Ctrl-C ended it."""
+    names = [name for name in available() if name not in _SLOW_TO_OPEN]
+    runners = [Runner(model, Candidate(name), {"image": images}) for name in names]
+    ended = race(runners, _SECONDS, console)
+    good = [runner for runner in runners if runner.timing is not None]
+    if ended or not good:
+        warn(console, "ended before the providers were compared" if ended else runners[0].error)
+        return not ended
+    expected = next((r for r in good if r.candidate.provider == REFERENCE), good[0]).outputs[0]
+    table = make_table("provider", ">apart by", ">ready in", f">{len(images)} images", ">memory")
+    for runner in runners:
+        table.add_row(runner.candidate.provider, *_cells(runner, expected))
+    print_table(console, table, "The exported model on every provider of this machine")
+    apart = max(_apart(runner, expected) for runner in good)
+    if apart > _AGREE:
+        warn(console, f"the providers do not agree: their probabilities are {apart:.0e} apart")
+    else:
+        console.print(f"{len(good)} providers agree, within {apart:.0e}.\n")
+    return True
+
+
+def _cells(runner: Runner, expected: Array) -> list[str]:
+    timing = runner.timing
+    if timing is None:
+        return [runner.error]
+    return [
+        f"{_apart(runner, expected):.0e}",
+        show_seconds(runner.first),
+        show_seconds(timing.median),
+        show_bytes(timing.memory),
+    ]
+
+
+def _apart(runner: Runner, expected: Array) -> float:
+    return float(np.abs(runner.outputs[0] - expected).max())
+
+
+def _what_next(console: Console, out: Path) -> None:
+    console.print("What is there now", style="bold")
+    files = {
+        MODEL: "the trained model: any ONNX runtime runs it",
+        CHECKPOINT: "where training stands: TrainingSession.load goes on from it",
+        CURVE: "how the loss fell and the accuracy rose",
     }
-
-
-def _peak_memory() -> int:
-    """Bytes at this process's fullest."""
-    status = Path("/proc/self/status")
-    if status.exists():  # what getrusage says on Linux starts with the parent's
-        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    if resource is None:
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _table(results: dict[str, Any], labels: Any) -> Table:
-    table = Table(title=f"handwritten digits: {len(labels)} images not seen before")
-    table.add_column("provider", no_wrap=True)
-    for column in ("right", "apart by", "ready in", "one image", "memory"):
-        table.add_column(column, justify="right")
-    expected = np.array(results["ReferenceExecutionProvider"]["answers"])
-    for name, result in results.items():
-        if "error" in result:
-            table.add_row(name, f"[red]{result['error']}[/red]")
-            continue
-        answers = np.array(result["answers"])
-        table.add_row(
-            name,
-            f"{np.mean(answers.argmax(1) == labels):.1%}",
-            f"{np.abs(answers - expected).max():.1e}",
-            f"{result['first']:.2f} s",
-            f"{result['latency'] * 1e6:,.0f} us",
-            f"{result['memory'] / 2**20:,.0f} MiB",
-        )
-    return table
-
-
-def _verdict(results: dict[str, Any]) -> str:
-    answers = [np.array(r["answers"]) for r in results.values() if "error" not in r]
-    apart = max(np.abs(a - answers[-1]).max() for a in answers)
-    if apart < 1e-4:
-        return f"[green]{len(answers)} providers agree[/green] (within {apart:.0e})."
-    return f"[red]The providers do not agree: {apart:.1e} apart.[/red]"
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(*sys.argv[1:])))
+    print_pairs(console, [(f"  {out / name}", what) for name, what in files.items()])
+    console.print("\nWhat to type next", style="bold")
+    commands = {
+        f"onward inspect {out / MODEL}": "look inside",
+        f"onward bench {out / MODEL} --size batch=1": "which provider is fastest for one image",
+        f"onward profile {out / MODEL}": "where its time goes",
+    }
+    print_pairs(console, [(f"  {command}", what) for command, what in commands.items()])
+    console.print(
+        "\nTo train a model of yours: onward.TrainingSession(model, loss, optimizer); "
+        "docs/training.md begins with ten lines."
+    )

@@ -1,7 +1,8 @@
-"""The demo's model and data: handwritten digits, and a small classifier written in code."""
+"""The demo's data and model: handwritten digits, and a small network that knows nothing yet."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -9,40 +10,54 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import OpBuilder
-from onward.sessions.inference import InferenceSession
 
 Array = np.ndarray[Any, Any]
-TRAIN = 1200  # images that the classifier is fitted on; the others judge it
-FILTERS = 48
+TRAIN = 1200  # images that the network learns from; the others judge it
+CHANNELS, HIDDEN = (16, 32), 64
 
 
 def load_digits() -> tuple[Array, Array]:
     """1,797 images of 8 x 8 in 0..1 (UCI's Optical Recognition of Handwritten Digits), labels."""
     with files("onward").joinpath("data/digits.npz").open("rb") as file:
-        data = np.load(file)
+        data = np.load(file, allow_pickle=False)
         images = data["images"].astype(np.float32)[:, None] / 16
         return images, data["labels"].astype(np.int64)
 
 
-def build_classifier(images: Array, labels: Array) -> ir.Model:
-    """Random convolution filters, pooled; a linear layer on top, fitted in closed form."""
-    filters = np.random.default_rng(0).normal(size=(FILTERS, 1, 3, 3)).astype(np.float32)
-    features = _graph(filters, None, None)
-    (seen,) = InferenceSession(features).run(["features"], {"image": images[:TRAIN]})
-    ones = np.ones((len(seen), 1), np.float32)
-    x = np.concatenate([seen, ones], 1).astype(np.float64)
-    targets = np.eye(10)[labels[:TRAIN]]
-    # ridge regression: w = (x'x + r)^-1 x'y
-    w = np.linalg.solve(x.T @ x + 2.0 * np.eye(x.shape[1]), x.T @ targets).astype(np.float32)
-    return _graph(filters, w[:-1], w[-1])
+def build_network(seed: int = 0) -> ir.Model:
+    """Two convolutions and two layers of neurons, with random weights: image -> scores."""
+    op, rng = OpBuilder(name="digits"), np.random.default_rng(seed)
 
+    def weights(name: str, *shape: int) -> tuple[ir.Value, ir.Value]:
+        spread = np.sqrt(2 / np.prod(shape[1:]))  # what keeps signals at their size through Relu
+        weight = rng.normal(0, spread, shape).astype(np.float32)
+        bias = np.zeros(shape[0], np.float32)
+        return op.initializer(f"{name}.weight", weight), op.initializer(f"{name}.bias", bias)
 
-def _graph(filters: Array, weight: Array | None, bias: Array | None) -> ir.Model:
-    op = OpBuilder(name="digits")
+    first, second = CHANNELS
     image = op.input("image", "float32", ("batch", 1, 8, 8))
-    maps = op.Relu(op.Conv(image, op.initializer("filters", filters), pads=[1, 1, 1, 1]))
-    features = op.Flatten(op.MaxPool(maps, kernel_shape=[2, 2], strides=[2, 2]))
-    if weight is None or bias is None:
-        return op.model(features=features)
-    scores = op.Gemm(features, op.initializer("weight", weight), op.initializer("bias", bias))
-    return op.model(probabilities=op.Softmax(op.Mul(scores, 8.0), axis=-1))
+    maps = op.Relu(op.Conv(image, *weights("conv1", first, 1, 3, 3), pads=[1, 1, 1, 1]))
+    maps = op.Relu(op.Conv(maps, *weights("conv2", second, first, 3, 3), pads=[1, 1, 1, 1]))
+    pooled = op.Flatten(op.MaxPool(maps, kernel_shape=[2, 2], strides=[2, 2]))
+    hidden = op.Relu(op.Gemm(pooled, *weights("hidden", HIDDEN, second * 16), transB=1))
+    kept = op.Dropout(hidden, 0.25)
+    scores = op.Gemm(kept, *weights("scores", 10, HIDDEN), transB=1)
+    return op.model(scores=scores, probabilities=op.Softmax(scores, axis=-1))
+
+
+def batches(images: Array, labels: Array, size: int, seed: Any) -> Iterator[dict[str, Array]]:
+    """Every image once, in random order and moved by up to a pixel; what is left over is not."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(images))
+    for start in range(0, len(order) - size + 1, size):
+        chosen = order[start : start + size]
+        yield {"image": shift(images[chosen], rng), "labels": labels[chosen]}
+
+
+def shift(images: Array, rng: np.random.Generator) -> Array:
+    """Each image moved by up to a pixel up or down, left or right."""
+    padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    moved = np.empty_like(images)
+    for i, (down, right) in enumerate(rng.integers(0, 3, (len(images), 2))):
+        moved[i] = padded[i, :, down : down + 8, right : right + 8]
+    return moved

@@ -21,7 +21,10 @@ from onward.errors import OnwardError
 
 # verb: its module, and the line that lists it. The function in the module has the verb's name.
 VERBS = {
-    "demo": ("onward.cli.demo", "Build a small digits classifier and run it on every provider."),
+    "demo": (
+        "onward.cli.demo",
+        "Train a digits classifier from scratch, export it and run it on every provider.",
+    ),
     "inspect": ("onward.cli.inspect", "Show what a model takes, gives and is made of."),
     "run": ("onward.cli.run", "Run a model once and show what it gives."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),

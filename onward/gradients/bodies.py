@@ -127,6 +127,11 @@ class Body:
                 given[output] = self.op.Add(given[output], dy) if output in given else dy
         return backward(self.op, self._nodes, given, wrt)
 
+    def forward(self, carried: int) -> ir.Graph:
+        """The copy as it is, of a Loop: the condition and what it carries, nothing else."""
+        del self._graph.outputs[1 + carried :]
+        return self._graph
+
     def finish(self, outputs: Sequence[ir.Value]) -> ir.Graph:
         """The backward body: its new inputs, and these outputs, each of them made inside it."""
         self._graph.inputs.clear()

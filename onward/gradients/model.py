@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -17,12 +18,12 @@ from onward.gradients.table import GRADIENTS
 from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of, reads
+from onward.passes.downgrade import STOCK_OPSET as STOCK_OPSET
 from onward.passes.downgrade import lower_opset
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.spelling import spell_for_onnxruntime
 
 SUFFIX = "_grad"
-STOCK_OPSET = 26  # the newest that stock onnxruntime loads
 
 
 def gradient(
@@ -38,31 +39,54 @@ def gradient(
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
     inputs, initializers (those of subgraphs too) or values in between.
     """
-    prepared = PREPARE(load(model, any_domain=True).clone())
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
-    extend(prepared, cotangents, _names(wrt), rules)
-    with _kept_open(prepared.graph, _names(wrt)):
-        prepared = spell_for_onnxruntime(TRAINING(prepared))
+    with _uncollected():
+        prepared = PREPARE(load(model, any_domain=True).clone())
+        extend(prepared, cotangents, _names(wrt), rules)
+        with _kept_open(prepared.graph, _names(wrt)):
+            prepared = spell_for_onnxruntime(TRAINING(prepared))
+        try:
+            return lower_opset(prepared, STOCK_OPSET)
+        except UnsupportedModel:  # its own forward needs a newer one
+            return prepared
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: of thousands of new objects, all stay; it took a tenth."""
+    collecting = gc.isenabled()
+    gc.disable()
     try:
-        return lower_opset(prepared, STOCK_OPSET)
-    except UnsupportedModel:  # its own forward needs a newer one
-        return prepared
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def extend(
-    model: ir.Model, outputs: Mapping[str, str | None], wrt: Sequence[str], rules: GradientTable
+    model: ir.Model,
+    outputs: Mapping[str, str | None],
+    wrt: Sequence[str],
+    rules: GradientTable,
+    *,
+    allow_unused: bool = False,
 ) -> dict[str, str]:
-    """Add the gradients to a prepared model, in place; wrt's names to their gradients'."""
+    """Add the gradients to a prepared model, in place; wrt's names to their gradients'.
+
+    What the outputs do not depend on is refused, or, with `allow_unused`, has a gradient of zeros.
+    """
     graph = model.graph
     lift_weights(model, wrt)
     values = _values(model)
     sources = [_source(values, name) for name in wrt]
     results = {_value(values, name): cotangent for name, cotangent in outputs.items()}
-    _check_path(graph, list(results), sources)
-    op = GradientOps(graph, taken_names(model), model.opset_imports, rules)
+    if not allow_unused:
+        _check_path(graph, list(results), sources)
+    taken = taken_names(model)
+    op = GradientOps(graph, taken, model.opset_imports, rules)
     nodes = dict.fromkeys(graph)
     make_known(op, list(nodes))
-    seeds = {y: _seed(op, y, cotangent) for y, cotangent in results.items()}
+    seeds = {y: _seed(op, y, cotangent, taken) for y, cotangent in results.items()}
     found = backward(op, list(nodes), seeds, sources)
     names = {}
     for x in sources:
@@ -70,7 +94,7 @@ def extend(
         maker = total.producer()
         if maker is None or maker in nodes or total.is_graph_output():
             total = op.Identity(total)  # it has a name already
-        names[str(x.name)] = _give(op, total, x, values)
+        names[str(x.name)] = _give(op, total, x, taken)
     return names
 
 
@@ -134,11 +158,17 @@ def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value
             raise OptionError(f"{names} does not depend on {source.name!r}")
 
 
-def _seed(op: GradientOps, y: ir.Value, cotangent: str | None) -> ir.Value:
+def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) -> ir.Value:
     """dy: one for a scalar, or what is fed under the cotangent's name."""
     if y.dtype not in FLOATS:
         raise OptionError(f"output {y.name!r} is not of a float type: it has no gradient")
     if cotangent is not None:
+        if cotangent in taken:
+            raise OptionError(
+                f"the cotangent of {y.name!r} cannot be named {cotangent!r}: the name is taken\n"
+                f'give it one of its own: outputs={{"{y.name}": "{y.name}_cotangent"}}'
+            )
+        taken.add(cotangent)
         value = ir.val(cotangent, type=y.type, shape=y.shape)
         op.graph.inputs.append(value)
         return value
@@ -151,11 +181,12 @@ def _seed(op: GradientOps, y: ir.Value, cotangent: str | None) -> ir.Value:
     return op.constant(np.ones(y.shape.numpy(), y.dtype.numpy()))
 
 
-def _give(op: GradientOps, total: ir.Value, x: ir.Value, taken: Mapping[str, ir.Value]) -> str:
+def _give(op: GradientOps, total: ir.Value, x: ir.Value, taken: set[str]) -> str:
     """A gradient as an output under its own name and x's type and shape."""
     name = f"{x.name}{SUFFIX}"
     while name in taken:  # a gradient's gradient
         name += SUFFIX
+    taken.add(name)
     total.name, total.shape = name, x.shape
     op.graph.outputs.append(total)
     return name

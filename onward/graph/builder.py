@@ -8,6 +8,7 @@ model = op.model(y=op.Softmax(op.MatMul(x, w) , axis=-1))
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,11 +118,10 @@ class OpBuilder:
 
     def _schema(self, op_type: str, domain: str) -> onnx.defs.OpSchema | None:
         opset = self.opset(domain)
-        if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
-            if domain == "":
-                raise AttributeError(f"opset {opset} has no operator {op_type}")
-            return None
-        return onnx.defs.get_schema(op_type, opset, domain)
+        schema = _schema(op_type, opset, domain)
+        if schema is None and domain == "":
+            raise AttributeError(f"opset {opset} has no operator {op_type}")
+        return schema
 
     def _value(
         self,
@@ -136,6 +136,19 @@ class OpBuilder:
         if not isinstance(operand, (np.ndarray, np.generic)):
             array = array.astype(_neighbours_type(array, index, operands, schema))
         return self.constant(array)
+
+
+@functools.lru_cache(maxsize=1024)
+def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
+        return None
+    return onnx.defs.get_schema(op_type, opset, domain)
+
+
+@functools.lru_cache(maxsize=1024)
+def _input_kinds(schema: onnx.defs.OpSchema) -> tuple[str, ...]:
+    """The letters by which a schema says which inputs share a type."""
+    return tuple(formal.type_str for formal in schema.inputs)
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:
@@ -156,11 +169,11 @@ def _neighbours_type(
 ) -> Any:
     """The type of a plain number: that of the operands which share its type in the schema."""
     if schema is not None:
-        formals = schema.inputs
-        last = len(formals) - 1
-        mine = formals[min(index, last)].type_str
+        kinds = _input_kinds(schema)
+        last = len(kinds) - 1
+        mine = kinds[min(index, last)]
         for i, other in enumerate(operands):
-            shared = formals[min(i, last)].type_str == mine
+            shared = kinds[min(i, last)] == mine
             if shared and isinstance(other, ir.Value) and other.dtype is not None:
                 return other.dtype.numpy()
     return {"f": np.float32, "i": np.int64, "b": np.bool_}.get(array.dtype.kind, array.dtype)

@@ -48,6 +48,10 @@ class GraphOps(OpBuilder):
             self._constants[key] = super().constant(array)
         return self._constants[key]
 
+    def inside(self, body: ir.Graph) -> GraphOps:
+        """What writes into a body of a node of this graph; names stay apart from all others."""
+        return GraphOps(body, self._taken, self._opsets)
+
     # -- sizes ---------------------------------------------------------------------------------
 
     def size(self, x: ir.Value, axis: int) -> Size:
@@ -121,6 +125,13 @@ class GraphOps(OpBuilder):
     def number_like(self, number: float, x: ir.Value) -> ir.Value:
         """A scalar of x's type."""
         return self.constant(np.array(number, numpy_type(x)))
+
+    def scratch(self, x: ir.Value) -> ir.Value:
+        """A tensor of x's type and shape to write over: finite, and no other node's.
+
+        For inputs that an engine overwrites; equal ones would become one, so none is equal.
+        """
+        return self.cast_like(self.Less(x, -float(self._count)), x)
 
     def plus(self, a: ir.Value | None, b: ir.Value | None) -> ir.Value | None:
         """a + b, where either may be absent."""

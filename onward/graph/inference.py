@@ -10,24 +10,15 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onward.graph.plain_shapes import tell
 from onward.graph.stand_ins import like_first
 
-# Operators that compute element by element, and take every float type.
-_ELEMENTWISE = frozenset(
-    (
-        *("Abs", "Add", "Ceil", "Cos", "Div", "Erf", "Exp", "Floor", "Identity", "Log", "Mul"),
-        *("Neg", "Reciprocal", "Relu", "Sigmoid", "Sign", "Sin", "Sqrt", "Sub", "Sum", "Tanh"),
-    )
-)
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _MOST_DATA = 64  # elements: shapes and axes are told to the inference, weights are not
 
 
 def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     """Write what ONNX infers onto the node's outputs; a node that breaks ONNX's rules raises."""
-    if node.op_type in _ELEMENTWISE and _like_the_widest(node):
-        return
-    if node.op_type in _SIMPLE and _simple(node):
+    if tell(node):
         return
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -56,83 +47,6 @@ def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     for output in like_first(node):
         if first is not None and output.shape is None:
             output.type, output.shape = output.type or first.type, first.shape
-
-
-def _like_the_widest(node: ir.Node) -> bool:
-    """Floats of one type, each with the widest one's sizes or with ones: no need to ask ONNX."""
-    if node.domain or len(node.outputs) != 1 or not node.inputs:
-        return False
-    widest, kind = None, node.inputs[0].type if node.inputs[0] is not None else None
-    if not isinstance(kind, ir.TensorType) or kind.dtype not in _FLOATS:
-        return False
-    for value in node.inputs:
-        if value is None or value.type != kind or value.shape is None:
-            return False
-        if any(not isinstance(size, int) and size.value is None for size in value.shape):
-            return False
-        if widest is None or len(value.shape) > len(widest):
-            widest = value.shape
-    assert widest is not None
-    for value in node.inputs:
-        shape = value.shape if value is not None else None
-        if shape != widest and any(size != 1 for size in shape or ()):
-            return False
-    node.outputs[0].type, node.outputs[0].shape = kind, widest
-    return True
-
-
-def _simple(node: ir.Node) -> bool:
-    """Matrix products, permutations and sums of floats, whose shapes anyone can tell."""
-    x = node.inputs[0] if node.inputs else None
-    if node.domain or len(node.outputs) != 1 or x is None or x.shape is None:
-        return False
-    if not isinstance(x.type, ir.TensorType) or x.type.dtype not in _FLOATS:
-        return False
-    sizes = _SIMPLE[node.op_type](node, list(x.shape))
-    if sizes is None:
-        return False
-    node.outputs[0].type, node.outputs[0].shape = x.type, ir.Shape(sizes)
-    return True
-
-
-def _transposed(node: ir.Node, sizes: list[Any]) -> list[Any] | None:
-    perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
-    order = range(len(sizes))[::-1] if perm is None else perm
-    return [sizes[axis] for axis in order] if sorted(order) == list(range(len(sizes))) else None
-
-
-def _multiplied(node: ir.Node, sizes: list[Any]) -> list[Any] | None:
-    """Gemm of two matrices that fit each other."""
-    b = node.inputs[1]
-    if b is None or b.shape is None or b.type != node.inputs[0].type:  # type: ignore[union-attr]
-        return None
-    others = list(b.shape)
-    if len(sizes) != 2 or len(others) != 2:
-        return None
-    turned_a, turned_b = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
-    (rows, inner), (other, columns) = sizes[:: 1 - 2 * turned_a], others[:: 1 - 2 * turned_b]
-    return [rows, columns] if inner == other or not isinstance(inner, int) else None
-
-
-def _summed(node: ir.Node, sizes: list[Any]) -> list[Any] | None:
-    """A sum over axes that are known."""
-    tensor = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] else None
-    if tensor is None:
-        return None
-    gone = {int(axis) % len(sizes) for axis in tensor.numpy().reshape(-1)} if sizes else set()
-    keep = node.attributes.get_int("keepdims", 1)
-    if not gone:
-        return None
-    kept = [1 if axis in gone else size for axis, size in enumerate(sizes)]
-    return kept if keep else [size for axis, size in enumerate(sizes) if axis not in gone]
-
-
-_SIMPLE = {
-    "Transpose": _transposed,
-    "Gemm": _multiplied,
-    "ReduceSum": _summed,
-    "ReduceMean": _summed,
-}
 
 
 def forget_false_sizes(node: ir.Node, kind: onnx.TypeProto) -> None:

@@ -50,6 +50,7 @@ class ModelLimits:
     folding_work: int = 1 << 33  # elements that constants make on the way, all in all
     allow_domains: frozenset[str] = frozenset()  # of operators, beside the known ones
     allow_ep_context: bool = False  # nodes that hold another engine's compiled program
+    allow_pickle: bool = False  # torch programs (.pt2), which torch may unpickle
     allow_data_by_path: bool = False  # onnxruntime opens external data itself, and maps it
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 from onward.errors import InvalidModel, LimitExceeded
+from onward.graph.limits import ModelLimits
 
 
 def check_readable(path: Path) -> None:
@@ -18,8 +19,11 @@ def check_readable(path: Path) -> None:
         raise InvalidModel(f"{path} is not a file\ngive the path of the .onnx file inside it")
 
 
-def check_archive(path: Path) -> None:
-    """Refuse what cannot be a torch program, before torch is asked: no archive, or a bomb."""
+def check_archive(path: Path, limits: ModelLimits) -> None:
+    """Refuse what cannot be a torch program, before torch is asked: no archive, or a bomb.
+
+    What can be one is refused, too, unless pickles are allowed: unpickling runs whatever it holds.
+    """
     check_readable(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -30,6 +34,11 @@ def check_archive(path: Path) -> None:
     if unpacked > size:  # torch stores what it writes as it is
         raise InvalidModel(
             f"{path} is not a torch.export program: {size:,} bytes unpack to {unpacked:,}"
+        )
+    if not limits.allow_pickle:
+        raise LimitExceeded(
+            f"{path} is a torch program, which torch may unpickle: it could run any code\n"
+            "if you trust this model, set ModelLimits.allow_pickle, or export it to ONNX"
         )
 
 

@@ -286,6 +286,8 @@ def _tell(node: ir.Node, facts: Facts, graph: onnx.GraphProto) -> None:
 
 def _learn(value: ir.Value, proto: onnx.TypeProto) -> None:
     """Take over what was inferred; what a graph declares for its outputs is only filled in."""
+    if _is_known(value, proto):
+        return
     kind = ir.serde.deserialize_type_proto_for_type(proto)
     shape = ir.serde.deserialize_type_proto_for_shape(proto)
     declared = value.is_graph_output()
@@ -303,6 +305,17 @@ def _learn(value: ir.Value, proto: onnx.TypeProto) -> None:
         unknown = isinstance(ours, ir.SymbolicDim) and ours.value is None
         if unknown or (not declared and isinstance(dim, int) and dim != ours):
             _set_dim(value, axis, dim)
+
+
+def _is_known(value: ir.Value, proto: onnx.TypeProto) -> bool:
+    """Whether a tensor's type and sizes are those that the value has, to the last number."""
+    if not isinstance(value.type, ir.TensorType) or value.shape is None:
+        return False
+    found = proto.tensor_type  # of other types, an empty message
+    if found.elem_type != int(value.type.dtype) or not found.HasField("shape"):
+        return False
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in found.shape.dim]
+    return sizes == list(value.shape) and None not in sizes
 
 
 def _set_dim(value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> None:

@@ -7,7 +7,7 @@ compatible, what the newer one added is at its default, and the types were alrea
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from onward.passes.facts import attribute, is_float
 from onward.passes.rewrite import nodes_of
 from onward.passes.upgrade import is_reversible, versions_of
 
+STOCK_OPSET = 26  # the newest that stock onnxruntime loads
 _OLDEST = 13
 
 
@@ -32,9 +33,13 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
     """
     opset = model.opset_imports.get("", newest)
     target = _OLDEST
+    oldest: dict[Hashable, int] = {}  # most nodes are like one before
     for node in nodes_of(model):
         if node.domain == "" and _last_change(node.op_type, opset) > target:
-            target = max(target, _oldest_fit(node, opset))
+            likeness = _likeness(node, opset)
+            if likeness not in oldest:
+                oldest[likeness] = _oldest_fit(node, opset)
+            target = max(target, oldest[likeness])
         if target > newest:
             misfit = _misfit(node, opset, newest)
             raise UnsupportedModel(
@@ -58,6 +63,15 @@ def _last_change(operator: str, opset: int) -> int:
     """The version that an operator has in an opset: there it can be said, as it is."""
     versions = [version for version in versions_of(operator) if version <= opset]
     return max(versions, default=0)
+
+
+def _likeness(node: ir.Node, opset: int) -> Hashable:
+    """What decides how far back a node fits: its types, and the attributes that came later."""
+    values = (*node.inputs, None, *node.outputs)
+    types = [None if value is None or not value.name else value.type for value in values]
+    later = (*_added(node.op_type, opset, versions_of(node.op_type)[0]), "fmod")
+    given = [repr(node.attributes[name].value) for name in later if name in node.attributes]
+    return node.op_type, tuple(types), tuple(given)
 
 
 def _oldest_fit(node: ir.Node, opset: int) -> int:

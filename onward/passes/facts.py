@@ -20,9 +20,9 @@ def constant(value: ir.Value | None, largest: int = _LARGEST) -> Array | None:
     if not is_constant(value):
         return None
     assert value is not None and value.const_value is not None
-    if value.const_value.size > largest:
-        return None
-    return np.asarray(value.const_value.numpy())
+    held = getattr(value.const_value, "raw", None)  # an array, unless the data lies elsewhere
+    size = held.size if isinstance(held, np.ndarray) else value.const_value.size
+    return None if size > largest else np.asarray(value.const_value.numpy())
 
 
 def is_constant(value: ir.Value | None) -> bool:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from onward.graph.scopes import bodies
 from onward.passes.facts import is_constant, operators, static
 from onward.passes.rewrite import Names, Ops, nodes_of, replace, substitute
 from onward.passes.share import is_random
@@ -56,17 +57,12 @@ def fold_constants(model: ir.Model) -> ir.Model:
 
 
 def _may_fold(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type in _KEPT or is_random(node) or not node.inputs:
-        return False
-    if any(
-        a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-        for a in node.attributes.values()
-    ):
-        return False
     given = [value for value in node.inputs if value is not None]
-    if not all(is_constant(value) and _is_plain(value) for value in given):
+    if not given or not all(is_constant(value) and _is_plain(value) for value in given):
         return False
-    return bool(given) and all(value.name for value in node.outputs)
+    if node.domain != "" or node.op_type in _KEPT or is_random(node) or bodies(node):
+        return False
+    return all(value.name for value in node.outputs)
 
 
 def _is_plain(value: ir.Value) -> bool:

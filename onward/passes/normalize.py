@@ -170,6 +170,8 @@ def name_values(model: ir.Model) -> ir.Model:
 def trim(node: ir.Node) -> None:
     """Drop omitted inputs and outputs at the end."""
     inputs, outputs = len(node.inputs), len(node.outputs)
+    if inputs and node.inputs[-1] is not None and outputs and node.outputs[-1].name:
+        return
     while inputs and node.inputs[inputs - 1] is None:
         inputs -= 1
     while outputs > 1 and not node.outputs[outputs - 1].name:

@@ -30,7 +30,7 @@ from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
 from onward.passes.runner import Pipeline
 from onward.passes.share import share_expressions, share_initializers
-from onward.passes.simplify import chains, noops, sizes
+from onward.passes.simplify import chains, noops, products, sizes, tiles
 from onward.passes.upgrade import upgrade_opset
 
 
@@ -44,9 +44,13 @@ class Level(IntEnum):
     ALL = 99
 
 
+SIMPLIFICATIONS = noops.rule | chains.rule | sizes.rule
+OF_GRADIENTS = products.rule | tiles.rule
+
+
 def simplify(model: ir.Model) -> ir.Model:
     """Nodes that do nothing, pairs that are one, shapes that are known."""
-    rewrite(model, noops.rule | chains.rule | sizes.rule)
+    rewrite(model, SIMPLIFICATIONS)
     return model
 
 
@@ -102,10 +106,16 @@ INFERENCE: dict[Level, Pipeline] = {
 }
 
 
+def simplify_backward(model: ir.Model) -> ir.Model:
+    """The same, and what gradients are full of: transposed products, parts of one whole."""
+    rewrite(model, SIMPLIFICATIONS | OF_GRADIENTS)
+    return model
+
+
 TRAINING = Pipeline(
     "training",
     (
-        simplify,
+        simplify_backward,
         fold_constants,
         share_expressions,
         drop_unused,

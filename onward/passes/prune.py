@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onward.graph.scopes import bodies, graphs_of
 from onward.passes.facts import attribute
 from onward.passes.normalize import trim
+from onward.passes.rewrite import detach
 
 
 def drop_unused(model: ir.Model) -> ir.Model:
@@ -23,25 +24,22 @@ def drop_unused(model: ir.Model) -> ir.Model:
 
 
 def _drop_nodes(graph: ir.Graph, opset: int) -> None:
+    dead = []
     for node in reversed(graph):
         if not any(_is_read(value) for value in node.outputs):
-            _drop(node)
+            detach(node)
+            dead.append(node)
             continue
-        if node.domain == "":
+        if len(node.outputs) > 1 or None in node.inputs[-1:]:  # of the others nothing can go
             _omit_outputs(node, opset)
         for body in bodies(node):  # after: what a body reads lies before the node
             _drop_nodes(body, opset)
-
-
-def _drop(node: ir.Node) -> None:
-    """Remove a node that nobody reads. (Asked to be safe, onnx-ir looks at every output.)"""
-    assert node.graph is not None
-    for index in range(len(node.inputs)):
-        node.replace_input_with(index, None)
-    node.graph.remove(node)
+    graph.remove(dead)
 
 
 def _omit_outputs(node: ir.Node, opset: int) -> None:
+    if node.domain != "":
+        return
     if node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0):
         return  # in training it must have all of them
     optional = _optional_outputs(node.op_type, opset)

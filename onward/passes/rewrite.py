@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.plain_shapes import tell
 from onward.graph.scopes import graphs_of, walk
 from onward.passes.facts import Array
 
@@ -125,12 +126,15 @@ def rewrite(model: ir.Model, rules: Rules) -> int:
     """Apply rules to every node, subgraphs included, until nothing changes; how often they did."""
     names, total = Names(model), 0
     for _ in range(_MOST_SWEEPS):
-        changes = 0
+        replaced: dict[ir.Graph, list[ir.Node]] = {}
         for node in list(nodes_of(model)):
-            if node.graph is not None:  # an earlier rule may have removed it
-                changes += _rewrite_node(node, rules, names)
-        total += changes
-        if not changes:
+            graph = node.graph
+            if graph is not None and _rewrite_node(node, rules, names):
+                replaced.setdefault(graph, []).append(node)
+        for graph, nodes in replaced.items():  # together: each removal looks at every output
+            graph.remove(nodes)
+        total += sum(map(len, replaced.values()))
+        if not replaced:
             break
     return total
 
@@ -141,14 +145,16 @@ def nodes_of(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _rewrite_node(node: ir.Node, rules: Rules, names: Names) -> bool:
+    op = Ops()
     for rule in rules.of(node):
-        op = Ops()
         found = rule(op, node)
         if found is None:
-            discard(op)
+            if op.nodes or op.constants:
+                discard(op)
+                op = Ops()
             continue
         values = [found] if isinstance(found, ir.Value) else list(found)
-        replace(node, values, op, names)
+        _replace_reads(node, values, op, names)
         return True
     return False
 
@@ -156,16 +162,33 @@ def _rewrite_node(node: ir.Node, rules: Rules, names: Names) -> bool:
 def discard(op: Ops) -> None:
     """Let go of nodes that are not wanted after all: they must not count as readers."""
     for node in reversed(op.nodes):
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
+        detach(node)
 
 
 def replace(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) -> None:
     """Put what `op` made in the node's place; its outputs become `values`."""
+    _replace_reads(node, values, op, names).remove(node)
+
+
+def _replace_reads(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) -> ir.Graph:
+    """The same, but the node stays, idle: it reads nothing and nobody reads it."""
     graph = place(node, op, names)
     for old, new in zip(node.outputs, values, strict=True):
         substitute(old, new, names)
-    graph.remove(node, safe=True)
+    detach(node)
+    return graph
+
+
+def take_out(node: ir.Node, graph: ir.Graph) -> None:
+    """Remove a node that nobody reads. (Asked to be safe, onnx-ir looks at every output.)"""
+    detach(node)
+    graph.remove(node)
+
+
+def detach(node: ir.Node) -> None:
+    """Let a node read nothing any more."""
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
 
 
 def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
@@ -181,6 +204,7 @@ def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
         made.metadata_props.update(node.metadata_props)
         for value in made.outputs:
             value.name = names.fresh(f"{hint}/{made.op_type}")
+        tell(made)  # what is plain is known at once
     graph.insert_before(node, op.nodes)
     return graph
 

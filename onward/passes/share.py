@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onward.graph.scopes import graphs_of
 from onward.passes.facts import input_of, is_constant, operators, scalar
-from onward.passes.rewrite import Names, substitute
+from onward.passes.rewrite import Names, substitute, take_out
 
 # A stateful or random operator gives something else each time; an unknown domain may be stateful.
 RANDOM = operators(
@@ -24,17 +24,21 @@ def share_expressions(model: ir.Model) -> ir.Model:
     """Common subexpressions: of equal nodes (operator, inputs, attributes) the first one stays."""
     names = Names(model)
     for graph in graphs_of(model):
+        alike: dict[Hashable, list[ir.Node]] = {}  # few nodes read the same: only they are compared
         seen: dict[Hashable, ir.Node] = {}
         for node in graph:
-            key = _key(node)
-            if key is None:
+            same = alike.setdefault((node.op_type, *map(id, node.inputs)), [])
+            same.append(node)
+            if len(same) == 1:
                 continue
-            first = seen.setdefault(key, node)
-            if first is not node:
-                for old, new in zip(node.outputs, first.outputs):
-                    if old.name:
-                        substitute(old, new, names)
-                graph.remove(node, safe=True)
+            for each in same if len(same) == 2 else [node]:
+                key = _key(each)
+                first = each if key is None else seen.setdefault(key, each)
+                if first is not each:
+                    for old, new in zip(each.outputs, first.outputs):
+                        if old.name:
+                            substitute(old, new, names)
+                    take_out(each, graph)
     return model
 
 

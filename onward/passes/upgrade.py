@@ -25,7 +25,8 @@ def upgrade_opset(model: ir.Model) -> ir.Model:
     """Rewrite each node from its own opset (its stamp, else the model's) to the newest known."""
     opset, target = model.opset_imports[""], newest_opset()
     stale = [node for node in nodes_of(model) if node.domain == "" and _is_stale(node, opset)]
-    if stale and all(node.version in (None, opset) for node in stale):
+    adapted = any(_is_adapted(node.op_type, node.version or opset) for node in stale)
+    if adapted and all(node.version in (None, opset) for node in stale):
         infer_shapes(model)  # some old forms can only be told apart by their ranks
     names = Names(model)
     for node in stale:
@@ -72,6 +73,16 @@ def is_reversible(operator: str, version: int) -> bool:
 def _is_stale(node: ir.Node, opset: int) -> bool:
     version = node.version or opset
     return any(since > version for since in versions_of(node.op_type)) or version < 6
+
+
+@functools.cache
+def _is_adapted(operator: str, version: int) -> bool:
+    """Whether a change since `version` asks for more than another number."""
+    later = [since for since in versions_of(operator) if since > version]
+    return any(
+        not is_compatible(operator, since) and ADAPTERS.find("", operator, since) is not None
+        for since in later
+    )
 
 
 def _upgrade_node(node: ir.Node, version: int, target: int, names: Names) -> None:

@@ -67,7 +67,7 @@ class InferenceSession:
                     "leave the cache off, or use the ONNX model"
                 )
             if not options.isolated:  # whose own session has checked
-                planning.check_deterministic(path_or_bytes)
+                planning.check_deterministic(path_or_bytes, options.limits)
             self._cache = ResultCache(options.result_cache_bytes)
 
     def _planned(

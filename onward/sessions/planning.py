@@ -57,7 +57,7 @@ def open_model(
 ) -> ir.Model:
     """A model of our own to change: read, or copied from the caller's."""
     if isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".pt2":
-        check_archive(Path(source))
+        check_archive(Path(source), limits)
         model: ir.Model = programs.read_program(source)
     else:
         model = load(source, limits, any_domain=any_domain)
@@ -171,9 +171,9 @@ def check_memory(model: ir.Model, options: SessionOptions) -> None:
     check_opening(fixed, limit)
 
 
-def check_deterministic(source: Source) -> None:
+def check_deterministic(source: Source, limits: ModelLimits = DEFAULT_LIMITS) -> None:
     """Results may be remembered only where the same feeds always give the same results."""
-    for graph in open_model(source).graphs():
+    for graph in open_model(source, limits=limits).graphs():
         for node in graph:
             if node.op_type in _RANDOM:
                 raise OptionError(

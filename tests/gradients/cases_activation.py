@@ -19,6 +19,7 @@ ZEROS = np.array([-1.0, 0.0, 2.0])
 CASES = [
     unary("Relu", X),
     unary("Relu", np.array(0.7), "rank 0"),
+    Case("Relu", lambda op, x: op.Sqrt(op.Relu(x)), {"x": X}, "0, though the root's is infinite"),
     Case("Relu", lambda op, x: op.Relu(x), {"x": ZEROS}, "at zero: 0", differences=False),
     unary("LeakyRelu", X),
     unary("LeakyRelu", X, "slope above 1", alpha=1.5),

@@ -116,6 +116,7 @@ CASES = [
     ),
     Case("Max", lambda op, a: op.Max(a), {"a": normal(2, 3)}, "of one"),
     Case("Max", lambda op, x: op.Max(x, 0.0), {"x": spread(2, 3)}, "with a constant"),
+    Case("Max", lambda op, x: op.Sqrt(op.Max(x, 0.0)), {"x": spread(2, 3)}, "below a root"),
     Case(
         "Min", lambda op, a, b: op.Min(a, b), {"a": spread(2, 3), "b": spread(2, 3, seed=1) + 0.05}
     ),
@@ -162,4 +163,5 @@ CASES = [
         {"x": spread(3, 4), "low": np.array(0.37), "high": np.array(-0.33)},
         "crossed bounds",
     ),
+    Case("Clip", lambda op, x: op.Sqrt(op.Clip(x, 0.0)), {"x": spread(2, 3)}, "below a root"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ import pytest
 
 import onward
 from onward.errors import MissingGradient, OptionError
-from onward.gradients.model import gradient
+from onward.gradients.model import extend, gradient
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.passes.pipelines import PREPARE
 from onward.testing import GradientWrong, check_gradient
 
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.3, -0.7]])
@@ -125,6 +127,20 @@ def test_what_an_output_does_not_depend_on_is_refused() -> None:
         gradient(model, "y", "z")
 
 
+def test_a_caller_of_extend_may_have_zeros_for_what_is_not_used() -> None:
+    op = onward.OpBuilder()
+    x, z = op.input("x", "float64", (2,)), op.initializer("z", np.ones((3, 2)))
+    inputs = {"x": x, "n": op.input("n", "float64", ("n",))}
+    model = PREPARE(op.model(y=op.ReduceSum(op.Mul(x, x), keepdims=0), other=op.Neg(z)))
+    with pytest.raises(OptionError, match="'y' does not depend on 'z'"):
+        extend(model.clone(), {"y": None}, ["x", "z"], GRADIENTS)
+    names = extend(model, {"y": None}, [*inputs, "z"], GRADIENTS, allow_unused=True)
+    assert names == {"x": "x_grad", "n": "n_grad", "z": "z_grad"}
+    found = run(model, list(names.values()), x=X[0, :2], n=np.ones(5))
+    for gradient_, wanted in zip(found, (2 * X[0, :2], np.zeros(5), np.zeros((3, 2)))):
+        np.testing.assert_array_equal(gradient_, wanted)
+
+
 def test_through_a_piecewise_constant_operator_the_gradient_is_zero() -> None:
     model = built(lambda op, x: op.ReduceSum(op.Floor(x), keepdims=0))
     (dx,) = run(gradient(model, "y", "x"), ["x_grad"], x=X)
@@ -138,6 +154,36 @@ def test_an_output_that_is_an_input_passes_its_cotangent_on() -> None:
     extended = gradient(model, {"y": "dy", "same": "dsame"}, "x")
     (dx,) = run(extended, ["x_grad"], x=X, dy=np.ones_like(X), dsame=3 * np.ones_like(X))
     np.testing.assert_allclose(dx, 2 * X + 3)
+
+
+def test_an_output_that_is_a_weight_or_an_input_itself_has_a_gradient() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (double[2,3] x) => (double[2,3] x, double[3] w, double[2,3] y) <double[3] w = {1, 2, 3}> {
+            y = Mul (x, w)
+        }"""
+    cotangents = {"x": "given_x", "w": "given_w", "y": "given_y"}
+    model = gradient(onnx.parser.parse_model(text), cotangents, ["x", "w", "y"])
+    ones = {"given_x": np.ones_like(X), "given_w": np.ones(3), "given_y": np.ones_like(X)}
+    dx, dw, dy = run(model, ["x_grad", "w_grad", "y_grad"], x=X, **ones)
+    np.testing.assert_allclose(dx, np.array([[2.0, 3.0, 4.0]] * 2))
+    np.testing.assert_allclose(dw, X.sum(0) + 1)
+    np.testing.assert_allclose(dy, np.ones_like(X))
+
+
+@pytest.mark.parametrize("name", ["x", "dy"])
+def test_a_cotangent_needs_a_name_of_its_own(name: str) -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float64", (2,))
+    model = op.model(y=op.Sin(x), z=op.Cos(x))
+    with pytest.raises(OptionError, match=rf"the cotangent of 'z' cannot be named '{name}': .*\n"):
+        gradient(model, {"y": "dy", "z": name}, "x")
+
+
+def test_a_cotangent_may_have_the_name_that_the_gradient_would_have() -> None:
+    model = gradient(built(lambda op, x: op.Sin(x)), {"y": "x_grad"}, "x")
+    assert [value.name for value in model.graph.outputs] == ["y", "x_grad_grad"]
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
 def test_a_name_that_is_taken_gets_longer() -> None:
@@ -249,6 +295,20 @@ def test_the_callers_model_stays_as_it_was() -> None:
     before = ir.to_proto(model).SerializeToString()
     gradient(model, "y", "x")
     assert ir.to_proto(model).SerializeToString() == before
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(collecting: bool) -> None:
+    before = gc.isenabled()
+    try:
+        gc.enable() if collecting else gc.disable()
+        model = built(squared_sum)
+        gradient(model, "y", "x")
+        with pytest.raises(OptionError):
+            gradient(model, "z", "x")
+        assert gc.isenabled() is collecting
+    finally:
+        gc.enable() if before else gc.disable()
 
 
 def test_second_derivatives_are_gradients_of_gradients() -> None:

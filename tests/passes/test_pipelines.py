@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from onward.graph.shapes import infer_shapes
 from onward.passes.fold import fold_constants
 from onward.passes.layout import sink_transposes
-from onward.passes.pipelines import PREPARE, Level, fuse, inference, simplify
+from onward.passes.native import share_exponentials, sum_rows_by_product
+from onward.passes.pipelines import (
+    PREPARE,
+    Level,
+    fuse,
+    inference,
+    simplify,
+    simplify_backward,
+)
 from onward.passes.prune import drop_unused
 from onward.passes.share import share_expressions, share_initializers
 from tests.passes.random_models import Drawn, models
@@ -28,6 +36,9 @@ PASSES = [
     infer_shapes,
     fuse,
     sink_transposes,
+    simplify_backward,
+    sum_rows_by_product,
+    share_exponentials,
 ]
 
 

@@ -19,6 +19,7 @@ import onward
 from onward.errors import (
     FeedError,
     InvalidModel,
+    LimitExceeded,
     MemoryLimitExceeded,
     OptionError,
     ProviderMissing,
@@ -158,7 +159,10 @@ def test_a_torch_program_opens(tmp_path: Path) -> None:
     batch = torch.export.Dim("batch")
     program = torch.export.export(module, (torch.from_numpy(X),), dynamic_shapes=({0: batch},))
     torch.export.save(program, tmp_path / "m.pt2")
-    session = onward.InferenceSession(tmp_path / "m.pt2")
+    with pytest.raises(LimitExceeded, match=r"may unpickle.*\n.*ModelLimits\.allow_pickle"):
+        onward.InferenceSession(tmp_path / "m.pt2")
+    trusted = onward.SessionOptions(limits=onward.ModelLimits(allow_pickle=True))
+    session = onward.InferenceSession(tmp_path / "m.pt2", trusted)
     (y,) = session.run(None, {session.get_inputs()[0].name: X[:2]})
     np.testing.assert_allclose(y, module(torch.from_numpy(X[:2])).detach().numpy(), rtol=1e-5)
 

@@ -22,9 +22,9 @@ gradient = GradientTable()
 
 @gradient("Relu")
 def relu(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx = dy [y > 0]"""
+    """dx = dy where y > 0, else 0, also of a dy that is infinite: sqrt(relu(x))"""
     (y,) = node.outputs
-    return op.Mul(dy, op.Sign(y))
+    return op.Where(op.Greater(y, 0.0), dy, 0.0)
 
 
 @gradient("LeakyRelu")
@@ -47,9 +47,9 @@ def prelu(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 @gradient("ThresholdedRelu")
 def thresholded_relu(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx = dy [x > alpha]"""
+    """dx = dy where x > alpha, else 0"""
     (x,) = node.inputs
-    return op.Mul(dy, op.cast_like(op.Greater(x, attribute(node, "alpha")), dy))
+    return op.Where(op.Greater(x, attribute(node, "alpha")), dy, 0.0)
 
 
 @gradient("Shrink")

@@ -7,7 +7,7 @@ rules return a mapping from values to gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,36 +37,58 @@ def if_(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
 @gradient("Loop")
 @absent
 def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
-    """The same trips from the last to the first: dv = (d body / dv)' dv, captured ones summed."""
+    """The same trips from the last to the first: dv = (d body / dv)' dv, captured ones summed
+
+    Sequences cannot be stacked: what one was in a trip is found by running the trips before again.
+    """
     body = node.attributes["body"].as_graph()
     carried = list(node.inputs[2:])
+    for given, outside in zip(body.inputs[2:], carried):
+        if given.type is None and outside is not None:  # a body need not say it
+            given.type = outside.type
+    tensors = [v for v in body.inputs[2:] if not isinstance(v.type, ir.SequenceType)]
     inner = Body(op, body)  # before the forward body gives more than it did
-    kept = [_stacked(op, node, body, value) for value in (*body.inputs[:1], *body.inputs[2:])]
-    count = op.size(kept[0], 0)
+    replay = _Replay(op, node) if len(tensors) < len(carried) else None
+    kept = {v: _stacked(op, node, body, v) for v in (body.inputs[0], *tensors)}
+    count = op.size(kept[body.inputs[0]], 0)
     captured = captures(op, node)
     floats = [i for i, v in enumerate(carried) if v is not None and is_differentiable(v)]
     inits = [_start(op, dys[i], node.outputs[i]) for i in floats]
     sums = [op.zeros_like(v) for v in captured]
-    back = _loop_body(inner, body, kept, count, floats, list(dys), captured, len(carried))
+    back = _loop_body(inner, body, kept, replay, count, floats, list(dys), captured)
     last = op.constant(np.array(count)) if isinstance(count, int) else op.Squeeze(count, [0])
     likes = [*(_given(node, 2 + i) for i in floats), *captured]
     results = op.typed("Loop", [last, None, *inits, *sums], {"body": back}, likes)
     found = dict(zip(captured, results[len(floats) :]))
     for i, gradient_ in zip(floats, results):
         value = _given(node, 2 + i)
-        found[value] = op.Add(found[value], gradient_) if value in found else gradient_
+        found[value] = op.total([found[value], gradient_]) if value in found else gradient_
     return found
+
+
+class _Replay:
+    """A Loop's first trips, run again."""
+
+    def __init__(self, op: GradientOps, node: ir.Node) -> None:
+        self._node = node
+        self._body = Body(op, node.attributes["body"].as_graph()).forward(len(node.inputs) - 2)
+
+    def before(self, op: GradientOps, trip: ir.Value) -> list[ir.Value]:
+        """What the Loop carried into a trip."""
+        inputs = [trip, *self._node.inputs[1:]]
+        likes = self._node.outputs[: len(inputs) - 2]
+        return op.typed("Loop", inputs, {"body": self._body}, likes)
 
 
 def _loop_body(
     inner: Body,
     body: ir.Graph,
-    kept: Sequence[ir.Value],
+    kept: Mapping[ir.Value, ir.Value],
+    replay: _Replay | None,
     count: Any,
     floats: Sequence[int],
     dys: Sequence[ir.Value | None],
     captured: Sequence[ir.Value],
-    carried: int,
 ) -> ir.Graph:
     """One trip backwards: trip, condition, dv ..., sums ... -> condition, dv ..., sums ..."""
     trip = inner.input("trip", ir.DataType.INT64, ())
@@ -78,8 +100,11 @@ def _loop_body(
         np.array(count - 1) if isinstance(count, int) else write.Sub(write.Squeeze(count, [0]), 1)
     )
     at = write.Sub(total, trip)
-    stacks = dict(zip((body.inputs[0], *body.inputs[2:]), kept))
-    given = {value: write.Gather(stack, at, axis=0) for value, stack in stacks.items()}
+    carried = len(body.inputs) - 2
+    given = {value: write.Gather(stack, at, axis=0) for value, stack in kept.items()}
+    if replay is not None:
+        pairs = zip(body.inputs[2:], replay.before(write, at))
+        given |= {value: found for value, found in pairs if value not in kept}
     inner.bind({**given, body.inputs[1]: write.constant(np.array(True))})
     seeds = [(inner.outputs[1 + i], state) for i, state in zip(floats, states)]
     for output, dy in zip(inner.outputs[1 + carried :], dys[carried:]):

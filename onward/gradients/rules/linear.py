@@ -75,7 +75,8 @@ def gemm(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 def det(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy cof(x), cof(x)[i, j] = det(x with row i replaced by the unit vector of j)
 
-    Right for singular matrices too, where det(x) inverse(x)' is not.
+    Right for singular matrices too, where det(x) inverse(x)' is not. That is n^2 determinants: the
+    n products of Faddeev and LeVerrier are fewer steps, and by n = 32 float32 has no digit left.
     """
     (x,) = node.inputs
     assert x is not None

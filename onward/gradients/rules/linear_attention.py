@@ -45,7 +45,7 @@ def linear_attention(op: GradientOps, node: ir.Node) -> Any:
     scale = attribute(node, "scale") or root_scale(op, q)
     y = op.Transpose(op.Mul(ys, scale), perm=[1, 0, 2, 3, 4])  # (batch, time, heads, readers, size)
     y = op.Reshape(y, op.shape(0, 0, -1))
-    return op.cast_like(y, query), last if past is None else op.cast_like(last, past)
+    return op.cast_like(y, query), op.cast_like(last, query if past is None else past)
 
 
 def _step(op: GradientOps, state: Any, q: Any, k: Any, v: Any, fade: Any, rate: Any) -> Any:

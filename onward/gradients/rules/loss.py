@@ -71,7 +71,10 @@ class _Picked:
         """What each label's loss is multiplied with: weight dy, for the mean over all weights."""
         op, weight = self.op, self.weight()
         if self.reduction == "mean":
-            dy = op.Div(dy, self._total(weight))
+            total = self._total(weight)
+            if weight is not None:  # where nothing counts, nothing is learnt: no 0 / 0
+                total = op.Where(op.Equal(total, 0.0), 1.0, total)
+            dy = op.Div(dy, total)
         if weight is None and self.reduction != "none":
             return dy  # one number
         return op.Unsqueeze(dy if weight is None else op.Mul(weight, dy), [1])  # (batch, 1, ...)

@@ -106,11 +106,13 @@ def mean(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 @gradient("Max", "Min")
 @broadcasting
 def extreme(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx_i = dy [x_i = y] / how many x are y: equals share"""
+    """dx_i = dy / how many x are y, where x_i = y, else 0: equals share"""
     (y,) = node.outputs
-    chosen = [op.cast_like(op.Equal(x, y), y) for x in node.inputs]
-    share = dy if len(chosen) == 1 else op.Div(dy, op.Sum(*chosen))
-    return [op.Mul(share, each) for each in chosen]
+    chosen = [op.Equal(x, y) for x in node.inputs]
+    if len(chosen) == 1:
+        return dy
+    share = op.Div(dy, op.Sum(*(op.cast_like(each, y) for each in chosen)))
+    return [op.Where(each, share, 0.0) for each in chosen]
 
 
 @gradient("Where")
@@ -124,12 +126,12 @@ def where(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 @gradient("Clip")
 @broadcasting
 def clip(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx = dy [y = x], dlow = dy [x < low], dhigh = dy [x > high]; if low > high, y is high"""
+    """dx = dy where y = x, dlow = dy where x < low, dhigh = dy where x > high (y if low > high)"""
     (x, *_), (y,) = node.inputs, node.outputs
     low, high = input_of(node, 1), input_of(node, 2)
     if low is None and high is None:
         return dy
-    dx = op.Mul(dy, op.cast_like(op.Equal(x, y), y))
+    dx = op.Where(op.Equal(x, y), dy, 0.0)
     below = None if low is None else op.Less(x, low)
     above = None if high is None else op.Greater(x, high)
     if below is not None and above is not None:

@@ -105,15 +105,15 @@ def _statistics(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value]:
     momentum, eps = attribute(node, "momentum"), attribute(node, "epsilon")
     if not momentum:
         return op.output(node, 1), op.output(node, 2)
-    # onnxruntime writes the running ones over what was given, a user's array even: it gets copies
-    copies = [op.Neg(value) for value in given]  # at momentum 0 only their place counts
+    # onnxruntime writes the running ones over what was given, a user's array even: it gets scratch
+    copies = [op.scratch(value) for value in given]  # at momentum 0 only their place counts
     running = [y for y in node.outputs[1:] if y.name]
     if node.graph is not op.graph or any(y.uses() for y in running):
         options = {"epsilon": eps, "momentum": 0.0, "training_mode": 1}
         _, mean, var = op.BatchNormalization(x, scale, b, *copies, outputs=3, **options)
         return mean, var
     for i, value in enumerate(copies):
-        op.graph.insert_before(node, value.producer())
+        op.graph.insert_before(node, _makers(value))
         node.replace_input_with(3 + i, value)
     node.attributes["momentum"] = ir.AttrFloat32("momentum", 0.0)
     mean, var = op.output(node, 1), op.output(node, 2)
@@ -122,6 +122,14 @@ def _statistics(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value]:
             both = op.Add(op.Mul(old, momentum), op.Mul(batch, 1 - momentum))
             _return_instead(op, batch, both)
     return mean, var
+
+
+def _makers(scratch: ir.Value) -> list[ir.Node]:
+    """The nodes that scratch is made of, the first one first."""
+    cast = scratch.producer()
+    compared = None if cast is None else cast.inputs[0]
+    less = None if compared is None else compared.producer()
+    return [node for node in (less, cast) if node is not None]
 
 
 def _return_instead(op: GradientOps, old: ir.Value, new: ir.Value) -> None:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onward.gradients.ops import GradientOps, Size
 from onward.gradients.rule import GradientTable
+from onward.gradients.rules.zeros import Zeros
 from onward.passes.facts import attribute, input_of, ints
 
 gradient = GradientTable()
@@ -110,16 +111,16 @@ def reduce_extreme(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 @gradient("ReduceProd")
 def reduce_prod(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx_i = dy prod over j != i of x_j: what is not 0 multiplied, over x_i, if no other is 0"""
+    """dx_i = dy prod over j != i of x_j: those that are not 0, over x_i, times those that are"""
     x = node.inputs[0]
     assert x is not None
-    zero = op.Equal(x, 0.0)
-    factors = op.Where(zero, 1.0, x)
-    product = _again(op, node, "ReduceProd", factors)
-    zeros = op.cast_like(zero, x)
-    others = op.Sub(_again(op, node, "ReduceSum", zeros), zeros)  # zeros among the other x
-    alone = op.cast_like(op.Equal(others, 0.0), x)
-    return op.Mul(alone, op.Div(op.Mul(product, _kept(op, node, dy)), factors))
+    apart = Zeros(op, x)
+    product = _again(op, node, "ReduceProd", apart.factors)
+    others = (
+        op.Sub(_again(op, node, "ReduceSum", each), each) for each in (apart.flags, apart.zeros)
+    )
+    rest = op.Div(op.Mul(product, _kept(op, node, dy)), apart.factors)
+    return op.Mul(apart.product(*others), rest)
 
 
 # -- running sums and products ---------------------------------------------------------------
@@ -135,24 +136,24 @@ def cum_sum(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 def cum_prod(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx_k = sum over i >= k of dy_i (prod over j <= i, j != k of x_j)
 
-    With 1 for zeros, that is sum(dy p) / x_k over the i that have no zero before them but x_k:
+    With 1 for zeros, that is sum(dy p) / x_k, over the i that have no zero before them but x_k:
     those before the first zero, or, for the first zero itself, those up to the second.
     """
     x, axis = node.inputs
     assert x is not None
-    zero = op.Equal(x, 0.0)
-    factors = op.Where(zero, 1.0, x)
-    zeros = op.CumSum(op.cast_like(zero, x), axis, **_direction(node))  # up to each i
-    terms = op.Mul(dy, op.CumProd(factors, axis, **_direction(node)))
-    none, one = (
-        op.CumSum(
-            op.Mul(terms, op.cast_like(op.Equal(zeros, number), x)),
-            axis,
-            **_direction(node, turned=True),
-        )
-        for number in (0.0, 1.0)
+    apart = Zeros(op, x)
+    count, zeros = (  # up to each i
+        op.CumSum(each, axis, **_direction(node)) for each in (apart.flags, apart.zeros)
     )
-    return op.Div(op.Where(zero, one, none), factors)
+    terms = op.Mul(dy, op.CumProd(apart.factors, axis, **_direction(node)))
+
+    def behind(share: ir.Value) -> ir.Value:
+        return op.CumSum(op.Mul(terms, share), axis, **_direction(node, turned=True))
+
+    own = op.Mul(apart.zeros, behind(apart.exactly(2, count)))  # x_k is none of the others
+    first = op.Sub(behind(apart.product(count, zeros, besides=1)), own)
+    before = behind(apart.product(count, zeros))
+    return op.Div(op.Where(apart.places, first, before), apart.factors)
 
 
 def _direction(node: ir.Node, *, turned: bool = False) -> dict[str, int]:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onward.gradients.ops import GradientOps, Size, rank
 from onward.gradients.rule import GradientTable
+from onward.gradients.rules.zeros import Zeros
 from onward.passes.facts import attribute, input_of
 
 gradient = GradientTable()
@@ -62,19 +63,17 @@ def _scattered(op: GradientOps, node: ir.Node, dy: ir.Value, read: Read, write: 
 
 
 def _multiplied(op: GradientOps, node: ir.Node, dy: ir.Value, read: Read, write: Write) -> Any:
-    """y = x times the updates there: dx = dy times them, and each one's dy times all the others.
-
-    Those that are 0 count as 1, and the others' product is 0 where one of them is 0.
-    """
+    """y = x times the updates there: dx = dy times them, and each one's dy times all the others."""
     x, _, updates = node.inputs
     assert x is not None and updates is not None
-    zero = op.Equal(updates, 0.0)
-    factors, zeros = op.Where(zero, 1.0, updates), op.cast_like(zero, updates)
-    product = op.Mul(dy, write(x, factors, "mul"))
-    others = op.Sub(read(write(op.zeros_like(x), zeros, "add")), zeros)
-    alone = op.cast_like(op.Equal(others, 0.0), updates)
+    apart = Zeros(op, updates)
+    product = op.Mul(dy, write(x, apart.factors, "mul"))
+    nothing = op.zeros_like(x)
+    others = (
+        op.Sub(read(write(nothing, each, "add")), each) for each in (apart.flags, apart.zeros)
+    )
     dx = op.Mul(dy, write(op.filled_like(x, 1.0), updates, "mul"))
-    return dx, None, op.Mul(alone, op.Div(read(product), factors))
+    return dx, None, op.Mul(apart.product(*others), op.Div(read(product), apart.factors))
 
 
 def _extreme(op: GradientOps, node: ir.Node, dy: ir.Value, read: Read, write: Write) -> Any:

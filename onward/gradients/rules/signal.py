@@ -32,7 +32,9 @@ def dft(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     if inverse and attribute(node, "onesided"):
         dx, found = _half_spectrum(op, dy, length, axis)
     else:
-        dx = op.DFT(dy, _scalar(op, length), axis, inverse=1 - inverse, onesided=0)
+        if attribute(node, "onesided"):
+            dy = _whole(op, dy, length, axis)
+        dx = op.DFT(dy, None, axis, inverse=1 - inverse, onesided=0)
     scaled = op.Div if inverse else op.Mul
     dx = scaled(dx, op.number(length, x))
     if op.size(x, -1) != 2:
@@ -76,12 +78,25 @@ def _half_spectrum(op: GradientOps, dy: ir.Value, length: Size, axis: int) -> tu
     there twice, once as their own conjugate. With it, how many there are.
     """
     count = _half(op, length)
-    spectrum = op.DFT(dy, _scalar(op, length), axis, inverse=0, onesided=1)
+    if isinstance(length, int):
+        spectrum = op.DFT(dy, None, axis, inverse=0, onesided=1)
+    else:  # see _whole
+        spectrum = op.DFT(dy, None, axis, inverse=0, onesided=0)
+        spectrum = op.Slice(spectrum, [0], count, [axis])
     places = op.arange(count)
     once = op.Or(op.Equal(places, 0), op.Equal(op.Mul(places, 2), op.shape(length)))
     times = op.Where(once, op.number_like(1.0, dy), op.number_like(2.0, dy))
     times = op.Reshape(times, [-1, *[1] * (rank(dy) - 1 - axis)])
     return op.Mul(spectrum, times), count
+
+
+def _whole(op: GradientOps, dy: ir.Value, length: Size, axis: int) -> ir.Value:
+    """Half a spectrum with zeros behind it.
+
+    Not by DFT's own length: where that is not a number, onnx infers the input's size for the
+    output's, and onnxruntime then uses buffers again that are too small.
+    """
+    return _fitted(op, dy, _half(op, length), length, axis)
 
 
 def _half(op: GradientOps, length: Size) -> Size:

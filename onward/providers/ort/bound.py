@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ _DTYPES = {  # onnxruntime's words: numpy's; the others have no type in numpy
     "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
     "complex64": "complex64", "complex128": "complex128",
 }  # fmt: skip
+_SPINNING = "session.force_spinning_stop"
 _AS_BITS = {"bfloat16": (16, "uint16")}  # (ONNX's number, bits of the same width)
 
 
@@ -198,6 +199,17 @@ def is_ort(value: Any) -> bool:
 def as_ort(value: Any) -> Any:
     """An OrtValue, of a bare one too."""
     return OrtValue(value) if isinstance(value, _Bare) else value
+
+
+def taking_turns(options: SessionOptions) -> SessionOptions:
+    """The same options, with threads that spin during a run and not after it.
+
+    A step runs several graphs, each with threads of its own: those of the last one, still spinning,
+    would keep the next one's from the cores (2.2 ms a step instead of 1.6, on two cores).
+    """
+    if options.native is not None or _SPINNING in options.config_entries:
+        return options
+    return replace(options, config_entries={**options.config_entries, _SPINNING: "1"})
 
 
 def to_numpy(value: Any) -> Any:

@@ -74,7 +74,7 @@ class Worker:
         rlimits.contain(self._limit, options, header["writes"])
         source = header["path"] if header["path"] is not None else next(buffers).tobytes()
         if options.result_cache_bytes:  # the cache itself is the parent's
-            planning.check_deterministic(source)
+            planning.check_deterministic(source, options.limits)
             options.result_cache_bytes = 0
         providers = [(name, given) for name, given in header["providers"]] or None
         self._session = InferenceSession(source, options, providers, weights=header["weights"])

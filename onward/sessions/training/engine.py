@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,8 +10,7 @@ import numpy as np
 from onward.errors import FeedError, OnwardError
 from onward.providers.choose import Asked, choose
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound import BoundSession, to_numpy
-from onward.providers.ort.pool import share_threads
+from onward.providers.ort.bound import BoundSession, taking_turns, to_numpy
 from onward.sessions.inference import InferenceSession
 
 Array = np.ndarray[Any, Any]
@@ -79,19 +77,10 @@ def open_engine(graph: bytes, options: SessionOptions, providers: Asked) -> Engi
     choice = choose(providers, None, options)
     if choice.leading_ort:
         try:
-            return Bound(BoundSession(graph, _shared(options), choice.leading_ort))
+            return Bound(BoundSession(graph, taking_turns(options), choice.leading_ort))
         except FeedError:
             raise
         except OnwardError:
             if choice.named and len(choice.leading_ort) == len(choice.listed):
                 raise
     return Loose(InferenceSession(graph, options, providers))
-
-
-def _shared(options: SessionOptions) -> SessionOptions:
-    """The same, on threads that all graphs of the program share: two pools would fight."""
-    if options.native is None and share_threads(options.intra_op_num_threads):
-        return replace(
-            options, use_per_session_threads=False, intra_op_num_threads=0, inter_op_num_threads=0
-        )
-    return options

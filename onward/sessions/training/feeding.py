@@ -29,6 +29,7 @@ class Feeds:
         self._arguments = [arguments[name] for name in wanted]
         self._names = set(wanted)
         self._given: dict[str, Array] = {}
+        self._bound: dict[str, Array] = {}
         self._labels = [each for each in program.labels if each.name in arguments]
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
@@ -43,7 +44,9 @@ class Feeds:
             check_labels(arrays[labels.name], labels)
         try:
             for name, array in arrays.items():
-                self._engine.bind_input(name, array)
+                if self._bound.get(name) is not array:
+                    self._engine.bind_input(name, array)
+                    self._bound[name] = array
         except FeedError:
             self._check()  # which says it in more words
             raise
@@ -92,6 +95,8 @@ class Noise:
 
 def check_labels(array: Array, labels: LabelRange) -> None:
     """Say which label is no class: an engine would fail without a word, or read past its end."""
+    if array.size and array.min() >= 0 and array.max() < labels.classes:
+        return
     wrong = (array < 0) | (array >= labels.classes)
     if labels.ignored is not None:
         wrong &= array != labels.ignored

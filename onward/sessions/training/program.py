@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 LOSS = "loss"  # what the loss is called among the outputs
 NOISE = "onward.noise"
 SCALE = "onward.loss_scale"
-NORM = "onward.squared_norm"  # of all gradients together
+MEASURE = "onward.measure"  # of all gradients together: the sum of their squares, or of them
 GRADIENT = "_grad"
 
 VERSION = 1

@@ -20,8 +20,8 @@ from onward.sessions.training.engine import Engine, open_engine
 from onward.sessions.training.feeding import Feeds, Noise
 from onward.sessions.training.program import (
     LOSS,
+    MEASURE,
     NOISE,
-    NORM,
     Array,
     TrainingProgram,
     is_program,
@@ -66,7 +66,8 @@ class TrainingSession:
         providers: Asked = None,
     ) -> None:
         self._program = _program(model, loss, optimizer, options)
-        self._sess_options = SessionOptions.of(sess_options)
+        quiet = SessionOptions(log_severity_level=4)  # what fails is raised, not also printed
+        self._sess_options = quiet if sess_options is None else SessionOptions.of(sess_options)
         self._providers = providers
         settings = self._program.settings
         self._state = State(self._program)
@@ -76,12 +77,11 @@ class TrainingSession:
         self._engines: dict[str, Engine] = {}
         self._feeds: dict[str, Feeds] = {}
         self._loss = np.zeros((), self._program.settings["loss_dtype"])
-        self._norm = np.zeros((), np.float32)
+        self._measure = np.zeros((), np.float32)
         self._fresh = {n: np.empty_like(t) for n, t in self._state.statistics.items()}
         self._micro = 0  # micro-batches whose gradients wait for an update
         self._finite = True  # all of them
         self._held: splitting.Halves | None = None  # what run_forward kept for run_backward
-        self.gradient_norm = 0.0  # of the last update's gradients, before clipping
         self.properties: dict[str, Any] = {}  # yours: they are saved with every checkpoint
 
     # -- training ------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class TrainingSession:
     def _finish(self) -> None:
         """A micro-batch is through: add its gradients, keep its statistics if they are sound."""
         first = self._micro == 0
-        finite = math.isfinite(self._loss) and self._updates.is_finite(self._norm, first)
+        finite = math.isfinite(self._loss) and self._updates.is_finite(self._measure, first)
         self._updates.add(first)
         self._micro += 1
         self._finite &= finite
@@ -122,17 +122,20 @@ class TrainingSession:
         """Update the parameters with the gradients at hand; whether they were fit for it."""
         if not self._micro:
             raise OptionError("there are no gradients to update with\ncall step or run_backward")
-        norm = self._updates.norm(self._micro, self._norm, self._scale.value)
-        sound = self._finite and math.isfinite(norm)
+        sound = self._finite
         if sound or not self._program.settings["skip_nonfinite"]:
-            self._updates.run(norm, self._micro, self._scale.value)
+            self._updates.run(self._measure, self._micro, self._scale.value)
         else:
             self._updates.skipped += 1
             log.warning("step %d: gradients are not finite, no update", self._updates.steps)
         self._scale.update(sound)
-        self.gradient_norm = norm
         self._micro, self._finite = 0, True
         return sound
+
+    @property
+    def gradient_norm(self) -> float:
+        """How long the last gradients are, all together, before clipping."""
+        return self._updates.last_norm()
 
     # -- the same, apart -----------------------------------------------------------------------
 
@@ -151,7 +154,7 @@ class TrainingSession:
             raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
         self._updates.aim(self._held.engine, first=self._micro == 0)
         self._scale.bind(self._held.engine)
-        self._held.backward(self._norm)
+        self._held.backward(self._measure)
         self._finish()
 
     def get_gradients(self) -> dict[str, Array]:
@@ -310,7 +313,7 @@ class TrainingSession:
             self._feeds[name] = Feeds(engine, self._program, self._state)
             if name == "train":
                 engine.bind_output(LOSS, self._loss)
-                engine.bind_output(NORM, self._norm)
+                engine.bind_output(MEASURE, self._measure)
                 for kept, output in self._program.state.items():
                     engine.bind_output(output, self._fresh[kept])
             self._engines[name] = engine

@@ -12,7 +12,7 @@ from onward.graph.scopes import reads
 from onward.passes.prune import drop_unused
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.feeding import Feeds
-from onward.sessions.training.program import LOSS, NOISE, NORM, Array, TrainingProgram
+from onward.sessions.training.program import LOSS, MEASURE, NOISE, Array, TrainingProgram
 from onward.sessions.training.selection import ancestors
 from onward.sessions.training.state import State
 
@@ -24,7 +24,7 @@ class Halves:
         self, program: TrainingProgram, state: State, open_it: Callable[[bytes], Engine]
     ) -> None:
         results = [LOSS, *program.outputs, *program.state.values()]
-        gradients = [*(p.gradient for p in program.parameters), NORM]
+        gradients = [*(p.gradient for p in program.parameters), MEASURE]
         first, second, self._crossing = halves(program.train, results, gradients)
         self._forward, self.engine = open_it(first), open_it(second)
         self._feeds = Feeds(self._forward, program, state, partial=True)
@@ -55,9 +55,9 @@ class Halves:
         self.ready = True
         return {LOSS: loss.copy(), **{name: found[name] for name in self._program.outputs}}
 
-    def backward(self, norm: Array) -> None:
+    def backward(self, measure: Array) -> None:
         """Run the second half; it can be run once for each forward."""
-        self.engine.bind_output(NORM, norm)
+        self.engine.bind_output(MEASURE, measure)
         self.engine.run()
         self.ready = False
 

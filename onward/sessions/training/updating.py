@@ -39,6 +39,8 @@ class Updates:
         self._factor = np.ones((), np.float32)
         self._spare: list[Array] | None = None  # where later micro-batches' gradients go first
         self._aimed: dict[int, bool] = {}
+        self._share = 1.0  # what one micro-batch's gradients count
+        self._norm: float | None = 0.0  # None: not measured yet
         self.steps, self.skipped = 0, 0
 
     # -- gradients -----------------------------------------------------------------------------
@@ -58,18 +60,17 @@ class Updates:
             for room, spare in zip(self._state.rooms, self._targets(first)):
                 np.add(room.gradients, spare, out=room.gradients)
 
-    def is_finite(self, squared: Array, first: bool) -> bool:
+    def is_finite(self, measure: Array, first: bool) -> bool:
         """Whether a micro-batch's gradients are: 1e20 is, its square is not in float32."""
-        if math.isinf(squared):
+        if math.isinf(measure):
             return math.isfinite(_squared(self._targets(first)))
-        return math.isfinite(squared)
+        return math.isfinite(measure)
 
-    def norm(self, micro: int, squared: Array, scale: float) -> float:
-        """How long the gradient is: what the graph has measured, or the sum of micro-batches."""
-        total = float(squared)
-        if micro > 1 or math.isinf(total):
-            total = _squared(self._targets(True))
-        return math.sqrt(total) / (micro * scale)
+    def last_norm(self) -> float:
+        """How long the gradients of the last update were, before clipping."""
+        if self._norm is None:
+            self._norm = math.sqrt(_squared(self._targets(True))) * self._share
+        return self._norm
 
     def _targets(self, first: bool) -> list[Array]:
         """The vectors that a micro-batch's gradients are written to."""
@@ -82,11 +83,15 @@ class Updates:
 
     # -- the update ----------------------------------------------------------------------------
 
-    def run(self, norm: float, micro: int, scale: float) -> None:
+    def run(self, measure: Array, micro: int, scale: float) -> None:
         """One update of every parameter."""
-        factor = 1.0 / (micro * scale)
+        factor = self._share = 1.0 / (micro * scale)
+        self._norm = None
         if self._clip is not None:
-            factor *= self._clip.scale(norm)
+            squares = float(measure)
+            if micro == 1 and math.isfinite(squares):
+                self._norm = math.sqrt(squares) * factor
+            factor *= self._clip.scale(self.last_norm())
         if factor != 1.0 and not self._scaled:
             raise OptionError("these gradients need scaling, for which the program was not made")
         self._factor[...] = factor

@@ -206,7 +206,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> list[tuple[str, str
 
 def read_tensors(path: Path, described: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What `write_tensors` saved, with the types that the file could not hold."""
-    with np.load(path) as arrays:
+    with np.load(path, allow_pickle=False) as arrays:
         return {
             name: _typed(arrays[str(number)], dtype)
             for number, (name, dtype) in enumerate(described)

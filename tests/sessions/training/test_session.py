@@ -332,3 +332,14 @@ def test_labels_are_checked_however_the_loss_is_spelled(loss: Any) -> None:
     feeds["labels"][5] = 9
     with pytest.raises(FeedError, match=r"'labels' holds 9 at \[5\]: classes go from 0 to 3"):
         one.step(feeds)
+
+
+def test_outputs_that_a_step_leaves_out_are_predicted_all_the_same() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", 3))
+    scores = op.MatMul(x, op.initializer("w", np.ones((3, 2), np.float32)))
+    model = op.model(scores=scores, probabilities=op.Softmax(scores, axis=-1))
+    one = session(model=model, loss=CrossEntropy(output="scores"), outputs=["scores"])
+    assert one.output_names == ["loss", "scores"]
+    found = one.predict({"x": np.ones((2, 3), np.float32)})
+    assert found["probabilities"].tolist() == [[0.5, 0.5]] * 2

@@ -1,0 +1,85 @@
+"""A loss of one's own: as a function over the graph, as an ONNX model, as an output of the model.
+
+python examples/own_loss.py
+
+Three ways to say the same focal loss, which asks most of the images that are still misread: the
+cross entropy of each, times (1 - p)^2 where p is the probability of the right digit. Its gradient
+is derived; nobody writes it down. All three learn the same numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import onnx_ir as ir
+
+import onward
+from onward.cli.digits import TRAIN, batches, build_network, load_digits
+from onward.graph.extension import extend
+from onward.losses import Graph, Output
+from onward.optimizers import AdamW
+
+
+def focal(op, values):
+    """The mean of (1 - p)^2 * -log p, in operators of ONNX; `op.Name` takes ONNX's attributes."""
+    scores = values["scores"]  # (batch, 10)
+    labels = op.input("labels", "int64", ("batch",))  # a new input of the training step
+    each = op.SoftmaxCrossEntropyLoss(scores, labels, reduction="none")  # -log p
+    missing = op.Sub(1.0, op.Exp(op.Neg(each)))
+    return op.ReduceMean(op.Mul(op.Mul(missing, missing), each), keepdims=0)
+
+
+# Inputs that are named like values of the trained model read those; the others are new inputs.
+AS_A_MODEL = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    focal (float[batch, 10] scores, int64[batch] labels) => (float loss) {
+        each = SoftmaxCrossEntropyLoss <reduction = "none"> (scores, labels)
+        opposite = Neg(each)
+        p = Exp(opposite)
+        one = Constant <value_float = 1.0> ()
+        missing = Sub(one, p)
+        squared = Mul(missing, missing)
+        weighed = Mul(squared, each)
+        loss = ReduceMean <keepdims = 0> (weighed)
+    }"""
+
+
+def with_the_loss_inside() -> ir.Model:
+    """The network with one more output, and the labels for an input, as some exporters give it."""
+    model = build_network()
+    op = extend(model)
+    loss = op.Identity(focal(op, {value.name: value for value in model.graph.outputs}))
+    loss.name = "focal"
+    model.graph.outputs.append(loss)
+    return model
+
+
+def main() -> None:
+    images, labels = load_digits()
+    ways = {
+        "a function": (build_network(), Graph(focal)),
+        "an ONNX model": (build_network(), Graph(onnx.parser.parse_model(AS_A_MODEL))),
+        "an output of the model": (with_the_loss_inside(), Output("focal")),
+    }
+    finals = []
+    for words, (model, loss) in ways.items():
+        session = onward.TrainingSession(model, loss, AdamW(lr=3e-3))
+        losses = [
+            float(session.step(feeds)["loss"])
+            for feeds in batches(images[:TRAIN], labels[:TRAIN], 32, seed=0)
+        ]
+        right = session.predict(only(session, images[TRAIN:], labels[TRAIN:]))["scores"].argmax(1)
+        share = np.mean(right == labels[TRAIN:])
+        print(f"{words:24} loss {losses[0]:.3f} -> {losses[-1]:.3f}, {share:.1%} right")
+        finals.append(losses[-1])
+    assert np.ptp(finals) < 1e-3, finals
+
+
+def only(session: onward.TrainingSession, images: np.ndarray, labels: np.ndarray) -> dict:
+    """What the model itself takes: a model with its loss inside takes the labels too."""
+    given = {"image": images, "labels": labels}
+    return {name: given[name] for name in session.program.inputs}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""onward.training mirrors onnxruntime.training: artifacts, onnxblock and api.
+
+`import onward.training` loads none of them; each loads when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_MODULES = ("artifacts", "onnxblock", "api")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULES)

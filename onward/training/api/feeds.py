@@ -1,0 +1,65 @@
+"""Feeds: what a user calls a module with, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.errors import FeedError
+from onward.providers.ort.bound import Argument, BoundSession, as_ort, is_ort
+
+
+def check_feeds(
+    session: BoundSession, names: Sequence[str], given: Sequence[Any]
+) -> dict[str, Any]:
+    """The inputs by name, of the number, types and shapes that the graph takes."""
+    if len(given) != len(names):
+        known = ", ".join(names)
+        raise FeedError(
+            f"the model takes {len(names)} inputs, not {len(given)}\ncall it with {known}"
+        )
+    sizes: dict[str, tuple[int, str]] = {}
+    feeds = {}
+    for name, value in zip(names, given):
+        argument = session.inputs[name]
+        feed = as_ort(value) if is_ort(value) else _array(argument, value)
+        shape = tuple(feed.shape()) if is_ort(value) else feed.shape
+        dtype = feed.data_type() if is_ort(value) else None
+        if (dtype is not None and dtype != argument.type) or not argument.takes(shape):
+            what = dtype or feed.dtype.name
+            raise FeedError(f"input {name!r} is a {argument}, not {what} of shape {shape}")
+        _check_symbols(argument, shape, sizes)
+        feeds[name] = feed
+    return feeds
+
+
+def _array(argument: Argument, value: Any) -> Any:
+    array = np.asarray(value)
+    if argument.type == "tensor(string)":
+        if array.dtype.kind not in "OUS":
+            raise FeedError(f"input {argument.name!r} is a {argument}, not {array.dtype.name}")
+        return array.astype(object)
+    if array.dtype != argument.dtype and f"tensor({array.dtype.name})" != argument.type:
+        hint = f"\ngive it as numpy.{argument.dtype}" if argument.dtype is not None else ""
+        raise FeedError(
+            f"input {argument.name!r} is a {argument}, "
+            f"not {array.dtype.name} of shape {array.shape}{hint}"
+        )
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _check_symbols(
+    argument: Argument, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]
+) -> None:
+    """One name of a dimension is one size, in all inputs."""
+    for law, size in zip(argument.shape, shape):
+        if not isinstance(law, str):
+            continue
+        known, first = sizes.setdefault(law, (size, argument.name))
+        if known != size:
+            raise FeedError(
+                f"inputs {first!r} and {argument.name!r} have {known} and {size} along "
+                f"{law!r}, which is one size"
+            )

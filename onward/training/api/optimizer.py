@@ -1,0 +1,124 @@
+"""Optimizer: turns the gradients that a module has accumulated into new parameters."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onward.errors import InvalidModel, OptionError
+from onward.providers.ort.bound import BoundSession
+from onward.training.api.metadata import metadata_of
+from onward.training.api.module import Module
+from onward.training.api.state import Kinds, Slots
+from onward.training.api.updates import ListUpdate, Update, flat_update
+
+
+class Optimizer:
+    """Updates the parameters of a module by the graph in an optimizer model.
+
+    Slots, step and learning rate belong to the module's state: a checkpoint that was saved with
+    them goes on where it was.
+    """
+
+    def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
+        if not isinstance(module, Module):
+            raise TypeError(f"module is a Module, not {type(module).__name__}")
+        self._state = module._state._state
+        model = Path(optimizer_uri).read_bytes()
+        about = _About(_metadata(model, module))
+        slots = about.slots(self._state.kinds(trainable_only=True))
+        self._standing = self._state.start_optimizer(slots, about.lr)
+        self._update = self._open(model, about, module)
+
+    def step(self) -> None:
+        """Move the parameters along the gradients once."""
+        self._state.check_loaded()
+        if self._update.run(self.get_learning_rate(), self._standing.step + 1):
+            self._standing.step += 1
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """What each step is multiplied by, from the next step on."""
+        rate = float(learning_rate)
+        if not rate >= 0 or math.isinf(rate):
+            raise OptionError(f"a learning rate is a number from 0 on, not {learning_rate!r}")
+        self._standing.learning_rate = rate
+        if not self._standing.step:
+            self._standing.initial_learning_rate = rate
+
+    def get_learning_rate(self) -> float:
+        rate = self._standing.learning_rate
+        return self._standing.initial_learning_rate if rate is None else rate
+
+    def _open(self, model: bytes, about: _About, module: Module) -> Update:
+        """The flat update where there is one: the graph over lists is not even opened then."""
+        if about.flat:
+            update = flat_update(about.flat, self._state, module._options)
+            if update is not None:
+                return update
+        session = BoundSession(model, module._options, module._providers)
+        return ListUpdate(session, self._state, module._train[1].trainable)
+
+
+def _metadata(model: bytes, module: Module) -> dict[str, str]:
+    """A model's metadata; of one that a user's block has made, what its inputs tell."""
+    if model[4:8] == b"ORTM":  # onnxruntime's own format
+        metadata = BoundSession(model, module._options).metadata
+    else:
+        metadata = metadata_of(model)
+    if "onward.slots" in metadata:
+        return metadata
+    kinds = BoundSession(model, module._options).input_types
+    if not {"params", "gradients", "learning_rate", "step"} <= kinds.keys():
+        raise InvalidModel(
+            "not an optimizer model: it takes no params, gradients, learning_rate and step\n"
+            "make it with onward.training.artifacts.generate_artifacts"
+        )
+    slots = [n for n, kind in kinds.items() if "seq" in kind and n not in ("params", "gradients")]
+    return {**metadata, "onward.slots": json.dumps(slots)}
+
+
+class _About:
+    """What an optimizer model says of itself."""
+
+    def __init__(self, metadata: Mapping[str, str]) -> None:
+        try:
+            self.lr = float(json.loads(metadata.get("onward.optimizer", "{}")).get("lr", 0.001))
+            self.sequences = [str(name) for name in json.loads(metadata["onward.slots"])]
+            layout: dict[str, Any] = json.loads(metadata.get("onward.slot_layout", "null")) or {}
+            self._starts = {
+                (sequence, name): (tuple(map(int, shape)), float(initial))
+                for sequence, slots in layout.items()
+                for name, (shape, initial) in slots.items()
+            }
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise InvalidModel(
+                f"not an optimizer model: what it says of its state cannot be read ({error!r})\n"
+                "make it with onward.training.artifacts.generate_artifacts"
+            ) from error
+        self.flat = metadata.get("onward.flat_update", "")
+
+    def slots(self, parameters: Kinds) -> dict[str, Slots]:
+        """Each sequence's slots by parameter; one that a parameter does not have is empty."""
+        return {
+            sequence: {
+                name: (_wide(dtype), *self._start(sequence, name, shape))
+                for name, (dtype, shape) in parameters.items()
+            }
+            for sequence in self.sequences
+        }
+
+    def _start(
+        self, sequence: str, name: str, shape: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], float]:
+        if not self._starts:  # it does not say: as the parameter
+            return shape, 0.0
+        return self._starts.get((sequence, name), ((0,), 0.0))
+
+
+def _wide(dtype: str) -> str:
+    """Slots of 16-bit parameters are float32."""
+    return dtype if dtype in ("float32", "float64") else "float32"

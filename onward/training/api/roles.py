@@ -1,0 +1,86 @@
+"""Roles: what each input and output of a training or evaluation graph is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from onward.errors import InvalidModel
+from onward.providers.ort.bound import Argument, BoundSession
+
+RESET = "lazy_reset_grad"
+_BUFFER, _SUM = "_grad.accumulation.buffer", "_grad.accumulation.out"
+_UPDATED = "_updated"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names of a graph's inputs and outputs, by what they are for."""
+
+    inputs: list[str]  # what the user feeds, in order
+    outputs: list[str]  # what the user gets, in order
+    parameters: list[str]
+    buffers: dict[str, str]  # parameter or input: the input that takes its gradient so far
+    sums: dict[str, str]  # ... : the output that gives it back
+    updated: dict[str, str]  # state that the forward changes: the output that gives it anew
+
+    @property
+    def trainable(self) -> list[str]:
+        """The parameters that have gradients."""
+        return [name for name in self.buffers if name not in self.inputs]
+
+
+def roles(session: BoundSession, known: Container[str]) -> Roles:
+    """Tell them apart by name; `known` are the parameters of the checkpoint."""
+    metadata = session.metadata
+    buffers = {n.removesuffix(_BUFFER): n for n in session.inputs if n.endswith(_BUFFER)}
+    sums = {n.removesuffix(_SUM): n for n in session.outputs if n.endswith(_SUM)}
+    apart = {RESET, *buffers.values()}
+    rest = [name for name in session.inputs if name not in apart]
+    if "onward.inputs" in metadata:
+        fed = _names(metadata, "onward.inputs")
+    else:
+        fed = [name for name in rest if name not in known]
+    updated = {
+        name: name + _UPDATED
+        for name in rest
+        if name not in fed and name + _UPDATED in session.outputs
+    }
+    hidden = {*sums.values(), *updated.values()}
+    found = Roles(
+        inputs=[name for name in fed if name in session.inputs],
+        outputs=[name for name in session.outputs if name not in hidden],
+        parameters=[name for name in rest if name not in fed],
+        buffers=buffers,
+        sums=sums,
+        updated=updated,
+    )
+    if buffers.keys() != sums.keys() or bool(buffers) != (RESET in session.inputs):
+        raise InvalidModel(
+            "not a training model: it gives other gradients back than it takes\n"
+            "make it with onward.training.artifacts.generate_artifacts"
+        )
+    return found
+
+
+def kind(argument: Argument) -> tuple[str, tuple[int, ...]]:
+    """A parameter's type and shape, which a graph says in full."""
+    dtype = argument.dtype
+    sizes = tuple(size for size in argument.shape if isinstance(size, int))
+    if dtype is None or len(sizes) != len(argument.shape):
+        raise InvalidModel(
+            f"parameter {argument.name!r} is {argument}: a parameter has a known type and shape\n"
+            "make the model with onward.training.artifacts.generate_artifacts"
+        )
+    return dtype.name, sizes
+
+
+def _names(metadata: Mapping[str, str], key: str) -> list[str]:
+    try:
+        names = json.loads(metadata[key])
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidModel(f"the model's {key} is not a list of names: {metadata[key]!r}")
+    return names

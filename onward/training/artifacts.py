@@ -1,0 +1,232 @@
+"""Artifacts: all that a device needs to train a model, as files made beforehand.
+
+    generate_artifacts(model, requires_grad=["w", "b"], loss=LossType.CrossEntropyLoss,
+                       optimizer=OptimType.AdamW, artifact_directory="artifacts")
+
+writes training_model.onnx, eval_model.onnx, optimizer_model.onnx and checkpoint. The models are
+plain ONNX: any stock onnxruntime runs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Collection, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.graph.external import external_tensors
+from onward.graph.files import load, save, weight_bytes
+from onward.losses.loss import Loss
+from onward.optimizers.groups import Group
+from onward.optimizers.optimizer import Optimizer
+from onward.providers.ort.ort_format import write_ort_format
+from onward.training.graphs import trainable_weights
+from onward.training.onnxblock import blocks, model_accessor, optim
+from onward.training.onnxblock import loss as losses
+from onward.training.onnxblock.blocks import Block
+from onward.training.onnxblock.checkpoint_utils import write_checkpoint
+from onward.training.onnxblock.onnxblock import TrainingBlock, embed, to_ir
+
+StrPath: TypeAlias = "str | bytes | os.PathLike[str]"
+ModelSource: TypeAlias = "onnx.ModelProto | ir.Model | str | os.PathLike[str] | bytes"
+
+_EMBEDDED_AT_MOST = 1 << 30  # bytes of weights that are read into the model's message
+
+log = logging.getLogger("onward")
+
+
+class LossType(Enum):
+    """The losses that have a name here; any other is a block, or one of onward.losses."""
+
+    MSELoss = 1
+    CrossEntropyLoss = 2
+    BCEWithLogitsLoss = 3
+    L1Loss = 4
+
+
+class OptimType(Enum):
+    """The optimizers that have a name here; any other is a block, or one of onward.optimizers."""
+
+    AdamW = 1
+    SGD = 2
+
+
+_LOSSES: dict[LossType, type[Block]] = {
+    LossType.MSELoss: losses.MSELoss,
+    LossType.CrossEntropyLoss: losses.CrossEntropyLoss,
+    LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
+    LossType.L1Loss: losses.L1Loss,
+}
+
+
+def generate_artifacts(
+    model: ModelSource,
+    requires_grad: Collection[str] | None = None,
+    frozen_params: Collection[str] | None = None,
+    loss: LossType | Block | Loss | None = None,
+    optimizer: OptimType | Block | Optimizer | None = None,
+    artifact_directory: StrPath | None = None,
+    prefix: str = "",
+    ort_format: bool = False,
+    custom_op_library: StrPath | None = None,
+    additional_output_names: list[str] | None = None,
+    nominal_checkpoint: bool = False,
+    loss_input_names: list[str] | None = None,
+    *,
+    groups: Sequence[Group] = (),
+) -> None:
+    """Write the training model, the eval model, the optimizer model and the checkpoint.
+
+    model: a model, or the path of one, which may be of any size.
+    requires_grad: the parameters to train; None: every float initializer that has axes, that the
+        loss depends on, and that is not frozen.
+    frozen_params: parameters that come with the checkpoint and are not trained.
+    loss: a LossType, a block, or a loss of onward.losses; None: the model's first output.
+    optimizer: an OptimType, a block, or one of onward.optimizers; None: no optimizer model.
+    artifact_directory: where to; it is made if need be. None: the current folder.
+    prefix: put in front of each file's name.
+    ort_format: write each model in onnxruntime's own format as well.
+    custom_op_library: the library of the model's custom operators.
+    additional_output_names: outputs beside the loss.
+    nominal_checkpoint: write one more checkpoint, of names without data.
+    loss_input_names: what the loss is called with; None: all outputs of the model.
+    groups: parameters that the optimizer treats otherwise (onward.optimizers.Group).
+    """
+    loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer, groups)
+    _check_disjoint(requires_grad, frozen_params)
+    message, path = _message(model)
+    block = _Training(loss_block, loss_input_names, additional_output_names)
+    for name in requires_grad or ():
+        block.requires_grad(name)
+    for name in frozen_params or ():
+        block.requires_grad(name, False)
+    block.train_all = requires_grad is None
+    library = None if custom_op_library is None else os.fsdecode(custom_op_library)
+    with model_accessor.base(message, path), _library(library):
+        block(*(output.name for output in message.graph.output))
+    training, evaluation = block.to_graphs()
+    models = {"training_model": training, "eval_model": evaluation}
+    if optimizer_block is not None:
+        with model_accessor.empty_base() as accessor:
+            optimizer_block(block.parameters())
+            models["optimizer_model"] = ir.from_proto(accessor.model)
+
+    folder = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
+    start = str(folder / f"{prefix or ''}x")[:-1]  # a prefix may name a folder
+    Path(f"{start}x").parent.mkdir(parents=True, exist_ok=True)
+    for name, made in models.items():
+        save(embed(made), f"{start}{name}.onnx")
+        if ort_format:
+            libraries = [] if library is None else [library]
+            write_ort_format(f"{start}{name}.onnx", f"{start}{name}.ort", libraries)
+    write_checkpoint(*block.arrays(), f"{start}checkpoint", nominal=False)
+    if nominal_checkpoint:
+        write_checkpoint(*block.arrays(), f"{start}nominal_checkpoint", nominal=True)
+    log.info("artifacts written to %s", folder)
+
+
+class _Training(TrainingBlock):
+    """A loss on top of a model, and outputs beside it."""
+
+    train_all = False  # whatever is worth it
+
+    def __init__(
+        self,
+        loss: Block,
+        loss_input_names: Sequence[str] | None,
+        additional_output_names: list[str] | None,
+    ) -> None:
+        super().__init__()
+        self._loss, self._inputs, self._others = loss, loss_input_names, additional_output_names
+        if additional_output_names and not isinstance(additional_output_names, list):
+            raise RuntimeError(
+                "Unknown type provided for additional output names "
+                f"{type(additional_output_names)}. Expected additional output names to be a list "
+                "of strings."
+            )
+
+    def build(self, *output_names: str) -> tuple[str, ...]:
+        accessor = model_accessor.current()
+        own = {tensor.name for tensor in accessor.model.graph.initializer}  # not the loss's
+        found = self._loss(*(self._inputs or output_names))
+        names = (found,) if isinstance(found, str) else tuple(found)
+        if self.train_all:
+            for name in trainable_weights(to_ir(accessor.model, accessor.folder), names[0]):
+                if name in own:
+                    self._asked().setdefault(name, True)
+        return (*names, *(self._others or ()))
+
+
+def _loss_block(loss: Any) -> Block:
+    if loss is None:
+        return blocks.PassThrough()
+    if isinstance(loss, LossType):
+        return _LOSSES[loss]()
+    if isinstance(loss, Block):
+        return loss
+    if callable(getattr(loss, "build", None)) and not isinstance(loss, type):
+        return losses.LossBlock(loss)
+    raise RuntimeError(
+        f"Unknown loss provided {type(loss)}. Expected loss to be either one of "
+        "onward.training.artifacts.LossType or onward.training.onnxblock.Block.\n"
+        "A loss of onward.losses serves as well."
+    )
+
+
+def _optimizer_block(optimizer: Any, groups: Sequence[Group]) -> Block | None:
+    if groups and not isinstance(optimizer, Optimizer):
+        raise OptionError(
+            f"groups are of an optimizer of onward.optimizers, not of {optimizer!r}\n"
+            'such as onward.optimizers.AdamW(style="transformers"), which OptimType.AdamW is'
+        )
+    if optimizer is None or isinstance(optimizer, Block):
+        return optimizer
+    if isinstance(optimizer, OptimType):
+        return optim.AdamW() if optimizer is OptimType.AdamW else optim.SGD()
+    if isinstance(optimizer, Optimizer):
+        return optim.OptimizerBlock(optimizer, groups=groups)
+    raise TypeError(
+        f"Unknown optimizer provided {type(optimizer)}. Expected optimizer to be either one of "
+        "onward.training.artifacts.OptimType or onward.training.onnxblock.Block.\n"
+        "An optimizer of onward.optimizers serves as well."
+    )
+
+
+def _check_disjoint(requires_grad: Collection[str] | None, frozen: Collection[str] | None) -> None:
+    both = set(requires_grad or ()) & set(frozen or ())
+    if both:
+        raise RuntimeError(
+            "A parameter cannot be frozen and require gradient computation at the same time "
+            f"{both}\nLeave it out of frozen_params or of requires_grad."
+        )
+
+
+def _library(path: str | None) -> contextlib.AbstractContextManager[Any]:
+    if path is None:
+        return contextlib.nullcontext()
+    return model_accessor.custom_op_library(path)
+
+
+def _message(model: ModelSource) -> tuple[onnx.ModelProto, Path | None]:
+    """The model as a message, and its path if its weights stay in files beside it."""
+    if isinstance(model, onnx.ModelProto):
+        return model, None
+    if not isinstance(model, (str, os.PathLike, bytes, ir.Model)):
+        raise RuntimeError(
+            "Please pass in either a string or an ONNX ModelProto for the model, "
+            f"not {type(model)}."
+        )
+    graph = load(model, any_domain=True)
+    if weight_bytes(graph) <= _EMBEDDED_AT_MOST:
+        return ir.to_proto(embed(graph.clone())), None
+    if isinstance(model, (str, os.PathLike)):
+        return ir.to_proto(graph), Path(model)
+    outside = external_tensors(graph)
+    return ir.to_proto(graph), Path(outside[0].base_dir) / "model.onnx" if outside else None

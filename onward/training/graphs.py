@@ -1,0 +1,296 @@
+"""Graphs: a model with its loss becomes the training graph and the eval graph of the artifacts.
+
+Training: inputs = user inputs, parameters, `{p}_grad.accumulation.buffer`, `lazy_reset_grad`;
+outputs = loss, other outputs, `{p}_grad.accumulation.out`, `{state}_updated`. Eval: user inputs and
+parameters; loss and other outputs. Both are plain ONNX, and name their parts in their metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.errors import OptionError, UnsupportedModel
+from onward.gradients.backward import FLOATS
+from onward.gradients.model import STOCK_OPSET, extend, lift_weights
+from onward.gradients.table import GRADIENTS
+from onward.graph.extension import GraphOps
+from onward.graph.extension import extend as extension
+from onward.graph.scopes import reads, walk
+from onward.graph.shapes import infer_shapes
+from onward.passes.downgrade import lower_opset
+from onward.passes.facts import attribute, input_of, is_constant
+from onward.passes.fold import fold_constants
+from onward.passes.modes import MEAN, VAR, eval_mode, train_mode, untie_statistics
+from onward.passes.pipelines import PREPARE, TRAINING
+from onward.passes.prune import drop_unused
+from onward.passes.spelling import spell_for_onnxruntime
+
+BUFFER = "{}_grad.accumulation.buffer"
+ACCUMULATED = "{}_grad.accumulation.out"
+RESET = "lazy_reset_grad"
+UPDATED = "{}_updated"
+_STOCK_IR_VERSION = 10
+
+log = logging.getLogger("onward")
+
+
+@dataclass(frozen=True)
+class TrainingGraphs:
+    """The two graphs, and the parameters by name: both take those of float types as inputs."""
+
+    training: ir.Model
+    evaluation: ir.Model
+    trainable: dict[str, ir.TensorProtocol]
+    frozen: dict[str, ir.TensorProtocol]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Who is who among the names of a model."""
+
+    inputs: list[str]  # the user's, targets last
+    outputs: list[str]  # the loss first
+    parameters: list[str]  # in the order of the initializers
+    trained: list[str]  # parameters, and inputs whose gradients were asked for
+    state: list[str]  # parameters that the forward changes
+
+
+def training_graphs(
+    model: ir.Model, outputs: Sequence[str], trainable: Collection[str], frozen: Collection[str]
+) -> TrainingGraphs:
+    """The graphs of a model whose first output is the loss; the model is changed.
+
+    `trainable` and `frozen` name initializers, which become inputs; `trainable` may also name
+    inputs. Running statistics of BatchNormalization become parameters wherever they move. Integers
+    and flags among the frozen (shapes, axes, modes) stay constants: the graphs are built on them.
+    """
+    lift_weights(model, [*trainable, *frozen])
+    untie_statistics(model)
+    weights = {name: value.const_value for name, value in model.graph.initializers.items()}
+    _check_names(model, trainable)
+    prepared = PREPARE(model.clone())
+    state = train_mode(prepared, lambda node: _stays(node, trainable), unbiased=True)
+    trainable = _without(trainable, state)
+    kept = {name: _held(weights[name]) for name in weights if name in {*trainable, *frozen, *state}}
+    fed = [name for name, tensor in kept.items() if name not in frozen or tensor.dtype in FLOATS]
+    inputs = [str(x.name) for x in model.graph.inputs if x.name not in weights]
+    trained = [name for name in (*inputs, *fed) if name in trainable]
+    parts = _Parts(inputs, list(outputs), fed, trained, list(state))
+    return TrainingGraphs(
+        training=_training(prepared, parts, state),
+        evaluation=_evaluation(model, parts),
+        trainable={name: tensor for name, tensor in kept.items() if name in trainable},
+        frozen={name: tensor for name, tensor in kept.items() if name not in trainable},
+    )
+
+
+def trainable_weights(model: ir.Model, loss: str) -> list[str]:
+    """What is worth training: float initializers with axes that the loss depends on.
+
+    Running statistics of BatchNormalization are left out: the forward moves them by itself.
+    """
+    needed: set[ir.Value | None] = set()
+    running: set[ir.Value | None] = set()
+    for node in reversed(model.graph):
+        if any(value in needed or value.name == loss for value in node.outputs):
+            needed.update(reads(node))
+        if node.op_type == "BatchNormalization":
+            running.update(node.inputs[MEAN : VAR + 1])
+    return [
+        name
+        for name, value in model.graph.initializers.items()
+        if value in needed - running and value.dtype in FLOATS and value.shape
+    ]
+
+
+def _check_names(model: ir.Model, trainable: Collection[str]) -> None:
+    known = {*model.graph.initializers, *(str(value.name) for value in model.graph.inputs)}
+    for name in trainable:
+        if name not in known:
+            some = ", ".join(repr(each) for each in list(model.graph.initializers)[:8])
+            raise OptionError(
+                f"{name!r} cannot require a gradient: it is neither a parameter nor an input of "
+                f"the model\nits parameters are {some}, ..."
+            )
+
+
+def _without(trainable: Collection[str], state: Collection[str]) -> list[str]:
+    """Running statistics have no gradient: the forward moves them by itself."""
+    for name in trainable:
+        if name in state:
+            log.warning("%r requires no gradient: BatchNormalization moves it in training", name)
+    return [name for name in trainable if name not in state]
+
+
+def _held(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol:
+    assert tensor is not None
+    return tensor
+
+
+def _stays(node: ir.Node, trainable: Collection[str]) -> bool:
+    """Whether BatchNormalization keeps its running statistics: nobody trains it, by any sign."""
+    if node.op_type != "BatchNormalization" or attribute(node, "training_mode", 0):
+        return False
+    return not any(value is not None and value.name in trainable for value in node.inputs[1:3])
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def _training(model: ir.Model, parts: _Parts, state: dict[str, str]) -> ir.Model:
+    graph = model.graph
+    _feed(model, parts)
+    infer_shapes(fold_constants(model))  # exporters compute shapes: rules ask for ranks
+    seed = _scalar_loss(model, parts.outputs[0])
+    gradients: dict[str, str] = {}
+    if parts.trained:
+        gradients = extend(model, {seed: None}, parts.trained, GRADIENTS)
+    values = {str(value.name): value for value in graph.outputs}
+    _accumulate(model, [(name, values[gradients[name]]) for name in parts.trained])
+    values |= {str(value.name): value for value in graph.outputs}
+    order = [
+        *parts.outputs,
+        *(ACCUMULATED.format(name) for name in parts.trained),
+        *(_updated(model, name, values[state[name]], values) for name in parts.state),
+    ]
+    graph.outputs.clear()
+    graph.outputs.extend(values[name] for name in dict.fromkeys(order))
+    _describe(model, parts)
+    return _keep_dropout(_for_onnxruntime(spell_for_onnxruntime(TRAINING(model))))
+
+
+def _keep_dropout(model: ir.Model) -> ir.Model:
+    """Let Dropout read its mode and its ratio from nodes.
+
+    Where nobody reads the mask, onnxruntime takes Dropout for a copy of its one input that a node
+    makes, whatever the mode is: it must have two.
+    """
+    graph = model.graph
+    nodes = [n for n in walk(graph) if n.op_type == "Dropout" and not any(_masked(n))]
+    if nodes:
+        op = extension(model)
+        reset = next(value for value in graph.inputs if value.name == RESET)
+        now = op.Squeeze(reset, [0])
+        always = op.Or(now, op.Not(now))
+        one = op.Cast(always, to=int(ir.DataType.FLOAT))
+        for node in nodes:
+            ratio = input_of(node, 1) or op.constant(np.array(0.5, np.float32))
+            node.replace_input_with(1, op.Mul(op.cast_like(one, ratio), ratio))
+            node.replace_input_with(2, always)
+        graph.sort()
+    return drop_unused(model)
+
+
+def _masked(node: ir.Node) -> list[bool]:
+    """Who reads a Dropout's mask; all of it if the mode is not training."""
+    if len(node.inputs) < 3 or not is_constant(node.inputs[2]):
+        return [True]
+    return [bool(mask.uses()) or mask.is_graph_output() for mask in node.outputs[1:]]
+
+
+def _updated(model: ir.Model, name: str, new: ir.Value, values: dict[str, ir.Value]) -> str:
+    """The output that holds a state's next contents, under the name that devices look for."""
+    wanted = UPDATED.format(name)
+    if new.name != wanted:  # it was an output already, under another name
+        copy = extension(model).Identity(new)
+        copy.name = wanted
+        values[wanted] = copy
+    return wanted
+
+
+def _feed(model: ir.Model, parts: _Parts) -> None:
+    """Parameters become inputs, after those of the user; their data goes elsewhere."""
+    graph = model.graph
+    given = {str(value.name): value for value in graph.inputs} | dict(graph.initializers)
+    graph.inputs.clear()
+    for name in parts.parameters:
+        value = graph.initializers.pop(name)
+        value.const_value = None
+    graph.inputs.extend(given[name] for name in (*parts.inputs, *parts.parameters))
+
+
+def _scalar_loss(model: ir.Model, name: str) -> str:
+    """The value to differentiate: the loss, or the sum of one that is not a single number."""
+    loss = next(value for value in model.graph.outputs if value.name == name)
+    if loss.shape is not None and all(size == 1 for size in loss.shape):
+        return name
+    total = extension(model).ReduceSum(loss, keepdims=0)
+    model.graph.outputs.append(total)
+    return str(total.name)
+
+
+def _accumulate(model: ir.Model, gradients: Sequence[tuple[str, ir.Value]]) -> None:
+    """out = reset ? g : buffer + g; what a buffer held before a reset is never looked at."""
+    op = extension(model)
+    buffers = [ir.val(BUFFER.format(name), type=g.type, shape=g.shape) for name, g in gradients]
+    model.graph.inputs.extend(buffers)
+    reset = op.input(RESET, "bool", [1])
+    for (name, g), buffer in zip(gradients, buffers):
+        # onnxruntime takes an If in a third of the time that it takes a Where
+        branches = {
+            "then_branch": _branch(op, "Identity", g),
+            "else_branch": _branch(op, "Add", buffer, g),
+        }
+        [out] = op.typed("If", [reset], branches, like=[g])
+        out.name = ACCUMULATED.format(name)
+        model.graph.outputs.append(out)
+
+
+def _branch(op: GraphOps, op_type: str, *inputs: ir.Value) -> ir.Graph:
+    """A body of one node that reads values from outside and gives one of the last one's type."""
+    node = ir.node(op_type, inputs)
+    result = node.outputs[0]
+    result.name, result.type, result.shape = op.name(op_type), inputs[-1].type, inputs[-1].shape
+    return ir.Graph((), [result], nodes=[node], name=op.name("accumulate"))
+
+
+# -- evaluation ------------------------------------------------------------------------------------
+
+
+def _evaluation(model: ir.Model, parts: _Parts) -> ir.Model:
+    _feed(model, parts)
+    eval_mode(model)
+    _describe(model, parts)
+    if model.opset_imports.get("", 1) > STOCK_OPSET:
+        model = PREPARE(model)
+    return _for_onnxruntime(model)
+
+
+def _for_onnxruntime(model: ir.Model) -> ir.Model:
+    """In an opset that the stock wheel loads, if its operators can be said there."""
+    if model.opset_imports.get("", 1) > STOCK_OPSET:
+        try:
+            model = lower_opset(model, STOCK_OPSET)
+        except UnsupportedModel:  # its own forward needs a newer one
+            return model
+    model.ir_version = min(max(model.ir_version or 0, 8), _STOCK_IR_VERSION)
+    return model
+
+
+def _describe(model: ir.Model, parts: _Parts) -> None:
+    """What the device asks: which names are whose."""
+    said = {
+        "inputs": parts.inputs,
+        "outputs": parts.outputs,
+        "trainable": parts.trained,
+        "frozen": [name for name in parts.parameters if name not in parts.trained],
+        "state": parts.state,
+    }
+    model.metadata_props.update({f"onward.{key}": json.dumps(v) for key, v in said.items()})
+    model.producer_name = "onward"
+
+
+def stock(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that blocks have built, in an opset that the stock wheel loads."""
+    opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    if opset <= STOCK_OPSET and proto.ir_version <= _STOCK_IR_VERSION:
+        return proto
+    model = ir.from_proto(proto)
+    return ir.to_proto(_for_onnxruntime(PREPARE(model) if opset > STOCK_OPSET else model))

@@ -1,0 +1,65 @@
+"""Checkpoints from blocks: a training block's parameters to a file, and from it into a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.errors import CheckpointMismatch
+from onward.training.api import contents
+from onward.training.api.contents import Array, StrPath
+from onward.training.onnxblock.onnxblock import Parameters
+
+
+def save_checkpoint(
+    parameters: Parameters,
+    path_to_checkpoint: StrPath,
+    nominal_checkpoint: bool = False,
+) -> None:
+    """Write what TrainingBlock.parameters() returns; a nominal file has names without data."""
+    if parameters is None:
+        raise RuntimeError(
+            "No checkpoint parameters provided.\nPass what TrainingBlock.parameters() returns."
+        )
+    trainable, frozen = (
+        {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+        for tensors in parameters
+    )
+    write_checkpoint(trainable, frozen, path_to_checkpoint, nominal=nominal_checkpoint)
+
+
+def write_checkpoint(
+    trainable: Mapping[str, Array], frozen: Mapping[str, Array], path: StrPath, *, nominal: bool
+) -> None:
+    """Write parameters as they lie, mapped or not; a nominal file has names without data."""
+    stored = {
+        name: contents.StoredParameter(
+            kind is trainable,
+            None if nominal and array.dtype == "float32" else array,  # no buffer brings others
+        )
+        for kind in (trainable, frozen)
+        for name, array in kind.items()
+    }
+    contents.write(path, contents.Contents(stored))
+
+
+def load_checkpoint_to_model(path_to_checkpoint: StrPath, model: onnx.ModelProto) -> None:
+    """Give the model's initializers, in place, the data of the checkpoint's parameters."""
+    found = contents.read(path_to_checkpoint).parameters
+    for tensor in model.graph.initializer:
+        stored = found.get(tensor.name)
+        if stored is None or stored.data is None:
+            continue
+        if tuple(tensor.dims) != stored.data.shape:
+            raise CheckpointMismatch(
+                f"parameter {tensor.name!r} has shape {tuple(tensor.dims)} in the model and "
+                f"{stored.data.shape} in {os.fspath(path_to_checkpoint)}\n"
+                "load the checkpoint of this model"
+            )
+        kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        new = ir.to_proto(ir.tensor(np.ascontiguousarray(stored.data, kind), name=tensor.name))
+        tensor.CopyFrom(new)

@@ -1,0 +1,158 @@
+"""ForwardBlock and TrainingBlock: blocks that leave a whole model, or a pair of them, behind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.graph.external import map_external
+from onward.graph.files import weight_bytes
+from onward.training import graphs
+from onward.training.onnxblock import _graph_utils, blocks, model_accessor
+
+Parameters = tuple[list[onnx.TensorProto], list[onnx.TensorProto]]  # trainable, frozen
+Array = np.ndarray[Any, Any]
+
+_NO_PARAMETERS = (
+    "Please build the training model first before trying to retrieve the parameters.\n"
+    "Call the block inside `with onnxblock.base(model):`."
+)
+
+
+class ForwardBlock(blocks.Block):
+    """A block whose results are the outputs of a model: `build` returns their names."""
+
+    _model: onnx.ModelProto | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Add nodes on top of the values of these names; return the names of the outputs."""
+
+    def to_model_proto(self) -> onnx.ModelProto:
+        """The model that was built."""
+        if self._model is None:
+            raise RuntimeError(
+                "Please build the forward models first before trying to retrieve it.\n"
+                "Call the block inside `with onnxblock.base(model):`."
+            )
+        return self._model
+
+    def _finish(self, accessor: model_accessor.ModelAccessor, output: Any) -> Any:
+        if accessor.depth:  # a part of another block
+            return output
+        _graph_utils.register_graph_outputs(accessor.model, output)
+        _graph_utils.check(accessor.model)
+        accessor.model.CopyFrom(graphs.stock(accessor.model))
+        self._model = onnx.ModelProto()
+        self._model.CopyFrom(accessor.model)
+        return output
+
+
+class TrainingBlock(blocks.Block):
+    """A block whose first result is a loss: its gradients are added, and an eval model made.
+
+    No argument requires a gradient until `requires_grad` says so.
+    """
+
+    _graphs: graphs.TrainingGraphs | None = None
+    _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Add nodes on top of the values of these names; return the loss, then other outputs."""
+
+    def requires_grad(self, argument_name: str, value: bool = True) -> None:
+        """Train a parameter (or ask for an input's gradient); with False, freeze a parameter."""
+        self._asked()[argument_name] = value
+
+    def parameters(self) -> Parameters:
+        """The parameters that are trained, and those that are not, as the model had them."""
+        if self._graphs is None:
+            raise RuntimeError(_NO_PARAMETERS)
+        kinds = (self._graphs.trainable, self._graphs.frozen)
+        trainable, frozen = ([_proto(name, t) for name, t in kind.items()] for kind in kinds)
+        return trainable, frozen
+
+    def arrays(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The same as numpy's, where they lie: weights in files stay mapped."""
+        if self._graphs is None:
+            raise RuntimeError(_NO_PARAMETERS)
+        kinds = (self._graphs.trainable, self._graphs.frozen)
+        trainable, frozen = ({name: t.numpy() for name, t in kind.items()} for kind in kinds)
+        return trainable, frozen
+
+    def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+        """The training model and the eval model."""
+        training, evaluation = self.to_graphs()
+        if self._models is None:
+            self._models = _message(training), _message(evaluation)
+        return self._models
+
+    def to_graphs(self) -> tuple[ir.Model, ir.Model]:
+        """The same two as graphs, which may be larger than a message can be."""
+        if self._graphs is None:
+            raise RuntimeError(
+                "Please build the training and eval models first before trying to retrieve them.\n"
+                "Call the block inside `with onnxblock.base(model):`."
+            )
+        return self._graphs.training, self._graphs.evaluation
+
+    def _asked(self) -> dict[str, bool]:
+        """Whether each name is to be trained; a subclass need not call our constructor."""
+        asked: dict[str, bool] = self.__dict__.setdefault("_requires_grad", {})
+        return asked
+
+    def _finish(self, accessor: model_accessor.ModelAccessor, output: Any) -> Any:
+        if accessor.depth:  # a part of another block
+            return output
+        model = accessor.model
+        _graph_utils.register_graph_outputs(model, output)
+        _graph_utils.check(model)
+        names = list(dict.fromkeys([output] if isinstance(output, str) else output))
+        asked = self._asked()
+        trainable = [name for name, wanted in asked.items() if wanted]
+        frozen = [name for name, wanted in asked.items() if not wanted]
+        self._models = None
+        self._graphs = graphs.training_graphs(
+            to_ir(model, accessor.folder), names, trainable, frozen
+        )
+        accessor.replace(ir.to_proto(self._graphs.training))
+        return output
+
+
+def to_ir(model: onnx.ModelProto, folder: Path | None) -> ir.Model:
+    """A message as a graph, its weights read from files where they still are in some."""
+    graph = ir.from_proto(model)
+    map_external(graph, folder)
+    return graph
+
+
+def embed(model: ir.Model) -> ir.Model:
+    """Weights that lie in files become tensors of the graph; they stay mapped until written."""
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
+    return model
+
+
+def _message(model: ir.Model) -> onnx.ModelProto:
+    if weight_bytes(model) > model_accessor.PROTOBUF_LIMIT:
+        raise RuntimeError(
+            "This model is > 2GB: no ModelProto can hold the weights that it keeps.\n"
+            "Name them in frozen_params, or let generate_artifacts write it with its weights "
+            "beside it."
+        )
+    return ir.to_proto(embed(model.clone()))
+
+
+def _proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    proto = ir.to_proto(tensor)
+    if proto.data_location == onnx.TensorProto.EXTERNAL:
+        proto = ir.to_proto(ir.tensor(tensor.numpy(), name=name))
+    proto.name = name
+    return proto

@@ -1,0 +1,48 @@
+"""Feeds: numbers, texts and OrtValues, checked by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from onward.errors import FeedError
+from onward.graph.builder import OpBuilder
+from onward.providers.ort.bound import BoundSession
+from onward.training.api.feeds import check_feeds
+from tests.models import serialized
+
+
+@pytest.fixture
+def session() -> BoundSession:
+    op = OpBuilder()
+    words = op.input("words", "string", ("n", 2))
+    x = op.input("x", "float32", ("n",))
+    scale = op.input("scale", "float32", ())
+    model = op.model(y=op.Cast(words, to=int(ir.DataType.FLOAT)), z=op.Mul(x, scale))
+    return BoundSession(serialized(model))
+
+
+def test_texts_and_numbers_are_fed(session: BoundSession) -> None:
+    words = np.array([["1.5", "2"]])
+    feeds = check_feeds(session, session.input_names, [words, [np.float32(3)], np.float32(2)])
+    for name, value in feeds.items():
+        session.bind_input(name, value)
+    y, z = session.run()
+    assert y.numpy().tolist() == [[1.5, 2.0]] and z.numpy().tolist() == [6.0]
+
+
+def test_what_does_not_fit_is_named(session: BoundSession) -> None:
+    x, words = np.ones(1, np.float32), np.array([["a", "b"]])
+    for given, law in (
+        ((x, x, x), r"input 'words' is a tensor\(string\) of shape \(n, 2\), not float32"),
+        ((words, x.astype(int), x[0]), r"not int64 of shape \(1,\)\ngive it as numpy.float32"),
+        ((words, np.ones(2, np.float32), x[0]), "'words' and 'x' have 1 and 2 along 'n'"),
+        ((words, x), "the model takes 3 inputs, not 2\ncall it with words, x, scale"),
+    ):
+        with pytest.raises(FeedError, match=law):
+            check_feeds(session, session.input_names, given)
+    wrong = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(1))
+    with pytest.raises(FeedError, match=r"'x' is a .*, not tensor\(double\) of shape \(1,\)"):
+        check_feeds(session, session.input_names, (words, wrong, x[0]))

@@ -1,0 +1,250 @@
+"""Optimizer: updates in place, over flat buffers and over lists, and where they stand."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from onward.errors import CheckpointMismatch, InvalidModel, OptionError
+from onward.graph.builder import OpBuilder
+from onward.optimizers.adafactor import Adafactor
+from onward.optimizers.adagrad import Adagrad
+from onward.optimizers.adam import AdamW
+from onward.optimizers.lamb import LAMB
+from onward.optimizers.sgd import SGD
+from onward.training import onnxblock
+from onward.training.api import CheckpointState, Module, Optimizer, updates
+from onward.training.api.updates import FlatUpdate, ListUpdate
+from onward.training.artifacts import OptimType
+from tests.training.api.made import Folder, batch, make
+
+
+def train(folder: Folder, steps: int = 4, lr: float = 0.01) -> tuple[CheckpointState, Optimizer]:
+    state, module, optimizer = folder.open()
+    optimizer.set_learning_rate(lr)
+    for seed in range(steps):
+        module(*batch(seed=seed))
+        optimizer.step()
+        module.lazy_reset_grad()
+    return state, optimizer
+
+
+def without_flat(folder: Folder, target: Path) -> Folder:
+    """The same artifacts, the optimizer over lists alone."""
+    target.mkdir()
+    for path in folder.path.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    model = onnx.load(folder.optimizer)
+    kept = [prop for prop in model.metadata_props if prop.key != "onward.flat_update"]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    onnx.save(model, target / "optimizer_model.onnx")
+    return Folder(target)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        OptimType.AdamW,
+        OptimType.SGD,
+        AdamW(weight_decay=0.1),
+        SGD(momentum=0.9, nesterov=True),
+        Adagrad(initial_accumulator_value=0.5),
+        onnxblock.optim.AdamW(weight_decay=0.1, clip_grad=onnxblock.optim.ClipGradNorm(0.1)),
+    ],
+    ids=["AdamW", "SGD", "torch's AdamW", "momentum", "Adagrad", "clipped"],
+)
+def test_flat_and_listed_updates_are_equal(optimizer: object, tmp_path: Path) -> None:
+    folder = make(tmp_path / "flat", optimizer=optimizer)
+    flat, one = train(folder)
+    listed, other = train(without_flat(folder, tmp_path / "listed"))
+    assert isinstance(one._update, FlatUpdate) and isinstance(other._update, ListUpdate)
+    for name, parameter in flat.parameters:
+        np.testing.assert_allclose(
+            parameter.data, listed.parameters[name].data, rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("clip", [None, onnxblock.optim.ClipGradNorm(0.1)], ids=["free", "clipped"])
+def test_an_update_by_the_piece_is_the_update(
+    clip: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path, optimizer=onnxblock.optim.AdamW(clip_grad=clip))
+    at_once, _ = train(folder)
+    monkeypatch.setattr(updates, "AT_ONCE", 10)  # 67 numbers in 7 pieces
+    by_piece, _ = train(folder)
+    for name, parameter in at_once.parameters:
+        np.testing.assert_allclose(parameter.data, by_piece.parameters[name].data, rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [LAMB(), Adafactor()], ids=["LAMB", "Adafactor"])
+def test_optimizers_that_look_at_whole_parameters_work_over_lists(
+    optimizer: object, tmp_path: Path
+) -> None:
+    folder = make(tmp_path, optimizer=optimizer)
+    state, module, made = folder.open()
+    assert isinstance(made._update, ListUpdate)
+    losses = []
+    for _ in range(20):
+        losses.append(float(module(*batch())))
+        made.step()
+        module.lazy_reset_grad()
+    assert losses[-1] < losses[0]
+    CheckpointState.save_checkpoint(state, tmp_path / "later", include_optimizer_state=True)
+    again = folder.open(tmp_path / "later")[0]
+    saved, read = state._state.optimizer, again._state.optimizer
+    assert saved is not None and read is not None and read.step == 20
+    for slot, arrays in saved.slots.items():
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(read.slots[slot][name], array)
+
+
+def test_frozen_parameters_stay(partly: Folder) -> None:
+    before = CheckpointState.load_checkpoint(partly.checkpoint)
+    after, _ = train(partly)
+    for name, parameter in after.parameters:
+        same = np.array_equal(parameter.data, before.parameters[name].data)
+        assert same == (not parameter.requires_grad)
+
+
+def test_a_resumed_training_is_bit_identical(whole: Folder, tmp_path: Path) -> None:
+    state, module, optimizer = whole.open()
+    optimizer.set_learning_rate(0.03)
+    for seed in range(6):
+        if seed == 3:
+            CheckpointState.save_checkpoint(state, tmp_path / "third", True)
+        module(*batch(seed=seed))
+        optimizer.step()
+        module.lazy_reset_grad()
+    again, module, optimizer = whole.open(tmp_path / "third")
+    assert optimizer.get_learning_rate() == 0.03
+    for seed in range(3, 6):
+        module(*batch(seed=seed))
+        optimizer.step()
+        module.lazy_reset_grad()
+    for name, parameter in state.parameters:
+        np.testing.assert_array_equal(parameter.data, again.parameters[name].data)
+
+
+def test_without_optimizer_state_the_optimizer_begins_anew(whole: Folder, tmp_path: Path) -> None:
+    state, _ = train(whole)
+    CheckpointState.save_checkpoint(state, tmp_path / "plain")
+    optimizer = whole.open(tmp_path / "plain")[2]
+    assert optimizer.get_learning_rate() == 0.001 and optimizer._standing.step == 0
+
+
+def test_optimizer_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "adam")
+    momentum = make(tmp_path / "momentum", optimizer=SGD(momentum=0.9))
+    state, _ = train(folder)
+    CheckpointState.save_checkpoint(state, tmp_path / "saved", True)
+    with pytest.raises(CheckpointMismatch, match=r"the optimizer has 'momentum_buffer' of 'fc1"):
+        momentum.open(tmp_path / "saved")
+
+
+def test_the_learning_rate_is_read_and_set(whole: Folder) -> None:
+    optimizer = whole.open()[2]
+    assert optimizer.get_learning_rate() == 0.001
+    optimizer.set_learning_rate(0.5)
+    assert optimizer.get_learning_rate() == 0.5
+    for wrong in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(OptionError, match="a learning rate is a number from 0 on, not"):
+            optimizer.set_learning_rate(wrong)
+
+
+def test_the_rate_that_the_artifacts_were_made_with_is_the_first(tmp_path: Path) -> None:
+    assert make(tmp_path, optimizer=AdamW(lr=0.02)).open()[2].get_learning_rate() == 0.02
+
+
+def test_two_optimizers_of_one_module_share_their_state(whole: Folder) -> None:
+    _, module, first = whole.open()
+    second = Optimizer(whole.optimizer, module)
+    module(*batch())
+    first.step()
+    second.step()
+    assert first._standing is second._standing and first._standing.step == 2
+
+
+def test_a_model_without_metadata_is_asked_for_its_inputs(whole: Folder, tmp_path: Path) -> None:
+    model = onnx.load(whole.optimizer)
+    del model.metadata_props[:]
+    bare = tmp_path / "bare.onnx"
+    onnx.save(model, bare)
+    _, module, _ = whole.open()
+    module(*batch())
+    optimizer = Optimizer(bare, module)
+    optimizer.step()
+    assert optimizer._standing.slots.keys() == {"first_order_moments", "second_order_moments"}
+
+
+def test_what_is_no_optimizer_is_refused(whole: Folder, tmp_path: Path) -> None:
+    _, module, _ = whole.open()
+    with pytest.raises(TypeError, match="module is a Module, not str"):
+        Optimizer(whole.optimizer, "module")  # type: ignore[arg-type]
+    with pytest.raises(InvalidModel, match="not an optimizer model: it takes no params"):
+        Optimizer(whole.evaluation, module)
+    for key, value, words in (
+        ("onward.slots", "{]", "what it says of its state cannot be read"),
+        ("onward.flat_update", "no base64!", "the optimizer model's flat update is damaged"),
+        ("onward.flat_update", base64.b64encode(b"no model").decode(), "not an ONNX model"),
+        ("onward.slot_layout", json.dumps([1]), "what it says of its state cannot be read"),
+    ):
+        model = onnx.load(whole.optimizer)
+        for prop in model.metadata_props:
+            if prop.key == key:
+                prop.value = value
+        onnx.save(model, tmp_path / "damaged.onnx")
+        with pytest.raises(InvalidModel, match=words):
+            Optimizer(tmp_path / "damaged.onnx", module)
+
+
+def test_sixteen_bit_frozen_parameters_take_another_buffer(whole: Folder) -> None:
+    state = CheckpointState.load_checkpoint(whole.checkpoint)
+    assert list(state._state.parameters.flats) == ["float32"]  # type: ignore[union-attr]
+    assert isinstance(Optimizer(whole.optimizer, Module(whole.training, state))._update, FlatUpdate)
+
+
+def test_half_precision_parameters_have_slots_of_float32(tmp_path: Path) -> None:
+    op = OpBuilder(opset=18)
+    x = op.input("input", "float16", ("batch", 4))
+    w = op.initializer("w", np.ones((4, 3), np.float16))
+    model = op.model(output=op.Cast(op.MatMul(x, w), to=1))
+    folder = make(tmp_path, model, requires_grad=["w"])
+    state, module, optimizer = folder.open()
+    data, labels = batch()
+    optimizer.set_learning_rate(0.1)
+    first = module(data.astype(np.float16), labels)
+    optimizer.step()
+    assert module.eval()(data.astype(np.float16), labels) < first
+    assert isinstance(optimizer._update, ListUpdate)
+    assert state.parameters["w"].data.dtype == np.float16
+    assert optimizer._standing.slots["first_order_moments"]["w"].dtype == np.float32
+    with pytest.raises(OptionError, match="one buffer holds float32 parameters, and there are"):
+        module.get_contiguous_parameters()
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_fifty_steps_end_where_torchs_do(name: str, tmp_path: Path) -> None:
+    settings = {"momentum": 0.9} if name == "SGD" else {"weight_decay": 0.1}
+    ours = {"SGD": SGD, "AdamW": AdamW}[name](lr=0.01, **settings)
+    state, module, optimizer = make(tmp_path, optimizer=ours).open()
+    values = {n: torch.tensor(p.data, requires_grad=True) for n, p in state.parameters}
+    theirs = getattr(torch.optim, name)(list(values.values()), lr=0.01, **settings)
+    for seed in range(50):
+        x, labels = batch(seed=seed)
+        module(x, labels)
+        optimizer.step()
+        module.lazy_reset_grad()
+        hidden = torch.relu(torch.from_numpy(x) @ values["fc1.weight"].T + values["fc1.bias"])
+        logits = hidden @ values["fc2.weight"].T + values["fc2.bias"]
+        theirs.zero_grad()
+        torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).backward()
+        theirs.step()
+    for each, parameter in state.parameters:
+        np.testing.assert_allclose(parameter.data, values[each].detach(), rtol=0, atol=1e-5)

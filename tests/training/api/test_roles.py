@@ -1,0 +1,45 @@
+"""Roles: who is who among a graph's inputs and outputs."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from onward.errors import InvalidModel
+from onward.providers.ort.bound import Argument, BoundSession
+from onward.training.api.roles import kind, roles
+from tests.training.api.made import NAMES, Folder
+
+
+def test_a_training_graph_is_told_apart(partly: Folder) -> None:
+    found = roles(BoundSession(partly.training), NAMES)
+    assert found.inputs == ["input", "labels"] and found.outputs[1] == "output"
+    assert found.parameters == NAMES and found.trainable == ["fc2.weight", "fc2.bias"]
+    assert found.buffers["fc2.bias"] == "fc2.bias_grad.accumulation.buffer"
+    assert found.sums["fc2.bias"] == "fc2.bias_grad.accumulation.out"
+    assert found.updated == {}
+
+
+def test_without_metadata_the_checkpoint_tells(partly: Folder) -> None:
+    model = onnx.load(partly.training)
+    del model.metadata_props[:]
+    found = roles(BoundSession(model.SerializeToString()), NAMES)
+    assert found == roles(BoundSession(partly.training), NAMES)
+
+
+def test_what_is_no_training_model_is_refused(partly: Folder) -> None:
+    model = onnx.load(partly.training)
+    del model.graph.output[-1]
+    with pytest.raises(InvalidModel, match="it gives other gradients back than it takes"):
+        roles(BoundSession(model.SerializeToString()), NAMES)
+    model = onnx.load(partly.training)
+    for prop in model.metadata_props:
+        prop.value = "input"
+    with pytest.raises(InvalidModel, match=r"the model's onward.inputs is not a list of names"):
+        roles(BoundSession(model.SerializeToString()), NAMES)
+
+
+def test_a_parameter_has_a_known_shape() -> None:
+    assert kind(Argument("w", "tensor(float)", (2, 3))) == ("float32", (2, 3))
+    with pytest.raises(InvalidModel, match=r"parameter 'w' is tensor\(float\) of shape \(n, 3\)"):
+        kind(Argument("w", "tensor(float)", ("n", 3)))

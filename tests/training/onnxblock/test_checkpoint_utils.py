@@ -1,0 +1,74 @@
+"""save_checkpoint and load_checkpoint_to_model: parameters to a file and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onward.errors import CheckpointError, CheckpointMismatch
+from onward.training import onnxblock
+from onward.training.api import contents
+from tests.training.nets import arrays, mlp
+
+
+class Training(onnxblock.TrainingBlock):
+    def build(self, output_name: str) -> str:
+        return str(onnxblock.loss.MSELoss()(output_name))
+
+
+def block_of(model: onnx.ModelProto) -> Training:
+    block = Training()
+    for name in ("fc2.weight", "fc1.bias"):
+        block.requires_grad(name)
+    block.requires_grad("fc1.weight", False)
+    with onnxblock.base(model):
+        block("output")
+    return block
+
+
+def test_what_was_saved_is_loaded_into_another_model(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    onnxblock.save_checkpoint(block_of(mlp(seed=1)).parameters(), path)
+    model = mlp(seed=2)
+    before = arrays(model.graph.initializer)
+    onnxblock.load_checkpoint_to_model(str(path), model)
+    after, saved = arrays(model.graph.initializer), arrays(mlp(seed=1).graph.initializer)
+    for name in ("fc2.weight", "fc1.bias", "fc1.weight"):
+        assert (after[name] == saved[name]).all()
+    assert (after["fc2.bias"] == before["fc2.bias"]).all()  # it was no parameter
+    stored = contents.read(path).parameters
+    assert {name: one.requires_grad for name, one in stored.items()} == {
+        "fc1.bias": True,
+        "fc2.weight": True,
+        "fc1.weight": False,
+    }
+
+
+def test_a_nominal_checkpoint_loads_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    onnxblock.save_checkpoint(block_of(mlp(1)).parameters(), path, nominal_checkpoint=True)
+    model = mlp(seed=2)
+    onnxblock.load_checkpoint_to_model(path, model)
+    assert model == mlp(seed=2)
+
+
+def test_nothing_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="No checkpoint parameters provided"):
+        onnxblock.save_checkpoint(None, tmp_path / "checkpoint")
+
+
+def test_shapes_of_another_model_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    tensor = onnx.numpy_helper.from_array(np.ones(7, np.float32), "fc1.bias")
+    onnxblock.save_checkpoint(([tensor], []), path)
+    law = r"parameter 'fc1.bias' has shape \(5,\) in the model and \(7,\) in .*checkpoint"
+    with pytest.raises(CheckpointMismatch, match=law):
+        onnxblock.load_checkpoint_to_model(path, mlp())
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        onnxblock.load_checkpoint_to_model(tmp_path / "none", mlp())

@@ -1,0 +1,200 @@
+"""Losses and their gradients are torch's, in every reduction and far from zero too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from onward.losses.regression import Huber
+from onward.training import onnxblock
+from onward.training.onnxblock import loss as losses
+from tests.training.nets import float_info, mlp, model_of, names, opened, two_outputs
+
+F = torch.nn.functional
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(5, 3)).astype(np.float32)
+TARGET = RNG.uniform(size=(5, 3)).astype(np.float32)
+LABELS = np.array([0, 2, 1, 2, 0])
+WEIGHT = np.array([1.0, 2.0, 0.5], np.float32)
+REDUCTIONS = ["mean", "sum", "none"]
+
+
+class Training(onnxblock.TrainingBlock):
+    """A loss of a parameter: its gradient is the loss's own."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def build(self, output_name: str) -> str:
+        return str(self.loss(output_name))
+
+
+def of_parameter(shape: tuple[int, ...]) -> onnx.ModelProto:
+    """y = w + 0 x: a loss of y has w's gradients."""
+    nodes = [
+        helper.make_node("Mul", ["x", "zero"], ["z"]),
+        helper.make_node("Add", ["w", "z"], ["y"]),
+    ]
+    weights = {"w": np.zeros(shape, np.float32), "zero": np.zeros(1, np.float32)}
+    size = list(shape)
+    return model_of(nodes, [float_info("x", size)], [float_info("y", size)], weights)
+
+
+def run(block: Any, x: Any, target: Any) -> tuple[Any, Any]:
+    """The loss, and its gradient (that of its sum, if it is not reduced)."""
+    training = Training(block)
+    training.requires_grad("w")
+    with onnxblock.base(of_parameter(x.shape)):
+        training("y")
+    model, _ = training.to_model_proto()
+    name = model.graph.input[1].name
+    feeds = {"x": np.zeros_like(x), name: target, "w": x}
+    feeds |= {"w_grad.accumulation.buffer": np.zeros_like(x), "lazy_reset_grad": np.array([True])}
+    loss, gradient = opened(model).run(None, feeds)
+    return loss, gradient
+
+
+def check(block: Any, reference: Any, x: Any, target: Any) -> None:
+    loss, gradient = run(block, x, target)
+    w = torch.from_numpy(x).requires_grad_()
+    expected = reference(w, torch.from_numpy(target))
+    expected.sum().backward()
+    np.testing.assert_allclose(
+        loss.reshape(expected.shape), expected.detach(), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(gradient, w.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_mse_and_l1(reduction: str) -> None:
+    mse, l1 = losses.MSELoss(reduction), losses.L1Loss(reduction)
+    check(mse, lambda x, t: F.mse_loss(x, t, reduction=reduction), X, TARGET)
+    check(l1, lambda x, t: F.l1_loss(x, t, reduction=reduction), X, TARGET)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("pos_weight", [None, np.array([3.0, 1.0, 0.5])])
+def test_bce_with_logits(reduction: str, weight: Any, pos_weight: Any) -> None:
+    block = losses.BCEWithLogitsLoss(weight, reduction, pos_weight)
+    w, p = (
+        None if v is None else torch.tensor(v, dtype=torch.float32) for v in (weight, pos_weight)
+    )
+
+    def reference(x: Any, t: Any) -> Any:
+        return F.binary_cross_entropy_with_logits(x, t, w, reduction=reduction, pos_weight=p)
+
+    check(block, reference, X, TARGET)
+
+
+@pytest.mark.parametrize("pos_weight", [None, np.array(2.0, np.float32)])
+def test_bce_with_logits_is_finite_far_from_zero(pos_weight: Any) -> None:
+    far = np.array([[-200.0, 200.0, 88.0], [-1e4, 1e4, -88.0]], np.float32)
+    target = np.array([[1, 0, 0], [0, 1, 1]], np.float32)
+    p = None if pos_weight is None else torch.from_numpy(pos_weight)
+
+    def reference(x: Any, t: Any) -> Any:
+        return F.binary_cross_entropy_with_logits(x, t, pos_weight=p)
+
+    check(losses.BCEWithLogitsLoss(pos_weight=pos_weight), reference, far, target)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weight", [None, WEIGHT, [1, 2, 0.5]])
+@pytest.mark.parametrize("ignored", [None, 2])
+def test_cross_entropy(reduction: str, weight: Any, ignored: int | None) -> None:
+    block = losses.CrossEntropyLoss(weight, reduction, ignored)
+    w = None if weight is None else torch.tensor(weight)
+    index = -100 if ignored is None else ignored
+
+    def reference(x: Any, t: Any) -> Any:
+        return F.cross_entropy(x, t, w, ignore_index=index, reduction=reduction)
+
+    check(block, reference, X, LABELS)
+
+
+def test_cross_entropy_of_more_axes() -> None:
+    x = RNG.normal(size=(2, 3, 4)).astype(np.float32)
+    check(losses.CrossEntropyLoss(), F.cross_entropy, x, RNG.integers(0, 3, (2, 4)))
+
+
+def test_means_keep_the_axes_as_the_peer_does() -> None:
+    assert run(losses.MSELoss(), X, TARGET)[0].shape == (1, 1)
+    assert run(losses.CrossEntropyLoss(), X, LABELS)[0].shape == ()
+
+
+@pytest.mark.parametrize(
+    "block", [losses.MSELoss, losses.L1Loss, losses.BCEWithLogitsLoss, losses.CrossEntropyLoss]
+)
+def test_an_unknown_reduction_is_refused(block: Any) -> None:
+    law = "Reduction median not supported.\nit is one of mean, sum, none"
+    with pytest.raises(RuntimeError, match=law):
+        block(reduction="median")
+
+
+def test_a_target_that_is_there_is_used() -> None:
+    block = losses.MSELoss()
+    with onnxblock.base(two_outputs()) as handle:
+        block("a", "b")
+    assert names(handle.model.graph.input) == ["x"]
+
+
+def test_a_target_may_have_been_added_by_hand() -> None:
+    class Loss(onnxblock.Block):
+        def build(self, name: str) -> str:
+            labels = onnxblock.blocks.InputLike(name)("labels")
+            kind = onnxblock.blocks.Cast(TensorProto.INT64)(onnxblock.blocks.ReduceSum()(labels))
+            del kind  # an input of a type of one's own
+            return str(losses.MSELoss()(name, labels))
+
+    with onnxblock.base(mlp()) as handle:
+        Loss()("output")
+    assert names(handle.model.graph.input) == ["input", "labels"]
+
+
+def test_targets_have_names_of_their_own_where_two_losses_meet() -> None:
+    with onnxblock.base(two_outputs()) as handle:
+        losses.CrossEntropyLoss()("a", labels_name="labels_a")
+        losses.MSELoss()("b", target_name="target_b")
+    inputs = handle.model.graph.input
+    assert names(inputs) == ["x", "labels_a", "target_b"]
+    assert inputs[1].type.tensor_type.elem_type == TensorProto.INT64
+    assert [d.dim_param for d in inputs[1].type.tensor_type.shape.dim] == ["batch"]
+
+
+def test_a_loss_reads_values_between_inputs_and_outputs() -> None:
+    with onnxblock.base(mlp()) as handle:
+        losses.MSELoss()("hidden")
+    target = handle.model.graph.input[1].type.tensor_type.shape.dim
+    assert [target[0].dim_param, target[1].dim_value] == ["batch", 5]
+
+
+def test_a_value_that_is_not_there_is_a_lookup_error() -> None:
+    with onnxblock.base(mlp()):
+        with pytest.raises(LookupError, match="Could not find input or output with name nothing"):
+            losses.MSELoss()("nothing")
+        with pytest.raises(LookupError, match="The provided name nothing is not a value"):
+            losses.CrossEntropyLoss()("nothing")
+
+
+def test_cross_entropy_needs_classes() -> None:
+    law = r"cross entropy reads scores of .*'y' has rank 1"
+    with onnxblock.base(of_parameter((3,))), pytest.raises(RuntimeError, match=law):
+        losses.CrossEntropyLoss()("y")
+
+
+def test_a_loss_of_onward_is_a_block_too() -> None:
+    check(losses.LossBlock(Huber()), F.huber_loss, X * 3, TARGET)
+
+
+def test_double_precision_has_weights_of_its_own_type() -> None:
+    training = Training(losses.BCEWithLogitsLoss(weight=WEIGHT, pos_weight=np.float32(2)))
+    with onnxblock.base(mlp(dtype=np.float64)):
+        training("output")
+    opened(training.to_model_proto()[1])

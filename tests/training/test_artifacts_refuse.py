@@ -1,0 +1,113 @@
+"""What generate_artifacts refuses, and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.errors import OptionError
+from onward.optimizers.groups import Group
+from onward.training import onnxblock
+from onward.training.artifacts import LossType, OptimType, generate_artifacts
+from tests.training.nets import (
+    MLP,
+    mlp,
+    two_outputs,
+)
+
+
+def written(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_parameter_cannot_be_frozen_and_trained(tmp_path: Path) -> None:
+    law = "A parameter cannot be frozen and require gradient computation at the same time"
+    with pytest.raises(RuntimeError, match=law + " {'fc1.bias'}\nLeave it out of frozen_params"):
+        generate_artifacts(mlp(), ["fc1.bias"], ["fc1.bias"], artifact_directory=tmp_path)
+    assert written(tmp_path) == []
+
+
+@pytest.mark.parametrize("loss", ["MSELoss", 2, onnxblock.loss.MSELoss, object()])
+def test_an_unknown_loss_is_refused(loss: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"Unknown loss provided <class .*Expected loss to be"):
+        generate_artifacts(mlp(), list(MLP), loss=loss)
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", 1, onnxblock.optim.AdamW, object()])
+def test_an_unknown_optimizer_is_refused_before_anything_is_written(
+    tmp_path: Path, optimizer: Any
+) -> None:
+    with pytest.raises(TypeError, match=r"Unknown optimizer provided <class .*OptimType or"):
+        generate_artifacts(
+            mlp(),
+            list(MLP),
+            loss=LossType.MSELoss,
+            optimizer=optimizer,
+            artifact_directory=tmp_path,
+        )
+    assert written(tmp_path) == []
+
+
+def test_additional_output_names_are_a_list() -> None:
+    law = r"Unknown type provided for additional output names <class 'str'>.*a list of strings"
+    with pytest.raises(RuntimeError, match=law):
+        generate_artifacts(mlp(), list(MLP), additional_output_names="output")  # type: ignore[arg-type]
+
+
+def test_an_output_that_the_model_does_not_make_is_a_lookup_error() -> None:
+    with pytest.raises(LookupError, match="The provided name nothing is not a graph value info"):
+        generate_artifacts(
+            mlp(), list(MLP), loss=LossType.MSELoss, additional_output_names=["nothing"]
+        )
+
+
+def test_a_model_is_a_path_or_a_message() -> None:
+    law = "Please pass in either a string or an ONNX ModelProto for the model, not <class 'int'>"
+    with pytest.raises(RuntimeError, match=law):
+        generate_artifacts(3)  # type: ignore[arg-type]
+
+
+def test_a_message_over_two_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.training.onnxblock.model_accessor.PROTOBUF_LIMIT", 10)
+    with pytest.raises(RuntimeError, match=r"This model is > 2GB .*Please pass in a path"):
+        generate_artifacts(mlp(), list(MLP), loss=LossType.MSELoss)
+
+
+def test_a_parameter_that_the_model_does_not_have_is_refused() -> None:
+    law = "'fc3.bias' cannot require a gradient: it is neither a parameter nor an input"
+    with pytest.raises(OptionError, match=law):
+        generate_artifacts(mlp(), ["fc3.bias"], loss=LossType.MSELoss)
+
+
+def test_a_parameter_that_the_loss_does_not_read_is_refused() -> None:
+    with pytest.raises(OptionError, match="does not depend on 'wb'"):
+        generate_artifacts(two_outputs(), ["wb"], loss=LossType.MSELoss, loss_input_names=["a"])
+
+
+def test_groups_need_an_optimizer_that_has_settings() -> None:
+    with pytest.raises(OptionError, match="groups are of an optimizer of onward"):
+        generate_artifacts(
+            mlp(),
+            list(MLP),
+            optimizer=OptimType.AdamW,
+            groups=[Group(parameters="*.bias", lr=0.1)],
+        )
+
+
+def test_a_library_of_custom_operators_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"Custom op library path .*nowhere.so does not exist"):
+        generate_artifacts(
+            mlp(), list(MLP), loss=LossType.MSELoss, custom_op_library=tmp_path / "nowhere.so"
+        )
+
+
+def test_the_names_have_the_peers_numbers() -> None:
+    assert {each.name: each.value for each in LossType} == {
+        "MSELoss": 1,
+        "CrossEntropyLoss": 2,
+        "BCEWithLogitsLoss": 3,
+        "L1Loss": 4,
+    }
+    assert {each.name: each.value for each in OptimType} == {"AdamW": 1, "SGD": 2}

@@ -1,0 +1,62 @@
+"""Plans: which optimizer updates which parameter, and what its state looks like."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from onward.errors import OptionError
+from onward.optimizers.adam import AdamW
+from onward.optimizers.groups import Group
+from onward.optimizers.sgd import SGD
+from onward.training import updates
+
+SHAPES = {"w": (3, 4), "b": (4,)}
+FLOAT = ir.DataType.FLOAT
+
+
+def graph_of(plan: updates.Plan) -> ir.Model:
+    model = ir.Model(
+        ir.Graph((), (), nodes=(), opset_imports={"": 21}, name="update"), ir_version=10
+    )
+    updates.add_inputs(model.graph, plan)
+    return updates.write_update(model, plan)
+
+
+def test_slots_that_the_peer_knew_have_its_names() -> None:
+    theirs = updates.plan(AdamW(style="transformers"), [], SHAPES, FLOAT)
+    assert theirs.sequences == {
+        "exp_avg": "first_order_moments",
+        "exp_avg_sq": "second_order_moments",
+    }
+    ours = updates.plan(SGD(momentum=0.9), [], SHAPES, FLOAT)
+    assert ours.sequences == {"momentum_buffer": "momentum_buffer"}
+
+
+def test_groups_share_the_sequences_of_all_their_optimizers() -> None:
+    groups = [Group(parameters="b", optimizer=SGD(momentum=0.9))]
+    plan = updates.plan(AdamW(style="transformers"), groups, SHAPES, FLOAT)
+    assert list(plan.sequences) == ["exp_avg", "exp_avg_sq", "momentum_buffer"]
+    inputs = [value.name for value in graph_of(plan).graph.inputs]
+    assert inputs[4:] == list(plan.sequences.values())
+    assert list(plan.layout["momentum_buffer"]) == ["b"]
+
+
+def test_a_group_that_matches_nothing_is_refused() -> None:
+    with pytest.raises(OptionError, match="no parameter matches 'c'"):
+        updates.plan(SGD(), [Group(parameters="c", lr=0.1)], SHAPES, FLOAT)
+
+
+def test_scalars_that_all_parameters_need_are_computed_once() -> None:
+    one, two = (
+        len(graph_of(updates.plan(AdamW(), [], shapes, FLOAT)).graph)
+        for shapes in ({"w": (3, 4)}, SHAPES)
+    )
+    assert two - one <= 16  # four SequenceAt, and the formula
+
+
+def test_half_precision_keeps_its_slots_in_single() -> None:
+    plan = updates.plan(AdamW(), [], SHAPES, ir.DataType.FLOAT16)
+    kinds = {value.name: value.type.elem_type.dtype for value in graph_of(plan).graph.inputs[2:]}  # type: ignore[union-attr]
+    assert kinds["params"] == kinds["gradients"] == ir.DataType.FLOAT16
+    assert {kinds[name] for name in plan.sequences.values()} == {FLOAT}
