@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward import losses as losses
+    from onward import optimizers as optimizers
+    from onward import training as training
     from onward.errors import OnwardError as OnwardError
     from onward.gradients.model import gradient as gradient
     from onward.gradients.rule import GradientTable as GradientTable
@@ -75,12 +78,15 @@ _HOMES = {
     "TrainingProgram": "onward.sessions.training.program",
     "TrainingSession": "onward.sessions.training.session",
 }
+_MODULES = ("losses", "optimizers", "training")
 _RENAMED = {"get_available_providers": ("onward.providers.choose", "available")}
 
-__all__ = [*_HOMES, *_RENAMED, "__version__"]
+__all__ = [*_HOMES, *_RENAMED, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"onward.{name}")
     if name in _RENAMED:
         home, attribute = _RENAMED[name]
     elif name in _HOMES:

@@ -48,6 +48,15 @@ def test_every_public_name_is_there() -> None:
     assert set(onward.__all__) <= set(dir(onward))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["losses.MSE", "optimizers.AdamW", "training.api.Module", "training.artifacts.OptimType",
+     "training.onnxblock.loss.MSELoss"],
+)  # fmt: skip
+def test_packages_are_there_without_being_imported(name: str) -> None:
+    assert "torch" not in loaded_after(f"import onward\nonward.{name}")
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="InferenceSesion"):
         _ = onward.InferenceSesion  # type: ignore[attr-defined]

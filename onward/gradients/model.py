@@ -13,13 +13,13 @@ from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.backward import FLOATS, backward
 from onward.gradients.known import make_known
 from onward.gradients.ops import GradientOps
+from onward.gradients.ranks import kept_open, know_ranks
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of, reads
-from onward.passes.downgrade import STOCK_OPSET as STOCK_OPSET
-from onward.passes.downgrade import lower_opset
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.spelling import spell_for_onnxruntime
 
@@ -43,7 +43,7 @@ def gradient(
     with _uncollected():
         prepared = PREPARE(load(model, any_domain=True).clone())
         extend(prepared, cotangents, _names(wrt), rules)
-        with _kept_open(prepared.graph, _names(wrt)):
+        with kept_open(prepared.graph, _names(wrt)):
             prepared = spell_for_onnxruntime(TRAINING(prepared))
         try:
             return lower_opset(prepared, STOCK_OPSET)
@@ -73,10 +73,12 @@ def extend(
 ) -> dict[str, str]:
     """Add the gradients to a prepared model, in place; wrt's names to their gradients'.
 
+    Where shapes are computed, other values than outputs, wrt and the model's own may change.
     What the outputs do not depend on is refused, or, with `allow_unused`, has a gradient of zeros.
     """
     graph = model.graph
     lift_weights(model, wrt)
+    know_ranks(model, list(outputs), wrt)
     values = _values(model)
     sources = [_source(values, name) for name in wrt]
     results = {_value(values, name): cotangent for name, cotangent in outputs.items()}
@@ -104,17 +106,6 @@ def lift_weights(model: ir.Model, names: Sequence[str]) -> None:
         for name in [name for name in body.initializers if name in names]:
             value = body.initializers.pop(name)
             model.graph.register_initializer(value)
-
-
-@contextmanager
-def _kept_open(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
-    """Let no pass take these initializers for constants: who asks for gradients updates them."""
-    opened = [graph.initializers[n] for n in names if n in graph.initializers]
-    opened = [value for value in opened if not value.is_graph_input()]
-    graph.inputs.extend(opened)
-    yield
-    for value in opened:
-        graph.inputs.remove(value)
 
 
 def _names(names: str | Sequence[str]) -> list[str]:

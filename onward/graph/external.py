@@ -14,6 +14,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -50,6 +51,26 @@ def map_external(model: ir.Model, folder: Path | None) -> None:
         _check_range(tensor, size, what)
         tensor.base_dir = folder
         _fill(tensor, mapped, replace)
+
+
+@contextmanager
+def embedded(model: ir.Model) -> Iterator[None]:
+    """Let the model's external tensors be its own for a while; they stay mapped, not read.
+
+    For whoever writes the model elsewhere: onnx-ir would leave some where they are, or close the
+    mapping of others while it is in use.
+    """
+    holders = list(_holders(model))
+    for tensor, replace in holders:
+        own = ir.Tensor(
+            tensor.numpy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string
+        )
+        replace(own)
+    try:
+        yield
+    finally:
+        for tensor, replace in holders:
+            replace(tensor)
 
 
 def forget_pages(model: ir.Model) -> None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from onward.errors import InvalidModel, OnwardError
-from onward.graph.external import map_external
+from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
 from onward.graph.paths import read_model
 from onward.graph.survey.look import survey
@@ -28,6 +28,8 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 _EMBEDDED_AT_MOST = (
     1 << 30
 )  # bytes of weights that go into the file itself (protobuf ends at 2 GiB)
+
+_FIRST_FREE_IR = 4  # since this IR version initializers need not be inputs
 
 
 def load(
@@ -167,12 +169,37 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
+def least_ir_version(model: ir.Model) -> int:
+    """The model's IR version, or what its opset needs if initializers have come to be no inputs.
+
+    Before version 4 they had to be; graphs that were rewritten since then lose such inputs.
+    """
+    version = model.ir_version or 0
+    if version >= _FIRST_FREE_IR:
+        return version
+    values = (value for graph in model.graphs() for value in graph.initializers.values())
+    if all(value.is_graph_input() for value in values):
+        return version
+    opsets = [onnx.helper.make_opsetid(*each) for each in model.opset_imports.items()]
+    needed: int = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+    return max(needed, _FIRST_FREE_IR)
+
+
 def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") -> None:
     """Save a model; large weights go beside it. The old file stands until the new one is whole.
 
     `more` is appended: fields of the model's message that onnx-ir does not hold.
     """
     path = Path(path)
+    version, model.ir_version = model.ir_version, least_ir_version(model)
+    try:
+        with embedded(model):
+            _save(model, path, more)
+    finally:
+        model.ir_version = version
+
+
+def _save(model: ir.Model, path: Path, more: bytes) -> None:
     outside = f"{path.name}.data" if weight_bytes(model) > _EMBEDDED_AT_MOST else None
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         ir.save(model, Path(aside) / path.name, external_data=outside)

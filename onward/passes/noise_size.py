@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onward.errors import UnsupportedModel
 from onward.graph.extension import GraphOps, Size, extend, taken_names
 from onward.graph.scopes import reads
-from onward.passes.downgrade import lower_opset
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.facts import attribute, dims, made_by
 from onward.passes.modes import free_name, keep_all
 from onward.passes.prune import drop_unused
@@ -22,7 +22,6 @@ Factor = int | tuple[str, int | None]  # a value's size along an axis, or all of
 Symbols = dict[str, tuple[str, int]]  # a dimension's name -> an input that has it, and where
 
 _OPSET = 21  # of a model that only multiplies sizes
-_STOCK_OPSET = 26  # the newest that stock onnxruntime loads
 # Operators whose output has as many elements as their first input.
 _SAME_COUNT = (
     *("Abs", "BatchNormalization", "Bernoulli", "Cast", "Clip", "Dropout", "Elu", "Erf", "Exp"),
@@ -167,7 +166,7 @@ def _returning(small: ir.Model, op: GraphOps, total: Size) -> ir.Model:
     for value in unused:
         small.graph.inputs.remove(value)
     drop_unused(small)
-    return lower_opset(small, _STOCK_OPSET)
+    return lower_opset(small, STOCK_OPSET)
 
 
 # -- where shapes have to be computed --------------------------------------------------------------

@@ -70,6 +70,14 @@ PREPARE = Pipeline(
     ),
 )
 
+# What shapes are computed from, folded, so that their ranks are known; for models in training,
+# whose parameters are inputs by then.
+SETTLE = Pipeline(
+    "settle",
+    (simplify, fold_constants, drop_unused, fill_default_attributes, infer_shapes),
+    rounds=4,
+)
+
 BASIC = Pipeline(
     "basic",
     (

@@ -47,3 +47,13 @@ def _every_axis(op: Ops, node: ir.Node) -> Replacement:
         full[axis % count] = pads[place]
         full[axis % count + count] = pads[place + len(axes)]
     return op.Pad(x, full, input_of(node, 2), mode=attribute(node, "mode", "constant"))
+
+
+@_rules("Softplus")
+def _softplus_of_doubles(op: Ops, node: ir.Node) -> Replacement:
+    """max(x, 0) + log(1 + exp(-|x|)) for float64, in which onnxruntime has no Softplus."""
+    (x,) = node.inputs
+    if x is None or x.dtype != ir.DataType.DOUBLE:
+        return None
+    decay = op.Exp(op.Neg(op.Abs(x)))
+    return op.Add(op.Max(x, np.float64(0)), op.Log(op.Add(decay, np.float64(1))))

@@ -6,7 +6,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onward.training import api as api
+    from onward.training import artifacts as artifacts
+    from onward.training import onnxblock as onnxblock
 
 _MODULES = ("artifacts", "onnxblock", "api")
 

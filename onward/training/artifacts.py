@@ -21,7 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.external import external_tensors
+from onward.graph.external import embedded, external_tensors
 from onward.graph.files import load, save, weight_bytes
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Group
@@ -32,7 +32,7 @@ from onward.training.onnxblock import blocks, model_accessor, optim
 from onward.training.onnxblock import loss as losses
 from onward.training.onnxblock.blocks import Block
 from onward.training.onnxblock.checkpoint_utils import write_checkpoint
-from onward.training.onnxblock.onnxblock import TrainingBlock, embed, to_ir
+from onward.training.onnxblock.onnxblock import TrainingBlock, to_ir
 
 StrPath: TypeAlias = "str | bytes | os.PathLike[str]"
 ModelSource: TypeAlias = "onnx.ModelProto | ir.Model | str | os.PathLike[str] | bytes"
@@ -122,7 +122,7 @@ def generate_artifacts(
     start = str(folder / f"{prefix or ''}x")[:-1]  # a prefix may name a folder
     Path(f"{start}x").parent.mkdir(parents=True, exist_ok=True)
     for name, made in models.items():
-        save(embed(made), f"{start}{name}.onnx")
+        save(made, f"{start}{name}.onnx")
         if ort_format:
             libraries = [] if library is None else [library]
             write_ort_format(f"{start}{name}.onnx", f"{start}{name}.ort", libraries)
@@ -225,7 +225,8 @@ def _message(model: ModelSource) -> tuple[onnx.ModelProto, Path | None]:
         )
     graph = load(model, any_domain=True)
     if weight_bytes(graph) <= _EMBEDDED_AT_MOST:
-        return ir.to_proto(embed(graph.clone())), None
+        with embedded(graph):
+            return ir.to_proto(graph), None
     if isinstance(model, (str, os.PathLike)):
         return ir.to_proto(graph), Path(model)
     outside = external_tensors(graph)

@@ -18,24 +18,26 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.backward import FLOATS
-from onward.gradients.model import STOCK_OPSET, extend, lift_weights
+from onward.gradients.model import extend, lift_weights
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps
 from onward.graph.extension import extend as extension
 from onward.graph.scopes import reads, walk
-from onward.graph.shapes import infer_shapes
-from onward.passes.downgrade import lower_opset
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.facts import attribute, input_of, is_constant
-from onward.passes.fold import fold_constants
 from onward.passes.modes import MEAN, VAR, eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
+from onward.sessions.training import ranges
+from onward.sessions.training.labels import find_labels
+from onward.sessions.training.ranges import LabelRange
 
 BUFFER = "{}_grad.accumulation.buffer"
 ACCUMULATED = "{}_grad.accumulation.out"
 RESET = "lazy_reset_grad"
 UPDATED = "{}_updated"
+LABELS = "onward.labels"  # what feeds of class labels may hold; a loss may say it beforehand
 _STOCK_IR_VERSION = 10
 
 log = logging.getLogger("onward")
@@ -60,6 +62,7 @@ class _Parts:
     parameters: list[str]  # in the order of the initializers
     trained: list[str]  # parameters, and inputs whose gradients were asked for
     state: list[str]  # parameters that the forward changes
+    labels: list[LabelRange]
 
 
 def training_graphs(
@@ -82,7 +85,8 @@ def training_graphs(
     fed = [name for name, tensor in kept.items() if name not in frozen or tensor.dtype in FLOATS]
     inputs = [str(x.name) for x in model.graph.inputs if x.name not in weights]
     trained = [name for name in (*inputs, *fed) if name in trainable]
-    parts = _Parts(inputs, list(outputs), fed, trained, list(state))
+    labels = [each for each in _labels(prepared) if each.name in inputs]
+    parts = _Parts(inputs, list(outputs), fed, trained, list(state), labels)
     return TrainingGraphs(
         training=_training(prepared, parts, state),
         evaluation=_evaluation(model, parts),
@@ -108,6 +112,12 @@ def trainable_weights(model: ir.Model, loss: str) -> list[str]:
         for name, value in model.graph.initializers.items()
         if value in needed - running and value.dtype in FLOATS and value.shape
     ]
+
+
+def _labels(model: ir.Model) -> list[LabelRange]:
+    """What inputs of class labels may hold: as the loss said, and as its operator does."""
+    promised = ranges.from_json(model.metadata_props.get(LABELS, "[]"))
+    return list({each.name: each for each in (*promised, *find_labels(model))}.values())
 
 
 def _check_names(model: ir.Model, trainable: Collection[str]) -> None:
@@ -147,7 +157,6 @@ def _stays(node: ir.Node, trainable: Collection[str]) -> bool:
 def _training(model: ir.Model, parts: _Parts, state: dict[str, str]) -> ir.Model:
     graph = model.graph
     _feed(model, parts)
-    infer_shapes(fold_constants(model))  # exporters compute shapes: rules ask for ranks
     seed = _scalar_loss(model, parts.outputs[0])
     gradients: dict[str, str] = {}
     if parts.trained:
@@ -260,7 +269,7 @@ def _evaluation(model: ir.Model, parts: _Parts) -> ir.Model:
     _describe(model, parts)
     if model.opset_imports.get("", 1) > STOCK_OPSET:
         model = PREPARE(model)
-    return _for_onnxruntime(model)
+    return _for_onnxruntime(spell_for_onnxruntime(model))
 
 
 def _for_onnxruntime(model: ir.Model) -> ir.Model:
@@ -284,6 +293,7 @@ def _describe(model: ir.Model, parts: _Parts) -> None:
         "state": parts.state,
     }
     model.metadata_props.update({f"onward.{key}": json.dumps(v) for key, v in said.items()})
+    model.metadata_props[LABELS] = ranges.to_json(parts.labels)
     model.producer_name = "onward"
 
 

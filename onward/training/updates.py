@@ -16,13 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.model import STOCK_OPSET
 from onward.graph.extension import GraphOps, extend
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.graphs import flat_update
 from onward.optimizers.groups import Group, resolve
 from onward.optimizers.optimizer import Optimizer
-from onward.passes.downgrade import lower_opset
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.prune import drop_unused
 from onward.passes.share import share_expressions
 

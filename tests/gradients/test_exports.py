@@ -1,15 +1,18 @@
 """Modules of torch, exported: the gradients of every parameter and input are torch's own.
 
-On stock onnxruntime, from torch.onnx.export(dynamo=True), with sizes known and unknown.
+On stock onnxruntime, from torch.onnx.export by both of its exporters, with sizes known and unknown.
+The older one computes shapes in the graph.
 """
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 from onward.gradients.model import SUFFIX, gradient
 
 Make = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+Export = Callable[..., ir.Model]
 
 
 class Of(nn.Module):
@@ -59,6 +63,21 @@ class Again(nn.Module):
         return x
 
 
+class Block(nn.Module):
+    """A transformer's layer; with need_weights, as it is by default, torch writes attention out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm, self.linear, self.drop = nn.LayerNorm(8), nn.Linear(8, 8), nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.shape[1]
+        mask = torch.triu(torch.full((size, size), float("-inf")), 1)
+        x = self.norm(x + self.attention(x, x, x, attn_mask=mask)[0])
+        return x + self.drop(F.gelu(self.linear(x)))
+
+
 class Masked(nn.Module):
     """Attention to keys of another size, some of them padding."""
 
@@ -91,6 +110,23 @@ def resized(own: Any, x: Tensor) -> Tensor:
 
 def turned(own: Any, x: Tensor) -> Tensor:
     return torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(own.w))
+
+
+def seen_in_heads(own: Any, x: Tensor) -> Tensor:
+    """Attention by hand, with views and permutations; a token of its own comes first."""
+    x = torch.cat([own.token.expand(x.shape[0], -1, -1), x], 1)
+    batch, time, size = x.shape
+    q, k, v = F.linear(x, own.w).view(batch, time, 3, 2, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    scores = q @ k.transpose(-2, -1) / size**0.5
+    later = torch.ones(time, time, dtype=torch.bool).triu(1)
+    y = scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+    return y.transpose(1, 2).reshape(batch, time, size)
+
+
+def squeezed(own: Any, x: Tensor) -> Tensor:
+    """Where the size is not known, the older exporter asks for it: If it is 1, Squeeze."""
+    y = (x[:, :1] * own.w).squeeze(1)
+    return y.unflatten(-1, (2, -1)).permute(1, 0, 2).flatten(1)
 
 
 N = torch.randn
@@ -132,6 +168,12 @@ MODULES: dict[str, Make] = {
     "Fourier": lambda: (Of(turned, w=N(8)), (N(2, 8),)),
 }
 
+OLD_STYLE: dict[str, Make] = {
+    "transformer block": lambda: (Block(), (N(2, 5, 8),)),
+    "heads by hand": lambda: (Of(seen_in_heads, w=N(24, 8), token=N(1, 1, 8)), (N(2, 5, 8),)),
+    "squeezed": lambda: (Of(squeezed, w=N(8)), (N(2, 3, 8),)),
+}
+
 
 @pytest.mark.parametrize("name", MODULES)
 def test_an_exported_modules_gradients_are_torchs(name: str) -> None:
@@ -143,11 +185,17 @@ def test_they_are_when_no_size_is_known_too(name: str) -> None:
     hold_against_torch(MODULES[name], dynamic=True)
 
 
-def hold_against_torch(make: Make, *, dynamic: bool) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", OLD_STYLE)
+def test_they_are_where_shapes_are_computed(name: str, dynamic: bool) -> None:
+    hold_against_torch(OLD_STYLE[name], dynamic=dynamic, export=old_style)
+
+
+def hold_against_torch(make: Make, *, dynamic: bool, export: Export | None = None) -> None:
     torch.manual_seed(0)
     module, inputs = make()
     expected, cotangents = torchs(module, inputs)
-    model = exported(module, inputs, dynamic=dynamic)
+    model = (export or exported)(module, inputs, dynamic=dynamic)
     names = [str(value.name) for value in model.graph.inputs]
     feeds = {name: x.detach().numpy() for name, x in zip(names, inputs)}
     given = dict(zip((str(y.name) for y in model.graph.outputs), cotangents))
@@ -196,3 +244,21 @@ def exported(module: nn.Module, inputs: tuple[Tensor, ...], *, dynamic: bool) ->
         )
     assert program is not None
     return ir.from_proto(program.model_proto)
+
+
+def old_style(module: nn.Module, inputs: tuple[Tensor, ...], *, dynamic: bool) -> ir.Model:
+    """The same by torch's older exporter, as it is used for training."""
+    names, file = [f"x{i}" for i in range(len(inputs))], io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module,
+            tuple(x.detach() for x in inputs),
+            file,
+            dynamo=False,
+            input_names=names,
+            training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False,
+            dynamic_axes={name: {0: "batch", 1: "time"} for name in names} if dynamic else None,
+        )
+    return ir.from_proto(onnx.load_model_from_string(file.getvalue()))

@@ -151,6 +151,62 @@ def test_large_weights_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.M
     assert weight(load(tmp_path / "m.onnx")) == list(range(1000))
 
 
+def save_outside(folder: Path) -> Path:
+    """A model whose weights, however small, all lie in one file; an attribute's too."""
+    op = OpBuilder()
+    x = op.input("x", "float32", (1000,))
+    w = op.initializer("w", np.arange(1000, dtype=np.float32))
+    y = op.Add(op.Mul(x, w), op.initializer("b", np.ones(1, np.float32)))
+    model = op.model(y=op.Sub(y, op.Constant(value=ir.tensor(np.full(1000, 3, np.float32)))))
+    path = folder / "m.onnx"
+    onnx.save(
+        ir.to_proto(model),
+        path,
+        save_as_external_data=True,
+        location="m.onnx.data",
+        size_threshold=0,
+        convert_attribute=True,
+    )
+    return path
+
+
+@pytest.mark.parametrize("most", [16, 1 << 30])
+@pytest.mark.parametrize("target", ["copy/c.onnx", "m.onnx"])
+def test_a_mapped_model_is_saved_whole_wherever_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, most: int
+) -> None:
+    """Small tensors come into the file, though others view the same mapping."""
+    monkeypatch.setattr("onward.graph.files._EMBEDDED_AT_MOST", most)
+    (tmp_path / "copy").mkdir()
+    model = load(save_outside(tmp_path))
+    before = ir.to_proto(model).SerializeToString()
+    save(model, tmp_path / target)
+    assert ir.to_proto(model).SerializeToString() == before  # nothing of it changed
+    assert weight(model) == list(range(1000))
+    again = load(tmp_path / target)
+    assert weight(again) == list(range(1000))
+    assert (tmp_path / f"{target}.data").exists() == (most == 16 or target == "m.onnx")
+    [value] = [node.attributes["value"].as_tensor() for node in again.graph if not node.inputs]
+    assert value.numpy().tolist() == [3] * 1000
+    tensor = again.graph.initializers["b"].const_value
+    assert tensor is not None and not isinstance(tensor, ir.ExternalTensor)
+
+
+@pytest.mark.parametrize(("opset", "version"), [(8, 4), (13, 7)])
+def test_weights_that_are_no_inputs_need_a_newer_ir_version(
+    tmp_path: Path, opset: int, version: int
+) -> None:
+    model = tiny()
+    model.ir_version, model.opset_imports[""] = 3, opset
+    save(model, tmp_path / "m.onnx")
+    assert load(tmp_path / "m.onnx").ir_version == version
+    assert model.ir_version == 3
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+    model.graph.inputs.append(model.graph.initializers["w"])
+    save(model, tmp_path / "m.onnx")
+    assert load(tmp_path / "m.onnx").ir_version == 3
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     save(tiny(), path)

@@ -279,6 +279,12 @@ def test_binary_cross_entropy_of_huge_scores_is_finite(settings: dict[str, Any])
     known = _bce("sum", settings)
     feeds = {"y": np.array([1e4, -1e4, 1e4, -1e4, 0, 90]), "target": np.array([1.0, 0, 0, 1, 1, 0])}
     check(Case("huge", known.loss, feeds, known.torch), np.float32, 1e-5)
+    check(Case("huge", known.loss, feeds, known.torch), np.float64, 1e-12)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "binary, mean" in c.name], ids=str)
+def test_binary_cross_entropy_runs_on_stock_onnxruntime_in_float64(case: Case) -> None:
+    check(case, np.float64, 1e-10, dynamic=True)
 
 
 def test_weights_that_do_not_broadcast_are_told() -> None:

@@ -52,3 +52,12 @@ def test_a_pad_of_some_axes_survives_a_transpose() -> None:
     padded = np.pad(feeds["x"].transpose(0, 2, 1), [(2, 0), (0, 0), (0, 0)])
     expected = padded.transpose(2, 0, 1) @ np.ones((4, 2), np.float32)
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5)
+
+
+def test_softplus_of_doubles_is_written_out() -> None:
+    op = onward.OpBuilder()
+    model = op.model(y=op.Softplus(op.input("x", "float64", (7,))))
+    x = np.array([-np.inf, -1e4, -1.0, 0.0, 1.0, 1e4, np.inf])
+    data, weights = serialize(model)
+    session = create(data, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.logaddexp(x, 0), rtol=1e-15)

@@ -198,12 +198,14 @@ def test_the_training_graph_keeps_its_contract(
     assert names(evaluation.get_inputs()) == names(session.get_inputs())[:5]
     assert names(evaluation.get_outputs()) == names(session.get_outputs())[:2]
     said = session.get_modelmeta().custom_metadata_map
+    classes = [{"name": "labels", "classes": 3, "ignored": None}] * (target[0] == "labels")
     assert {key: json.loads(value) for key, value in said.items()} == {
         "onward.inputs": ["input", target[0]],
         "onward.outputs": names(session.get_outputs())[:2],
         "onward.trainable": ["fc1.weight", "fc2.weight"],
         "onward.frozen": ["fc1.bias"],
         "onward.state": [],
+        "onward.labels": classes,
     }
     stored = contents.read(tmp_path / "checkpoint").parameters
     assert {name: one.requires_grad for name, one in stored.items()} == {

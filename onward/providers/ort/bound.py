@@ -78,7 +78,11 @@ class BoundSession:
         options: SessionOptions | None = None,
         providers: session.ProviderList = CPU,
     ) -> None:
-        self._native = _open(model, SessionOptions.of(options), providers)
+        self._attach(_open(model, SessionOptions.of(options), providers))
+
+    def _attach(self, native: Any) -> None:
+        """Bind nothing to this session yet."""
+        self._native = native
         self._binding = self._native.io_binding()
         self._raw = self._binding._iobinding  # its wrapper looks a device up for each call
         self._device = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
@@ -89,6 +93,18 @@ class BoundSession:
         self._order: dict[str, int] = {}  # the outputs that the binding knows, in its order
         self._fresh: list[str] = []  # those of them that come in fresh memory
         self._texts = any(each.type == "tensor(string)" for each in self.inputs.values())
+
+    def twin(self) -> BoundSession:
+        """The same session with bindings of its own."""
+        twin = object.__new__(BoundSession)
+        twin._attach(self._native)
+        return twin
+
+    def lend(self, twin: BoundSession) -> None:
+        """Bind to a twin what is bound here and not there."""
+        for name, value in self._read.items():
+            if name not in twin._read:
+                twin.bind_input(name, value)
 
     @property
     def input_names(self) -> list[str]:
@@ -156,7 +172,7 @@ class BoundSession:
         for name in self._fresh:  # else the last run's memory, which the caller holds, is reused
             self._raw.bind_output(name, self._device)
         try:
-            self._native.run_with_iobinding(self._binding)
+            self._native._sess.run_with_iobinding(self._raw, None)
         except Exception as error:
             raise session.explain(error, None) from error
         if not places:

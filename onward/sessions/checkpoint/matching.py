@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -35,6 +37,16 @@ def check_match(
     for name in found:
         if name not in wanted:
             raise _mismatch(where, f"it has the tensor {name!r}, and the model does not")
+
+
+def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """A digest of the names and shapes of what is trained: another model has another.
+
+    >>> fingerprint({"w": (2, 3), "b": (3,)}) == fingerprint({"b": (3,), "w": (2, 3)})
+    True
+    """
+    listed = [[name, list(shape)] for name, shape in sorted(shapes.items())]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def _mismatch(where: str, what: str) -> CheckpointMismatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +17,18 @@ from onward.gradients.model import lift_weights
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps, extend
 from onward.graph.files import Source, load
-from onward.graph.scopes import walk
-from onward.losses.classification import CrossEntropy
-from onward.losses.combined import Total, build_with_parts
+from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.optimizers.groups import resolve
 from onward.optimizers.optimizer import Optimizer
-from onward.passes.facts import attribute
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.native import fuse_for_onnxruntime
 from onward.passes.noise import left_random, take_noise
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
+from onward.sessions.training.labels import find_labels, promised_labels
+from onward.sessions.training.merging import merge
 from onward.sessions.training.options import TrainingOptions
 from onward.sessions.training.program import (
     LOSS,
@@ -37,11 +36,12 @@ from onward.sessions.training.program import (
     NOISE,
     SCALE,
     Array,
-    LabelRange,
     Parameter,
     TrainingProgram,
+    Update,
 )
-from onward.sessions.training.selection import FLOATS, select, weights
+from onward.sessions.training.ranges import LabelRange
+from onward.sessions.training.selection import FLOATS, batch_norms, select, weights
 from onward.sessions.training.update_graphs import is_scaled, update_graphs
 
 log = logging.getLogger("onward")
@@ -75,7 +75,8 @@ def compile_training(
         raise OptionError("there is nothing to train: every parameter is in a frozen group")
     untie_statistics(base.model)
     train = base.model.clone()
-    state = train_mode(train, settings.frozen_batch_norms, unbiased=settings.unbiased_variance)
+    frozen = batch_norms(train, settings.frozen_batch_norms)
+    state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
     size = take_noise(train, NOISE)
     fed = _Tensors.of(base.model, names, list(state))
@@ -85,9 +86,17 @@ def compile_training(
     program["noise_size"] = None if size is None else _finished(size)
     program["settings"]["noise_by_shape"] = size is None or _reads_shapes_alone(size)
     updates = update_graphs(assignments, fed.trained, settings)
+    program["step"] = _step(train, program["train"], updates)
     return TrainingProgram(
         **program, updates=updates, initial=fed.initial, model=source, labels=base.labels
     )
+
+
+def _step(train: ir.Model, graph: bytes, updates: Sequence[Update]) -> bytes | None:
+    """Both graphs of a step as one; not where the model gives sequences."""
+    if not all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs):
+        return None
+    return merge(graph, [update.graph for update in updates])
 
 
 def _own(base: _Base) -> ir.Model:
@@ -144,7 +153,7 @@ class _Base:
         graph.outputs[:] = [made, *shown]
         targets = [_name(v) for v in graph.inputs if _name(v) not in inputs]
         owns = [_name(value) for value in own]
-        found = (*_promised_labels(loss, values), *_labels(model))
+        found = (*promised_labels(loss, values), *find_labels(model))
         labels = tuple({each.name: each for each in found}.values())
         return cls(model, made, inputs, targets, owns, asked, labels)
 
@@ -311,39 +320,6 @@ def _finished(model: ir.Model) -> bytes:
     model = fuse_for_onnxruntime(spell_for_onnxruntime(TRAINING(model)))
     data: bytes = ir.to_proto(model).SerializeToString()
     return data
-
-
-def _labels(model: ir.Model) -> tuple[LabelRange, ...]:
-    """The class labels among the inputs, with as many classes as the scores have."""
-    found = {}
-    for node in walk(model.graph):
-        if node.op_type not in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
-            continue
-        scores, labels = node.inputs[:2]
-        while labels is not None and (maker := labels.producer()) is not None:
-            labels = maker.inputs[0] if maker.op_type in ("Cast", "Identity", "Reshape") else None
-        shape = None if scores is None else scores.shape
-        if labels is None or not labels.is_graph_input() or shape is None or len(shape) < 2:
-            continue
-        if isinstance(shape[1], int):
-            ignored = attribute(node, "ignore_index", None)
-            found[_name(labels)] = LabelRange(
-                name=_name(labels),
-                classes=shape[1],
-                ignored=None if ignored is None else int(ignored),
-            )
-    return tuple(found.values())
-
-
-def _promised_labels(loss: Loss, values: Mapping[str, ir.Value]) -> Iterator[LabelRange]:
-    """The class labels that a loss itself speaks of, however it is spelled."""
-    parts = loss.losses() if isinstance(loss, Total) else [loss]
-    for part in parts:
-        if not isinstance(part, CrossEntropy):
-            continue
-        allowed = part.allowed_labels(values)
-        if allowed is not None and allowed[1] is not None:
-            yield LabelRange(name=part.target, classes=allowed[1], ignored=part.ignore_index)
 
 
 def _omit_inputs(model: ir.Model, kept: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from onward.providers.choose import Asked, choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import BoundSession, taking_turns, to_numpy
 from onward.sessions.inference import InferenceSession
+from onward.sessions.training.program import PHASE
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +44,24 @@ class Bound:
         return list(self._session.inputs.values())
 
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        return [to_numpy(value) for value in self._session.run(wanted)]
+
+
+class Phase:
+    """A branch of a program's `step`: the gradients, or all updates."""
+
+    def __init__(self, session: BoundSession, is_train: bool, partner: Phase | None = None) -> None:
+        self._session, self._partner, self._complete = session, partner, False
+        self.bind_input, self.bind_output = session.bind_input, session.bind_output
+        session.bind_input(PHASE, np.array(is_train))
+
+    def arguments(self) -> Sequence[Any]:
+        return [a for a in self._session.inputs.values() if a.name != PHASE]
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        if not self._complete and self._partner is not None:
+            self._partner._session.lend(self._session)  # the other branch's: this run reads none
+            self._complete = True
         return [to_numpy(value) for value in self._session.run(wanted)]
 
 
@@ -84,3 +103,18 @@ def open_engine(graph: bytes, options: SessionOptions, providers: Asked) -> Engi
             if choice.named and len(choice.leading_ort) == len(choice.listed):
                 raise
     return Loose(InferenceSession(graph, options, providers))
+
+
+def open_step(
+    graph: bytes | None, options: SessionOptions, providers: Asked
+) -> tuple[Phase, Phase] | None:
+    """The gradients and the updates in one session of onnxruntime; None where it cannot be."""
+    choice = choose(providers, None, options)
+    if graph is None or len(choice.leading_ort) < len(choice.listed if choice.named else (0,)):
+        return None
+    try:
+        session = BoundSession(graph, options, choice.leading_ort)
+    except OnwardError:  # it says why when the graphs are opened each for itself
+        return None
+    train = Phase(session, True)
+    return train, Phase(session.twin(), False, train)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError, WeightsError
-from onward.graph.files import load, save
+from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import graphs_of, walk
 from onward.graph.shapes import infer_shapes
 from onward.passes.modes import eval_mode, untie_statistics
@@ -47,6 +47,7 @@ def export_model(
     _take_only(copy, inputs)
     drop_unused(copy)
     _drop_functions(copy)
+    copy.ir_version = least_ir_version(copy)
     return copy
 
 

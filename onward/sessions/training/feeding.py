@@ -10,7 +10,8 @@ import numpy as np
 from onward.errors import FeedError, ProviderError
 from onward.graph.signature import check_feeds
 from onward.sessions.training.engine import Engine
-from onward.sessions.training.program import Array, LabelRange, TrainingProgram
+from onward.sessions.training.program import Array, TrainingProgram
+from onward.sessions.training.ranges import check_labels
 from onward.sessions.training.state import State
 
 
@@ -91,22 +92,6 @@ class Noise:
             [size] = self._engine.run(["noise_size"])
             self._sizes[key] = int(size)
         return self._sizes[key]
-
-
-def check_labels(array: Array, labels: LabelRange) -> None:
-    """Say which label is no class: an engine would fail without a word, or read past its end."""
-    if array.size and array.min() >= 0 and array.max() < labels.classes:
-        return
-    wrong = (array < 0) | (array >= labels.classes)
-    if labels.ignored is not None:
-        wrong &= array != labels.ignored
-    if wrong.any():
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        ignored = "" if labels.ignored is None else f" (or {labels.ignored}, which is ignored)"
-        raise FeedError(
-            f"{labels.name!r} holds {array[where]} at {list(where)}: "
-            f"classes go from 0 to {labels.classes - 1}{ignored}\nno parameter was changed"
-        )
 
 
 def _array(value: Any) -> Array:

@@ -7,6 +7,7 @@ machine that has numpy, onnxruntime and safetensors alone.
     evaluate  feeds, parameters, state -> loss, outputs
     predict   the model's own inputs, parameters, state -> its own outputs
     updates   parameters, gradients, slots, learning rate, step -> new parameters, new slots
+    step      train and updates as the branches of one graph
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from onward.errors import InvalidModel
 from onward.lazy import LazyModule
 from onward.sessions.checkpoint import files
+from onward.sessions.training.ranges import LabelRange
 
 if TYPE_CHECKING:
     from onward.graph import files as models
@@ -35,13 +37,16 @@ Shape = tuple[int, ...]
 
 LOSS = "loss"  # what the loss is called among the outputs
 NOISE = "onward.noise"
+PHASE = "onward.phase"  # of a step: true while gradients are computed, false for the update
+UPDATE = "update_{}/"  # before the names of an update's inputs and outputs in `step`
 SCALE = "onward.loss_scale"
 MEASURE = "onward.measure"  # of all gradients together: the sum of their squares, or of them
 GRADIENT = "_grad"
 
 VERSION = 1
 _MANIFEST, _TENSORS, _MODEL = "program.json", "initial.safetensors", "model.onnx"
-_GRAPHS = ("train", "evaluate", "predict", "noise_size")
+_NEEDED = ("train", "evaluate", "predict")
+_GRAPHS = ("train", "evaluate", "predict", "noise_size", "step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,21 +77,13 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelRange:
-    """Whole numbers that a feed may hold: 0 up to `classes`, and one that is ignored."""
-
-    name: str
-    classes: int
-    ignored: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainingProgram:
     """Everything that a training session runs, and what it starts from."""
 
     train: bytes
     evaluate: bytes
     predict: bytes
+    step: bytes | None  # None: a graph gives what is no tensor, so that branches cannot have it
     noise_size: bytes | None  # a graph: how many random numbers these feeds need
     updates: tuple[Update, ...]
     parameters: tuple[Parameter, ...]
@@ -171,7 +168,7 @@ def is_program(source: Any) -> bool:
 
 def _graph(where: Path, name: str) -> Any:
     path = where / f"{name}.onnx"
-    return path.read_bytes() if path.exists() or name != "noise_size" else None
+    return path.read_bytes() if path.exists() or name in _NEEDED else None
 
 
 def _saved_model(model: Any, folder: Path) -> str | None:

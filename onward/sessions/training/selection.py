@@ -62,7 +62,19 @@ def select(
     return chosen
 
 
-def matching(known: Collection[str], patterns: Sequence[str], field: str) -> list[str]:
+def batch_norms(model: ir.Model, patterns: Sequence[str]) -> list[str]:
+    """The BatchNormalization nodes that patterns mean, by their names or their outputs'."""
+    if not patterns:
+        return []
+    nodes = [node for node in walk(model.graph) if node.op_type == "BatchNormalization"]
+    nodes = [node for node in nodes if node.domain == ""]
+    names = [name for n in nodes for name in (n.name, n.outputs[0].name) if name]
+    return matching(names, patterns, "frozen_batch_norms", "BatchNormalization")
+
+
+def matching(
+    known: Collection[str], patterns: Sequence[str], field: str, kind: str = "weight"
+) -> list[str]:
     """The names that one of the patterns means; each pattern must mean one."""
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -70,8 +82,8 @@ def matching(known: Collection[str], patterns: Sequence[str], field: str) -> lis
         if not names:
             near = difflib.get_close_matches(pattern, known, 3, 0.4) or list(known)[:3]
             raise OptionError(
-                f"{field}: {pattern!r} is no weight of the model\n"
-                f"near it: {_some(near)}; patterns are written like 'encoder.*'"
+                f"{field}: {pattern!r} is no {kind} of the model\n"
+                f"near it: {_some(near) or 'none'}; patterns are written like 'encoder.*'"
             )
         found.update(dict.fromkeys(names))
     return list(found)

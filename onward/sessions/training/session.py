@@ -16,7 +16,7 @@ from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.sessions.checkpoint import files
 from onward.sessions.training import saving
-from onward.sessions.training.engine import Engine, open_engine
+from onward.sessions.training.engine import Engine, open_engine, open_step
 from onward.sessions.training.feeding import Feeds, Noise
 from onward.sessions.training.program import (
     LOSS,
@@ -81,6 +81,7 @@ class TrainingSession:
         self._fresh = {n: np.empty_like(t) for n, t in self._state.statistics.items()}
         self._micro = 0  # micro-batches whose gradients wait for an update
         self._finite = True  # all of them
+        self._joined = False  # whether the last ones came from the graph that also updates
         self._held: splitting.Halves | None = None  # what run_forward kept for run_backward
         self.properties: dict[str, Any] = {}  # yours: they are saved with every checkpoint
 
@@ -95,6 +96,7 @@ class TrainingSession:
 
     def _differentiate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         engine = self._engine("train")
+        self._joined = True
         self._feeds["train"].bind(feeds)
         if self._noise.needed:
             engine.bind_input(NOISE, self._noise.draw(feeds, self.steps, self._micro))
@@ -124,7 +126,7 @@ class TrainingSession:
             raise OptionError("there are no gradients to update with\ncall step or run_backward")
         sound = self._finite
         if sound or not self._program.settings["skip_nonfinite"]:
-            self._updates.run(self._measure, self._micro, self._scale.value)
+            self._updates.run(self._measure, self._micro, self._scale.value, self._joined)
         else:
             self._updates.skipped += 1
             log.warning("step %d: gradients are not finite, no update", self._updates.steps)
@@ -152,6 +154,7 @@ class TrainingSession:
         """The gradients of the last `run_forward`, added to those that wait for an update."""
         if self._held is None or not self._held.ready:
             raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
+        self._joined = False
         self._updates.aim(self._held.engine, first=self._micro == 0)
         self._scale.bind(self._held.engine)
         self._held.backward(self._measure)
@@ -306,10 +309,22 @@ class TrainingSession:
     def _open(self, graph: bytes) -> Engine:
         return open_engine(graph, self._sess_options, self._providers)
 
+    def _graph(self, name: str) -> bytes:
+        graph: bytes = getattr(self._program, name)
+        return graph
+
+    def _open_train(self) -> Engine:
+        """The graph of gradients, in one session with the updates where that can be."""
+        both = open_step(self._program.step, self._sess_options, self._providers)
+        if both is None:
+            return self._open(self._program.train)
+        self._updates.join(*both)
+        return both[0]
+
     def _engine(self, name: str) -> Engine:
         """A graph, bound to the state; opened when it is first used."""
         if name not in self._engines:
-            engine = self._open(getattr(self._program, name))
+            engine = self._open_train() if name == "train" else self._open(self._graph(name))
             self._feeds[name] = Feeds(engine, self._program, self._state)
             if name == "train":
                 engine.bind_output(LOSS, self._loss)

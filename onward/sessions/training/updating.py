@@ -12,7 +12,7 @@ from onward.errors import OptionError
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.schedules import schedule_from_dict
 from onward.sessions.training.engine import Engine
-from onward.sessions.training.program import Array, TrainingProgram
+from onward.sessions.training.program import UPDATE, Array, TrainingProgram
 from onward.sessions.training.state import Room, State, aligned
 
 _PIECE = 1 << 16  # elements that are squared at a time
@@ -34,6 +34,7 @@ class Updates:
         self._gradients = {p.name: p.gradient for p in program.parameters}
         self._rates = [update.learning_rate for update in program.updates]
         self._engines: list[Engine] | None = None
+        self._joined: Engine | None = None
         self._lrs = [np.zeros((), np.float32) for _ in program.updates]
         self._count = np.zeros((), np.int64)
         self._factor = np.ones((), np.float32)
@@ -83,8 +84,8 @@ class Updates:
 
     # -- the update ----------------------------------------------------------------------------
 
-    def run(self, measure: Array, micro: int, scale: float) -> None:
-        """One update of every parameter."""
+    def run(self, measure: Array, micro: int, scale: float, joined: bool) -> None:
+        """One update of every parameter; `joined`: after gradients of the graph it is joined to."""
         factor = self._share = 1.0 / (micro * scale)
         self._norm = None
         if self._clip is not None:
@@ -92,17 +93,25 @@ class Updates:
             if micro == 1 and math.isfinite(squares):
                 self._norm = math.sqrt(squares) * factor
             factor *= self._clip.scale(self.last_norm())
-        if factor != 1.0 and not self._scaled:
-            raise OptionError("these gradients need scaling, for which the program was not made")
+        if factor != 1.0 and not self._scaled:  # more micro-batches than the program knows of
+            for room in self._state.rooms:
+                np.multiply(room.gradients, room.gradients.dtype.type(factor), out=room.gradients)
         self._factor[...] = factor
         self._count[...] = self.steps + 1
         for tensor, rate in zip(self._lrs, self.learning_rates()):
             tensor[...] = rate
+        if self._joined is not None and joined:
+            self._joined.run()
+        else:
+            for engine in self._apart():
+                engine.run()
+        self.steps += 1
+
+    def _apart(self) -> list[Engine]:
+        """Each update graph in a session of its own."""
         if self._engines is None:
             self._engines = [self._bound(i, room) for i, room in enumerate(self._state.rooms)]
-        for engine in self._engines:
-            engine.run()
-        self.steps += 1
+        return self._engines
 
     def learning_rates(self) -> list[float]:
         """Each update's at this step."""
@@ -119,15 +128,28 @@ class Updates:
     def _bound(self, i: int, room: Room) -> Engine:
         """An update graph whose outputs take the place of its inputs."""
         engine = self._open(room.update.graph)
-        engine.bind_input("learning_rate", self._lrs[i])
-        engine.bind_input("step", self._count)
-        if self._scaled:
-            engine.bind_input("gradient_scale", self._factor)
-        for source, target, array in _pairs(room):
-            engine.bind_input(source, array)
-            if target is not None:
-                engine.bind_output(target, array)
+        self._bind(engine, i, room)
         return engine
+
+    def _bind(
+        self, engine: Engine, i: int, room: Room, before: str = "", read: bool = False
+    ) -> None:
+        """Bind an update's inputs and, unless they are only `read`, its outputs in their places."""
+        engine.bind_input(f"{before}learning_rate", self._lrs[i])
+        engine.bind_input(f"{before}step", self._count)
+        if self._scaled:
+            engine.bind_input(f"{before}gradient_scale", self._factor)
+        for source, target, array in _pairs(room):
+            engine.bind_input(before + source, array)
+            if target is not None and not read:
+                engine.bind_output(before + target, array)
+
+    def join(self, train: Engine, update: Engine) -> None:
+        """Run as a branch of one graph with `train`, from now on."""
+        for i, room in enumerate(self._state.rooms):
+            self._bind(train, i, room, UPDATE.format(i), read=True)
+            self._bind(update, i, room, UPDATE.format(i))
+        self._joined = update
 
     # -- keeping -------------------------------------------------------------------------------
 

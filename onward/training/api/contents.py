@@ -45,7 +45,7 @@ class Contents:
     parameters: dict[str, StoredParameter]
     properties: dict[str, Property] = field(default_factory=dict)
     optimizer: StoredOptimizer | None = None
-    model: str | None = None  # which model the checkpoint was made for
+    model: str | None = None  # a fingerprint of the one that it was made for
 
 
 def read(path: StrPath) -> Contents:

@@ -20,6 +20,7 @@ from onward.lazy import LazyModule
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, is_ort, taking_turns, to_numpy, to_ort
 from onward.providers.ort.session import ProviderList, available
+from onward.sessions.training.ranges import check_labels
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.api.feeds import check_feeds
 from onward.training.api.flat import Array, Tensors
@@ -74,6 +75,8 @@ class Module:
         self._state._state.check_loaded()
         session, names = self._train if self.training else self._evaluation()
         feeds = check_feeds(session, names.inputs, user_inputs)
+        for labels in names.labels:
+            check_labels(np.asarray(to_numpy(feeds[labels.name])), labels)
         for name, value in feeds.items():
             session.bind_input(name, value, checked=True)
         results = self._run_training(feeds) if self.training else _run(session, names.outputs)
@@ -106,7 +109,7 @@ class Module:
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
         """Set the parameters from one buffer, laid out as `get_contiguous_parameters` gives it."""
         state = self._state._state
-        array = np.asarray(to_numpy(buffer) if is_ort(buffer) else buffer)
+        array = np.asarray(to_numpy(buffer))
         target = self._one_buffer(trainable_only)
         if array.dtype != target.dtype or array.size != target.size:
             which = "trainable parameters" if trainable_only else "parameters"
@@ -217,7 +220,7 @@ class Module:
     ) -> None:
         """Gradients of fed values, where the artifacts have any: each step has its own."""
         for name in names.buffers.keys() - set(names.trainable):
-            fed = to_numpy(feeds[name]) if is_ort(feeds[name]) else feeds[name]
+            fed = to_numpy(feeds[name])
             self.input_gradients[name] = np.zeros(fed.shape, fed.dtype)
             session.bind_input(names.buffers[name], self.input_gradients[name])
             session.bind_output(names.sums[name], self.input_gradients[name])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from onward.errors import InvalidModel
 from onward.providers.ort.bound import Argument, BoundSession
+from onward.sessions.training import ranges
+from onward.sessions.training.ranges import LabelRange
 
 RESET = "lazy_reset_grad"
 _BUFFER, _SUM = "_grad.accumulation.buffer", "_grad.accumulation.out"
@@ -24,6 +26,7 @@ class Roles:
     buffers: dict[str, str]  # parameter or input: the input that takes its gradient so far
     sums: dict[str, str]  # ... : the output that gives it back
     updated: dict[str, str]  # state that the forward changes: the output that gives it anew
+    labels: list[LabelRange]  # what the user's inputs of class labels may hold, where it is known
 
     @property
     def trainable(self) -> list[str]:
@@ -55,6 +58,7 @@ def roles(session: BoundSession, known: Container[str]) -> Roles:
         buffers=buffers,
         sums=sums,
         updated=updated,
+        labels=[each for each in _labels(metadata) if each.name in fed],
     )
     if buffers.keys() != sums.keys() or bool(buffers) != (RESET in session.inputs):
         raise InvalidModel(
@@ -74,6 +78,10 @@ def kind(argument: Argument) -> tuple[str, tuple[int, ...]]:
             "make the model with onward.training.artifacts.generate_artifacts"
         )
     return dtype.name, sizes
+
+
+def _labels(metadata: Mapping[str, str]) -> tuple[LabelRange, ...]:
+    return ranges.from_json(metadata.get("onward.labels", "[]"))
 
 
 def _names(metadata: Mapping[str, str], key: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import CheckpointMismatch, CheckpointNominal, FeedError
+from onward.sessions.checkpoint.matching import fingerprint
 from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 from onward.training.api.flat import Array, Tensors
 
@@ -60,9 +61,18 @@ class TrainingState:
                 raise _other(law, f"{known.dtype} of shape {known.shape}")
         for name in self.trainable if whole else ():
             _check_name(name, kinds, "the checkpoint has it, the model has not")
+        if whole and self.model is not None:  # a nominal one says nothing else of its shapes
+            self._check_fingerprint({name: kinds[name][1] for name in self.trainable})
         if self.parameters is None:
             self._lay_out({name: kinds[name] for name in self.requires_grad if name in kinds})
             self.missing &= kinds.keys()
+
+    def _check_fingerprint(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        if self.model != fingerprint(shapes):
+            raise CheckpointMismatch(
+                "the checkpoint is of another model: the trainable parameters have its names, "
+                "but other shapes\nload the checkpoint that was made with this training model"
+            )
 
     def _lay_out(self, kinds: Kinds) -> None:
         self.parameters = Tensors(kinds)

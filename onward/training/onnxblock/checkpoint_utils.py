@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import CheckpointMismatch
-from onward.training.api import contents
+from onward.sessions.checkpoint.matching import fingerprint
+from onward.training.api import contents, peer_files
 from onward.training.api.contents import Array, StrPath
 from onward.training.onnxblock.onnxblock import Parameters
 
@@ -44,12 +45,17 @@ def write_checkpoint(
         for kind in (trainable, frozen)
         for name, array in kind.items()
     }
-    contents.write(path, contents.Contents(stored))
+    model = fingerprint({name: array.shape for name, array in trainable.items()})
+    contents.write(path, contents.Contents(stored, model=model))
 
 
 def load_checkpoint_to_model(path_to_checkpoint: StrPath, model: onnx.ModelProto) -> None:
-    """Give the model's initializers, in place, the data of the checkpoint's parameters."""
-    found = contents.read(path_to_checkpoint).parameters
+    """Give the model's initializers, in place, the data of the checkpoint's parameters.
+
+    The checkpoint may be one of onnxruntime.training's own files.
+    """
+    reader = peer_files if peer_files.is_peer_file(path_to_checkpoint) else contents
+    found = reader.read(path_to_checkpoint).parameters
     for tensor in model.graph.initializer:
         stored = found.get(tensor.name)
         if stored is None or stored.data is None:

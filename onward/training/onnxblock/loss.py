@@ -13,6 +13,9 @@ from onward.graph.extension import extend
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.passes.pipelines import PREPARE
+from onward.sessions.training import ranges
+from onward.sessions.training.labels import promised_labels
+from onward.training.graphs import LABELS
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
 from onward.training.onnxblock.blocks import Name
 from onward.training.onnxblock.onnxblock import to_ir
@@ -99,7 +102,8 @@ class BCEWithLogitsLoss(_Loss):
             return self.node("Softplus", [x])
         decay = self.node("Exp", [self.node("Neg", [self.node("Abs", [x])])])
         grown = self.node("Log", [self.node("Add", [self._weights("one", 1.0, x), decay])])
-        return self.node("Add", [self.node("Relu", [x]), grown])
+        above = self.node("Max", [x, self._weights("zero", 0.0, x)])  # a Relu is flat at 0
+        return self.node("Add", [above, grown])
 
 
 class CrossEntropyLoss(_Loss):
@@ -164,6 +168,8 @@ class LossBlock(blocks.Block):
         known |= {str(y.name): y for node in graph for y in node.outputs if y.name}
         values = {name: known[name] for name in output_names} | known
         loss, parts = build_with_parts(self._loss, extend(model), values)
+        said = ranges.from_json(model.metadata_props.get(LABELS, "[]"))
+        model.metadata_props[LABELS] = ranges.to_json((*said, *promised_labels(self._loss, values)))
         for name, value in {
             "loss": loss,
             **{f"loss.{n}": part for n, part in parts.items()},

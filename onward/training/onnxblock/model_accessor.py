@@ -12,7 +12,8 @@ from pathlib import Path
 
 import onnx
 
-STOCK_OPSET = 26  # the newest that stock onnxruntime loads
+from onward.passes.downgrade import STOCK_OPSET
+
 _IR_VERSION = 10
 PROTOBUF_LIMIT = 2**31 - 1  # bytes that one protobuf message can be written in
 

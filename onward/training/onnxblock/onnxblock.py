@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onward.graph.external import map_external
+from onward.graph.external import embedded, map_external
 from onward.graph.files import weight_bytes
 from onward.training import graphs
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
@@ -132,14 +132,6 @@ def to_ir(model: onnx.ModelProto, folder: Path | None) -> ir.Model:
     return graph
 
 
-def embed(model: ir.Model) -> ir.Model:
-    """Weights that lie in files become tensors of the graph; they stay mapped until written."""
-    for value in model.graph.initializers.values():
-        if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
-    return model
-
-
 def _message(model: ir.Model) -> onnx.ModelProto:
     if weight_bytes(model) > model_accessor.PROTOBUF_LIMIT:
         raise RuntimeError(
@@ -147,7 +139,8 @@ def _message(model: ir.Model) -> onnx.ModelProto:
             "Name them in frozen_params, or let generate_artifacts write it with its weights "
             "beside it."
         )
-    return ir.to_proto(embed(model.clone()))
+    with embedded(model):
+        return ir.to_proto(model)
 
 
 def _proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:

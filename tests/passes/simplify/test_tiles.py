@@ -79,3 +79,28 @@ def of_unknown_batch(op: OpBuilder, a: Any, b: Any) -> Any:
 
 def test_other_sizes_may_be_unknown() -> None:
     assert left_after(built(of_unknown_batch, ("n", 3), ("n", 3)), TRAINING) == ["Concat"]
+
+
+def of_broadcasting_sizes(op: OpBuilder, a: Any, b: Any) -> Any:
+    """(1, 2) + (4, 2), as the sum of an affine grid's columns: each row has the first part."""
+    return op.Add(padded(op, a, 0, 1, 1), padded(op, b, 1, 0, 1))
+
+
+@pytest.mark.parametrize("sizes", [((1, 1), (4, 1)), ((4, 1), (1, 1)), ((1, 1), ("n", 1))])
+def test_parts_of_wholes_that_broadcast_stay_summed(sizes: Any) -> None:
+    model = built(of_broadcasting_sizes, *sizes)
+    assert left_after(model, TRAINING) == ["Add", "Pad", "Pad"]
+
+
+def of_other_rank(op: OpBuilder, a: Any, b: Any) -> Any:
+    return op.Add(op.Pad(a, [0, 1]), padded(op, b, 1, 0, 1))
+
+
+def test_parts_of_wholes_of_other_rank_stay_summed() -> None:
+    model = built(of_other_rank, (1,), (4, 1))
+    assert left_after(model, TRAINING) == ["Add", "Pad", "Pad"]
+
+
+def test_parts_of_two_unknown_sizes_stay_summed() -> None:
+    model = built(of_unknown_batch, ("n", 3), ("m", 3))
+    assert left_after(model, TRAINING) == ["Add", "Pad", "Pad"]

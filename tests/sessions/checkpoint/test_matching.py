@@ -9,7 +9,7 @@ import pytest
 
 from onward.errors import CheckpointMismatch
 from onward.sessions.checkpoint.files import TensorSpec
-from onward.sessions.checkpoint.matching import check_match
+from onward.sessions.checkpoint.matching import check_match, fingerprint
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "b": np.zeros((), np.float32)}
 
@@ -36,3 +36,10 @@ def test_the_first_difference_is_named(found: Any, text: str) -> None:
         f"step 3 is of another model: {text}\n"
         "load it into the model that it was saved from, or begin anew in another folder"
     )
+
+
+def test_a_fingerprint_is_of_names_and_shapes_in_any_order() -> None:
+    known = fingerprint({"w": (2, 3), "b": (3,)})
+    assert known == fingerprint({"b": (3,), "w": (2, 3)}) and len(known) == 64
+    others = [{"w": (3, 2), "b": (3,)}, {"v": (2, 3), "b": (3,)}, {"w": (2, 3)}]
+    assert known not in map(fingerprint, others)

@@ -230,6 +230,14 @@ def test_functions_that_nobody_calls_any_more_go() -> None:
     onnx.checker.check_model(ir.to_proto(made))
 
 
+def test_an_old_models_ir_version_rises_as_weights_are_inputs_no_more() -> None:
+    model = network()
+    model.ir_version, model.opset_imports[""] = 3, 15
+    copy = export_model(model, tensors())
+    assert (copy.ir_version, model.ir_version) == (8, 3)
+    onnx.checker.check_model(ir.to_proto(copy))
+
+
 def test_initializers_that_are_inputs_too_stay_so() -> None:
     """As they had to before IR version 4; those that nobody needs go from both lists."""
     text = """

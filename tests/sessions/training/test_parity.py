@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -173,3 +175,38 @@ def compare(
         found, expected = session.parameters[name], parameter.detach().numpy()
         assert not np.array_equal(expected, weights()[name])
         np.testing.assert_allclose(found, expected, atol=tolerance, rtol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_model_that_computes_its_shapes_trains_as_torchs(dynamic: bool) -> None:
+    """As torch's older exporter writes attention: ranks show when shapes are folded."""
+    torch.manual_seed(0)
+    attention, file = torch.nn.MultiheadAttention(8, 2, batch_first=True), io.BytesIO()
+    x, target = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        torch.onnx.export(
+            attention,
+            (x, x, x),
+            file,
+            dynamo=False,
+            input_names=["q", "k", "v"],
+            output_names=["y", "weights"],
+            training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False,
+            dynamic_axes={name: {0: "batch", 1: "time"} for name in "qkv"} if dynamic else None,
+        )
+    loss = losses.MSE(output="y")
+    session = TrainingSession(file.getvalue(), loss, optimizers.SGD(lr=0.1))
+    optimizer = T.SGD(attention.parameters(), lr=0.1)
+    for _ in range(5):
+        found = session.step({**dict.fromkeys("qkv", x.numpy()), "target": target.numpy()})
+        optimizer.zero_grad()
+        wanted = f.mse_loss(attention(x, x, x)[0], target)
+        wanted.backward()
+        optimizer.step()
+        assert found["loss"] == pytest.approx(wanted.item(), rel=TOLERANCE)
+    for name, parameter in attention.named_parameters():
+        np.testing.assert_allclose(
+            session.parameters[name], parameter.detach().numpy(), atol=TOLERANCE, err_msg=name
+        )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import onward
@@ -52,3 +55,49 @@ def test_rows_of_a_table_that_were_not_read_stay() -> None:
     one.step(feeds)
     changed = (one.parameters["table"] != 1).any(1)
     assert changed.tolist() == [False, True, False, True, False]
+
+
+def normal() -> ir.Model:
+    """Two BatchNormalizations, encoder.0 and encoder.1, and a Dropout, encoder.drop."""
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", 2))
+    for i in range(2):
+        kinds = {"scale": 1.0, "bias": 0.0, "mean": 0.0, "var": 1.0}
+        tensors = [op.initializer(f"{n}{i}", np.full(2, a, np.float32)) for n, a in kinds.items()]
+        x = op.BatchNormalization(x, *tensors)
+        x.name = f"encoder.{i}"
+    x = op.Dropout(x, 0.5)
+    x.name = "encoder.drop"
+    return op.model(y=op.Identity(x))
+
+
+@pytest.mark.parametrize(
+    ("names", "moved"),
+    [
+        ([], ["mean0", "var0", "mean1", "var1"]),
+        (["encoder.0"], ["mean1", "var1"]),
+        (["*.1"], ["mean0", "var0"]),
+        (["encoder.[0-9]"], []),
+    ],
+)
+def test_batch_norms_are_frozen_by_name_or_pattern(names: list[str], moved: list[str]) -> None:
+    options = TrainingOptions(frozen_batch_norms=names)
+    assert list(TrainingSession(normal(), MSE(), SGD(lr=0.1), options).statistics) == moved
+
+
+def test_a_pattern_of_batch_norms_leaves_dropout_alone() -> None:
+    options = TrainingOptions(frozen_batch_norms=["*"])
+    one = TrainingSession(normal(), MSE(), SGD(lr=0.1), options)
+    feeds = {"x": np.ones((64, 2), np.float32), "target": np.zeros((64, 2), np.float32)}
+    assert not one.statistics and (one.step(feeds)["y"] == 0).any()
+
+
+@pytest.mark.parametrize("name", ["encoder.drop", "encoder.7*"])
+def test_what_is_no_batch_norm_is_refused_with_near_names(name: str) -> None:
+    message = (
+        rf"frozen_batch_norms: {re.escape(repr(name))} is no BatchNormalization of the model\n"
+        r"near it: 'encoder\.[01]', .*patterns are written like 'encoder\.\*'"
+    )
+    with pytest.raises(OptionError, match=message):
+        options = TrainingOptions(frozen_batch_norms=[name])
+        TrainingSession(normal(), MSE(), SGD(lr=0.1), options)

@@ -97,6 +97,17 @@ def test_micro_batches_add_up_to_the_batch() -> None:
     same(whole.parameters, parts.parameters, 1e-5)
 
 
+def test_a_user_may_gather_micro_batches_without_having_said_so() -> None:
+    whole, parts = session(AdamW(lr=0.02)), session(AdamW(lr=0.02))
+    for feeds in batches(3):
+        whole.step(feeds)
+        for i in range(2):
+            parts.run_forward({name: array[i * 6 : i * 6 + 6] for name, array in feeds.items()})
+            parts.run_backward()
+        parts.update_weights()
+    same(whole.parameters, parts.parameters, 1e-5)
+
+
 def test_gradients_that_wait_can_be_forgotten() -> None:
     one, other = session(accumulate=2), session(accumulate=2)
     feeds = batches(3)

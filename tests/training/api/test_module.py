@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -18,6 +20,9 @@ from onward.errors import (
     ProviderMissing,
 )
 from onward.graph.builder import OpBuilder
+from onward.losses import CrossEntropy, Total
+from onward.providers.ort.bound import to_ort
+from onward.training import onnxblock
 from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import LossType
 from tests.training.api.made import NAMES, Folder, batch, classifier, make, normalized
@@ -224,7 +229,8 @@ def test_numbers_that_are_not_float32_stay_in_a_nominal_checkpoint(tmp_path: Pat
         (lambda x, y: (x, y.astype(np.int32)), "not int32 of shape .16,.\ngive it as numpy.int64"),
         (lambda x, y: (x[:, :3], y), r"of shape \(batch, 4\), not float32 of shape \(16, 3\)"),
         (lambda x, y: (x, y[:5]), "'input' and 'labels' have 16 and 5 along 'batch'"),
-        (lambda x, y: (x, y + 3), "an input holds an index that is out of range"),
+        (lambda x, y: (x, y + 3), r"'labels' holds . at \[0\]: classes go from 0 to 2\nno param"),
+        (lambda x, y: (x, to_ort(y - 3)), r"'labels' holds -. at \[0\]: classes go from 0 to 2"),
     ],
 )
 def test_wrong_inputs_are_refused_and_change_nothing(whole: Folder, feeds, words: str) -> None:
@@ -242,6 +248,47 @@ def test_wrong_inputs_are_refused_and_change_nothing(whole: Folder, feeds, words
     with pytest.raises(FeedError):
         module(*feeds(x, labels))
     assert np.isfinite(module(x, labels))
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_labels_are_checked_in_both_modes(whole: Folder, mode: bool) -> None:
+    _, module, _ = whole.open()
+    x, labels = batch()
+    labels[5] = -1  # the last class, if nobody looks
+    with pytest.raises(FeedError, match=r"'labels' holds -1 at \[5\]: classes go from 0 to 2"):
+        module.train(mode)(x, labels)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        onnxblock.loss.CrossEntropyLoss(ignore_index=-100),
+        CrossEntropy(label_smoothing=0.1, ignore_index=-100),
+        Total({"all": CrossEntropy(label_smoothing=0.1, ignore_index=-100)}),
+    ],
+    ids=["block", "loss", "total"],
+)
+def test_labels_are_checked_however_the_loss_is_spelled(tmp_path: Path, loss: Any) -> None:
+    _, module, _ = make(tmp_path, loss=loss).open()
+    x, labels = batch()
+    labels[5] = -100
+    assert np.isfinite(np.asarray(module(x, labels))).all()
+    labels[6] = -1
+    law = r"'labels' holds -1 at \[6\]: classes go from 0 to 2 \(or -100, which is ignored\)"
+    with pytest.raises(FeedError, match=law):
+        module(x, labels)
+
+
+def test_artifacts_that_say_nothing_of_labels_still_run(whole: Folder, tmp_path: Path) -> None:
+    model = onnx.load(whole.training)
+    del model.metadata_props[:]
+    onnx.save(model, tmp_path / "training_model.onnx")
+    state = CheckpointState.load_checkpoint(whole.checkpoint)
+    module = Module(tmp_path / "training_model.onnx", state)
+    x, labels = batch()
+    assert np.isfinite(module(x, labels))
+    with pytest.raises(FeedError, match="an input holds an index that is out of range"):
+        module(x, labels + 3)
 
 
 def test_noncontiguous_inputs_are_read_right(whole: Folder) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx
 import pytest
 
 from onward.errors import InvalidModel
 from onward.providers.ort.bound import Argument, BoundSession
+from onward.sessions.training.ranges import LabelRange
 from onward.training.api.roles import kind, roles
 from tests.training.api.made import NAMES, Folder
 
@@ -18,13 +21,14 @@ def test_a_training_graph_is_told_apart(partly: Folder) -> None:
     assert found.buffers["fc2.bias"] == "fc2.bias_grad.accumulation.buffer"
     assert found.sums["fc2.bias"] == "fc2.bias_grad.accumulation.out"
     assert found.updated == {}
+    assert found.labels == [LabelRange(name="labels", classes=3, ignored=None)]
 
 
 def test_without_metadata_the_checkpoint_tells(partly: Folder) -> None:
     model = onnx.load(partly.training)
     del model.metadata_props[:]
     found = roles(BoundSession(model.SerializeToString()), NAMES)
-    assert found == roles(BoundSession(partly.training), NAMES)
+    assert found == dataclasses.replace(roles(BoundSession(partly.training), NAMES), labels=[])
 
 
 def test_what_is_no_training_model_is_refused(partly: Folder) -> None:

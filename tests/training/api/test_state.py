@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from onward.errors import CheckpointMismatch
+from onward.sessions.checkpoint.matching import fingerprint
 from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 from onward.training.api.state import TrainingState
 
@@ -62,3 +63,16 @@ def test_types_and_shapes_must_be_the_models() -> None:
     with pytest.raises(CheckpointMismatch, match="'b': the checkpoint has it, the model has not"):
         state.belong_to({"w": kinds["w"]}, ["w"])
     state.belong_to({"w": kinds["w"]}, ["w"], whole=False)
+
+
+def test_a_nominal_checkpoint_is_known_by_its_fingerprint() -> None:
+    stored = {"w": StoredParameter(True, None), "frozen": StoredParameter(False, None)}
+    kinds = {"w": ("float32", (2, 2)), "frozen": ("float32", (2,))}
+    model = fingerprint({"w": (2, 2)})
+    TrainingState(Contents(stored, model=model)).belong_to(kinds, ["w"])
+    state = TrainingState(Contents(stored, model=model))
+    with pytest.raises(CheckpointMismatch, match="have its names, but other shapes\nload the"):
+        state.belong_to({**kinds, "w": ("float32", (4,))}, ["w"])
+    assert state.parameters is None  # it can still go to the model that it is of
+    state.belong_to(kinds, ["w"])
+    assert state.contents(include_optimizer=False).model == model

@@ -9,8 +9,10 @@ import onnx
 import pytest
 
 from onward.errors import CheckpointError, CheckpointMismatch
+from onward.sessions.checkpoint.matching import fingerprint
 from onward.training import onnxblock
 from onward.training.api import contents
+from tests.training.api.peer_writer import write_peer
 from tests.training.nets import arrays, mlp
 
 
@@ -72,3 +74,23 @@ def test_shapes_of_another_model_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no such file"):
         onnxblock.load_checkpoint_to_model(tmp_path / "none", mlp())
+
+
+def test_a_file_of_the_peers_is_loaded_too(tmp_path: Path) -> None:
+    path, saved = tmp_path / "checkpoint", arrays(mlp(seed=1).graph.initializer)
+    trainable = {name: saved[name] for name in ("fc1.weight", "fc1.bias")}
+    write_peer(path, trainable, {"fc2.bias": saved["fc2.bias"]}, external=True)
+    model = mlp(seed=2)
+    before = arrays(model.graph.initializer)
+    onnxblock.load_checkpoint_to_model(path, model)
+    after = arrays(model.graph.initializer)
+    assert all((after[name] == saved[name]).all() for name in (*trainable, "fc2.bias"))
+    assert (after["fc2.weight"] == before["fc2.weight"]).all()
+
+
+def test_a_checkpoint_says_which_model_it_is_of(tmp_path: Path) -> None:
+    for nominal in (False, True):
+        path = tmp_path / f"checkpoint_{nominal}"
+        onnxblock.save_checkpoint(block_of(mlp()).parameters(), path, nominal)
+        known = fingerprint({"fc2.weight": (3, 5), "fc1.bias": (5,)})  # what is trained
+        assert contents.read(path).model == known

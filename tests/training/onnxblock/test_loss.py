@@ -10,6 +10,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+from onward.losses.classification import BCEWithLogits
 from onward.losses.regression import Huber
 from onward.training import onnxblock
 from onward.training.onnxblock import loss as losses
@@ -35,22 +36,23 @@ class Training(onnxblock.TrainingBlock):
         return str(self.loss(output_name))
 
 
-def of_parameter(shape: tuple[int, ...]) -> onnx.ModelProto:
+def of_parameter(shape: tuple[int, ...], dtype: Any = np.float32) -> onnx.ModelProto:
     """y = w + 0 x: a loss of y has w's gradients."""
     nodes = [
         helper.make_node("Mul", ["x", "zero"], ["z"]),
         helper.make_node("Add", ["w", "z"], ["y"]),
     ]
-    weights = {"w": np.zeros(shape, np.float32), "zero": np.zeros(1, np.float32)}
-    size = list(shape)
-    return model_of(nodes, [float_info("x", size)], [float_info("y", size)], weights)
+    weights = {"w": np.zeros(shape, dtype), "zero": np.zeros(1, dtype)}
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x, y = float_info("x", list(shape), kind), float_info("y", list(shape), kind)
+    return model_of(nodes, [x], [y], weights)
 
 
 def run(block: Any, x: Any, target: Any) -> tuple[Any, Any]:
     """The loss, and its gradient (that of its sum, if it is not reduced)."""
     training = Training(block)
     training.requires_grad("w")
-    with onnxblock.base(of_parameter(x.shape)):
+    with onnxblock.base(of_parameter(x.shape, x.dtype)):
         training("y")
     model, _ = training.to_model_proto()
     name = model.graph.input[1].name
@@ -93,16 +95,21 @@ def test_bce_with_logits(reduction: str, weight: Any, pos_weight: Any) -> None:
     check(block, reference, X, TARGET)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("pos_weight", [None, np.array(2.0, np.float32)])
-def test_bce_with_logits_is_finite_far_from_zero(pos_weight: Any) -> None:
-    far = np.array([[-200.0, 200.0, 88.0], [-1e4, 1e4, -88.0]], np.float32)
-    target = np.array([[1, 0, 0], [0, 1, 1]], np.float32)
+def test_bce_with_logits_is_finite_far_from_zero_and_smooth_there(
+    pos_weight: Any, dtype: Any
+) -> None:
+    far = np.array([[-200.0, 200.0, 88.0, 0], [-1e4, 1e4, -88.0, 0]], dtype)
+    target = np.array([[1, 0, 0, 1], [0, 1, 1, 0]], dtype)
     p = None if pos_weight is None else torch.from_numpy(pos_weight)
 
     def reference(x: Any, t: Any) -> Any:
         return F.binary_cross_entropy_with_logits(x, t, pos_weight=p)
 
     check(losses.BCEWithLogitsLoss(pos_weight=pos_weight), reference, far, target)
+    ours = BCEWithLogits(pos_weight=pos_weight)
+    check(losses.LossBlock(ours), reference, far, target)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -198,3 +205,12 @@ def test_double_precision_has_weights_of_its_own_type() -> None:
     with onnxblock.base(mlp(dtype=np.float64)):
         training("output")
     opened(training.to_model_proto()[1])
+
+
+def test_the_eval_graph_runs_in_double_precision_too() -> None:
+    training = Training(losses.LossBlock(BCEWithLogits()))
+    with onnxblock.base(mlp(dtype=np.float64)):
+        training("output")
+    for model in training.to_model_proto():
+        assert "Softplus" not in {node.op_type for node in model.graph.node}
+        opened(model)

@@ -1,0 +1,67 @@
+"""Ranges of class labels: what a feed of labels may hold, and the check of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onward.errors import FeedError, InvalidModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRange:
+    """Whole numbers that a feed may hold: 0 up to `classes`, and one that is ignored."""
+
+    name: str
+    classes: int
+    ignored: int | None
+
+
+def check_labels(array: np.ndarray[Any, Any], labels: LabelRange) -> None:
+    """Say which label is no class: an engine would take -1 for the last one, or read past its end.
+
+    >>> check_labels(np.array([0, 2]), LabelRange(name="labels", classes=3, ignored=None))
+    """
+    if array.size and array.min() >= 0 and array.max() < labels.classes:
+        return
+    wrong = (array < 0) | (array >= labels.classes)
+    if labels.ignored is not None:
+        wrong &= array != labels.ignored
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        ignored = "" if labels.ignored is None else f" (or {labels.ignored}, which is ignored)"
+        raise FeedError(
+            f"{labels.name!r} holds {array[where]} at {list(where)}: "
+            f"classes go from 0 to {labels.classes - 1}{ignored}\nno parameter was changed"
+        )
+
+
+def to_json(ranges: Iterable[LabelRange]) -> str:
+    """As a model's metadata has them.
+
+    >>> to_json([LabelRange(name="labels", classes=3, ignored=None)])
+    '[{"name": "labels", "classes": 3, "ignored": null}]'
+    """
+    return json.dumps([dataclasses.asdict(each) for each in ranges])
+
+
+def from_json(text: str) -> tuple[LabelRange, ...]:
+    """What `to_json` wrote."""
+    try:
+        ranges = tuple(LabelRange(**each) for each in json.loads(text))
+        for each in ranges:
+            if not isinstance(each.name, str) or not isinstance(each.classes, int):
+                raise TypeError(f"{each} has no name or no number of classes")
+            if not isinstance(each.ignored, int | None):
+                raise TypeError(f"{each.ignored!r} is no label")
+    except (TypeError, ValueError) as error:
+        raise InvalidModel(
+            f"the model's ranges of labels cannot be read: {error}\n"
+            "make the model with onward.training.artifacts.generate_artifacts"
+        ) from error
+    return ranges
