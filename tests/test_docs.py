@@ -203,7 +203,8 @@ def test_the_map_has_every_component_of_every_diagram() -> None:
 def test_the_map_leads_to_files_that_exist_or_to_rows_that_are_not_done() -> None:
     states, lost = status(), []
     for component, where, how in tables(read(DOCS / "map.md")):
-        paths = re.findall(r"`((?:onward|benchmarks|conformance|examples|scripts)/[^`]*)`", where + how)
+        folders = "onward|benchmarks|conformance|examples|scripts"
+        paths = re.findall(rf"`((?:{folders})/[^`]*)`", where + how)
         lost += [f"{component}: {path}" for path in paths if not (ROOT / path).exists()]
         rows = [] if where.startswith("`") else where.split(", ")
         lost += [f"{component}: row {row}" for row in rows if states.get(row, "works") == "works"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from onward.sessions.inference import InferenceSession
 from onward.sessions.training.program import PHASE
 
 Array = np.ndarray[Any, Any]
+
+log = logging.getLogger("onward")
 
 
 class Engine(Protocol):
@@ -102,7 +105,11 @@ def open_engine(graph: bytes, options: SessionOptions, providers: Asked) -> Engi
         except OnwardError:
             if choice.named and len(choice.leading_ort) == len(choice.listed):
                 raise
-    return Loose(InferenceSession(graph, options, providers))
+    level = log.level
+    try:
+        return Loose(InferenceSession(graph, options, providers))
+    finally:
+        log.setLevel(level)  # an InferenceSession sets it, and for the whole process
 
 
 def open_step(

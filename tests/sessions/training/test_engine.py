@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import onward
+from onward.losses import CrossEntropy
+from onward.optimizers import SGD
+from tests.sessions.training.small import batches, mlp
 from tests.training.api.made import classifier, make
 
 PROGRAM = """
@@ -45,3 +51,11 @@ def test_a_plain_session_of_onnxruntime_runs_beside_those_that_train(tmp_path: P
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+
+
+@pytest.mark.parametrize("provider", ["TorchExecutionProvider", "CPUExecutionProvider"])
+def test_a_session_that_trains_does_not_mute_the_log(provider: str) -> None:
+    before = logging.getLogger("onward").level
+    session = onward.TrainingSession(mlp(), CrossEntropy(), SGD(), providers=[provider])
+    session.step(batches(1)[0])
+    assert logging.getLogger("onward").level == before
