@@ -282,7 +282,9 @@ def test_binary_cross_entropy_of_huge_scores_is_finite(settings: dict[str, Any])
     check(Case("huge", known.loss, feeds, known.torch), np.float64, 1e-12)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "binary, mean" in c.name], ids=str)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if "binary, mean" in c.name], ids=lambda case: case.name
+)
 def test_binary_cross_entropy_runs_on_stock_onnxruntime_in_float64(case: Case) -> None:
     check(case, np.float64, 1e-10, dynamic=True)
 
