@@ -12,21 +12,19 @@ of medians. How long building takes is measured too, for two models of 1,000 nod
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import racing
 import report
 
 MODELS = ("mlp1", "mlp32", "cnn32", "tf8")
 ENGINES = ("ours", "eager", "compile")
-ROUNDS, SECONDS = 5, 2.0
+ROUNDS = 5
 
 
 def modules(name: str) -> tuple[Any, Any, Any]:
@@ -175,40 +173,13 @@ def one(name: str, engine: str) -> None:
     step = ours(name) if engine == "ours" else peer(name, engine == "compile")
     for _ in range(8):
         step()
-    for _ in sys.stdin:
-        times, deadline = [], time.perf_counter() + SECONDS
-        while len(times) < 10 or time.perf_counter() < deadline:
-            start = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - start)
-        print(json.dumps(statistics.median(times) * 1e3), flush=True)
+    racing.answer(step, lambda ms: ms)
 
 
 def race(name: str) -> list[dict[str, Any]]:
-    command = [sys.executable, str(Path(__file__).resolve()), "one", name]
-    children = {
-        engine: subprocess.Popen(
-            [*command, engine],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for engine in ENGINES
-    }
-    medians: dict[str, list[float]] = {engine: [] for engine in ENGINES}
-    for _ in range(ROUNDS + 1):
-        for engine, child in children.items():
-            assert child.stdin is not None and child.stdout is not None
-            child.stdin.write("go\n")
-            child.stdin.flush()
-            line = child.stdout.readline()
-            if not line.startswith(("{", "[")) and line.strip():
-                medians[engine].append(float(line))
-    for child in children.values():
-        child.kill()
-        child.communicate()
-    found = {engine: statistics.median(times[1:]) for engine, times in medians.items() if times}
+    children = {engine: racing.start(__file__, name, engine) for engine in ENGINES}
+    answers = racing.race(children, ROUNDS)
+    found = {engine: statistics.median(times) for engine, times in answers.items()}
     best = min(found["eager"], found["compile"])
     rows = [{"model": name, "engine": engine, "ms": ms} for engine, ms in found.items()]
     return [*rows, {"model": name, "engine": "better torch over ours", "ms": best / found["ours"]}]

@@ -12,7 +12,6 @@ the peak of the process. The first step counts from the start of the process.
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -24,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import racing
 import report
 
 MODELS = ("mlp1", "mlp32", "cnn32", "tf8")
 ENGINES = ("ours", "artifacts", "eager", "compile")
-ROUNDS, SECONDS, STARTS = 5, 2.0, 3
+ROUNDS, STARTS = 5, 3
 
 
 def prepare(name: str, folder: str) -> None:
@@ -118,14 +118,7 @@ def one(name: str, engine: str, folder: str) -> None:
     print("ready", flush=True)
     for _ in range(8):
         step()
-    for _ in sys.stdin:
-        times, deadline = [], time.perf_counter() + SECONDS
-        while len(times) < 10 or time.perf_counter() < deadline:
-            start = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - start)
-        answer = {"ms": statistics.median(times) * 1e3, "peak": peak_memory()}
-        print(json.dumps(answer), flush=True)
+    racing.answer(step, lambda ms: {"ms": ms, "peak": peak_memory()})
 
 
 def peak_memory() -> float:
@@ -138,15 +131,8 @@ def peak_memory() -> float:
 
 def start(name: str, engine: str, folder: str) -> tuple[subprocess.Popen[str], float]:
     """A child that has taken its first step, and the seconds it took from its start."""
-    command = [sys.executable, str(Path(__file__).resolve()), "one", name, engine, folder]
     began = time.perf_counter()
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    child = racing.start(__file__, name, engine, folder)
     assert child.stdout is not None
     if child.stdout.readline().strip() != "ready":
         raise SystemExit(f"{name} on {engine} did not get to its first step")
@@ -156,35 +142,22 @@ def start(name: str, engine: str, folder: str) -> tuple[subprocess.Popen[str], f
 def race(name: str, folder: str) -> list[dict[str, Any]]:
     """Every engine's step, memory and first step."""
     firsts: dict[str, list[float]] = {engine: [] for engine in ENGINES}
-    children = {}
-    for turn in range(STARTS):
+    children: dict[str, subprocess.Popen[str]] = {}
+    for _ in range(STARTS):
         for engine in ENGINES:
-            child, seconds = start(name, engine, folder)
+            if engine in children:
+                racing.stop(children[engine])
+            children[engine], seconds = start(name, engine, folder)
             firsts[engine].append(seconds)
-            if turn == STARTS - 1:
-                children[engine] = child
-            else:
-                child.kill()
-                child.communicate()
-    found: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
-    for _ in range(ROUNDS + 1):
-        for engine, child in children.items():
-            assert child.stdin is not None and child.stdout is not None
-            child.stdin.write("go\n")
-            child.stdin.flush()
-            found[engine].append(json.loads(child.stdout.readline()))
-    for child in children.values():
-        child.kill()
-        child.communicate()
     return [
         {
             "model": name,
             "engine": engine,
-            "ms": statistics.median(each["ms"] for each in answers[1:]),
+            "ms": statistics.median(each["ms"] for each in answers),
             "peak_mb": max(each["peak"] for each in answers),
             "first_step_s": statistics.median(firsts[engine]),
         }
-        for engine, answers in found.items()
+        for engine, answers in racing.race(children, ROUNDS).items()
     ]
 
 
