@@ -29,6 +29,8 @@ reliability: setup ## mutated models, compute bombs, faults while saving: what e
 
 bench: setup ## the benchmarks, each with its peers in the same run
 	$(python) benchmarks/inference.py
+	$(python) benchmarks/backward.py
+	$(python) benchmarks/training.py
 
 docs: setup ## the documentation, as pages in site/
 	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
