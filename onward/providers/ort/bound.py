@@ -156,6 +156,17 @@ class BoundSession:
             self._fresh.remove(name)
         self._written[name] = array
 
+    def run_bound(self) -> None:
+        """Run once, where all that is read and written is bound: nothing is looked at again."""
+        try:
+            self._native._sess.run_with_iobinding(self._raw, None)
+        except Exception as error:
+            raise session.explain(error, None) from error
+
+    def is_bound(self) -> bool:
+        """Whether `run_bound` does: every input is bound, and no output comes in fresh memory."""
+        return not (self._fresh or self._texts) and len(self._read) == len(self.inputs)
+
     def run(self, wanted: Iterable[str] | None = None) -> list[Any]:
         """Run once; the outputs asked for (None: all that are not bound) as OrtValues, in order.
 
@@ -171,10 +182,7 @@ class BoundSession:
             return [results[place] for place in places]
         for name in self._fresh:  # else the last run's memory, which the caller holds, is reused
             self._raw.bind_output(name, self._device)
-        try:
-            self._native._sess.run_with_iobinding(self._raw, None)
-        except Exception as error:
-            raise session.explain(error, None) from error
+        self.run_bound()
         if not places:
             return []
         found = self._raw.get_outputs()

@@ -294,19 +294,22 @@ def _differentiate(
     op = extend(model)
     if settings.clip_norm is not None:
         parts = [op.ReduceSumSquare(g, keepdims=0) for g in measured]
+        total = op.Sum(*(op.Cast(part, to=int(ir.DataType.FLOAT)) for part in parts))
     else:
-        parts = [_sum(op, g) for g in measured]
-    measure = op.Identity(op.Sum(*(op.Cast(part, to=int(ir.DataType.FLOAT)) for part in parts)))
+        parts = [op.Cast(_rows(op, g), to=int(ir.DataType.FLOAT)) for g in measured]
+        total = op.ReduceSum(op.Concat(*parts, axis=0), keepdims=0)
+    measure = op.Identity(total)
     measure.name = MEASURE
     model.graph.outputs.append(measure)
     return gradients
 
 
-def _sum(op: GraphOps, g: ir.Value) -> ir.Value:
-    """The sum of all elements; rows first, which onnxruntime adds up side by side."""
-    if g.shape is not None and len(g.shape) > 1:
-        g = op.ReduceSum(g, list(range(1, len(g.shape))), keepdims=0)
-    return op.ReduceSum(g, keepdims=0)
+def _rows(op: GraphOps, g: ir.Value) -> ir.Value:
+    """The sums of a tensor's rows, which onnxruntime adds up side by side."""
+    rank = 0 if g.shape is None else len(g.shape)
+    if rank < 2:
+        return g if rank else op.Reshape(g, [1])
+    return op.ReduceSum(g, list(range(1, rank)), keepdims=0)
 
 
 def _reads_shapes_alone(model: ir.Model) -> bool:

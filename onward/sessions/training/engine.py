@@ -65,6 +65,9 @@ class Phase:
         if not self._complete and self._partner is not None:
             self._partner._session.lend(self._session)  # the other branch's: this run reads none
             self._complete = True
+        if not wanted and self._session.is_bound():
+            self._session.run_bound()
+            return []
         return [to_numpy(value) for value in self._session.run(wanted)]
 
 

@@ -35,6 +35,10 @@ class Feeds:
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Bind these feeds for the next run, or say what is wrong with them."""
+        if self._is_bound(feeds):
+            for labels in self._labels:
+                check_labels(self._bound[labels.name], labels)
+            return
         arrays = {name: _array(value) for name, value in feeds.items()}
         if self._partial:
             arrays = {name: array for name, array in arrays.items() if name in self._names}
@@ -51,6 +55,13 @@ class Feeds:
         except FeedError:
             self._check()  # which says it in more words
             raise
+
+    def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether these very arrays are bound already; what they hold may have changed."""
+        bound = self._bound
+        return len(feeds) == len(bound) and all(
+            bound.get(name) is value for name, value in feeds.items()
+        )
 
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:
         """Run the graph with what is bound; if it fails, see whether the feeds are to blame."""
