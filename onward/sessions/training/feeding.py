@@ -59,7 +59,7 @@ class Feeds:
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these very arrays are bound already; what they hold may have changed."""
         bound = self._bound
-        return len(feeds) == len(bound) and all(
+        return len(feeds) == len(bound) == len(self._names) and all(
             bound.get(name) is value for name, value in feeds.items()
         )
 
