@@ -30,6 +30,7 @@ from onward.passes.spelling import spell_for_onnxruntime
 from onward.sessions.training.labels import find_labels, promised_labels
 from onward.sessions.training.merging import merge
 from onward.sessions.training.options import TrainingOptions
+from onward.sessions.training.own_state import check_state, return_state
 from onward.sessions.training.program import (
     LOSS,
     MEASURE,
@@ -65,8 +66,9 @@ def compile_training(
             "for example: TrainingSession(model, losses.CrossEntropy(), optimizers.AdamW())"
         )
     source = load(model, any_domain=True)
-    known = weights(source)
+    known = [name for name in weights(source) if name not in settings.state]
     base = _Base.of(source, loss, settings)
+    check_state(base.model, settings.state)
     chosen = select(base.model, known, base.loss, settings.trainable, settings.frozen)
     shapes = _shapes(base.model, chosen)
     assignments = [each for each in resolve(optimizer, settings.groups, shapes) if each.optimizer]
@@ -77,6 +79,7 @@ def compile_training(
     train = base.model.clone()
     frozen = batch_norms(train, settings.frozen_batch_norms)
     state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
+    state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
     size = take_noise(train, NOISE)
     fed = _Tensors.of(base.model, names, list(state))

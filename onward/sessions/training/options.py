@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError
@@ -31,6 +31,7 @@ class TrainingOptions:
     groups: Sequence[Group] = ()  # parameters with settings of their own
     frozen_batch_norms: Names = ()  # BatchNormalization nodes that use and keep their statistics
     unbiased_variance: bool = False  # running variances as torch computes them
+    state: Mapping[str, str] = field(default_factory=dict)  # tensors -> the values they become
     # the step
     accumulate: int = 1  # micro-batches whose gradients are averaged before an update
     clip_norm: float | None = None  # the most that all gradients together may measure
