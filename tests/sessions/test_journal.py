@@ -30,11 +30,12 @@ def traced(tmp_path: Path, *providers: str, runs: int = 2) -> list[dict[str, Any
 @pytest.mark.parametrize("second", [TORCH, "ReferenceExecutionProvider"])
 def test_the_operators_of_every_part_are_in_the_trace(tmp_path: Path, second: str) -> None:
     events = traced(tmp_path, CPU, second)
-    nodes = [event for event in events if event["cat"] == "Node"]
-    ran = [(event["args"]["op_name"], event["args"]["provider"]) for event in nodes]
-    assert ran == [("MatMul", CPU), ("Pow", second), ("MatMul", CPU)] * 2
-    assert [event["args"]["part"] for event in nodes] == [0, 1, 2] * 2
-    assert {"float": [2, 4]} in nodes[1]["args"]["output_type_shape"]
+    nodes = [event["args"] for event in events if event["cat"] == "Node"]
+    # by part, not by time: onnxruntime reads another clock
+    ran = sorted((node["part"], node["op_name"], node["provider"]) for node in nodes)
+    expected = [(0, "MatMul", CPU), (1, "Pow", second), (2, "MatMul", CPU)]
+    assert ran == [each for each in expected for _ in range(2)]
+    assert all({"float": [2, 4]} in n["output_type_shape"] for n in nodes if n["part"] == 1)
 
 
 def test_nodes_lie_in_their_parts_and_parts_in_their_run(tmp_path: Path) -> None:
