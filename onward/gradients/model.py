@@ -18,7 +18,7 @@ from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
-from onward.graph.scopes import graphs_of, reads
+from onward.graph.scopes import ancestors, graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.spelling import spell_for_onnxruntime
@@ -139,10 +139,7 @@ def _source(values: Mapping[str, ir.Value], name: str) -> ir.Value:
 
 def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value]) -> None:
     """A gradient that is zero because nothing depends on its value is a mistake, not an answer."""
-    needed = set(results)
-    for node in reversed(graph):
-        if any(value in needed for value in node.outputs):
-            needed.update(reads(node))
+    needed = ancestors(graph, results)
     for source in sources:
         if source not in needed:
             names = ", ".join(repr(value.name) for value in results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -37,6 +37,15 @@ def reads(node: ir.Node) -> list[ir.Value]:
             found.update(dict.fromkeys(reads(inner)))
         found.update(dict.fromkeys(body.outputs))
     return list(found)
+
+
+def ancestors(graph: ir.Graph, values: Iterable[ir.Value]) -> set[ir.Value]:
+    """What these values are made from, themselves included."""
+    needed = set(values)
+    for node in reversed(graph):
+        if any(value in needed for value in node.outputs):
+            needed.update(reads(node))
+    return needed
 
 
 def last_uses(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:

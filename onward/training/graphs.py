@@ -22,7 +22,7 @@ from onward.gradients.model import extend, lift_weights
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps
 from onward.graph.extension import extend as extension
-from onward.graph.scopes import reads, walk
+from onward.graph.scopes import ancestors, walk
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.facts import attribute, input_of, is_constant
 from onward.passes.modes import MEAN, VAR, eval_mode, train_mode, untie_statistics
@@ -100,13 +100,10 @@ def trainable_weights(model: ir.Model, loss: str) -> list[str]:
 
     Running statistics of BatchNormalization are left out: the forward moves them by itself.
     """
-    needed: set[ir.Value | None] = set()
-    running: set[ir.Value | None] = set()
-    for node in reversed(model.graph):
-        if any(value in needed or value.name == loss for value in node.outputs):
-            needed.update(reads(node))
-        if node.op_type == "BatchNormalization":
-            running.update(node.inputs[MEAN : VAR + 1])
+    made = [value for node in model.graph for value in node.outputs if value.name == loss]
+    needed = ancestors(model.graph, made)
+    norms = [node for node in model.graph if node.op_type == "BatchNormalization"]
+    running = {value for node in norms for value in node.inputs[MEAN : VAR + 1]}
     return [
         name
         for name, value in model.graph.initializers.items()

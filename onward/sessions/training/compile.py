@@ -266,7 +266,6 @@ def _settings(base: _Base, settings: TrainingOptions) -> dict[str, Any]:
     dynamic = None if scale is None or isinstance(scale, (int, float)) else scale
     found: dict[str, Any] = {
         "accumulate": settings.accumulate,
-        "measures_squares": settings.clip_norm is not None,
         "clip_norm": settings.clip_norm,
         "skip_nonfinite": settings.skip_nonfinite,
         "seed": settings.seed,

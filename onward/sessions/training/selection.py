@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.scopes import graphs_of, reads, walk
+from onward.graph.scopes import ancestors, graphs_of, walk
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _STATISTICS = (3, 4)  # of BatchNormalization's inputs
@@ -87,15 +87,6 @@ def matching(
             )
         found.update(dict.fromkeys(names))
     return list(found)
-
-
-def ancestors(graph: ir.Graph, values: Sequence[ir.Value]) -> set[ir.Value]:
-    """What these values are made from, themselves included."""
-    needed = set(values)
-    for node in reversed(graph):
-        if any(value in needed for value in node.outputs):
-            needed.update(reads(node))
-    return needed
 
 
 def _is_number(model: ir.Model, name: str) -> bool:

@@ -250,7 +250,7 @@ class TrainingSession:
         training = {
             "updates": self._updates.state(),
             "scale": self._scale.state(),
-            "seed": self._program.settings["seed"],
+            "seed": self._noise.seed,
             "micro": self._micro,
             "finite": self._finite,
         }

@@ -8,12 +8,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onward.graph.scopes import reads
+from onward.graph.scopes import ancestors, reads
 from onward.passes.prune import drop_unused
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.feeding import Feeds
 from onward.sessions.training.program import LOSS, MEASURE, NOISE, Array, TrainingProgram
-from onward.sessions.training.selection import ancestors
 from onward.sessions.training.state import State
 
 

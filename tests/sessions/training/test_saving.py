@@ -57,6 +57,24 @@ def test_a_resumed_run_is_bit_identical(optimizer: Any, stop: int, tmp_path: Pat
         np.testing.assert_array_equal(tensor, again[name], err_msg=name)
 
 
+def test_a_run_that_is_resumed_twice_keeps_its_seed(tmp_path: Path) -> None:
+    whole, *later = (session(SGD(lr=0.1)), *(_seeded(seed) for seed in (1, 2)))
+    data = batches(3)
+    expected = [whole.step(feeds)["loss"] for feeds in data]
+    first = session(SGD(lr=0.1))
+    found = [first.step(data[0])["loss"]]
+    first.save(tmp_path / "c")
+    for one, feeds in zip(later, data[1:]):
+        one.load(tmp_path / "c")
+        found.append(one.step(feeds)["loss"])
+        one.save(tmp_path / "c")
+    assert found == expected
+
+
+def _seeded(seed: int) -> TrainingSession:
+    return TrainingSession(mlp(dropout=0.3), CrossEntropy(), SGD(lr=0.1), {"seed": seed})
+
+
 def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     one = session(SGD(lr=0.1))
     other = {**weights(), "w1": np.zeros((8, 17), np.float32), "b1": np.zeros(17, np.float32)}
