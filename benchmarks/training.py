@@ -116,15 +116,9 @@ def one(name: str, engine: str, folder: str) -> None:
         step = peer(name, engine == "compile")
     step()
     print("ready", flush=True)
-    racing.answer(step, lambda ms: {"ms": ms, "peak": peak_memory()})
+    from onward.sessions.memory.footprint import most_resident
 
-
-def peak_memory() -> float:
-    """The most memory that this process has had, in MB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("this system does not say how much memory a process has had")
+    racing.answer(step, lambda ms: {"ms": ms, "peak": most_resident() / (1 << 20)})
 
 
 def start(name: str, engine: str, folder: str) -> tuple[subprocess.Popen[str], float]:

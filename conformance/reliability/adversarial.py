@@ -28,6 +28,7 @@ from onward.providers.options import SessionOptions
 from onward.providers.torch import provider as torch_provider
 from onward.sessions import parts, planning
 from onward.sessions.inference import InferenceSession
+from onward.sessions.memory.footprint import most_resident, reset_peak
 
 LONGEST = 1.0  # seconds
 LARGEST = 512  # MiB, of the whole process
@@ -104,7 +105,7 @@ def _in_child(name: str) -> dict[str, Any]:
         "message": message,
         "kinds": kinds,
         "seconds": seconds,
-        "memory": _peak(),
+        "memory": most_resident() >> 20,
     }
 
 
@@ -113,12 +114,7 @@ def _limit() -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + (2 << 30),) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM"))
+    reset_peak()
 
 
 def figure(outcomes: list[Outcome]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from onward.errors import OptionError
+from onward.names import near
 from onward.providers.choose import available, known
 
 Named = tuple[str, dict[str, Any]]  # a provider's name and its options
@@ -95,6 +95,11 @@ Threads = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
+def feed_paths(files: list[str] | None, feeds: list[str] | None) -> list[str]:
+    """The files that were given behind the model, then those of --feed."""
+    return [*(files or ()), *(feeds or ())]
+
+
 def read_sizes(texts: list[str] | None) -> dict[str, int]:
     """{"batch": 8} from batch=8.
 
@@ -139,9 +144,8 @@ def full_name(text: str) -> str:
         if wanted in (name.lower(), short_name(name)):
             return name
     here = ", ".join(map(short_name, available()))
-    near = difflib.get_close_matches(wanted, map(short_name, known()), n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise OptionError(f"no provider {text!r}\n{hint}this machine has {here}")
+    hint = near(wanted, map(short_name, known()))
+    raise OptionError(f"no provider {text!r}\nthis machine has {here}; {hint}")
 
 
 def short_name(provider: str) -> str:

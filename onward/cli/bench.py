@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import inputs_of, read_feeds
+from onward.cli.feeds import feeds_for
 from onward.cli.racing import Runner, race
 from onward.cli.screen import (
     make_console,
@@ -51,9 +51,8 @@ def bench(
     onward bench model.onnx --size batch=8 --threads 1,2 --provider cpu --provider torch
     """
     candidates = _candidates(arguments.read_providers(provider), _counts(threads))
-    feeds = read_feeds(
-        inputs_of(model), [*(files or ()), *(feed or ())], arguments.read_sizes(size), seed
-    )
+    paths, sizes = arguments.feed_paths(files, feed), arguments.read_sizes(size)
+    feeds = feeds_for(model, paths, sizes, seed)
     runners = [Runner(model, candidate, feeds) for candidate in candidates]
     console = make_console(stderr=as_json)
     ended = race(runners, seconds, console)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import inputs_of, read_feeds
+from onward.cli.feeds import feeds_for
 from onward.cli.racing import Runner, race
 from onward.cli.screen import (
     make_console,
@@ -70,8 +70,8 @@ def compare(
     onward compare model.onnx converted.onnx feeds.npz --all
     """
     asked = arguments.read_providers(provider)
-    paths = [*(files or ()), *(feed or ())]
-    feeds = read_feeds(inputs_of(model), paths, arguments.read_sizes(size), seed)
+    paths, sizes = arguments.feed_paths(files, feed), arguments.read_sizes(size)
+    feeds = feeds_for(model, paths, sizes, seed)
     tolerance = Tolerance(rtol, atol)
     comparison = comparing.compare_models(
         model, other, feeds, tolerance=tolerance, providers=asked or None, every=every

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.cli.images import SUFFIXES, Preparation, read_images
-from onward.errors import FeedError, OptionError
+from onward.errors import FeedError
 from onward.graph.signature import check_feeds
 from onward.lazy import LazyModule
-from onward.sessions.feeds import random_feeds
+from onward.names import near, some, spell_sizes
+from onward.sessions.feeds import open_names, random_feeds
 from onward.sessions.inference import InferenceSession
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ def inputs_of(model: Path) -> list[Any]:
     return [description.describe(value) for value in graph.inputs if not value.is_initializer()]
 
 
+def feeds_for(
+    model: Path, paths: Sequence[str], sizes: Mapping[str, int], seed: int
+) -> dict[str, Any]:
+    """A feed for every input of a model's file: from files, and random for the others."""
+    return read_feeds(inputs_of(model), paths, sizes, seed)
+
+
 def read_feeds(
     inputs: Iterable[Any],
     paths: Sequence[str],
@@ -60,13 +68,14 @@ def read_feeds(
     feeds = _read_files(inputs, paths, sizes, preparation or Preparation(), notes)
     rest = [arg for arg in inputs if arg.name not in feeds]
     if rest and not random:
-        name, shape = rest[0].name, ", ".join(str(size or "?") for size in rest[0].shape)
+        name, shape = rest[0].name, spell_sizes(rest[0].shape)
         raise FeedError(
             f"input {name!r} is missing: {rest[0].type} of shape ({shape})\n"
             f"feed it with --feed {name}=FILE, or give --random"
         )
-    elsewhere = open_names(inputs) - open_names(rest)
-    told = {name: size for name, size in _told(inputs, feeds).items() if name in open_names(rest)}
+    still_open = names_of_sizes(rest)
+    elsewhere = names_of_sizes(inputs) - still_open
+    told = {name: size for name, size in _told(inputs, feeds).items() if name in still_open}
     wanted = {name: size for name, size in sizes.items() if name not in elsewhere}
     feeds.update(random_feeds(rest, {**told, **wanted}, seed))
     check_feeds(feeds, inputs, [])
@@ -115,7 +124,8 @@ def _split(text: str, inputs: Sequence[Any]) -> tuple[str | None, Path]:
     path = Path(text.removeprefix("@")).expanduser()
     name, equals, _ = text.partition("=")
     if equals and not path.exists():
-        raise FeedError(f"no input {name!r}; the model takes {_names(inputs)}")
+        known = (arg.name for arg in inputs)
+        raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
     return None, path
 
 
@@ -157,7 +167,7 @@ def _by_name(
     known = [arg.name for arg in inputs]
     for key in given:
         if key not in known:
-            raise FeedError(f"{path} feeds {key!r}; the model takes {_names(inputs)}")
+            raise FeedError(f"{path} feeds {key!r}; {near(key, known, 'the model takes')}")
     return given
 
 
@@ -244,25 +254,10 @@ def _told(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, int]:
     return told
 
 
-def check_sizes(inputs: Iterable[Any], sizes: Iterable[str]) -> None:
-    """Refuse a size that no open dimension has the name of."""
-    known = open_names(inputs)
-    for name in sizes:
-        if name not in known:
-            listed = ", ".join(sorted(known)) or "none: every size is fixed"
-            raise OptionError(f"no open dimension {name!r}\nthe model has {listed}")
-
-
-def open_names(inputs: Iterable[Any]) -> set[str]:
-    """What the open dimensions of these inputs may be called by."""
-    return {
-        name
-        for arg in inputs
-        for place, size in enumerate(arg.shape or ())
-        if not isinstance(size, int)
-        for name in (f"{arg.name}:{place}", *([size] if size else []))
-    }
+def names_of_sizes(inputs: Iterable[Any]) -> set[str]:
+    """What `--size` may call the open dimensions of these inputs by."""
+    return open_names((arg.name, arg.shape) for arg in inputs)
 
 
 def _names(inputs: Iterable[Any]) -> str:
-    return ", ".join(repr(arg.name) for arg in inputs) or "none"
+    return some(arg.name for arg in inputs)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.feeds import check_sizes
+from onward.cli.feeds import names_of_sizes
 from onward.cli.inspect_screen import show_facts, show_providers
 from onward.cli.screen import make_console, print_json
 from onward.errors import InvalidModel
 from onward.lazy import LazyModule
+from onward.sessions.feeds import check_sizes
 
 if TYPE_CHECKING:
     from onward.sessions import description, planning
@@ -49,7 +50,7 @@ def inspect(
         raise InvalidModel(f"{model} is in ORT format, which onnxruntime alone reads")
     sizes, asked = arguments.read_sizes(size), arguments.read_providers(provider)
     loaded = planning.open_model(model, any_domain=True)  # looked at, not run
-    check_sizes((description.describe(value) for value in loaded.graph.inputs), sizes)
+    check_sizes(sizes, names_of_sizes(map(description.describe, loaded.graph.inputs)))
     report, console = inspection.model_facts(loaded, model, sizes), make_console()
     if not as_json:
         show_facts(console, report, nodes)

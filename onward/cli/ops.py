@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from onward.cli import arguments
 from onward.cli.screen import make_console, make_progress, make_table, print_json, print_table
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
+from onward.names import near
 from onward.providers.choose import INDUCTOR, available, how_to_get
 
 if TYPE_CHECKING:
@@ -107,15 +107,14 @@ def _choose(
         wanted = domain or "ai.onnx"
         chosen = [operator for operator in chosen if operator.domain == wanted]
         if not chosen:
-            known = ", ".join(sorted({operator.domain for operator in found}))
-            raise OptionError(f"no operators of domain {domain!r}\nthere are {known}")
+            hint = near(domain, sorted({operator.domain for operator in found}))
+            raise OptionError(f"no operators of domain {domain!r}\n{hint}")
     if not names:
         return chosen
     for name in names:
         if name.lower() not in {operator.name.lower() for operator in chosen}:
-            near = difflib.get_close_matches(name, [o.name for o in chosen], n=1, cutoff=0.5)
-            hint = f"\ndid you mean {near[0]}?" if near else ""
-            raise OptionError(f"no operator {name!r} in the newest opsets{hint}")
+            hint = near(name, (operator.name for operator in chosen))
+            raise OptionError(f"no operator {name!r} in the newest opsets\n{hint}")
     wishes = {name.lower() for name in names}
     return [operator for operator in chosen if operator.name.lower() in wishes]
 

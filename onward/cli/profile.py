@@ -70,7 +70,7 @@ def profile(
     """
     request = {
         "model": str(model),
-        "feeds": [*(files or ()), *(feed or ())],
+        "feeds": arguments.feed_paths(files, feed),
         "sizes": arguments.read_sizes(size),
         "seed": seed,
         "providers": arguments.read_providers(provider),

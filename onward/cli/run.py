@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import open_names, read_feeds
+from onward.cli.feeds import names_of_sizes, read_feeds
 from onward.cli.images import Preparation
 from onward.cli.outputs import check_target, count_odd, describe, top_classes, write_outputs
 from onward.cli.screen import (
@@ -24,6 +24,7 @@ from onward.cli.screen import (
     warn,
 )
 from onward.errors import OptionError, ProviderError
+from onward.names import near
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
@@ -63,14 +64,14 @@ def run(
     targets = _read_targets(output, save)
     preparation = Preparation(scale, _numbers("--mean", mean), _numbers("--std", std))
     asked, sizes = arguments.read_providers(provider), arguments.read_sizes(size)
-    paths, notes = [*(files or ()), *(feed or ())], list[str]()
+    paths, notes = arguments.feed_paths(files, feed), list[str]()
     # What an engine prints on its own would stand beside our one line.
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)
     names = [arg.name for arg in session.get_outputs()]
     for name in filter(None, targets):
         if name not in names:
-            raise OptionError(f"no output {name!r}; the model gives {', '.join(map(repr, names))}")
+            raise OptionError(f"no output {name!r}; {near(name, names, 'the model gives')}")
     feeds = read_feeds(
         session.get_inputs(),
         paths,
@@ -108,7 +109,7 @@ def _run(
         try:
             results = session.run(None, feeds)
         except ProviderError as error:
-            names = ", ".join(sorted(open_names(session.get_inputs())))
+            names = ", ".join(sorted(names_of_sizes(session.get_inputs())))
             if not guessed or not names:
                 raise
             raise ProviderError(

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from onward.names import spell_sizes
+
 _WIDE = 160  # columns where nobody looks: in a pipe or a file, lines need not be folded
 
 
@@ -120,6 +122,4 @@ def show_shape(shape: Sequence[Any] | None) -> str:
     >>> show_shape(["batch", 3, None]), show_shape(None)
     ('(batch, 3, ?)', '?')
     """
-    if shape is None:
-        return "?"
-    return f"({', '.join('?' if size is None else str(size) for size in shape)})"
+    return "?" if shape is None else f"({spell_sizes(shape)})"

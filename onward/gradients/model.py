@@ -19,8 +19,10 @@ from onward.gradients.table import GRADIENTS
 from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
 from onward.graph.scopes import ancestors, graphs_of
+from onward.names import near
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.pipelines import PREPARE, TRAINING
+from onward.passes.rewrite import Names
 from onward.passes.spelling import spell_for_onnxruntime
 
 SUFFIX = "_grad"
@@ -102,10 +104,24 @@ def extend(
 
 def lift_weights(model: ir.Model, names: Sequence[str]) -> None:
     """Initializers of subgraphs that gradients are asked of move to the model's own graph."""
+    fresh = Names(model)
     for body in graphs_of(model)[1:]:
         for name in [name for name in body.initializers if name in names]:
             value = body.initializers.pop(name)
+            if value.is_graph_output():  # what lies outside can only be returned as a copy
+                _return_copy(body, value, fresh)
             model.graph.register_initializer(value)
+
+
+def _return_copy(body: ir.Graph, value: ir.Value, fresh: Names) -> None:
+    name = fresh.fresh(f"{value.name}/copy")
+    copy = ir.node("Identity", [value], name=name)
+    result = copy.outputs[0]
+    result.name, result.type, result.shape = name, value.type, value.shape
+    body.append(copy)
+    for index, output in enumerate(body.outputs):
+        if output is value:
+            body.outputs[index] = result
 
 
 def _names(names: str | Sequence[str]) -> list[str]:
@@ -124,8 +140,7 @@ def _made(graph: ir.Graph) -> list[ir.Value]:
 
 def _value(values: Mapping[str, ir.Value], name: str) -> ir.Value:
     if name not in values:
-        known = ", ".join(repr(known) for known in list(values)[:8])
-        raise OptionError(f"the model has no value {name!r}\nit has {known}, ...")
+        raise OptionError(f"the model has no value {name!r}\n{near(name, values, 'it has')}")
     return values[name]
 
 

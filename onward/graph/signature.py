@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import FeedError
+from onward.names import near, spell_sizes
 
 Dimension = int | str | None  # a size, a symbol, or unknown
 
@@ -58,13 +59,17 @@ def check_feeds(feeds: Mapping[str, Any], inputs: Sequence[Any], optional: Seque
     known = {arg.name: arg for arg in inputs}
     for name in feeds:
         if name not in known and name not in optional:
-            raise FeedError(f"no input {name!r}; the model takes {', '.join(map(repr, known))}")
+            raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
     for name, arg in known.items():
         if name in feeds:
             _check_feed(feeds[name], arg)
         elif name not in optional and not arg.type.startswith("optional"):
             raise FeedError(f"input {name!r} is missing: {arg.type} of shape {_shape(arg.shape)}")
-    _check_symbols(feeds, inputs)
+    seen: dict[str, tuple[int, str]] = {}
+    for arg in inputs:
+        feed = feeds.get(arg.name)
+        if isinstance(feed, np.ndarray) and feed.ndim == len(arg.shape):
+            check_symbols(arg.name, feed.shape, arg.shape, seen)
 
 
 def _check_feed(feed: Any, arg: Any) -> None:
@@ -88,22 +93,19 @@ def _check_feed(feed: Any, arg: Any) -> None:
             )
 
 
-def _check_symbols(feeds: Mapping[str, Any], inputs: Sequence[Any]) -> None:
-    """A symbol has one size in all the feeds of a call."""
-    seen: dict[str, tuple[int, str]] = {}
-    for arg in inputs:
-        feed = feeds.get(arg.name)
-        if not isinstance(feed, np.ndarray) or feed.ndim != len(arg.shape):
+def check_symbols(
+    name: str, shape: Sequence[int], law: Sequence[Any], seen: dict[str, tuple[int, str]]
+) -> None:
+    """A symbol has one size in all the feeds of a call: `seen` is those of the feeds before."""
+    for size, symbol in zip(shape, law):
+        if not isinstance(symbol, str):
             continue
-        for size, symbol in zip(feed.shape, arg.shape, strict=True):
-            if not isinstance(symbol, str):
-                continue
-            first, where = seen.setdefault(symbol, (size, arg.name))
-            if first != size:
-                raise FeedError(
-                    f"dimension {symbol!r} is {first} in input {where!r} but {size} in {arg.name!r}"
-                )
+        first, where = seen.setdefault(symbol, (size, name))
+        if first != size:
+            raise FeedError(
+                f"dimension {symbol!r} is {first} in input {where!r} but {size} in {name!r}"
+            )
 
 
 def _shape(shape: Sequence[Dimension]) -> str:
-    return f"({', '.join('?' if d is None else str(d) for d in shape)})"
+    return f"({spell_sizes(shape)})"

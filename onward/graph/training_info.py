@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from onward.errors import InvalidModel
 from onward.graph.files import Source, read_proto, save
+from onward.names import near
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,12 @@ def _check_binding(what: str, binding: Mapping[str, str], keys: set[str], values
         if key not in keys:
             raise InvalidModel(
                 f"{what} updates {key!r}, which is no initializer\n"
-                f"the model and the algorithm have {_list(keys)}"
+                f"{near(key, sorted(keys), 'the model and the algorithm have')}"
             )
         if value not in values:
             raise InvalidModel(
-                f"{what} takes {value!r}, which is no output\nthere are {_list(values)}"
+                f"{what} takes {value!r}, which is no output\n{near(value, sorted(values))}"
             )
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names)[:8])) or "none"
 
 
 def _names(protos: Iterable[onnx.TensorProto | onnx.ValueInfoProto]) -> set[str]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps
+from onward.names import near, spell_sizes
 
 Values: TypeAlias = Mapping[str, ir.Value]
 Sizes: TypeAlias = list[int | str | None]
@@ -24,7 +25,6 @@ REDUCTIONS = ("mean", "sum", "none")
 ABOVE_ZERO = math.ulp(0.0)
 _NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *_NARROW}
-_MOST_NAMES = 8  # in a message
 _OLDEST_OPSET = 18  # since then, what is reduced over is an input
 
 
@@ -56,7 +56,8 @@ def read_as_is(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir
     if value is None:
         asked = "the first output" if name is None else repr(name)
         raise OptionError(
-            f"{_who(loss)} reads {asked}, which the model does not have\n{_has(values)}"
+            f"{_who(loss)} reads {asked}, which the model does not have\n"
+            f"{near(name or '', values, 'its values are')}"
         )
     return value
 
@@ -112,9 +113,8 @@ def target(
         return op.input(name, dtype, sizes)
     found = None if known.shape is None else sizes_of(known)
     if found is not None and not agree(found, list(sizes)):
-        wanted = ", ".join("?" if size is None else str(size) for size in sizes)
         raise OptionError(
-            f"{_who(loss)} compares with {name!r}, which should have shape [{wanted}] "
+            f"{_who(loss)} compares with {name!r}, which should have shape [{spell_sizes(sizes)}] "
             f"and has {shown(known)}\ngive this loss a target of its own: target='...'"
         )
     return known
@@ -210,10 +210,4 @@ def _who(loss: Loss) -> str:
 
 def shown(x: ir.Value) -> str:
     """A shape as messages write it."""
-    return f"[{', '.join('?' if size is None else str(size) for size in sizes_of(x))}]"
-
-
-def _has(values: Values) -> str:
-    names = [repr(name) for name in list(values)[:_MOST_NAMES]]
-    rest = ", ..." if len(values) > _MOST_NAMES else ""
-    return f"it has {', '.join(names) or 'no values'}{rest}"
+    return f"[{spell_sizes(sizes_of(x))}]"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
 from onward.errors import OptionError
+from onward.names import near
 from onward.optimizers.optimizer import Optimizer
 
 Predicate: TypeAlias = Callable[[str, tuple[int, ...]], bool]
@@ -110,11 +110,8 @@ def _matches(group: Group, parameters: Mapping[str, Sequence[int]]) -> set[str]:
         exact = {pattern} & set(parameters)
         names = exact or {name for name in parameters if fnmatchcase(name, pattern)}
         if not names:
-            near = difflib.get_close_matches(pattern, parameters, 3, 0.5) or list(parameters)[:3]
-            raise OptionError(
-                f"no parameter matches {pattern!r} of {group!r}\n"
-                + (f"near it are {', '.join(near)}" if near else "the model has no parameters")
-            )
+            hint = near(pattern, parameters)
+            raise OptionError(f"no parameter matches {pattern!r} of {group!r}\n{hint}")
         found |= names
     return found
 
@@ -127,8 +124,7 @@ def _of(group: Group, optimizer: Optimizer) -> Optimizer | None:
     known = [field.name for field in fields(own)]
     for name in group.overrides:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            hint = near(name, known, "it has")
             raise OptionError(f"{type(own).__name__} has no setting {name!r} ({group!r})\n{hint}")
     return replace(own, **group.overrides)
 

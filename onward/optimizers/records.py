@@ -5,12 +5,12 @@ What is written in checkpoints, programs and artifacts is read again by the same
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from onward.errors import OptionError
+from onward.names import near
 
 T = TypeVar("T")
 
@@ -29,15 +29,13 @@ def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) ->
         raise OptionError(f"no {what}: {data!r} has no 'kind'\ngive what to_dict() returned")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
-        raise OptionError(
-            f"no {what} is called {data['kind']!r}\nthere are {', '.join(sorted(kinds))}"
-        )
+        hint = near(str(data["kind"]), sorted(kinds))
+        raise OptionError(f"no {what} is called {data['kind']!r}\n{hint}")
     given = {name: value for name, value in data.items() if name != "kind"}
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            hint = near(str(name), known, "it has")
             raise OptionError(f"{kind.__name__} has no setting {name!r}\n{hint}")
     return kind(**{name: _restored(value, kinds, what) for name, value in given.items()})
 

@@ -10,7 +10,6 @@ gone.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,6 +20,7 @@ import onnx_ir as ir
 from onward.errors import InvalidModel, OptionError
 from onward.graph.extension import GraphOps, Size, extend, taken_names
 from onward.graph.scopes import walk
+from onward.names import near
 from onward.passes.facts import attribute, input_of, is_constant, made_by, scalar
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, substitute
@@ -157,10 +157,9 @@ def _test(model: ir.Model, frozen: Frozen) -> Callable[[ir.Node], bool]:
     frozen = {frozen} if isinstance(frozen, str) else set(frozen)
     known = [name for node in _modal(model) for name in _names(node)]
     for name in sorted(frozen - set(known)):
-        near = difflib.get_close_matches(name, known, 4, 0.3) or known[:4]
         raise OptionError(
             f"no BatchNormalization or Dropout is named {name!r}, so it cannot be frozen\n"
-            f"there are {', '.join(map(repr, near)) or 'none'}"
+            f"{near(name, known)}"
         )
     return lambda node: not frozen.isdisjoint(_names(node))
 

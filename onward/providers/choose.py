@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import itertools
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
+from onward.names import near
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 
@@ -145,10 +145,7 @@ def known() -> list[str]:
 def _check_known(name: str) -> None:
     names = known()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        raise OptionError(
-            f"no provider {name!r}" + (f"\ndid you mean {near[0]!r}?" if near else "")
-        )
+        raise OptionError(f"no provider {name!r}\n{near(name, names)}")
 
 
 def how_to_get(name: str) -> str:
@@ -188,7 +185,4 @@ def _reference(options: SessionOptions) -> Provider:
 def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for option in given:
         if option not in known:
-            raise OptionError(
-                f"{name} has no option {option!r}"
-                + (f"; it has {', '.join(known)}" if known else "")
-            )
+            raise OptionError(f"{name} has no option {option!r}; {near(option, known, 'it has')}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import FeedError, OptionError
+from onward.names import near
 from onward.providers.ort.values import dtype_of, to_numpy, to_ort
 
 
@@ -115,12 +116,14 @@ class Binding:
 
     def _input(self, name: str) -> str:
         if name not in self._known_inputs:
-            raise FeedError(f"no input {name!r}; the model takes {', '.join(self._known_inputs)}")
+            hint = near(name, self._known_inputs, "the model takes")
+            raise FeedError(f"no input {name!r}; {hint}")
         return name
 
     def _output(self, name: str) -> str:
         if name not in self._known_outputs:
-            raise FeedError(f"no output {name!r}; the model gives {', '.join(self._known_outputs)}")
+            hint = near(name, self._known_outputs, "the model gives")
+            raise FeedError(f"no output {name!r}; {hint}")
         return name
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from onward.errors import FeedError, OptionError
+from onward.names import near
 
 _DTYPES: dict[str, Any] = {
     "float": np.float32,
@@ -43,27 +44,40 @@ def random_feeds(
     """
     rng = np.random.default_rng(seed)
     inputs, given = list(inputs), dict(sizes or {})
-    known = {
-        name for arg in inputs for pair in enumerate(arg.shape or ()) for name in _names(arg, *pair)
-    }
-    for name in given:
-        if name not in known:
-            open_names = ", ".join(sorted(known)) or "none: every size is fixed"
-            raise OptionError(f"no open dimension {name!r}\nthe model has {open_names}")
+    check_sizes(given, open_names((arg.name, arg.shape) for arg in inputs))
     return {arg.name: _draw(rng, arg, _shape(arg, given)) for arg in inputs}
 
 
-def _names(arg: Any, place: int, size: Any) -> list[str]:
-    """What a size may be called by; nothing where the model fixes it."""
+def check_sizes(sizes: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a size that no open dimension has the name of."""
+    for name in sizes:
+        if name not in known:
+            fixed = "the model has none: every size is fixed"
+            hint = near(name, sorted(known), "the model has") if known else fixed
+            raise OptionError(f"no open dimension {name!r}\n{hint}")
+
+
+def open_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
+    """What the open dimensions of these inputs, each a name and a shape, may be called by."""
+    return {
+        name
+        for given, shape in inputs
+        for place, size in enumerate(shape or ())
+        for name in names_of_size(given, place, size)
+    }
+
+
+def names_of_size(name: str, place: int, size: Any) -> list[str]:
+    """What one size of an input may be called by; nothing where the model fixes it."""
     if isinstance(size, int):
         return []
-    return [f"{arg.name}:{place}", *([size] if size else [])]
+    return [f"{name}:{place}", *([size] if size else [])]
 
 
 def _shape(arg: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
     shape = []
     for place, size in enumerate(arg.shape or ()):
-        names = [name for name in _names(arg, place, size) if name in sizes]
+        names = [name for name in names_of_size(arg.name, place, size) if name in sizes]
         shape.append(size if isinstance(size, int) else sizes[names[0]] if names else 1)
     return tuple(shape)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onward.errors import NodeFailed, OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import Asked, Choice, choose
+from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.sessions.cache import ResultCache
 from onward.sessions.deadline import call_within, time_limit, within
@@ -34,8 +34,6 @@ else:  # loaded only when they are asked for
     planning = LazyModule("onward.sessions.planning")
 
 T = TypeVar("T")
-log = logging.getLogger("onward")
-_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 3: logging.ERROR, 4: logging.CRITICAL}
 
 
 class InferenceSession:
@@ -56,7 +54,6 @@ class InferenceSession:
     ) -> None:
         options = self._options = SessionOptions.of(sess_options)
         self._source, self._weights = path_or_bytes, weights
-        log.setLevel(_LEVELS.get(options.log_severity_level, logging.WARNING))
         self._plan: Plan | Auto = self._planned(providers, provider_options)
         give_back()
         self._cache: ResultCache | None = None
@@ -154,6 +151,7 @@ class InferenceSession:
             or self._options.disable_fallback
         ):
             raise error
+        log = log_of(self._options)
         log.warning("%s failed in onnxruntime; another provider tries", error.op_type)
         self._choice = replace(self._choice, failed=failed)
         try:

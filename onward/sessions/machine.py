@@ -55,15 +55,6 @@ def _processor() -> str:
     return " ".join(filter(None, arm)) or platform.processor()
 
 
-def memory_at_fullest() -> int:
-    """Bytes at this process's fullest; 0 where the system does not say."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
 def cache_folder(name: str) -> Path:
     """Where measurements of a kind are kept between runs."""
     return Path.home() / ".cache" / "onward" / name

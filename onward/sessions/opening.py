@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from onward.graph.paths import check_readable, read_model
 from onward.graph.survey.look import Survey, survey
 from onward.lazy import LazyModule
 from onward.providers.choose import Choice
+from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import adds_in_half
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     Plan = Whole | Parts | Isolated
 else:  # loaded only when onnxruntime does not take the model as it is
     planning = LazyModule("onward.sessions.planning")
-
-log = logging.getLogger("onward")
 
 
 def open_plan(
@@ -54,7 +52,8 @@ def open_plan(
                 return whole
         except Exception as error:  # another way may open it; else this is the cause
             why = error
-    log.info("the model is not for onnxruntime as it is: %s", why or "see docs/providers.md")
+    hint = why or "see docs/providers.md"
+    log_of(options).info("the model is not for onnxruntime as it is: %s", hint)
     try:
         return planning.plan(source, choice, options, weights)
     except UnsupportedModel as error:

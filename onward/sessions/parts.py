@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onward.errors import ProviderError, UnsupportedModel
 from onward.graph.signature import NodeArg, check_feeds
+from onward.names import near
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
 from onward.providers.options import ExecutionMode, SessionOptions
@@ -174,7 +175,7 @@ class Parts:
         given = [arg.name for arg in self._outputs]
         for name in names or ():
             if name not in given:
-                raise KeyError(f"no output {name!r}; the model gives {', '.join(map(repr, given))}")
+                raise KeyError(f"no output {name!r}; {near(name, given, 'the model gives')}")
         return list(names) if names else given
 
     def _readable(self, feeds: Any) -> dict[str, Any]:

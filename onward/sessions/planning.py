@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from onward.lazy import LazyModule
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.precision import widen_sums
 from onward.providers.choose import Choice
+from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import adds_in_half, defect
@@ -35,7 +35,6 @@ from onward.sessions.whole import Whole
 
 programs = LazyModule("onward.providers.torch.programs")
 preview = LazyModule("onward.gradients.preview")
-log = logging.getLogger("onward")
 
 TRAINING_DOMAIN = "ai.onnx.preview.training"
 _RANDOM = {
@@ -104,7 +103,7 @@ def _planned(
         except (LimitExceeded, OptionError):
             raise
         except Exception as error:  # the parts of it may do better
-            log.info("onnxruntime does not take the model whole: %s", error)
+            log_of(options).info("onnxruntime does not take the model whole: %s", error)
     return _divided(model, choice, options, widen)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from onward.errors import MemoryLimitExceeded, ProviderError
 from onward.graph.signature import check_feeds
+from onward.names import near
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.session import explain, native_run_options
 from onward.providers.ort.values import is_bits, is_packed, to_numpy, to_ort
@@ -76,9 +77,8 @@ class Whole:
         given = [arg.name for arg in self.get_outputs()]
         unknown = [name for name in names or () if name not in given]
         if unknown:
-            raise KeyError(
-                f"no output {unknown[0]!r}; the model gives {', '.join(map(repr, given))}"
-            )
+            hint = near(unknown[0], given, "the model gives")
+            raise KeyError(f"no output {unknown[0]!r}; {hint}")
 
     def run_async(
         self, names: Any, feeds: Any, callback: Callable[..., None], user_data: Any, options: Any

@@ -38,6 +38,6 @@ def test_json_can_be_filtered(call: Call) -> None:
 
 
 def test_unknown_names_are_one_line(call: Call) -> None:
-    assert is_one_line(call("ops", *TWO, "--op", "Konv"), "no operator 'Konv'", "Conv?")
+    assert is_one_line(call("ops", *TWO, "--op", "Konv"), "no operator 'Konv'", "mean 'Conv'?")
     assert is_one_line(call("ops", *TWO, "--domain", "frob"), "no operators of domain 'frob'")
     assert is_one_line(call("ops", "--provider", "frob"), "no provider 'frob'")

@@ -101,7 +101,7 @@ def test_providers_are_named_shortly(call: Call, tmp_path: Path) -> None:
     called = call("run", tmp_path / "s.onnx", "--random", "-p", "torch:device=cpu", "-p", "cpu")
     assert called.code == 0 and "on torch" in called.out
     wrong = call("run", tmp_path / "s.onnx", "--random", "--provider", "torhc")
-    assert is_one_line(wrong, "no provider 'torhc'", "did you mean torch?")
+    assert is_one_line(wrong, "no provider 'torhc'", "did you mean 'torch'?")
     odd = call("run", tmp_path / "s.onnx", "--random", "--provider", "torch:frob=1")
     assert is_one_line(odd, "has no option 'frob'")
     assert is_one_line(

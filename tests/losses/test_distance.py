@@ -123,7 +123,7 @@ def test_settings_that_cannot_be_are_told() -> None:
 
 def test_a_triplet_is_of_the_models_own_values() -> None:
     model = echo({"y": normal(5, 3), "y_near": normal(5, 3)})
-    message = r"Triplet reads 'negative', which the model does not have\nit has 'y', 'y_near', "
+    message = r"reads 'negative', which the model does not have\nits values are 'y', 'y_near', "
     with pytest.raises(OptionError, match=message):
         with_loss(model, Triplet(positive="y_near"))
 

@@ -36,20 +36,20 @@ def test_the_first_output_is_read_if_none_is_named() -> None:
 
 
 def test_an_output_that_is_not_there_is_told() -> None:
-    message = r"MSE reads 'yy', which the model does not have\nit has 'y', 'y_in'$"
+    message = r"MSE reads 'yy', which the model does not have\ndid you mean 'y'\?$"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(2)}), MSE(output="yy"))
 
 
 def test_of_many_values_a_few_are_listed() -> None:
     outputs = {f"y{i}": normal(1) for i in range(9)}
-    with pytest.raises(OptionError, match=r"it has 'y0', .*'y7', \.\.\.$"):
+    with pytest.raises(OptionError, match=r"its values are 'y0', .*'y7', \.\.\.$"):
         with_loss(echo(outputs), MSE(output="z"))
 
 
 def test_a_model_without_values_is_told() -> None:
     op = extend(echo({"y": normal(2)}))
-    message = "MSE reads the first output, which the model does not have\nit has no values"
+    message = "MSE reads the first output, which the model does not have\nits values are none"
     with pytest.raises(OptionError, match=message):
         MSE().build(op, {})
 

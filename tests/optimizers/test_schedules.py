@@ -174,14 +174,14 @@ def test_wrong_settings_are_refused(build: Callable[[], Any], law: str) -> None:
 @pytest.mark.parametrize(
     ("data", "law"),
     [
-        ({"kind": "Cosin"}, r"no schedule is called 'Cosin'\nthere are Constant, Cosine, Expo"),
-        ({"kind": 3}, r"no schedule is called 3\nthere are"),
+        ({"kind": "Cosin"}, r"no schedule is called 'Cosin'\ndid you mean 'Cosine'\?"),
+        ({"kind": 3}, r"no schedule is called 3\nthere are 'Constant', 'Cosine', 'Exp"),
         ({"steps": 3}, r"no schedule: \{'steps': 3\} has no 'kind'\ngive what to_dict\(\) retur"),
         (
             {"kind": "Cosine", "step": 3},
-            r"Cosine has no setting 'step'\ndid you mean steps\?",
+            r"Cosine has no setting 'step'\ndid you mean 'steps'\?",
         ),
-        ({"kind": "Constant", "zzz": 3}, r"Constant has no setting 'zzz'\nit has factor, steps"),
+        ({"kind": "Constant", "zzz": 3}, r"Constant has no setting 'zzz'\nit has 'factor', 'st"),
     ],
 )
 def test_what_is_no_schedule_is_refused(data: Any, law: str) -> None:

@@ -80,7 +80,7 @@ def test_a_machine_without_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"speed": 1}, f"{NAME} has no option 'speed'; it has precision, device, threads, cache"),
+        ({"speed": 1}, f"{NAME} has no option 'speed'; it has 'precision', 'device', 'thr"),
         ({"precision": "f8"}, "precision is f32, f16 or bf16, not 'f8'"),
         ({"device": "TPU"}, "OpenVINO has no device 'TPU' here: it has .*CPU.*AUTO"),
         ({"threads": "many"}, "threads is a whole number from 0 on, not 'many'"),

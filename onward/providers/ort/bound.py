@@ -18,6 +18,7 @@ import onnxruntime
 
 from onward.errors import FeedError, InvalidModel, OnwardError, OptionError
 from onward.graph.survey.look import survey
+from onward.names import near, spell_sizes
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
 
@@ -60,8 +61,7 @@ class Argument:
         )
 
     def __str__(self) -> str:
-        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.type} of shape ({sizes})"
+        return f"{self.type} of shape ({spell_sizes(self.shape)})"
 
 
 class BoundSession:
@@ -229,7 +229,7 @@ def taking_turns(options: SessionOptions) -> SessionOptions:
     """The same options, with threads that spin during a run and not after it.
 
     A step runs several graphs, each with threads of its own: those of the last one, still spinning,
-    would keep the next one's from the cores (2.2 ms a step instead of 1.6, on two cores).
+    would keep the next one's from the cores (benchmarks/training.py shows it on two).
     """
     if options.native is not None or _SPINNING in options.config_entries:
         return options
@@ -271,8 +271,7 @@ def _argument(native: Any) -> Argument:
 
 def _known(arguments: Mapping[str, Argument], name: str, kind: str) -> Argument:
     if name not in arguments:
-        known = ", ".join(map(repr, arguments))
-        raise OptionError(f"the graph has no {kind} {name!r}\nit has {known}")
+        raise OptionError(f"the graph has no {kind} {name!r}\n{near(name, arguments, 'it has')}")
     return arguments[name]
 
 

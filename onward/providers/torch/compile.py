@@ -10,10 +10,9 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.exc import InductorError
 
+from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.providers.torch.provider import TorchProvider, settle
-
-log = logging.getLogger("onward")
 
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
@@ -25,13 +24,15 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
 
     def compiled(module: torch.nn.Module) -> Callable[..., Any]:
         call = torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))
-        return call if options.disable_fallback else _or_eager(call, module)
+        return call if options.disable_fallback else _or_eager(call, module, log_of(options))
 
     device = settle(given, options)
     return TorchProvider("InductorExecutionProvider", device, compiled)
 
 
-def _or_eager(call: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
+def _or_eager(
+    call: Callable[..., Any], module: torch.nn.Module, log: logging.Logger
+) -> Callable[..., Any]:
     """A compiled module that goes on uncompiled when torch cannot compile it."""
     broken = False
 

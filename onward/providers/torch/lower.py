@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -38,14 +37,19 @@ from onward.graph.scopes import last_uses
 from onward.graph.table import OpTable
 from onward.providers.events import Notes
 from onward.providers.torch.kernels.widen import unwidened
+from onward.providers.torch.plain_numbers import (
+    CONVERSIONS,
+    RANKS,
+    as_list,
+    as_numbers,
+    as_scalar,
+    as_tensor,
+    is_short,
+    literal,
+)
 from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.types import DTYPES, torch_dtype
 
-_HOST_TYPES = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
-_HOST_RANKS = {"Numbers": 1, "Grid": 2}  # what a host function's annotations hold at most
-_COUNTED = {"ConstantOfShape", "Expand", "Range"}  # as long as one of their inputs says
-_LARGEST_LITERAL = 1024  # elements of a constant that may be written into the source
-_LONGEST_LIST = 64  # numbers that stay on the host: shapes are short, data is not
 _CHECK = "check()"  # the line before a node, where a run may be stopped
 _serial = count()
 
@@ -109,10 +113,10 @@ class _Writer:
         self.notes = notes
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
-            "as_tensor": _as_tensor,
-            "as_list": _as_list,
-            "as_scalar": _as_scalar,
-            "as_numbers": _as_numbers,
+            "as_tensor": as_tensor,
+            "as_list": as_list,
+            "as_scalar": as_scalar,
+            "as_numbers": as_numbers,
             "device": device,
             "inf": math.inf,
             "nan": math.nan,
@@ -209,13 +213,13 @@ class _Writer:
         if function is None:
             return None
         signature = inspect.signature(function)
-        rank = _HOST_RANKS.get(str(signature.return_annotation), 1)
-        if not all(_is_short(output, rank, node.op_type) for output in node.outputs):
+        rank = RANKS.get(str(signature.return_annotation), 1)
+        if not all(is_short(output, rank, node.op_type) for output in node.outputs):
             return None
         known = (
-            self._is_known(value, _HOST_RANKS[wanted])
+            self._is_known(value, RANKS[wanted])
             for value, wanted in _wanted(node, signature)
-            if value is not None and wanted in _HOST_RANKS
+            if value is not None and wanted in RANKS
         )
         return function if all(known) else None
 
@@ -223,7 +227,7 @@ class _Writer:
         """Whether a value of at most this rank is on the host, or a constant."""
         if value in self._on_host:
             return value.shape is None or value.shape.rank() <= rank
-        return _literal(value, floats=True) is not None
+        return literal(value, floats=True) is not None
 
     def _arguments(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
         """The node's inputs, each as its kernel's annotation wants it."""
@@ -231,7 +235,7 @@ class _Writer:
         for value, wanted in _wanted(node, signature):
             if value is None:
                 arguments.append("None")
-            elif wanted in _CONVERT:
+            elif wanted in CONVERSIONS:
                 arguments.append(self._numbers(value, wanted))
             elif wanted == "Tensor | Numbers" and value in self._on_host:
                 arguments.append(self._name(value))
@@ -292,20 +296,20 @@ class _Writer:
 
     def _numbers(self, value: ir.Value, wanted: str) -> str:
         """A value as Python numbers: from the host, from a constant, or read off a tensor."""
-        literal = _literal(value, floats=wanted not in ("Ints", "Int"))
-        if literal is not None:
-            return repr(_CONVERT[wanted](literal))
+        known = literal(value, floats=wanted not in ("Ints", "Int"))
+        if known is not None:
+            return repr(CONVERSIONS[wanted](known))
         name = self._name(value)
-        if wanted in _HOST_RANKS and value in self._on_host:
+        if wanted in RANKS and value in self._on_host:
             return name
-        return f"{_CONVERT[wanted].__name__[1:]}({name})"
+        return f"{CONVERSIONS[wanted].__name__}({name})"
 
     def _is_number(self, value: ir.Value) -> bool:
         """Whether a value is one Python number: of rank 0, from the host or a constant."""
         if value in self._on_host:
             return value.shape is None or value.shape.rank() == 0
-        literal = _literal(value)
-        return literal is not None and not isinstance(literal, list)
+        known = literal(value)
+        return known is not None and not isinstance(known, list)
 
     def _name(self, value: ir.Value) -> str:
         if value not in self._values:  # an initializer, met as a tensor for the first time
@@ -337,19 +341,6 @@ class _Writer:
         self.lines.append("    " * self._indent + text)
 
 
-def _literal(value: ir.Value, *, floats: bool = False) -> Any:
-    """A small constant of rank 0 or 1 as Python numbers, else None."""
-    tensor = value.const_value
-    if tensor is None or value.is_graph_input():
-        return None
-    if tensor.size > _LARGEST_LITERAL or len(tensor.shape) > 1:
-        return None
-    if tensor.dtype not in _HOST_TYPES and not (floats and tensor.dtype.is_floating_point()):
-        return None
-    array = tensor.numpy()
-    return (array.astype(np.float64) if tensor.dtype.is_floating_point() else array).tolist()
-
-
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, str))
 
@@ -367,47 +358,6 @@ def _known_shape(value: ir.Value) -> list[int | None] | None:
     if value.shape is None:
         return None
     return [dim if isinstance(dim, int) else None for dim in value.shape]
-
-
-def _is_short(output: ir.Value, rank: int, operator: str) -> bool:
-    """Whether plain numbers hold an output: integers, and surely few, as shapes are."""
-    if output.dtype not in _HOST_TYPES or output.shape is None or output.shape.rank() > rank:
-        return False
-    return all(
-        size <= _LONGEST_LIST if isinstance(size, int) else operator not in _COUNTED
-        for size in output.shape
-    )
-
-
-def _as_tensor(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    if isinstance(numbers, list):
-        return torch.tensor(numbers, dtype=dtype, device=device)
-    return torch.full((), numbers, dtype=dtype, device=device)  # made there, not copied there
-
-
-def _as_numbers(value: Any) -> Any:
-    """Python numbers from a tensor of rank 0 or 1: one, or a list of them."""
-    return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
-def _as_list(value: Any) -> list[Any]:
-    numbers = _as_numbers(value)
-    return list(numbers) if isinstance(numbers, list) else [numbers]
-
-
-def _as_scalar(value: Any) -> Any:
-    (number,) = _as_list(value)
-    return number
-
-
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "Ints": _as_list,
-    "Floats": _as_list,
-    "Int": _as_scalar,
-    "Float": _as_scalar,
-    "Numbers": _as_numbers,
-    "Grid": _as_numbers,
-}
 
 
 def _annotation(parameter: inspect.Parameter) -> str:

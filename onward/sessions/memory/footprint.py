@@ -44,8 +44,8 @@ def resident() -> int:
 
 
 def most_resident() -> int:
-    """Bytes of this process that lay in memory at most since `reset_peak`."""
-    return _read("VmHWM")
+    """Bytes of this process that lay in memory at most since `reset_peak`; 0: nobody can say."""
+    return _read("VmHWM") if MEASURABLE else 0
 
 
 def reset_peak() -> None:

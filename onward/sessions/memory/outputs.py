@@ -12,6 +12,7 @@ import numpy as np
 from onward.errors import FeedError, OptionError, ProviderError
 from onward.graph.signature import check_feeds, spell
 from onward.lazy import LazyModule
+from onward.names import near
 from onward.providers.ort.values import to_ort
 from onward.sessions.memory.plans import input_shapes
 
@@ -90,7 +91,7 @@ def _check_outputs(outputs: Mapping[str, Array], known: Any) -> None:
     types = {arg.name: arg.type for arg in known}
     for name, array in outputs.items():
         if name not in types:
-            raise FeedError(f"no output {name!r}; the model gives {', '.join(map(repr, types))}")
+            raise FeedError(f"no output {name!r}; {near(name, types, 'the model gives')}")
         if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
             raise FeedError(f"output {name!r} takes a numpy array without gaps (C-contiguous)")
         if not array.flags.writeable:

@@ -23,8 +23,10 @@ import numpy as np
 from onward import errors
 from onward.errors import FeedError, OnwardError, OptionError, ProviderError
 from onward.lazy import LazyModule
+from onward.names import near
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
+from onward.sessions.feeds import check_sizes, names_of_size, open_names
 from onward.sessions.machine import usable_cores
 from onward.sessions.memory.footprint import MEASURABLE
 
@@ -216,46 +218,33 @@ def input_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """The shape of each input, from sizes of dimensions or from feeds."""
     if any(not isinstance(size, (int, np.integer)) for size in sizes.values()):
-        names = {name for name, _, _ in inputs}
+        names = sorted(name for name, _, _ in inputs)
         for name in sizes:
             if name not in names:
-                raise FeedError(f"no input {name!r}; the model takes {', '.join(sorted(names))}")
+                raise FeedError(f"no input {name!r}; {near(name, names, 'the model takes')}")
         return {name: tuple(np.shape(feed)) for name, feed in sizes.items()}
+    check_sizes(sorted(sizes), open_names((name, dims) for name, _, dims in inputs))
     shapes: dict[str, tuple[int, ...]] = {}
-    used: set[str] = set()
     missing: list[str] = []
     for name, kind, dims in inputs:
         if not kind.startswith("tensor("):
             raise OptionError(f"input {name!r} is a {kind}\nplan with feeds instead of sizes")
         shape = []
         for place, dim in enumerate(dims):
-            found = [n for n in (dim, f"{name}:{place}") if n in sizes and not isinstance(n, int)]
-            used.update(found)
+            found = [n for n in names_of_size(name, place, dim) if n in sizes]
             if isinstance(dim, int):
                 shape.append(dim)
             elif found:
-                shape.append(int(sizes[found[-1]]))
+                shape.append(int(sizes[found[0]]))
             else:
                 missing.append(f"{dim!r} of input {name!r}" if dim else f"'{name}:{place}'")
         shapes[name] = tuple(shape)
-    if unknown := sorted(set(sizes) - used):
-        raise OptionError(f"no open dimension {unknown[0]!r}\nthe model has {_open(inputs)}")
     if missing:
         raise OptionError(
             f"the sizes of {', '.join(missing)} are open: what the model takes depends on them\n"
             "give each: sizes={'batch': 8}, 'input:place' where it has no name, or give feeds"
         )
     return shapes
-
-
-def _open(inputs: Sequence[tuple[str, str, Sequence[Any]]]) -> str:
-    names = {
-        dim or f"{name}:{place}"
-        for name, _, dims in inputs
-        for place, dim in enumerate(dims)
-        if not isinstance(dim, int)
-    }
-    return ", ".join(sorted(names)) or "none: every size is fixed"
 
 
 def _plain(options: SessionOptions) -> SessionOptions:

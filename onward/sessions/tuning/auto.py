@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import FeedError, OptionError
+from onward.names import near
 from onward.providers.choose import Choice, choose
+from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.sessions.feeds import random_feeds
 from onward.sessions.tuning.trials import Candidate
@@ -20,7 +21,6 @@ from onward.sessions.tuning.verdicts import TuningOptions, Verdict, bucket, tune
 if TYPE_CHECKING:
     from onward.graph.files import Source
 
-log = logging.getLogger("onward")
 MOST_VERDICTS = 4  # kinds of shapes that one session measures; others take the nearest verdict
 
 _CARRIED = (
@@ -50,7 +50,7 @@ def tuning_options(providers: Any) -> TuningOptions:
     known = TuningOptions.__dataclass_fields__
     for name in given:
         if name not in known:
-            raise OptionError(f"auto has no option {name!r}; it has {', '.join(known)}")
+            raise OptionError(f"auto has no option {name!r}; {near(name, known, 'it has')}")
     return TuningOptions(**given)
 
 
@@ -75,7 +75,7 @@ class Auto:
         if options.intra_op_num_threads:
             given = {**vars(tuning), "threads": options.intra_op_num_threads}
             tuning = TuningOptions(**given)
-        self._tuning = tuning
+        self._tuning, self._log = tuning, log_of(options)
         self._plans: dict[str, Any] = {}  # opened, by the candidate's name
         self._chosen: dict[tuple[Any, ...], Any] = {}  # by the feeds' shapes
         self._verdicts: list[Verdict] = []
@@ -143,7 +143,7 @@ class Auto:
         if verdict is None:
             return self._first
         candidate = verdict.best(shapes)
-        log.info("auto: %s", candidate)
+        self._log.info("auto: %s", candidate)
         return self._plan(candidate)
 
     def _verdict(self, shapes: Shapes, feeds: Mapping[str, Any]) -> Verdict | None:
@@ -161,13 +161,20 @@ class Auto:
                 self._tuning,
                 weights=self._weights,
                 settings=_carried(self._options),
-                progress=_say,
+                progress=self._say,
             )
         except FeedError as error:
-            log.warning("auto cannot measure these feeds: %s", error)
+            self._log.warning("auto cannot measure these feeds: %s", error)
             return None
         self._verdicts.append(verdict)
         return verdict
+
+    def _say(self, done: int, total: int, what: str) -> None:
+        if done == 0:
+            self._log.warning(
+                "auto: measuring %d ways to run this model, once; the verdict is kept", total - 1
+            )
+        self._log.info("auto: %d of %d: %s", done + 1, total, what)
 
     def _plan(self, candidate: Candidate) -> Any:
         name = str(candidate)
@@ -195,11 +202,3 @@ def _distance(measured: Mapping[str, Sequence[int]], shapes: Shapes) -> float:
     """How many doublings lie between two kinds of shapes."""
     sizes = [(np.prod(measured.get(n, ())), np.prod(shape)) for n, shape in shapes.items()]
     return sum(abs(float(np.log2((a + 1) / (b + 1)))) for a, b in sizes)
-
-
-def _say(done: int, total: int, what: str) -> None:
-    if done == 0:
-        log.warning(
-            "auto: measuring %d ways to run this model, once; the verdict is kept", total - 1
-        )
-    log.info("auto: %d of %d: %s", done + 1, total, what)

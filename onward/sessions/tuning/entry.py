@@ -15,7 +15,7 @@ import numpy as np
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.sessions.inference import InferenceSession
-from onward.sessions.machine import memory_at_fullest
+from onward.sessions.memory.footprint import most_resident
 from onward.sessions.tuning.trials import BARE, Candidate, read_tensors, write_tensors
 
 _FEWEST = 3
@@ -79,7 +79,7 @@ def _measure(call: Callable[[], Any], seconds: float, most: int) -> dict[str, An
         start = clock()
         call()
         times.append(clock() - start)
-    return {"times": times, "memory": memory_at_fullest()}
+    return {"times": times, "memory": most_resident()}
 
 
 if __name__ == "__main__":

@@ -107,12 +107,12 @@ def test_an_open_dimension_without_a_size_is_named() -> None:
 
 
 def test_a_size_that_nothing_has_is_an_error() -> None:
-    with pytest.raises(OptionError, match="no open dimension 'bath'\nthe model has batch, x:2"):
+    with pytest.raises(OptionError, match="no open dimension 'bath'\ndid you mean 'batch'"):
         input_shapes(INPUTS, {"bath": 2})
 
 
 def test_a_feed_that_nothing_takes_is_an_error() -> None:
-    with pytest.raises(FeedError, match="no input 'z'; the model takes s, x"):
+    with pytest.raises(FeedError, match="no input 'z'; the model takes 's', 'x'"):
         input_shapes(INPUTS, {"z": np.zeros(3)})
 
 

@@ -1,0 +1,77 @@
+"""Values as plain Python numbers: which of them may be, and how one form becomes the other.
+
+Shapes, axes and counts stay on the host while a lowered graph runs, so that Inductor sees symbols
+and no device is waited for. What is long, or of another type, is a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+RANKS = {"Numbers": 1, "Grid": 2}  # what a host function's annotations hold at most
+_TYPES = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
+_COUNTED = {"ConstantOfShape", "Expand", "Range"}  # as long as one of their inputs says
+_LARGEST_LITERAL = 1024  # elements of a constant that may be written into the source
+_LONGEST_LIST = 64  # numbers that stay on the host: shapes are short, data is not
+
+
+def literal(value: ir.Value, *, floats: bool = False) -> Any:
+    """A small constant of rank 0 or 1 as Python numbers, else None."""
+    tensor = value.const_value
+    if tensor is None or value.is_graph_input():
+        return None
+    if tensor.size > _LARGEST_LITERAL or len(tensor.shape) > 1:
+        return None
+    if tensor.dtype not in _TYPES and not (floats and tensor.dtype.is_floating_point()):
+        return None
+    array = tensor.numpy()
+    return (array.astype(np.float64) if tensor.dtype.is_floating_point() else array).tolist()
+
+
+def is_short(output: ir.Value, rank: int, operator: str) -> bool:
+    """Whether plain numbers hold an output: integers, and surely few, as shapes are."""
+    if output.dtype not in _TYPES or output.shape is None or output.shape.rank() > rank:
+        return False
+    return all(
+        size <= _LONGEST_LIST if isinstance(size, int) else operator not in _COUNTED
+        for size in output.shape
+    )
+
+
+def as_tensor(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of rank 0 or more from Python numbers."""
+    if isinstance(numbers, list):
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    return torch.full((), numbers, dtype=dtype, device=device)  # made there, not copied there
+
+
+def as_numbers(value: Any) -> Any:
+    """Python numbers from a tensor of rank 0 or 1: one, or a list of them."""
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def as_list(value: Any) -> list[Any]:
+    """Python numbers as a list, one number as a list of one."""
+    numbers = as_numbers(value)
+    return list(numbers) if isinstance(numbers, list) else [numbers]
+
+
+def as_scalar(value: Any) -> Any:
+    """The one Python number that a value holds."""
+    (number,) = as_list(value)
+    return number
+
+
+CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "Ints": as_list,
+    "Floats": as_list,
+    "Int": as_scalar,
+    "Float": as_scalar,
+    "Numbers": as_numbers,
+    "Grid": as_numbers,
+}

@@ -1,0 +1,39 @@
+"""Feeds that nobody wrote, and what their sizes may be called by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onward.errors import OptionError
+from onward.graph.signature import NodeArg
+from onward.sessions.feeds import check_sizes, names_of_size, open_names, random_feeds
+
+X = NodeArg("x", "tensor(float)", ["batch", 3, None])
+
+
+def test_an_open_size_has_the_name_of_its_place_and_its_own() -> None:
+    assert names_of_size("x", 0, "batch") == ["x:0", "batch"]
+    assert names_of_size("x", 2, None) == ["x:2"]
+    assert names_of_size("x", 1, 3) == []
+    assert open_names([("x", X.shape), ("y", None)]) == {"x:0", "batch", "x:2"}
+
+
+def test_sizes_fill_what_is_open_and_the_place_goes_first() -> None:
+    assert random_feeds([X])["x"].shape == (1, 3, 1)
+    feed = random_feeds([X], {"batch": 2, "x:2": 5})["x"]
+    assert feed.shape == (2, 3, 5) and feed.dtype == np.float32
+    assert random_feeds([X], {"batch": 2, "x:0": 4})["x"].shape == (4, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("known", "law"),
+    [
+        (["batch", "x:2"], r"no open dimension 'bath'\ndid you mean 'batch'\?"),
+        (["x:2", "x:1"], r"no open dimension 'bath'\nthe model has 'x:1', 'x:2'"),
+        ([], r"no open dimension 'bath'\nthe model has none: every size is fixed"),
+    ],
+)
+def test_a_size_that_nothing_has_is_refused(known: list[str], law: str) -> None:
+    with pytest.raises(OptionError, match=law):
+        check_sizes(["bath"], known)
