@@ -29,6 +29,7 @@ from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.sessions.training.labels import find_labels, promised_labels
 from onward.sessions.training.merging import merge
+from onward.sessions.training.one_run import one_run
 from onward.sessions.training.options import TrainingOptions
 from onward.sessions.training.own_state import check_state, return_state
 from onward.sessions.training.program import (
@@ -39,7 +40,6 @@ from onward.sessions.training.program import (
     Array,
     Parameter,
     TrainingProgram,
-    Update,
 )
 from onward.sessions.training.ranges import LabelRange
 from onward.sessions.training.selection import FLOATS, batch_norms, select, weights
@@ -89,17 +89,17 @@ def compile_training(
     program["noise_size"] = None if size is None else _finished(size)
     program["settings"]["noise_by_shape"] = size is None or _reads_shapes_alone(size)
     updates = update_graphs(assignments, fed.trained, settings)
-    program["step"] = _step(train, program["train"], updates)
+    tensors = all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs)
+    in_one = settings.accumulate == 1 and settings.skip_nonfinite and tensors
+    program["settings"]["one_run"] = in_one
+    program["step"] = None
+    if in_one:
+        program["step"] = one_run(program["train"], updates, settings.clip_norm)
+    elif tensors:  # branches have no sequences
+        program["step"] = merge(program["train"], [update.bound for update in updates])
     return TrainingProgram(
         **program, updates=updates, initial=fed.initial, model=source, labels=base.labels
     )
-
-
-def _step(train: ir.Model, graph: bytes, updates: Sequence[Update]) -> bytes | None:
-    """Both graphs of a step as one; not where the model gives sequences."""
-    if not all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs):
-        return None
-    return merge(graph, [update.graph for update in updates])
 
 
 def _own(base: _Base) -> ir.Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -16,8 +15,6 @@ from onward.sessions.inference import InferenceSession
 from onward.sessions.training.program import PHASE
 
 Array = np.ndarray[Any, Any]
-
-log = logging.getLogger("onward")
 
 
 class Engine(Protocol):
@@ -108,23 +105,33 @@ def open_engine(graph: bytes, options: SessionOptions, providers: Asked) -> Engi
         except OnwardError:
             if choice.named and len(choice.leading_ort) == len(choice.listed):
                 raise
-    level = log.level
-    try:
-        return Loose(InferenceSession(graph, options, providers))
-    finally:
-        log.setLevel(level)  # an InferenceSession sets it, and for the whole process
+    return Loose(InferenceSession(graph, options, providers))
 
 
-def open_step(
+def open_branches(
     graph: bytes | None, options: SessionOptions, providers: Asked
 ) -> tuple[Phase, Phase] | None:
     """The gradients and the updates in one session of onnxruntime; None where it cannot be."""
+    session = _bound_session(graph, options, providers)
+    if session is None:
+        return None
+    train = Phase(session, True)
+    return train, Phase(session.twin(), False, train)
+
+
+def open_bound(graph: bytes | None, options: SessionOptions, providers: Asked) -> Bound | None:
+    """A graph that must be bound to memory, on onnxruntime; None where it cannot be."""
+    session = _bound_session(graph, options, providers)
+    return None if session is None else Bound(session)
+
+
+def _bound_session(
+    graph: bytes | None, options: SessionOptions, providers: Asked
+) -> BoundSession | None:
     choice = choose(providers, None, options)
     if graph is None or len(choice.leading_ort) < len(choice.listed if choice.named else (0,)):
         return None
     try:
-        session = BoundSession(graph, options, choice.leading_ort)
-    except OnwardError:  # it says why when the graphs are opened each for itself
+        return BoundSession(graph, options, choice.leading_ort)
+    except OnwardError:  # it says why when another way is tried
         return None
-    train = Phase(session, True)
-    return train, Phase(session.twin(), False, train)

@@ -6,9 +6,8 @@ onward.graph.files.save(trained, "trained.onnx")   # large weights go beside the
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from onward.errors import OptionError, WeightsError
 from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import graphs_of, walk
 from onward.graph.shapes import infer_shapes
+from onward.names import near
 from onward.passes.modes import eval_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
@@ -79,7 +79,7 @@ def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
         places = _initializers(copy)
     for name, array in tensors.items():
         if name not in places:
-            raise WeightsError(f"the model has no initializer {name!r}\n{_near(name, places)}")
+            raise WeightsError(f"the model has no initializer {name!r}\n{near(name, places)}")
         for value in places[name]:
             value.const_value = _fitted(name, np.asarray(array), value)
     return copy
@@ -136,11 +136,11 @@ def _return_only(model: ir.Model, names: Sequence[str]) -> None:
         if name in given and name not in returned:
             raise OptionError(
                 f"{name!r} is given to the model, not made by it: it cannot be an output\n"
-                f"{_near(name, made)}"
+                f"{near(name, made)}"
             )
         if name not in made and name not in returned:
             raise OptionError(
-                f"the model makes no value {name!r}\n{_near(name, [*returned, *made])}"
+                f"the model makes no value {name!r}\n{near(name, [*returned, *made])}"
             )
     values = [returned.get(name) or made[name] for name in names]
     if any(value.type is None or value.shape is None for value in values):
@@ -166,7 +166,7 @@ def _take_only(model: ir.Model, names: Sequence[str] | None) -> None:
         kept = [names] if isinstance(names, str) else list(dict.fromkeys(names))
         for name in kept:
             if name not in given:
-                raise OptionError(f"the model has no input {name!r}\n{_near(name, given)}")
+                raise OptionError(f"the model has no input {name!r}\n{near(name, given)}")
         for name in needed:
             if name not in kept and not given[name].is_initializer():
                 raise OptionError(
@@ -189,10 +189,3 @@ def _drop_functions(model: ir.Model) -> None:
                 waiting.append(model.functions[key].graph)
     for key in [key for key in model.functions if key not in called]:
         del model.functions[key]
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    """The names that are most like it, for a message."""
-    names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(name, names, 4, 0.4) or names[:4]
-    return f"near it: {', '.join(map(repr, near))}" if near else "there are none"

@@ -24,10 +24,10 @@ def merge(train: bytes, updates: Sequence[bytes]) -> bytes:
     Inputs and outputs keep their names, those of an update behind `update_{i}/`.
     """
     first = onnx.load_from_string(train)
-    later = [_prefixed(onnx.load_from_string(data), i) for i, data in enumerate(updates)]
+    later = [prefixed(onnx.load_from_string(data), i) for i, data in enumerate(updates)]
     branches = [[first.graph], [each.graph for each in later]]
     outputs = [value for graphs in branches for graph in graphs for value in graph.output]
-    bodies = [_branch(graphs, outputs, inside) for graphs, inside in zip(branches, _INSIDE)]
+    bodies = [branch(graphs, outputs, inside) for graphs, inside in zip(branches, _INSIDE)]
     chosen = helper.make_node(
         "If", [PHASE], [value.name for value in outputs], "step",
         then_branch=bodies[0], else_branch=bodies[1],
@@ -39,14 +39,20 @@ def merge(train: bytes, updates: Sequence[bytes]) -> bytes:
         [helper.make_tensor_value_info(PHASE, onnx.TensorProto.BOOL, []), *first.graph.input, *fed],
         [_loose(value) for value in outputs],
     )
-    opsets = {each.domain: each.version for model in (*later, first) for each in model.opset_import}
-    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=first.ir_version)
+    model = helper.make_model(
+        graph, opset_imports=imports_of(*later, first), ir_version=first.ir_version
+    )
     data: bytes = model.SerializeToString()
     return data
 
 
-def _prefixed(model: onnx.ModelProto, i: int) -> onnx.ModelProto:
+def imports_of(*models: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:
+    """The operator sets of several models; where they differ, the last one's."""
+    opsets = {each.domain: each.version for model in models for each in model.opset_import}
+    return [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+
+
+def prefixed(model: onnx.ModelProto, i: int) -> onnx.ModelProto:
     """An update with names of its own; those of sizes too, for its `n` is not another's."""
     prefix = UPDATE.format(i)
     model = onnx.compose.add_prefix(model, prefix)
@@ -57,7 +63,7 @@ def _prefixed(model: onnx.ModelProto, i: int) -> onnx.ModelProto:
     return model
 
 
-def _branch(
+def branch(
     graphs: Sequence[onnx.GraphProto], outputs: Sequence[onnx.ValueInfoProto], inside: str
 ) -> onnx.GraphProto:
     """These graphs as a body that has all outputs: zeros for those that it does not make.

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.extension import extend
+from onward.names import near
 
 
 def check_state(model: ir.Model, state: Mapping[str, str]) -> None:
@@ -20,7 +21,10 @@ def check_state(model: ir.Model, state: Mapping[str, str]) -> None:
                 "state is {name of an initializer: name of the value that it becomes}"
             )
         if value not in values:
-            raise OptionError(f"state: the model has no value {value!r} for {name!r} to become")
+            raise OptionError(
+                f"state: the model has no value {value!r} for {name!r} to become\n"
+                f"{near(value, values)}"
+            )
         old, new = model.graph.initializers[name], values[value]
         if (old.dtype, old.shape) != (new.dtype, new.shape):
             raise OptionError(

@@ -7,7 +7,7 @@ machine that has numpy, onnxruntime and safetensors alone.
     evaluate  feeds, parameters, state -> loss, outputs
     predict   the model's own inputs, parameters, state -> its own outputs
     updates   parameters, gradients, slots, learning rate, step -> new parameters, new slots
-    step      train and updates as the branches of one graph
+    step      train, then updates, in one run; or as branches, where runs gather gradients
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 
 from onward.errors import InvalidModel
 from onward.lazy import LazyModule
+from onward.optimizers.rows import Blocks
 from onward.sessions.checkpoint import files
 from onward.sessions.training.ranges import LabelRange
 
@@ -38,14 +39,15 @@ Shape = tuple[int, ...]
 LOSS = "loss"  # what the loss is called among the outputs
 NOISE = "onward.noise"
 PHASE = "onward.phase"  # of a step: true while gradients are computed, false for the update
+UPDATED = "onward.updated"  # of a step in one run: whether the updates were made
 UPDATE = "update_{}/"  # before the names of an update's inputs and outputs in `step`
 SCALE = "onward.loss_scale"
 MEASURE = "onward.measure"  # of all gradients together: the sum of their squares, or of them
 GRADIENT = "_grad"
 
-VERSION = 1
+VERSION = 2
 _MANIFEST, _TENSORS, _MODEL = "program.json", "initial.safetensors", "model.onnx"
-_NEEDED = ("train", "evaluate", "predict")
+_OPTIONAL = ("noise_size", "step")
 _GRAPHS = ("train", "evaluate", "predict", "noise_size", "step")
 
 
@@ -67,6 +69,7 @@ class Update:
     """One update graph, for parameters that share type, optimizer and learning rate."""
 
     graph: bytes
+    bound: bytes  # the same in fewer passes, for memory that stays where it is: see `blocks`
     dtype: str
     parameters: tuple[str, ...]
     flat: bool  # whether it sees them as one vector, or each by its name
@@ -74,6 +77,7 @@ class Update:
     initial: dict[str, float]  # what slots hold at first, where that is not 0
     learning_rate: float
     optimizer: str  # in words, for those who look
+    blocks: Blocks  # vectors that lie one behind the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,7 @@ class TrainingProgram:
     targets: tuple[str, ...]  # what the loss takes beside them
     outputs: tuple[str, ...]  # beside the loss, of `train` and `evaluate`
     labels: tuple[LabelRange, ...]
-    settings: dict[str, Any]  # accumulate, clip_norm, loss_scale, schedule, seed, average ...
+    settings: dict[str, Any]  # one_run, accumulate, clip_norm, schedule, seed, average ...
     initial: dict[str, Array] = field(repr=False)
     model: Any = field(default=None, repr=False)  # what `export` starts from: a model, or its path
 
@@ -112,11 +116,12 @@ class TrainingProgram:
                 (where / f"{name}.onnx").write_bytes(graph)
         for i, update in enumerate(self.updates):
             (where / f"update_{i}.onnx").write_bytes(update.graph)
+            (where / f"update_{i}_bound.onnx").write_bytes(update.bound)
         files.write(where / _TENSORS, self.initial, {})
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         for name in (*_GRAPHS, "initial", "model"):
             plain.pop(name)
-        plain["updates"] = [_without_graph(update) for update in self.updates]
+        plain["updates"] = [_without_graphs(update) for update in self.updates]
         plain["parameters"] = [dataclasses.asdict(each) for each in self.parameters]
         plain["labels"] = [dataclasses.asdict(each) for each in self.labels]
         manifest = {"version": VERSION, "model": from_model, **plain}
@@ -137,7 +142,11 @@ def load_program(folder: str | os.PathLike[str]) -> TrainingProgram:
             raise InvalidModel(f"the program in {str(where)!r} is of another version of Onward")
         graphs = {name: _graph(where, name) for name in _GRAPHS}
         updates = tuple(
-            Update(**_tuples(each), graph=(where / f"update_{i}.onnx").read_bytes())
+            Update(
+                **_tuples(each),
+                graph=_graph(where, f"update_{i}"),
+                bound=_graph(where, f"update_{i}_bound"),
+            )
             for i, each in enumerate(plain.pop("updates"))
         )
         parameters = tuple(Parameter(**_tuples(each)) for each in plain.pop("parameters"))
@@ -168,7 +177,7 @@ def is_program(source: Any) -> bool:
 
 def _graph(where: Path, name: str) -> Any:
     path = where / f"{name}.onnx"
-    return path.read_bytes() if path.exists() or name in _NEEDED else None
+    return path.read_bytes() if path.exists() or name not in _OPTIONAL else None
 
 
 def _saved_model(model: Any, folder: Path) -> str | None:
@@ -180,14 +189,16 @@ def _saved_model(model: Any, folder: Path) -> str | None:
     return _MODEL
 
 
-def _without_graph(update: Update) -> dict[str, Any]:
+def _without_graphs(update: Update) -> dict[str, Any]:
     plain = {f.name: getattr(update, f.name) for f in dataclasses.fields(update)}
-    plain.pop("graph")
+    del plain["graph"], plain["bound"]
     return plain
 
 
 def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Lists of a JSON file as the tuples that they were."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
-    }
+    return {name: _tuple(value) for name, value in plain.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import math
 from collections.abc import Collection, Sequence
@@ -11,6 +10,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, graphs_of, walk
+from onward.names import near, some
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _STATISTICS = (3, 4)  # of BatchNormalization's inputs
@@ -57,7 +57,7 @@ def select(
     if not chosen:
         raise OptionError(
             "there is nothing to train: no float weight is left that the loss depends on\n"
-            f"the model's weights are {_some(known)}"
+            f"the model's weights are {some(known)}"
         )
     return chosen
 
@@ -80,10 +80,9 @@ def matching(
     for pattern in patterns:
         names = [pattern] if pattern in known else fnmatch.filter(known, pattern)
         if not names:
-            near = difflib.get_close_matches(pattern, known, 3, 0.4) or list(known)[:3]
             raise OptionError(
                 f"{field}: {pattern!r} is no {kind} of the model\n"
-                f"near it: {_some(near) or 'none'}; patterns are written like 'encoder.*'"
+                f"patterns are written like 'encoder.*'; {near(pattern, known)}"
             )
         found.update(dict.fromkeys(names))
     return list(found)
@@ -96,8 +95,3 @@ def _is_number(model: ir.Model, name: str) -> bool:
             shape = graph.initializers[name].shape
             return shape is not None and math.prod(shape.numpy()) <= 1
     return False
-
-
-def _some(names: Collection[str]) -> str:
-    listed = list(names)
-    return ", ".join(map(repr, listed[:6])) + (", ..." if len(listed) > 6 else "")

@@ -5,23 +5,26 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onward.errors import OptionError
 from onward.lazy import LazyModule
+from onward.names import near
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
+from onward.providers.ort.bound import taking_turns
 from onward.sessions.checkpoint import files
 from onward.sessions.training import saving
-from onward.sessions.training.engine import Engine, open_engine, open_step
+from onward.sessions.training.engine import Engine, open_bound, open_branches, open_engine
 from onward.sessions.training.feeding import Feeds, Noise
 from onward.sessions.training.program import (
     LOSS,
     MEASURE,
     NOISE,
+    UPDATED,
     Array,
     TrainingProgram,
     is_program,
@@ -72,7 +75,7 @@ class TrainingSession:
         settings = self._program.settings
         self._state = State(self._program)
         self._scale = LossScale(settings.get("loss_scale"))
-        self._updates = Updates(self._program, self._state, self._open)
+        self._updates = Updates(self._program, self._state, self._open, self._open_bound)
         self._noise = Noise(self._program, self._open)
         self._engines: dict[str, Engine] = {}
         self._feeds: dict[str, Feeds] = {}
@@ -82,6 +85,8 @@ class TrainingSession:
         self._micro = 0  # micro-batches whose gradients wait for an update
         self._finite = True  # all of them
         self._joined = False  # whether the last ones came from the graph that also updates
+        self._one_run: bool = settings["one_run"]
+        self._updated = np.zeros((), np.bool_)  # whether a step in one run has updated
         self._held: splitting.Halves | None = None  # what run_forward kept for run_backward
         self.properties: dict[str, Any] = {}  # yours: they are saved with every checkpoint
 
@@ -89,22 +94,32 @@ class TrainingSession:
 
     def step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """One (micro-)batch: its loss and outputs; the parameters are updated when it is time."""
-        results = self._differentiate(feeds)
-        if self._micro >= self._program.settings["accumulate"]:
+        graph = "step" if self._one_run and not self._micro and self._opens_step() else "train"
+        others = self._differentiate(graph, feeds)
+        if self._updated:
+            self._updated[...] = False
+            self._updates.end(self._measure)
+            self._scale.update(True)
+            self._micro = 0
+        elif self._micro >= self._program.settings["accumulate"]:
             self.update_weights()
-        return results
+        return {LOSS: self._loss.copy(), **dict(zip(self._program.outputs, others))}
 
-    def _differentiate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        engine = self._engine("train")
-        self._joined = True
-        self._feeds["train"].bind(feeds)
+    def _differentiate(self, graph: str, feeds: Mapping[str, Any]) -> Sequence[Array]:
+        """Run a graph that computes gradients; the outputs that were asked for."""
+        engine = self._engine(graph)
+        self._joined = graph == "train"
+        self._feeds[graph].bind(feeds)
         if self._noise.needed:
             engine.bind_input(NOISE, self._noise.draw(feeds, self.steps, self._micro))
         self._scale.bind(engine)
-        self._updates.aim(engine, first=self._micro == 0)
-        others = self._feeds["train"].run(self._program.outputs)
+        if self._joined:
+            self._updates.aim(engine, first=self._micro == 0)
+        else:
+            self._updates.begin(1, self._scale.value)
+        others = self._feeds[graph].run(self._program.outputs)
         self._finish()
-        return self._named(others)
+        return others
 
     def _finish(self) -> None:
         """A micro-batch is through: add its gradients, keep its statistics if they are sound."""
@@ -116,9 +131,6 @@ class TrainingSession:
         if finite or not self._program.settings["skip_nonfinite"]:
             for name, fresh in self._fresh.items():
                 np.copyto(self._state.statistics[name], fresh)
-
-    def _named(self, others: Sequence[Array]) -> dict[str, Array]:
-        return {LOSS: self._loss.copy(), **dict(zip(self._program.outputs, others))}
 
     def update_weights(self) -> bool:
         """Update the parameters with the gradients at hand; whether they were fit for it."""
@@ -283,7 +295,7 @@ class TrainingSession:
         known = {**self._state.parameters, **self._state.statistics}
         for name, tensor in tensors.items():
             if name not in known:
-                raise OptionError(f"there is no parameter {name!r}\nthere are {_some(known)}")
+                raise OptionError(f"there is no parameter {name!r}\n{near(name, known)}")
             if np.shape(tensor) != known[name].shape:
                 raise OptionError(
                     f"parameter {name!r} has shape {known[name].shape}, not {np.shape(tensor)}"
@@ -309,30 +321,50 @@ class TrainingSession:
     def _open(self, graph: bytes) -> Engine:
         return open_engine(graph, self._sess_options, self._providers)
 
+    def _open_bound(self, graph: bytes) -> Engine | None:
+        return open_bound(graph, taking_turns(self._sess_options), self._providers)
+
     def _graph(self, name: str) -> bytes:
         graph: bytes = getattr(self._program, name)
         return graph
 
     def _open_train(self) -> Engine:
         """The graph of gradients, in one session with the updates where that can be."""
-        both = open_step(self._program.step, self._sess_options, self._providers)
-        if both is None:
-            return self._open(self._program.train)
-        self._updates.join(*both)
-        return both[0]
+        if not self._program.settings["one_run"]:
+            both = open_branches(self._program.step, self._sess_options, self._providers)
+            if both is not None:
+                self._updates.join(*both)
+                return both[0]
+        return self._open(self._program.train)
+
+    def _opens_step(self) -> bool:
+        """Whether gradients and updates can be had in one run; if not, it is not tried again."""
+        if "step" not in self._engines:
+            engine = open_bound(self._program.step, self._sess_options, self._providers)
+            self._one_run = engine is not None
+            if engine is not None:
+                self._updates.follow(engine)
+                engine.bind_output(UPDATED, self._updated)
+                self._bind("step", engine)
+        return self._one_run
 
     def _engine(self, name: str) -> Engine:
         """A graph, bound to the state; opened when it is first used."""
         if name not in self._engines:
-            engine = self._open_train() if name == "train" else self._open(self._graph(name))
-            self._feeds[name] = Feeds(engine, self._program, self._state)
-            if name == "train":
-                engine.bind_output(LOSS, self._loss)
-                engine.bind_output(MEASURE, self._measure)
-                for kept, output in self._program.state.items():
-                    engine.bind_output(output, self._fresh[kept])
-            self._engines[name] = engine
+            self._bind(
+                name, self._open_train() if name == "train" else self._open(self._graph(name))
+            )
         return self._engines[name]
+
+    def _bind(self, name: str, engine: Engine) -> None:
+        """Bind a graph to the state, and what a step gives to where it is looked at."""
+        self._feeds[name] = Feeds(engine, self._program, self._state)
+        if name in ("train", "step"):
+            engine.bind_output(LOSS, self._loss)
+            engine.bind_output(MEASURE, self._measure)
+            for kept, output in self._program.state.items():
+                engine.bind_output(output, self._fresh[kept])
+        self._engines[name] = engine
 
 
 def _program(
@@ -349,8 +381,3 @@ def _program(
             "give them to compile_training, or give the model here"
         )
     return given
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(map(repr, listed[:6])) + (", ..." if len(listed) > 6 else "")

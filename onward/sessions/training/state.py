@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from onward.optimizers.rows import pairs_of
 from onward.sessions.training.program import Array, Parameter, TrainingProgram, Update
 
 _LINE = 64  # bytes: a tensor begins where a line of the processor's cache does
@@ -27,6 +28,8 @@ class Room:
     parameters: Array
     gradients: Array
     slots: dict[str, Any]  # slot -> vector, or slot -> parameter -> tensor where it is not flat
+    scratch: dict[str, Array]  # vectors that a step keeps to itself
+    matrices: dict[str, Array]  # vectors that lie one behind the other, two by two: `x|y`
 
     def view(self, vector: Array, name: str) -> Array:
         """A parameter's part of a vector."""
@@ -84,20 +87,39 @@ def _room(update: Update, known: dict[str, Parameter]) -> Room:
         places[name] = slice(size, size + known[name].size)
         size += -(-known[name].size // step) * step
     shapes = {name: known[name].shape for name in update.parameters}
+    vectors, matrices = _vectors(update, size, dtype)
+    parameters, gradients = vectors.pop("parameters"), vectors.pop("gradients")
     slots: dict[str, Any] = {}
     for slot, wanted in update.slots.items():
         fill = update.initial.get(slot, 0.0)
         if update.flat:
-            slots[slot] = aligned(size, dtype, fill)
+            slots[slot] = vectors.pop(slot)
+            slots[slot][...] = fill
         else:
             slots[slot] = {name: np.full(shape, fill, dtype) for name, shape in wanted.items()}
-    return Room(update, places, shapes, aligned(size, dtype), aligned(size, dtype), slots)
+    return Room(update, places, shapes, parameters, gradients, slots, vectors, matrices)
 
 
-def aligned(size: int, dtype: np.dtype[Any], fill: float = 0.0) -> Array:
-    """A vector that begins at a multiple of a cache line."""
+def _vectors(
+    update: Update, size: int, dtype: np.dtype[Any]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Every vector of an update, those of a block as the rows of a matrix; and the matrices."""
+    vectors: dict[str, Array] = {}
+    matrices: dict[str, Array] = {}
+    for block in update.blocks:
+        matrix = aligned(len(block) * size, dtype).reshape(len(block), size)
+        vectors |= zip(block, matrix)
+        matrices |= {name: matrix[i : i + 2] for i, name in pairs_of(block)}
+    for name in ("parameters", "gradients", *(update.slots if update.flat else ())):
+        if name not in vectors:
+            vectors[name] = aligned(size, dtype)
+    return vectors, matrices
+
+
+def aligned(size: int, dtype: np.dtype[Any]) -> Array:
+    """A vector of zeros that begins at a multiple of a cache line."""
     raw = np.empty(size * dtype.itemsize + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE
     vector = raw[start : start + size * dtype.itemsize].view(dtype)
-    vector[...] = fill
+    vector[...] = 0
     return vector

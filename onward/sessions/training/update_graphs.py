@@ -10,6 +10,7 @@ from onward.optimizers.clip import ClipByValue
 from onward.optimizers.graphs import flat_update, named_update
 from onward.optimizers.groups import Assignment
 from onward.optimizers.optimizer import Optimizer
+from onward.optimizers.pairs import paired
 from onward.sessions.training.options import TrainingOptions
 from onward.sessions.training.program import Shape, Update
 
@@ -47,8 +48,10 @@ def _update(
     initial = {slot: optimizer.initial(slot) for slot in slots if optimizer.initial(slot)}
     if average is not None:
         slots[AVERAGE] = dict(shapes)
+    bound, blocks = paired(model) if optimizer.elementwise else (model, ())
     return Update(
         graph=ir.to_proto(model).SerializeToString(),
+        bound=ir.to_proto(bound).SerializeToString(),
         dtype=dtype,
         parameters=tuple(shapes),
         flat=optimizer.elementwise,
@@ -56,6 +59,7 @@ def _update(
         initial=initial,
         learning_rate=optimizer.lr,
         optimizer=repr(optimizer),
+        blocks=blocks,
     )
 
 

@@ -22,10 +22,14 @@ class Updates:
     """The update graphs, bound to the state."""
 
     def __init__(
-        self, program: TrainingProgram, state: State, open_it: Callable[[bytes], Engine]
+        self,
+        program: TrainingProgram,
+        state: State,
+        open_it: Callable[[bytes], Engine],
+        open_bound: Callable[[bytes], Engine | None],
     ) -> None:
         settings = program.settings
-        self._state, self._open = state, open_it
+        self._state, self._open, self._open_bound = state, open_it, open_bound
         limit = settings.get("clip_norm")
         self._clip = None if limit is None else ClipByNorm(max_norm=limit)
         self._scaled: bool = settings["scaled"]
@@ -62,10 +66,8 @@ class Updates:
                 np.add(room.gradients, spare, out=room.gradients)
 
     def is_finite(self, measure: Array, first: bool) -> bool:
-        """Whether a micro-batch's gradients are: 1e20 is, its square is not in float32."""
-        if math.isinf(measure):
-            return math.isfinite(_squared(self._targets(first)))
-        return math.isfinite(measure)
+        """Whether a micro-batch's gradients are: 1e38 is, four of it are not in float32."""
+        return math.isfinite(measure) or math.isfinite(_squared(self._targets(first)))
 
     def last_norm(self) -> float:
         """How long the gradients of the last update were, before clipping."""
@@ -84,28 +86,45 @@ class Updates:
 
     # -- the update ----------------------------------------------------------------------------
 
+    def begin(self, micro: int, scale: float) -> float:
+        """Set the scalars of the next update; what its gradients are multiplied by."""
+        self._norm = None
+        self._share = 1.0 / (micro * scale)
+        self._factor[...] = self._share
+        self._count[...] = self.steps + 1
+        for tensor, rate in zip(self._lrs, self.learning_rates()):
+            tensor[...] = rate
+        return self._share
+
     def run(self, measure: Array, micro: int, scale: float, joined: bool) -> None:
         """One update of every parameter; `joined`: after gradients of the graph it is joined to."""
-        factor = self._share = 1.0 / (micro * scale)
-        self._norm = None
+        factor = self.begin(micro, scale)
         if self._clip is not None:
-            squares = float(measure)
-            if micro == 1 and math.isfinite(squares):
-                self._norm = math.sqrt(squares) * factor
+            if micro == 1:
+                self._measured(measure)
             factor *= self._clip.scale(self.last_norm())
         if factor != 1.0 and not self._scaled:  # more micro-batches than the program knows of
             for room in self._state.rooms:
                 np.multiply(room.gradients, room.gradients.dtype.type(factor), out=room.gradients)
         self._factor[...] = factor
-        self._count[...] = self.steps + 1
-        for tensor, rate in zip(self._lrs, self.learning_rates()):
-            tensor[...] = rate
         if self._joined is not None and joined:
             self._joined.run()
         else:
             for engine in self._apart():
                 engine.run()
         self.steps += 1
+
+    def end(self, measure: Array) -> None:
+        """An update was made in one run with its gradients."""
+        if self._clip is not None:
+            self._measured(measure)
+        self.steps += 1
+
+    def _measured(self, measure: Array) -> None:
+        """Take the norm from the sum of squares, unless that is too much for float32."""
+        squares = float(measure)
+        if math.isfinite(squares):
+            self._norm = math.sqrt(squares) * self._share
 
     def _apart(self) -> list[Engine]:
         """Each update graph in a session of its own."""
@@ -127,29 +146,42 @@ class Updates:
 
     def _bound(self, i: int, room: Room) -> Engine:
         """An update graph whose outputs take the place of its inputs."""
+        engine = self._open_bound(room.update.bound)
+        if engine is not None:
+            self._bind(engine, i, _pairs(room, bound=True))
+            return engine
         engine = self._open(room.update.graph)
-        self._bind(engine, i, room)
+        self._bind(engine, i, _pairs(room))
         return engine
 
     def _bind(
-        self, engine: Engine, i: int, room: Room, before: str = "", read: bool = False
+        self, engine: Engine, i: int, pairs: Pairs, before: str = "", read: bool = False
     ) -> None:
         """Bind an update's inputs and, unless they are only `read`, its outputs in their places."""
+        taken = {argument.name for argument in engine.arguments()}
         engine.bind_input(f"{before}learning_rate", self._lrs[i])
         engine.bind_input(f"{before}step", self._count)
         if self._scaled:
             engine.bind_input(f"{before}gradient_scale", self._factor)
-        for source, target, array in _pairs(room):
-            engine.bind_input(before + source, array)
+        for source, target, array in pairs:
+            if before + source in taken:
+                engine.bind_input(before + source, array)
             if target is not None and not read:
                 engine.bind_output(before + target, array)
 
     def join(self, train: Engine, update: Engine) -> None:
         """Run as a branch of one graph with `train`, from now on."""
         for i, room in enumerate(self._state.rooms):
-            self._bind(train, i, room, UPDATE.format(i), read=True)
-            self._bind(update, i, room, UPDATE.format(i))
+            pairs = _pairs(room, bound=True)
+            self._bind(train, i, pairs, UPDATE.format(i), read=True)
+            self._bind(update, i, pairs, UPDATE.format(i))
         self._joined = update
+
+    def follow(self, step: Engine) -> None:
+        """Be part of a graph that computes gradients and then updates, all in one run."""
+        for i, room in enumerate(self._state.rooms):
+            self._bind(step, i, _pairs(room, bound=True), UPDATE.format(i))
+        self.aim(step, first=True)
 
     # -- keeping -------------------------------------------------------------------------------
 
@@ -161,16 +193,19 @@ class Updates:
         self._rates = [float(rate) for rate in state["learning_rates"]]
 
 
-def _pairs(room: Room) -> list[tuple[str, str | None, Array]]:
-    """(input, the output that takes its place, the tensor) of an update graph."""
+Pairs = list[tuple[str, str | None, Array]]  # input, the output that takes its place, the tensor
+
+
+def _pairs(room: Room, bound: bool = False) -> Pairs:
+    """The tensors of an update graph; what it is bound to beside the state, if it is."""
+    pairs: Pairs = []
     if room.update.flat:
-        slots = [(slot, f"new_{slot}", vector) for slot, vector in room.slots.items()]
-        return [
-            ("parameters", "new_parameters", room.parameters),
-            ("gradients", None, room.gradients),
-            *slots,
-        ]
-    pairs: list[tuple[str, str | None, Array]] = []
+        vectors = {"parameters": room.parameters, **room.slots, **(room.scratch if bound else {})}
+        pairs += [(name, f"new_{name}", vector) for name, vector in vectors.items()]
+        pairs.append(("gradients", None, room.gradients))
+        if bound:
+            pairs += [(name, None, matrix) for name, matrix in room.matrices.items()]
+        return pairs
     for name in room.update.parameters:
         pairs += [
             (name, f"{name}.new", room.view(room.parameters, name)),

@@ -111,8 +111,8 @@ def test_any_value_can_be_an_output(outputs: list[str]) -> None:
 
 def test_outputs_that_do_not_exist_are_refused() -> None:
     cases = {
-        "hiden": r"the model makes no value 'hiden'\nnear it: 'hidden'",
-        "x": r"'x' is given to the model, not made by it: it cannot be an output\nnear it: ",
+        "hiden": r"the model makes no value 'hiden'\ndid you mean 'hidden'\?",
+        "x": r"'x' is given to the model, not made by it: it cannot be an output\nthere are '",
         "first": r"'first' is given to the model",
     }
     for name, message in cases.items():
@@ -135,7 +135,7 @@ def test_an_output_needs_a_type() -> None:
 def test_inputs_to_keep_may_be_named() -> None:
     made = export_model(network(), {}, ["logits"], ["labels", "x"])
     assert names_of(made.graph.inputs) == ["labels", "x"]
-    with pytest.raises(OptionError, match=r"the model has no input 'labls'\nnear it: 'labels'"):
+    with pytest.raises(OptionError, match=r"the model has no input 'labls'\ndid you mean 'labels'"):
         export_model(network(), {}, ["logits"], ["labls", "x"])
     with pytest.raises(OptionError, match=r"outputs depend on input 'labels', which is not among"):
         export_model(network(), {}, ["loss"], ["x"])
@@ -155,7 +155,7 @@ def test_tensors_come_back_in_the_models_type(dtype: Any) -> None:
 
 def test_tensors_that_do_not_fit_are_refused() -> None:
     cases: list[tuple[Any, Any, str]] = [
-        ({"frist": real(4, 3)}, np.float32, r"no initializer 'frist'\nnear it: 'first'"),
+        ({"frist": real(4, 3)}, np.float32, r"no initializer 'frist'\ndid you mean 'first'"),
         ({"first": real(3, 4)}, np.float32, r"'first' has shape \(3, 4\), the model \(4, 3\)"),
         (
             {"first": np.ones((4, 3), np.int64)},

@@ -32,7 +32,7 @@ LOOP = """
 def apart(monkeypatch: pytest.MonkeyPatch, *given: Any) -> TrainingSession:
     """A session that opens each graph for itself."""
     with monkeypatch.context() as patched:
-        patched.setattr(sessions, "open_step", lambda *_: None)
+        patched.setattr(sessions, "open_branches", lambda *_: None)
         made = TrainingSession(*given)
         made._engine("train")
     assert made._updates._joined is None
@@ -41,7 +41,12 @@ def apart(monkeypatch: pytest.MonkeyPatch, *given: Any) -> TrainingSession:
 
 def test_two_branches_compute_what_two_graphs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [Group(parameters="b*", optimizer=LAMB(lr=0.01)), Group(parameters="w1", lr=0.5)]
-    given = (mlp(dropout=0.2), CrossEntropy(), AdamW(lr=0.02), {"groups": groups, "clip_norm": 1.0})
+    given = (
+        mlp(dropout=0.2),
+        CrossEntropy(),
+        AdamW(lr=0.02),
+        {"groups": groups, "clip_norm": 1.0, "accumulate": 2},
+    )
     one, two = TrainingSession(*given), apart(monkeypatch, *given)
     for feeds in batches(6):
         ours, theirs = one.step(feeds), two.step(feeds)
@@ -56,10 +61,15 @@ def test_two_branches_compute_what_two_graphs_do(monkeypatch: pytest.MonkeyPatch
 def test_loops_that_capture_weights_and_outputs_of_text_go_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = (onnx.parser.parse_model(LOOP), MSE(), SGD(lr=0.1), {"trainable": ["w"]})
+    given = (
+        onnx.parser.parse_model(LOOP),
+        MSE(),
+        SGD(lr=0.1),
+        {"trainable": ["w"], "accumulate": 2},
+    )
     one, two = TrainingSession(*given), apart(monkeypatch, *given)
     rng = np.random.default_rng(0)
-    for _ in range(3):
+    for _ in range(6):
         feeds = {name: rng.normal(size=(4, 3)).astype(np.float32) for name in ("x", "target")}
         ours, theirs = one.step(feeds), two.step(feeds)
         assert ours["loss"] == theirs["loss"] and ours["words"] == "seen"

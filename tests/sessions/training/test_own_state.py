@@ -56,7 +56,7 @@ def test_state_becomes_what_the_graph_says_and_is_exported(tmp_path: Path) -> No
     ("state", "message"),
     [
         ({"nobody": "moved"}, "state: 'nobody' is no initializer of the model"),
-        ({"mean": "nothing"}, "state: the model has no value 'nothing' for 'mean' to become"),
+        ({"mean": "nothing"}, "no value 'nothing' for 'mean' to become\nthere are '"),
         ({"mean": "counted"}, "'mean' is .* and cannot become 'counted', which is"),
     ],
 )
