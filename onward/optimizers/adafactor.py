@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from onward.errors import OptionError
 from onward.optimizers.checks import check_flag, check_number
-from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import count, decayed, one_minus, plus, times
 
 if TYPE_CHECKING:
@@ -71,27 +71,20 @@ class Adafactor(Optimizer):
         return {"row_var": (*lead, rows, 1), "col_var": (*lead, 1, columns)}
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        c = coefficient(op, scale, self.maximize)
-        t = count(op, step)
+        c = coefficient(op, by.scale, self.maximize)
+        t = count(op, by.step)
         share = op.Pow(t, op.number_like(self.beta2_decay, t))
         old, new = (op.cast_like(each, p) for each in (one_minus(op, share), share))
         root, slots = self._root(op, p, g, c, slots, (old, new))
         u = op.Div(g, root)  # without c, which goes into the scalars
-        step_size = op.Mul(self._length(op, p), self._rho(op, lr, t))
+        step_size = op.Mul(self._length(op, p), self._rho(op, by.lr, t))
         length = op.Mul(_rms(op, u), 1.0 / self.d)
         if not isinstance(c, float):
             length = op.Mul(length, op.Abs(c))
         rate = op.Div(step_size, op.Max(length, 1.0))
-        p = decayed(op, p, lr, self.weight_decay)
+        p = decayed(op, p, by.lr, self.weight_decay)
         return op.Sub(p, op.Mul(u, times(op, rate, c))), slots
 
     def _length(self, op: GraphOps, p: ir.Value) -> ir.Value:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onward.optimizers.checks import check_flag, check_number
-from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import count, plus, times
 
 if TYPE_CHECKING:
@@ -43,19 +43,12 @@ class Adagrad(Optimizer):
         return self.initial_accumulator_value
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        d, c = regularized(op, p, g, coefficient(op, scale, self.maximize), self.weight_decay)
+        d, c = regularized(op, p, g, coefficient(op, by.scale, self.maximize), self.weight_decay)
         total = plus(op, slots["sum"], op.Mul(d, d), times(op, c, c))
         direction = op.Div(d, op.Add(op.Sqrt(total), self.eps))
-        rate = times(op, self._rate(op, lr, step), c)
+        rate = times(op, self._rate(op, by.lr, by.step), c)
         return op.Sub(p, op.Mul(direction, rate)), {"sum": total}
 
     def _rate(self, op: GraphOps, lr: ir.Value, step: ir.Value) -> ir.Value:

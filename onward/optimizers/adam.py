@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.optimizers.checks import check_betas, check_choice, check_flag, check_number
 from onward.optimizers.moments import Moments
-from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decay, times
 
 if TYPE_CHECKING:
@@ -49,19 +49,12 @@ class Adam(Optimizer):
         return self._moments.slots(shape)
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        c = coefficient(op, scale, self.maximize)
+        c = coefficient(op, by.scale, self.maximize)
         d, c = regularized(op, p, g, c, self.weight_decay)
-        q, k, slots = self._moments.update(op, d, c, slots, step)
-        return op.Sub(p, op.Mul(q, times(op, lr, k))), slots
+        q, k, slots = self._moments.update(op, d, c, slots, by.step)
+        return op.Sub(p, op.Mul(q, times(op, by.lr, k))), slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,20 +98,13 @@ class AdamW(Optimizer):
         return self._moments.slots(shape)
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        c = coefficient(op, scale, self.maximize)
-        q, k, slots = self._moments.update(op, g, c, slots, step)
-        rate = times(op, lr, k)
+        c = coefficient(op, by.scale, self.maximize)
+        q, k, slots = self._moments.update(op, g, c, slots, by.step)
+        rate = times(op, by.lr, k)
         if self.weight_decay:
-            kept = decay(op, lr, self.weight_decay)
+            kept = decay(op, by.lr, self.weight_decay)
             p = op.Mul(p, kept)
             if self.style == "transformers":
                 rate = times(op, rate, kept)

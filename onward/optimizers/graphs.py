@@ -17,7 +17,7 @@ from onward.errors import OptionError
 from onward.graph.extension import GraphOps, extend
 from onward.optimizers.average import EMA
 from onward.optimizers.clip import ClipByValue
-from onward.optimizers.optimizer import Optimizer, Shape, Slots
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
 
 OPSET, IR_VERSION = 21, 10
 DTYPES = ("float32", "float64")
@@ -138,7 +138,7 @@ class _Update:
         scale = None if self.scale is None else self._like(self.scale, p)
         if self.clip is not None:
             g = self.clip.build(self.op, g, scale)
-        new, news = self.optimizer.update(self.op, p, g, slots, lr, self.step, scale)
+        new, news = self.optimizer.update(self.op, p, g, slots, Scalars(lr, self.step, scale))
         results = [new, *(news[name] for name in names)]
         if self.average is not None:
             results.append(self.average.build(self.op, state[-1], new, self.step))

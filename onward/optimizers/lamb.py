@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from onward.optimizers.checks import check_betas, check_flag, check_number
 from onward.optimizers.moments import Moments
-from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import product
 
 if TYPE_CHECKING:
@@ -46,20 +46,13 @@ class LAMB(Optimizer):
         return self._moments.slots(shape)
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        q, k, slots = self._moments.update(op, g, coefficient(op, scale, False), slots, step)
+        q, k, slots = self._moments.update(op, g, coefficient(op, by.scale, False), slots, by.step)
         r = product(op, q, k)
         if self.weight_decay:
             r = op.Add(r, op.Mul(p, self.weight_decay))
         size, length = (op.ReduceL2(each, keepdims=0) for each in (p, r))
         both = op.And(op.Greater(size, 0.0), op.Greater(length, 0.0))
         ratio = op.Where(both, op.Div(size, length), op.number_like(1.0, p))
-        return op.Sub(p, op.Mul(r, op.Mul(lr, ratio))), slots
+        return op.Sub(p, op.Mul(r, op.Mul(by.lr, ratio))), slots

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onward.optimizers.checks import check_betas, check_number
-from onward.optimizers.optimizer import Optimizer, Shape, Slots
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
 from onward.optimizers.scalars import decayed
 
 if TYPE_CHECKING:
@@ -38,17 +38,10 @@ class Lion(Optimizer):
         return {"exp_sum": shape}
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
         b1, b2 = self.betas
-        g = g if scale is None else op.Mul(g, scale)
+        g = g if by.scale is None else op.Mul(g, by.scale)
         # A sign has no length: b1 m + (1 - b1) g points where k M + g does.
         k = b1 * (1.0 - b2) / (1.0 - b1)
         if k:
@@ -57,5 +50,5 @@ class Lion(Optimizer):
             direction, total = op.Add(part, g), op.Add(op.Mul(part, b2 / k), g)
         else:
             direction, total = g, op.Add(op.Mul(slots["exp_sum"], b2), g)
-        kept = decayed(op, p, lr, self.weight_decay)
-        return op.Sub(kept, op.Mul(op.Sign(direction), lr)), {"exp_sum": total}
+        kept = decayed(op, p, by.lr, self.weight_decay)
+        return op.Sub(kept, op.Mul(op.Sign(direction), by.lr)), {"exp_sum": total}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from onward.errors import OptionError
 from onward.optimizers.checks import check_choice, check_count, check_flag, check_number
-from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import decayed, plus, product, times
 
 if TYPE_CHECKING:
@@ -64,17 +64,10 @@ class Muon(Optimizer):
         return {"momentum_buffer": shape}
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
         rows, columns = _matrix(p)
-        share = times(op, coefficient(op, scale, False), 1.0 - self.momentum)
+        share = times(op, coefficient(op, by.scale, False), 1.0 - self.momentum)
         fresh = product(op, g, share)
         buffer = plus(op, op.Mul(slots["momentum_buffer"], self.momentum), fresh, 1.0)
         u = op.Add(op.Mul(buffer, self.momentum), fresh) if self.nesterov else buffer
@@ -82,8 +75,8 @@ class Muon(Optimizer):
         ratio = math.sqrt(max(1.0, rows / columns))
         if self.adjust_lr_fn == "match_rms_adamw":
             ratio = 0.2 * math.sqrt(max(rows, columns))
-        p = decayed(op, p, lr, self.weight_decay)
-        return op.Sub(p, op.Mul(u, times(op, lr, ratio))), {"momentum_buffer": buffer}
+        p = decayed(op, p, by.lr, self.weight_decay)
+        return op.Sub(p, op.Mul(u, times(op, by.lr, ratio))), {"momentum_buffer": buffer}
 
     def _orthogonal(self, op: GraphOps, u: ir.Value, wide: bool) -> ir.Value:
         """NS(u); a tall matrix is multiplied from its right, where the squares are small."""

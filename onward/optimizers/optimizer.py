@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from onward.optimizers.checks import check_number
 from onward.optimizers.records import record
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = Sequence[int | str]
 Slots: TypeAlias = "dict[str, ir.Value]"
+
+
+class Scalars(NamedTuple):
+    """What steers one update: numbers that come in as values of rank 0."""
+
+    lr: ir.Value  # of the parameter's type
+    step: ir.Value  # int64, 1 at the first update
+    scale: ir.Value | None = None  # what the gradient is multiplied by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +60,9 @@ class Optimizer(ABC):
 
     @abstractmethod
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        """The new parameter and the new slots.
-
-        lr (p's type) and step (int64, 1 at the first update) are scalars; so is scale, which the
-        gradient is multiplied by where it is given.
-        """
+        """The new parameter and the new slots."""
 
     def to_dict(self) -> dict[str, Any]:
         """The optimizer as JSON; `onward.optimizers.optimizer_from_dict` reads it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onward.optimizers.checks import check_flag, check_number
-from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import plus, times
 
 if TYPE_CHECKING:
@@ -47,16 +47,9 @@ class RMSprop(Optimizer):
         return {name: shape for name, wanted in kept.items() if wanted}
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        d, c = regularized(op, p, g, coefficient(op, scale, self.maximize), self.weight_decay)
+        d, c = regularized(op, p, g, coefficient(op, by.scale, self.maximize), self.weight_decay)
         share = times(op, times(op, c, c), 1.0 - self.alpha)
         square = plus(op, op.Mul(slots["square_avg"], self.alpha), op.Mul(d, d), share)
         new, spread = {"square_avg": square}, square
@@ -68,6 +61,6 @@ class RMSprop(Optimizer):
             new["grad_avg"] = mean
         direction = op.Div(d, op.Add(op.Sqrt(spread), self.eps))
         if not self.momentum:
-            return op.Sub(p, op.Mul(direction, times(op, lr, c))), new
+            return op.Sub(p, op.Mul(direction, times(op, by.lr, c))), new
         buffer = plus(op, op.Mul(slots["momentum_buffer"], self.momentum), direction, c)
-        return op.Sub(p, op.Mul(buffer, lr)), {**new, "momentum_buffer": buffer}
+        return op.Sub(p, op.Mul(buffer, by.lr)), {**new, "momentum_buffer": buffer}

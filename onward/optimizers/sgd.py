@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.errors import OptionError
 from onward.optimizers.checks import check_flag, check_number
-from onward.optimizers.optimizer import Optimizer, Shape, Slots, coefficient, regularized
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decayed, plus, product, times
 
 if TYPE_CHECKING:
@@ -51,27 +51,20 @@ class SGD(Optimizer):
         return {"momentum_buffer": shape} if self.momentum else {}
 
     def update(
-        self,
-        op: GraphOps,
-        p: ir.Value,
-        g: ir.Value,
-        slots: Slots,
-        lr: ir.Value,
-        step: ir.Value,
-        scale: ir.Value | None = None,
+        self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:
-        c = coefficient(op, scale, self.maximize)
+        c = coefficient(op, by.scale, self.maximize)
         if not self.momentum:
             # p - lr (c g + wd p) = (1 - lr wd) p - (lr c) g
-            p = decayed(op, p, lr, self.weight_decay)
-            return op.Sub(p, op.Mul(g, times(op, lr, c))), {}
+            p = decayed(op, p, by.lr, self.weight_decay)
+            return op.Sub(p, op.Mul(g, times(op, by.lr, c))), {}
         d, c = regularized(op, p, g, c, self.weight_decay)
         if self.nesterov:  # reads d twice
             d, c = (d, c) if isinstance(c, float) else (product(op, d, c), 1.0)
-        share = times(op, c, self._share(op, p, step))
+        share = times(op, c, self._share(op, p, by.step))
         buffer = plus(op, op.Mul(slots["momentum_buffer"], self.momentum), d, share)
         direction = plus(op, op.Mul(buffer, self.momentum), d, c) if self.nesterov else buffer
-        return op.Sub(p, op.Mul(direction, lr)), {"momentum_buffer": buffer}
+        return op.Sub(p, op.Mul(direction, by.lr)), {"momentum_buffer": buffer}
 
     def _share(self, op: GraphOps, p: ir.Value, step: ir.Value) -> Number:
         """1 - dampening, but 1 at the first step."""

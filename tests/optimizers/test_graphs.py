@@ -22,7 +22,7 @@ from onward.optimizers.graphs import flat_update, in_place_hazards, in_place_saf
 from onward.optimizers.lamb import LAMB
 from onward.optimizers.lion import Lion
 from onward.optimizers.muon import Muon
-from onward.optimizers.optimizer import Optimizer, Shape
+from onward.optimizers.optimizer import Optimizer, Scalars, Shape
 from onward.optimizers.rmsprop import RMSprop
 from onward.optimizers.sgd import SGD
 from tests.optimizers.case import Tensors, session
@@ -225,10 +225,8 @@ class Careless(Optimizer):
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"m": shape}
 
-    def update(
-        self, op: Any, p: Any, g: Any, slots: Any, lr: Any, step: Any, scale: Any = None
-    ) -> Any:
-        return op.Sub(p, op.Mul(op.Add(slots["m"], g), lr)), {"m": op.Mul(slots["m"], 0.9)}
+    def update(self, op: Any, p: Any, g: Any, slots: Any, by: Scalars) -> Any:
+        return op.Sub(p, op.Mul(op.Add(slots["m"], g), by.lr)), {"m": op.Mul(slots["m"], 0.9)}
 
 
 def test_an_optimizer_that_cannot_run_in_place_is_refused() -> None:

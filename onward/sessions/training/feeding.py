@@ -59,9 +59,12 @@ class Feeds:
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these very arrays are bound already; what they hold may have changed."""
         bound = self._bound
-        return len(feeds) == len(bound) == len(self._names) and all(
-            bound.get(name) is value for name, value in feeds.items()
-        )
+        if not len(feeds) == len(bound) == len(self._names):
+            return False
+        for name, value in feeds.items():  # noqa: SIM110  # a generator would cost more than it
+            if bound.get(name) is not value:
+                return False
+        return True
 
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:
         """Run the graph with what is bound; if it fails, see whether the feeds are to blame."""

@@ -12,6 +12,9 @@ import numpy as np
 
 from onward.errors import FeedError, InvalidModel
 
+_INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
+_FEW = 64  # labels
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRange:
@@ -27,8 +30,8 @@ def check_labels(array: np.ndarray[Any, Any], labels: LabelRange) -> None:
 
     >>> check_labels(np.array([0, 2]), LabelRange(name="labels", classes=3, ignored=None))
     """
-    if array.dtype == np.int64 and array.size and array.view(np.uint64).max() < labels.classes:
-        return  # negative ones would be huge
+    if array.dtype == _INT64 and array.size and _are_below(array, labels.classes):
+        return
     wrong = (array < 0) | (array >= labels.classes)
     if labels.ignored is not None:
         wrong &= array != labels.ignored
@@ -39,6 +42,15 @@ def check_labels(array: np.ndarray[Any, Any], labels: LabelRange) -> None:
             f"{labels.name!r} holds {array[where]} at {list(where)}: "
             f"classes go from 0 to {labels.classes - 1}{ignored}\nno parameter was changed"
         )
+
+
+def _are_below(array: np.ndarray[Any, Any], classes: int) -> bool:
+    """Whether all of them are classes, quickly: a few one by one, many in one pass."""
+    if array.ndim == 1 and array.size <= _FEW:
+        numbers = array.tolist()
+        return bool(min(numbers) >= 0 and max(numbers) < classes)
+    largest = np.maximum.reduce(array.view(_UINT64), axis=None)  # a negative one is huge
+    return int(largest) < classes
 
 
 def to_json(ranges: Iterable[LabelRange]) -> str:

@@ -98,11 +98,13 @@ class TrainingSession:
         others = self._differentiate(graph, feeds)
         if self._updated:
             self._updated[...] = False
+            self._keep_statistics()
             self._updates.end(self._measure)
             self._scale.update(True)
-            self._micro = 0
-        elif self._micro >= self._program.settings["accumulate"]:
-            self.update_weights()
+        else:
+            self._finish()
+            if self._micro >= self._program.settings["accumulate"]:
+                self.update_weights()
         return {LOSS: self._loss.copy(), **dict(zip(self._program.outputs, others))}
 
     def _differentiate(self, graph: str, feeds: Mapping[str, Any]) -> Sequence[Array]:
@@ -117,9 +119,7 @@ class TrainingSession:
             self._updates.aim(engine, first=self._micro == 0)
         else:
             self._updates.begin(1, self._scale.value)
-        others = self._feeds[graph].run(self._program.outputs)
-        self._finish()
-        return others
+        return self._feeds[graph].run(self._program.outputs)
 
     def _finish(self) -> None:
         """A micro-batch is through: add its gradients, keep its statistics if they are sound."""
@@ -129,8 +129,11 @@ class TrainingSession:
         self._micro += 1
         self._finite &= finite
         if finite or not self._program.settings["skip_nonfinite"]:
-            for name, fresh in self._fresh.items():
-                np.copyto(self._state.statistics[name], fresh)
+            self._keep_statistics()
+
+    def _keep_statistics(self) -> None:
+        for name, fresh in self._fresh.items():
+            np.copyto(self._state.statistics[name], fresh)
 
     def update_weights(self) -> bool:
         """Update the parameters with the gradients at hand; whether they were fit for it."""
