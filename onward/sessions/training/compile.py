@@ -32,6 +32,7 @@ from onward.sessions.training.merging import merge
 from onward.sessions.training.one_run import one_run
 from onward.sessions.training.options import TrainingOptions
 from onward.sessions.training.own_state import check_state, return_state
+from onward.sessions.training.probe_graph import probe_graph
 from onward.sessions.training.program import (
     LOSS,
     MEASURE,
@@ -92,7 +93,7 @@ def compile_training(
     tensors = all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs)
     in_one = settings.accumulate == 1 and settings.skip_nonfinite and tensors
     program["settings"]["one_run"] = in_one
-    program["step"] = None
+    program["step"], program["probe"] = None, probe_graph()
     if in_one:
         program["step"] = one_run(program["train"], updates, settings.clip_norm)
     elif tensors:  # branches have no sequences

@@ -7,10 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from onward.errors import FeedError, OnwardError
-from onward.providers.choose import Asked, choose
-from onward.providers.options import SessionOptions
-from onward.providers.ort.bound import BoundSession, taking_turns, to_numpy
+from onward.providers.ort.bound import BoundSession, to_numpy
 from onward.sessions.inference import InferenceSession
 from onward.sessions.training.program import PHASE
 
@@ -92,46 +89,3 @@ class Loose:
             if name in self._written:
                 np.copyto(self._written[name], np.asarray(result))
         return [np.asarray(result) for result in results[len(self._written) :]]
-
-
-def open_engine(graph: bytes, options: SessionOptions, providers: Asked) -> Engine:
-    """onnxruntime bound to memory where it is the one asked for and has every operator."""
-    choice = choose(providers, None, options)
-    if choice.leading_ort:
-        try:
-            return Bound(BoundSession(graph, taking_turns(options), choice.leading_ort))
-        except FeedError:
-            raise
-        except OnwardError:
-            if choice.named and len(choice.leading_ort) == len(choice.listed):
-                raise
-    return Loose(InferenceSession(graph, options, providers))
-
-
-def open_branches(
-    graph: bytes | None, options: SessionOptions, providers: Asked
-) -> tuple[Phase, Phase] | None:
-    """The gradients and the updates in one session of onnxruntime; None where it cannot be."""
-    session = _bound_session(graph, options, providers)
-    if session is None:
-        return None
-    train = Phase(session, True)
-    return train, Phase(session.twin(), False, train)
-
-
-def open_bound(graph: bytes | None, options: SessionOptions, providers: Asked) -> Bound | None:
-    """A graph that must be bound to memory, on onnxruntime; None where it cannot be."""
-    session = _bound_session(graph, options, providers)
-    return None if session is None else Bound(session)
-
-
-def _bound_session(
-    graph: bytes | None, options: SessionOptions, providers: Asked
-) -> BoundSession | None:
-    choice = choose(providers, None, options)
-    if graph is None or len(choice.leading_ort) < len(choice.listed if choice.named else (0,)):
-        return None
-    try:
-        return BoundSession(graph, options, choice.leading_ort)
-    except OnwardError:  # it says why when another way is tried
-        return None

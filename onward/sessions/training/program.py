@@ -48,7 +48,7 @@ GRADIENT = "_grad"
 VERSION = 2
 _MANIFEST, _TENSORS, _MODEL = "program.json", "initial.safetensors", "model.onnx"
 _OPTIONAL = ("noise_size", "step")
-_GRAPHS = ("train", "evaluate", "predict", "noise_size", "step")
+_GRAPHS = ("train", "evaluate", "predict", "noise_size", "step", "probe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,7 @@ class TrainingProgram:
     train: bytes
     evaluate: bytes
     predict: bytes
+    probe: bytes  # a small step in one run, whose result is known
     step: bytes | None  # None: a graph gives what is no tensor, so that branches cannot have it
     noise_size: bytes | None  # a graph: how many random numbers these feeds need
     updates: tuple[Update, ...]

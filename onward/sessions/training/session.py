@@ -15,11 +15,11 @@ from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound import taking_turns
 from onward.sessions.checkpoint import files
 from onward.sessions.training import saving
-from onward.sessions.training.engine import Engine, open_bound, open_branches, open_engine
+from onward.sessions.training.engine import Engine
 from onward.sessions.training.feeding import Feeds, Noise
+from onward.sessions.training.opening import Opening
 from onward.sessions.training.program import (
     LOSS,
     MEASURE,
@@ -70,13 +70,13 @@ class TrainingSession:
     ) -> None:
         self._program = _program(model, loss, optimizer, options)
         quiet = SessionOptions(log_severity_level=4)  # what fails is raised, not also printed
-        self._sess_options = quiet if sess_options is None else SessionOptions.of(sess_options)
-        self._providers = providers
+        chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
+        self._opening = Opening(self._program, chosen, providers)
         settings = self._program.settings
         self._state = State(self._program)
         self._scale = LossScale(settings.get("loss_scale"))
-        self._updates = Updates(self._program, self._state, self._open, self._open_bound)
-        self._noise = Noise(self._program, self._open)
+        self._updates = Updates(self._program, self._state, self._opening)
+        self._noise = Noise(self._program, self._opening.any)
         self._engines: dict[str, Engine] = {}
         self._feeds: dict[str, Feeds] = {}
         self._loss = np.zeros((), self._program.settings["loss_dtype"])
@@ -159,7 +159,7 @@ class TrainingSession:
     def run_forward(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The loss and the outputs of a batch, in training mode; `run_backward` goes on from it."""
         if self._held is None:
-            self._held = splitting.Halves(self._program, self._state, self._open)
+            self._held = splitting.Halves(self._program, self._state, self._opening.any)
         self._held.bind(feeds)
         if self._noise.needed:
             self._held.draw(self._noise.draw(feeds, self.steps, self._micro))
@@ -321,29 +321,18 @@ class TrainingSession:
 
     # -- graphs --------------------------------------------------------------------------------
 
-    def _open(self, graph: bytes) -> Engine:
-        return open_engine(graph, self._sess_options, self._providers)
-
-    def _open_bound(self, graph: bytes) -> Engine | None:
-        return open_bound(graph, taking_turns(self._sess_options), self._providers)
-
-    def _graph(self, name: str) -> bytes:
-        graph: bytes = getattr(self._program, name)
-        return graph
-
     def _open_train(self) -> Engine:
         """The graph of gradients, in one session with the updates where that can be."""
-        if not self._program.settings["one_run"]:
-            both = open_branches(self._program.step, self._sess_options, self._providers)
-            if both is not None:
-                self._updates.join(*both)
-                return both[0]
-        return self._open(self._program.train)
+        both = self._opening.branches()
+        if both is None:
+            return self._opening.any(self._program.train)
+        self._updates.join(*both)
+        return both[0]
 
     def _opens_step(self) -> bool:
         """Whether gradients and updates can be had in one run; if not, it is not tried again."""
         if "step" not in self._engines:
-            engine = open_bound(self._program.step, self._sess_options, self._providers)
+            engine = self._opening.one_run()
             self._one_run = engine is not None
             if engine is not None:
                 self._updates.follow(engine)
@@ -354,9 +343,8 @@ class TrainingSession:
     def _engine(self, name: str) -> Engine:
         """A graph, bound to the state; opened when it is first used."""
         if name not in self._engines:
-            self._bind(
-                name, self._open_train() if name == "train" else self._open(self._graph(name))
-            )
+            graph: bytes = getattr(self._program, name)
+            self._bind(name, self._open_train() if name == "train" else self._opening.any(graph))
         return self._engines[name]
 
     def _bind(self, name: str, engine: Engine) -> None:

@@ -27,13 +27,14 @@ def update_graphs(
         for dtype in dict.fromkeys(parameters[name][0] for name in names):
             same = {name: parameters[name][1] for name in names if parameters[name][0] == dtype}
             if optimizer is not None:
-                updates.append(_update(optimizer, dtype, same, settings))
+                updates.append(update_graph(optimizer, dtype, same, settings))
     return tuple(updates)
 
 
-def _update(
-    optimizer: Optimizer, dtype: str, shapes: dict[str, Shape], settings: TrainingOptions
+def update_graph(
+    optimizer: Optimizer, dtype: str, shapes: Mapping[str, Shape], settings: TrainingOptions
 ) -> Update:
+    """The update of parameters that share a type and an optimizer."""
     clip = None if settings.clip_value is None else ClipByValue(limit=settings.clip_value)
     average, scaled = settings.average, is_scaled(settings)
     if optimizer.elementwise:

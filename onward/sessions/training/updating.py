@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onward.errors import OptionError
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.schedules import schedule_from_dict
 from onward.sessions.training.engine import Engine
+from onward.sessions.training.opening import Opening
 from onward.sessions.training.program import UPDATE, Array, TrainingProgram
 from onward.sessions.training.state import Room, State, aligned
 
@@ -21,15 +22,9 @@ _PIECE = 1 << 16  # elements that are squared at a time
 class Updates:
     """The update graphs, bound to the state."""
 
-    def __init__(
-        self,
-        program: TrainingProgram,
-        state: State,
-        open_it: Callable[[bytes], Engine],
-        open_bound: Callable[[bytes], Engine | None],
-    ) -> None:
+    def __init__(self, program: TrainingProgram, state: State, opening: Opening) -> None:
         settings = program.settings
-        self._state, self._open, self._open_bound = state, open_it, open_bound
+        self._state, self._opening = state, opening
         limit = settings.get("clip_norm")
         self._clip = None if limit is None else ClipByNorm(max_norm=limit)
         self._scaled: bool = settings["scaled"]
@@ -146,12 +141,9 @@ class Updates:
 
     def _bound(self, i: int, room: Room) -> Engine:
         """An update graph whose outputs take the place of its inputs."""
-        engine = self._open_bound(room.update.bound)
-        if engine is not None:
-            self._bind(engine, i, _pairs(room, bound=True))
-            return engine
-        engine = self._open(room.update.graph)
-        self._bind(engine, i, _pairs(room))
+        bound = self._opening.update(room.update.bound)
+        engine = self._opening.any(room.update.graph) if bound is None else bound
+        self._bind(engine, i, _pairs(room, bound=bound is not None))
         return engine
 
     def _bind(

@@ -10,7 +10,7 @@ import pytest
 
 from onward.losses import MSE, CrossEntropy
 from onward.optimizers import LAMB, SGD, AdamW, Group
-from onward.sessions.training import session as sessions
+from onward.sessions.training.opening import Opening
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp
 
@@ -32,7 +32,7 @@ LOOP = """
 def apart(monkeypatch: pytest.MonkeyPatch, *given: Any) -> TrainingSession:
     """A session that opens each graph for itself."""
     with monkeypatch.context() as patched:
-        patched.setattr(sessions, "open_branches", lambda *_: None)
+        patched.setattr(Opening, "branches", lambda _: None)
         made = TrainingSession(*given)
         made._engine("train")
     assert made._updates._joined is None

@@ -1,0 +1,68 @@
+"""Opening the graphs of a program, in as few sessions of an engine as can be."""
+
+from __future__ import annotations
+
+from onward.errors import FeedError, OnwardError
+from onward.providers.choose import Asked, choose
+from onward.providers.options import SessionOptions
+from onward.providers.ort.bound import CPU, BoundSession, taking_turns
+from onward.sessions.inference import InferenceSession
+from onward.sessions.training.engine import Bound, Engine, Loose, Phase
+from onward.sessions.training.probe import is_sound
+from onward.sessions.training.program import TrainingProgram
+
+
+class Opening:
+    """One program, with the options and providers that all of its graphs are opened with."""
+
+    def __init__(self, program: TrainingProgram, options: SessionOptions, providers: Asked) -> None:
+        self._program, self._options, self._providers = program, options, providers
+
+    def any(self, graph: bytes) -> Engine:
+        """onnxruntime bound to memory where it is the one asked for and has every operator."""
+        choice = choose(self._providers, None, self._options)
+        if choice.leading_ort:
+            try:
+                return Bound(BoundSession(graph, taking_turns(self._options), choice.leading_ort))
+            except FeedError:
+                raise
+            except OnwardError:
+                if choice.named and len(choice.leading_ort) == len(choice.listed):
+                    raise
+        return Loose(InferenceSession(graph, self._options, self._providers))
+
+    def update(self, graph: bytes) -> Engine | None:
+        """An update over rows; None where its memory would not be the one that is bound."""
+        session = self._bound(graph, taking_turns(self._options))
+        return None if session is None else Bound(session)
+
+    def one_run(self) -> Engine | None:
+        """Gradients and updates in one run; None where that cannot be."""
+        whole = self._program.settings["one_run"]
+        session = self._bound(self._program.step, self._options) if whole else None
+        return None if session is None else Bound(session)
+
+    def branches(self) -> tuple[Engine, Engine] | None:
+        """Gradients, and updates, as two runs of one session; None where that cannot be."""
+        whole = self._program.settings["one_run"]
+        session = None if whole else self._bound(self._program.step, self._options)
+        if session is None:
+            return None
+        train = Phase(session, True)
+        return train, Phase(session.twin(), False, train)
+
+    def _bound(self, graph: bytes | None, options: SessionOptions) -> BoundSession | None:
+        """On the CPU provider alone, in this very memory: others have copies of their own."""
+        choice = choose(self._providers, None, options)
+        is_alone = len(choice.leading_ort) == (len(choice.listed) if choice.named else 1)
+        if graph is None or not is_alone or [name for name, _ in choice.leading_ort] != _CPU:
+            return None
+        if not is_sound(self._program.probe):
+            return None
+        try:
+            return BoundSession(graph, options, choice.leading_ort)
+        except OnwardError:  # it says why when another way is tried
+            return None
+
+
+_CPU = [name for name, _ in CPU]
