@@ -65,11 +65,8 @@ class _Finder(MetaPathFinder):
             return None
         ours = _OURS + fullname.removeprefix(_PEER)
         found = find_spec(ours)
-        if found is None:
-            raise ModuleNotFoundError(
-                f"No module named {fullname!r}: it stands for {ours!r}, which does not exist",
-                name=fullname,
-            )
+        if found is None:  # those who only ask whether it is there get their answer
+            return None
         package = found.submodule_search_locations is not None
         return ModuleSpec(fullname, _Loader(ours), origin=found.origin, is_package=package)
 

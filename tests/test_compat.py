@@ -70,10 +70,20 @@ def test_the_peers_names_are_ours() -> None:
         assert onward.training.artifacts is artifacts
     """
     assert ran(code).splitlines() == [
-        "No module named 'onnxruntime.training.ortmodule': it stands for "
-        "'onward.training.ortmodule', which does not exist",
+        "No module named 'onnxruntime.training.ortmodule'",
         "No module named 'onnxruntime.training'",
     ]
+
+
+def test_one_may_ask_what_is_there() -> None:
+    code = """
+        from importlib.util import find_spec
+        import onward.compat
+        onward.compat.install()
+        for part in ("", ".api", ".artifacts", ".ortmodule", ".api.nothing"):
+            print(find_spec(f"onnxruntime.training{part}") is not None)
+    """
+    assert ran(code).split() == ["True", "True", "True", "False", "False"]
 
 
 def test_installing_loads_nothing() -> None:

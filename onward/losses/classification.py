@@ -13,9 +13,9 @@ from onward.graph.extension import GraphOps, numpy_type
 from onward.losses.loss import (
     REDUCTIONS,
     Values,
+    check_fields,
     check_number,
     check_rank,
-    check_reduction,
     find,
     integers,
     numbers,
@@ -55,7 +55,7 @@ class CrossEntropy:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
         check_number(self, "label_smoothing", self.label_smoothing, "between 0 and 1", 0.0, 1.0)
         if self.weight is not None:
             object.__setattr__(self, "weight", numbers(self, "weight", self.weight))
@@ -218,7 +218,7 @@ class BCEWithLogits:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
         for field in ("weight", "pos_weight"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, numbers(self, field, getattr(self, field)))
@@ -264,7 +264,7 @@ class KL:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction, (*REDUCTIONS, "batchmean"))
+        check_fields(self, (*REDUCTIONS, "batchmean"))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         x = read(op, self, values, self.output)

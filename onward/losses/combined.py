@@ -13,7 +13,7 @@ from onward.errors import OptionError
 from onward.graph.extension import GraphOps
 from onward.graph.files import Source
 from onward.losses.inlining import inline
-from onward.losses.loss import Loss, Values, read_as_is, scalar, shown, sizes_of
+from onward.losses.loss import Loss, Values, check_fields, read_as_is, scalar, shown, sizes_of
 
 Part: TypeAlias = "Loss | tuple[Loss, float]"
 Parts: TypeAlias = dict[str, ir.Value]
@@ -28,6 +28,9 @@ class Output:
     """
 
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         return scalar(op, self, read_as_is(op, self, values, self.name))
@@ -74,6 +77,11 @@ class Total:
 
     def __post_init__(self) -> None:
         given = self.parts
+        if not isinstance(given, (Mapping, Sequence)) or isinstance(given, str):
+            raise OptionError(
+                f"Total is of losses by name, or of a list of them, not of {given!r}\n"
+                'for example: Total({"digit": CrossEntropy(), "size": (MSE(), 0.1)})'
+            )
         pairs = given.items() if isinstance(given, Mapping) else _named(given)
         object.__setattr__(self, "parts", {name: _weighted(name, part) for name, part in pairs})
         if not self.parts:
@@ -118,10 +126,19 @@ class Total:
 
 def build_with_parts(loss: Loss, op: GraphOps, values: Values) -> tuple[ir.Value, Parts]:
     """A loss, and the parts of which it is the weighted sum: none unless it is a Total."""
+    if not _is_loss(loss):
+        raise OptionError(
+            f"a loss has a method build(op, values), and {loss!r} has none\n"
+            "give one of onward.losses, such as CrossEntropy(), or Graph(function) for your own"
+        )
     if not isinstance(loss, Total):
         return loss.build(op, values), {}
     parts = loss.build_parts(op, values)
     return loss.add_up(op, parts), parts
+
+
+def _is_loss(given: Any) -> bool:
+    return hasattr(given, "build") and not isinstance(given, type)
 
 
 def _named(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
@@ -136,7 +153,9 @@ def _named(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
 def _weighted(name: str, part: Part) -> tuple[Loss, float]:
     pair = part if isinstance(part, tuple) else (part, 1.0)
     loss, weight = pair if len(pair) == 2 else (None, None)
-    if not hasattr(loss, "build") or isinstance(loss, type):
+    if not isinstance(name, str) or not name:
+        raise OptionError(f"a part of Total is called {name!r}: names are words")
+    if not _is_loss(loss):
         raise OptionError(
             f"part {name!r} of Total is {part!r}\nit is a loss, or a pair of a loss and its weight"
         )

@@ -20,8 +20,8 @@ from onward.errors import OptionError
 from onward.graph.extension import GraphOps
 from onward.losses.loss import (
     Values,
+    check_fields,
     check_rank,
-    check_reduction,
     integers,
     read,
     reduced,
@@ -54,7 +54,7 @@ class CTC:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         log_probs = read(op, self, values, self.output)

@@ -13,9 +13,9 @@ from onward.losses.loss import (
     ABOVE_ZERO,
     Values,
     agree,
+    check_fields,
     check_number,
     check_rank,
-    check_reduction,
     read,
     reduced,
     shown,
@@ -42,7 +42,7 @@ class Cosine:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
         check_number(self, "margin", self.margin, "between -1 and 1", -1.0, 1.0)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
@@ -79,7 +79,7 @@ class Triplet:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
         check_number(self, "margin", self.margin, "above 0", ABOVE_ZERO)
         check_number(self, "p", self.p, "above 0", ABOVE_ZERO)
         check_number(self, "eps", self.eps, "0 or more", 0.0)

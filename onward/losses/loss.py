@@ -7,8 +7,10 @@ first. What it is compared with is a value of that name, or becomes a new input 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -25,6 +27,12 @@ REDUCTIONS = ("mean", "sum", "none")
 ABOVE_ZERO = math.ulp(0.0)
 _NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *_NARROW}
+_KINDS: dict[str, tuple[Any, str]] = {  # of fields, by what their types are called
+    "str": (str, "a name"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": ((bool, np.bool_), "True or False"),
+}
 _OLDEST_OPSET = 18  # since then, what is reduced over is an input
 
 
@@ -174,10 +182,21 @@ def scalar(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
 # -- fields ----------------------------------------------------------------------------------------
 
 
-def check_reduction(loss: Loss, given: str, allowed: Sequence[str] = REDUCTIONS) -> None:
-    """One of the words that a loss knows."""
-    if given not in allowed:
-        words = ", ".join(repr(word) for word in allowed)
+def check_fields(loss: Any, reductions: Sequence[str] = REDUCTIONS) -> None:
+    """Fields hold what their types say, in Python's own numbers; the reduction is a known one."""
+    for field in dataclasses.fields(loss):
+        given, kind = getattr(loss, field.name), str(field.type).removesuffix(" | None")
+        if kind not in _KINDS or (given is None and kind != field.type):
+            continue
+        kinds, law = _KINDS[kind]
+        is_flag = isinstance(given, (bool, np.bool_))
+        if not isinstance(given, kinds) or is_flag != (kind == "bool") or given == "":
+            raise OptionError(f"{field.name} of {_who(loss)} is {law}, not {given!r}")
+        if isinstance(given, np.generic):  # numpy's numbers are no attributes of nodes
+            object.__setattr__(loss, field.name, given.item())
+    given = getattr(loss, "reduction", reductions[0])
+    if given not in reductions:
+        words = ", ".join(repr(word) for word in reductions)
         raise OptionError(f"{_who(loss)} has no reduction {given!r}\nit is one of {words}")
 
 

@@ -14,8 +14,8 @@ from onward.losses.loss import (
     ABOVE_ZERO,
     Loss,
     Values,
+    check_fields,
     check_number,
-    check_reduction,
     read,
     reduced,
     target_like,
@@ -35,7 +35,7 @@ class MSE:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -51,7 +51,7 @@ class L1:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -68,7 +68,7 @@ class Huber:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
         check_number(self, "delta", self.delta, "above 0", ABOVE_ZERO)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
@@ -86,7 +86,7 @@ class SmoothL1:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_reduction(self, self.reduction)
+        check_fields(self)
         check_number(self, "beta", self.beta, "0 or more", 0.0)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:

@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onward.graph.scopes import bodies
 from onward.passes.facts import is_constant, operators, static
-from onward.passes.rewrite import Names, Ops, nodes_of, replace, substitute
+from onward.passes.rewrite import Names, Ops, nodes_of, release, replace, substitute
 from onward.passes.share import is_random
 
 _LARGEST_RESULT = 1 << 20  # bytes that folding may add for one node
@@ -183,4 +183,5 @@ def _take_branch(node: ir.Node, names: Names) -> None:
     node.graph.insert_before(node, nodes)
     for old, new in zip(node.outputs, results, strict=True):
         substitute(old, new, names)
-    node.graph.remove(node, safe=True)
+    release(node)  # the other branch too: what it read may have no reader now
+    node.graph.remove(node)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onward.graph.scopes import bodies, graphs_of
 from onward.passes.facts import attribute
 from onward.passes.normalize import trim
-from onward.passes.rewrite import detach
+from onward.passes.rewrite import release
 
 
 def drop_unused(model: ir.Model) -> ir.Model:
@@ -27,7 +27,7 @@ def _drop_nodes(graph: ir.Graph, opset: int) -> None:
     dead = []
     for node in reversed(graph):
         if not any(_is_read(value) for value in node.outputs):
-            detach(node)
+            release(node)
             dead.append(node)
             continue
         if len(node.outputs) > 1 or None in node.inputs[-1:]:  # of the others nothing can go

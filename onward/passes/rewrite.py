@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.plain_shapes import tell
-from onward.graph.scopes import graphs_of, walk
+from onward.graph.scopes import bodies, graphs_of, walk
 from onward.passes.facts import Array
 
 Values = tuple[ir.Value, ...]
@@ -189,6 +189,17 @@ def detach(node: ir.Node) -> None:
     """Let a node read nothing any more."""
     for index in range(len(node.inputs)):
         node.replace_input_with(index, None)
+
+
+def release(node: ir.Node) -> None:
+    """Let a node that goes for good read nothing any more, and empty its subgraphs."""
+    for body in bodies(node):
+        inside = list(body)
+        for inner in inside:
+            release(inner)
+        body.outputs.clear()
+        body.remove(inside)
+    detach(node)
 
 
 def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:

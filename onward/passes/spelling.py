@@ -9,6 +9,7 @@ from onward.passes.facts import attribute, dims, input_of, ints, rank
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 
 _rules = Rules()
+_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def spell_for_onnxruntime(model: ir.Model) -> ir.Model:
@@ -57,3 +58,15 @@ def _softplus_of_doubles(op: Ops, node: ir.Node) -> Replacement:
         return None
     decay = op.Exp(op.Neg(op.Abs(x)))
     return op.Add(op.Max(x, np.float64(0)), op.Log(op.Add(decay, np.float64(1))))
+
+
+@_rules("ScatterElements", "ScatterND")
+def _scatter_of_narrow_floats(op: Ops, node: ir.Node) -> Replacement:
+    """Reductions of 16-bit floats, in float32: onnxruntime only puts those where they belong."""
+    data, indices, updates = node.inputs
+    if data is None or data.dtype not in _NARROW or attribute(node, "reduction", "none") == "none":
+        return None
+    wide = int(ir.DataType.FLOAT)
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    inputs = op.Cast(data, to=wide), indices, op.Cast(updates, to=wide)
+    return op.Cast(op.one(node.op_type, *inputs, **attributes), to=int(data.dtype))

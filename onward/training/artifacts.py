@@ -109,12 +109,13 @@ def generate_artifacts(
         block.requires_grad(name, False)
     block.train_all = requires_grad is None
     library = None if custom_op_library is None else os.fsdecode(custom_op_library)
-    with model_accessor.base(message, path), _library(library):
+    with model_accessor.base(message, path) as base, _library(library):
+        opset = base.opset
         block(*(output.name for output in message.graph.output))
     training, evaluation = block.to_graphs()
     models = {"training_model": training, "eval_model": evaluation}
     if optimizer_block is not None:
-        with model_accessor.empty_base() as accessor:
+        with model_accessor.empty_base(opset or None) as accessor:
             optimizer_block(block.parameters())
             models["optimizer_model"] = ir.from_proto(accessor.model)
 
@@ -155,7 +156,14 @@ class _Training(TrainingBlock):
     def build(self, *output_names: str) -> tuple[str, ...]:
         accessor = model_accessor.current()
         own = {tensor.name for tensor in accessor.model.graph.initializer}  # not the loss's
-        found = self._loss(*(self._inputs or output_names))
+        read = self._inputs or output_names
+        if len(read) > 2 and type(self._loss) in _LOSSES.values():
+            raise RuntimeError(
+                f"{type(self._loss).__name__} reads one output, and a target that may be another, "
+                f"not {len(read)}: {', '.join(read)}\nName what it is to read: "
+                f"loss_input_names=[{read[0]!r}]."
+            )
+        found = self._loss(*read)
         names = (found,) if isinstance(found, str) else tuple(found)
         if self.train_all:
             for name in trainable_weights(to_ir(accessor.model, accessor.folder), names[0]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +20,11 @@ from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.backward import FLOATS
 from onward.gradients.model import extend, lift_weights
 from onward.gradients.table import GRADIENTS
-from onward.graph.extension import GraphOps
+from onward.graph.extension import GraphOps, taken_names
 from onward.graph.extension import extend as extension
 from onward.graph.scopes import ancestors, walk
-from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.names import near
+from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.facts import attribute, input_of, is_constant
 from onward.passes.modes import MEAN, VAR, eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE, TRAINING
@@ -32,13 +33,16 @@ from onward.passes.spelling import spell_for_onnxruntime
 from onward.sessions.training import ranges
 from onward.sessions.training.labels import find_labels
 from onward.sessions.training.ranges import LabelRange
+from onward.training.opsets import in_opset
 
+GRADIENT = "{}_grad"
 BUFFER = "{}_grad.accumulation.buffer"
 ACCUMULATED = "{}_grad.accumulation.out"
 RESET = "lazy_reset_grad"
 UPDATED = "{}_updated"
 LABELS = "onward.labels"  # what feeds of class labels may hold; a loss may say it beforehand
 _STOCK_IR_VERSION = 10
+_MODE_SINCE = 12  # the opset in which Dropout's mode became an input
 
 log = logging.getLogger("onward")
 
@@ -61,18 +65,25 @@ class _Parts:
     outputs: list[str]  # the loss first
     parameters: list[str]  # in the order of the initializers
     trained: list[str]  # parameters, and inputs whose gradients were asked for
+    inner: list[str]  # what nodes make whose gradients were asked for
     state: list[str]  # parameters that the forward changes
     labels: list[LabelRange]
 
 
 def training_graphs(
-    model: ir.Model, outputs: Sequence[str], trainable: Collection[str], frozen: Collection[str]
+    model: ir.Model,
+    outputs: Sequence[str],
+    trainable: Collection[str],
+    frozen: Collection[str],
+    opset: int = 0,
 ) -> TrainingGraphs:
     """The graphs of a model whose first output is the loss; the model is changed.
 
     `trainable` and `frozen` name initializers, which become inputs; `trainable` may also name
-    inputs. Running statistics of BatchNormalization become parameters wherever they move. Integers
-    and flags among the frozen (shapes, axes, modes) stay constants: the graphs are built on them.
+    inputs, and what nodes make: its gradient is an output, `{name}_grad`, and not summed. Running
+    statistics of BatchNormalization become parameters wherever they move. Integers and flags among
+    the frozen (shapes, axes, modes) stay constants: the graphs are built on them. They are in
+    `opset`, where it can say them; else in the oldest that can.
     """
     lift_weights(model, [*trainable, *frozen])
     untie_statistics(model)
@@ -80,16 +91,17 @@ def training_graphs(
     _check_names(model, trainable)
     prepared = PREPARE(model.clone())
     state = train_mode(prepared, lambda node: _stays(node, trainable), unbiased=True)
-    trainable = _without(trainable, state)
+    trainable = _differentiable(trainable, state, weights)
     kept = {name: _held(weights[name]) for name in weights if name in {*trainable, *frozen, *state}}
     fed = [name for name, tensor in kept.items() if name not in frozen or tensor.dtype in FLOATS]
     inputs = [str(x.name) for x in model.graph.inputs if x.name not in weights]
     trained = [name for name in (*inputs, *fed) if name in trainable]
     labels = [each for each in _labels(prepared) if each.name in inputs]
-    parts = _Parts(inputs, list(outputs), fed, trained, list(state), labels)
+    inner = [name for name in trainable if name not in {*trained, *weights}]
+    parts = _Parts(inputs, list(outputs), fed, trained, inner, list(state), labels)
     return TrainingGraphs(
-        training=_training(prepared, parts, state),
-        evaluation=_evaluation(model, parts),
+        training=_training(prepared, parts, state, opset),
+        evaluation=_evaluation(model, parts, opset),
         trainable={name: tensor for name, tensor in kept.items() if name in trainable},
         frozen={name: tensor for name, tensor in kept.items() if name not in trainable},
     )
@@ -118,22 +130,36 @@ def _labels(model: ir.Model) -> list[LabelRange]:
 
 
 def _check_names(model: ir.Model, trainable: Collection[str]) -> None:
-    known = {*model.graph.initializers, *(str(value.name) for value in model.graph.inputs)}
+    graph = model.graph
+    made = (value for node in graph for value in node.outputs)
+    known = {*graph.initializers, *(str(value.name) for value in (*graph.inputs, *made))}
     for name in trainable:
         if name not in known:
-            some = ", ".join(repr(each) for each in list(model.graph.initializers)[:8])
+            hint = near(name, graph.initializers, "its parameters are")
             raise OptionError(
-                f"{name!r} cannot require a gradient: it is neither a parameter nor an input of "
-                f"the model\nits parameters are {some}, ..."
+                f"{name!r} cannot require a gradient: the model has no value of this name\n{hint}"
             )
 
 
-def _without(trainable: Collection[str], state: Collection[str]) -> list[str]:
-    """Running statistics have no gradient: the forward moves them by itself."""
+def _differentiable(
+    trainable: Collection[str],
+    state: Collection[str],
+    weights: Mapping[str, ir.TensorProtocol | None],
+) -> list[str]:
+    """Without running statistics, which the forward moves by itself, and without whole numbers.
+
+    Exporters leave shapes and axes among the weights, and scripts ask for all weights there are.
+    """
+    found = []
     for name in trainable:
+        tensor = weights.get(name)
         if name in state:
             log.warning("%r requires no gradient: BatchNormalization moves it in training", name)
-    return [name for name in trainable if name not in state]
+        elif tensor is not None and tensor.dtype not in FLOATS:
+            log.warning("%r requires no gradient: it is %s", name, tensor.dtype.name)
+        else:
+            found.append(name)
+    return found
 
 
 def _held(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol:
@@ -151,25 +177,45 @@ def _stays(node: ir.Node, trainable: Collection[str]) -> bool:
 # -- training --------------------------------------------------------------------------------------
 
 
-def _training(model: ir.Model, parts: _Parts, state: dict[str, str]) -> ir.Model:
+def _training(model: ir.Model, parts: _Parts, state: dict[str, str], opset: int) -> ir.Model:
     graph = model.graph
     _feed(model, parts)
     seed = _scalar_loss(model, parts.outputs[0])
     gradients: dict[str, str] = {}
-    if parts.trained:
-        gradients = extend(model, {seed: None}, parts.trained, GRADIENTS)
+    if parts.trained or parts.inner:
+        gradients = extend(model, {seed: None}, [*parts.trained, *parts.inner], GRADIENTS)
     values = {str(value.name): value for value in graph.outputs}
     _accumulate(model, [(name, values[gradients[name]]) for name in parts.trained])
     values |= {str(value.name): value for value in graph.outputs}
     order = [
         *parts.outputs,
+        *(gradients[name] for name in parts.inner),
         *(ACCUMULATED.format(name) for name in parts.trained),
         *(_updated(model, name, values[state[name]], values) for name in parts.state),
     ]
     graph.outputs.clear()
     graph.outputs.extend(values[name] for name in dict.fromkeys(order))
     _describe(model, parts)
-    return _keep_dropout(_for_onnxruntime(spell_for_onnxruntime(TRAINING(model))))
+    model = _for_onnxruntime(spell_for_onnxruntime(TRAINING(model)), opset)
+    _name_gradients(model, parts.trained)
+    return _keep_dropout(model)
+
+
+def _name_gradients(model: ir.Model, trained: Sequence[str]) -> None:
+    """A gradient before it is summed is `{p}_grad`: who wants it alone makes it an output.
+
+    Where one value is the gradient of several, the first gives it its name.
+    """
+    taken = taken_names(model)
+    sums = {value.name: value.producer() for value in model.graph.outputs}
+    for name in reversed(trained):
+        node, wish = sums[ACCUMULATED.format(name)], GRADIENT.format(name)
+        assert node is not None
+        (alone,) = node.attributes["then_branch"].as_graph()
+        g = alone.inputs[0]
+        assert g is not None
+        if wish not in taken and g.producer() is not None and not g.is_graph_output():
+            g.name = wish
 
 
 def _keep_dropout(model: ir.Model) -> ir.Model:
@@ -179,7 +225,7 @@ def _keep_dropout(model: ir.Model) -> ir.Model:
     makes, whatever the mode is: it must have two.
     """
     graph = model.graph
-    nodes = [n for n in walk(graph) if n.op_type == "Dropout" and not any(_masked(n))]
+    nodes = [node for node in walk(graph) if _drops(node) and not _mask_is_read(node)]
     if nodes:
         op = extension(model)
         reset = next(value for value in graph.inputs if value.name == RESET)
@@ -194,11 +240,13 @@ def _keep_dropout(model: ir.Model) -> ir.Model:
     return drop_unused(model)
 
 
-def _masked(node: ir.Node) -> list[bool]:
-    """Who reads a Dropout's mask; all of it if the mode is not training."""
-    if len(node.inputs) < 3 or not is_constant(node.inputs[2]):
-        return [True]
-    return [bool(mask.uses()) or mask.is_graph_output() for mask in node.outputs[1:]]
+def _drops(node: ir.Node) -> bool:
+    """Whether a node is a Dropout in training mode."""
+    return node.op_type == "Dropout" and len(node.inputs) > 2 and is_constant(node.inputs[2])
+
+
+def _mask_is_read(node: ir.Node) -> bool:
+    return any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:])
 
 
 def _updated(model: ir.Model, name: str, new: ir.Value, values: dict[str, ir.Value]) -> str:
@@ -260,20 +308,39 @@ def _branch(op: GraphOps, op_type: str, *inputs: ir.Value) -> ir.Graph:
 # -- evaluation ------------------------------------------------------------------------------------
 
 
-def _evaluation(model: ir.Model, parts: _Parts) -> ir.Model:
+def _evaluation(model: ir.Model, parts: _Parts, opset: int) -> ir.Model:
     _feed(model, parts)
+    dropouts = _set_aside_dropout(model)
     eval_mode(model)
+    for node in dropouts:
+        node.domain = ""
     _describe(model, parts)
     if model.opset_imports.get("", 1) > STOCK_OPSET:
         model = PREPARE(model)
-    return _for_onnxruntime(spell_for_onnxruntime(model))
+    return _for_onnxruntime(spell_for_onnxruntime(model), opset)
 
 
-def _for_onnxruntime(model: ir.Model) -> ir.Model:
+def _set_aside_dropout(model: ir.Model) -> list[ir.Node]:
+    """Dropout nodes without their mode, under a name by which `eval_mode` does not take them out.
+
+    Users look for them in their eval models, as in the peer's; onnxruntime takes them for copies.
+    """
+    if model.opset_imports.get("", 1) < _MODE_SINCE:
+        return []
+    nodes = [node for node in model.graph if node.op_type == "Dropout" and not node.domain]
+    idle = [node for node in nodes if not _mask_is_read(node)]
+    for node in idle:
+        node.resize_inputs(3)
+        node.replace_input_with(2, None)
+        node.domain = "onward.aside"
+    return idle
+
+
+def _for_onnxruntime(model: ir.Model, opset: int) -> ir.Model:
     """In an opset that the stock wheel loads, if its operators can be said there."""
     if model.opset_imports.get("", 1) > STOCK_OPSET:
         try:
-            model = lower_opset(model, STOCK_OPSET)
+            model = in_opset(model, opset)
         except UnsupportedModel:  # its own forward needs a newer one
             return model
     model.ir_version = min(max(model.ir_version or 0, 8), _STOCK_IR_VERSION)
@@ -294,10 +361,10 @@ def _describe(model: ir.Model, parts: _Parts) -> None:
     model.producer_name = "onward"
 
 
-def stock(proto: onnx.ModelProto) -> onnx.ModelProto:
+def stock(proto: onnx.ModelProto, wanted: int = 0) -> onnx.ModelProto:
     """A model that blocks have built, in an opset that the stock wheel loads."""
     opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
     if opset <= STOCK_OPSET and proto.ir_version <= _STOCK_IR_VERSION:
         return proto
     model = ir.from_proto(proto)
-    return ir.to_proto(_for_onnxruntime(PREPARE(model) if opset > STOCK_OPSET else model))
+    return ir.to_proto(_for_onnxruntime(PREPARE(model) if opset > STOCK_OPSET else model, wanted))

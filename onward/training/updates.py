@@ -20,10 +20,11 @@ from onward.graph.extension import GraphOps, extend
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.graphs import flat_update
 from onward.optimizers.groups import Group, resolve
-from onward.optimizers.optimizer import Optimizer
-from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.optimizers.optimizer import Optimizer, Scalars
 from onward.passes.prune import drop_unused
 from onward.passes.share import share_expressions
+from onward.passes.upgrade import upgrade_opset
+from onward.training.opsets import in_opset
 
 RATE, STEP, PARAMETERS, GRADIENTS = "learning_rate", "step", "params", "gradients"
 FLAG = "updated_flag"
@@ -96,12 +97,15 @@ def add_inputs(graph: ir.Graph, plan: Plan) -> None:
         graph.inputs.append(ir.val(name, type=ir.SequenceType(ir.TensorType(element))))
 
 
-def write_update(model: ir.Model, plan: Plan, gradients: str = GRADIENTS) -> ir.Model:
+def write_update(
+    model: ir.Model, plan: Plan, gradients: str = GRADIENTS, opset: int = 0
+) -> ir.Model:
     """Write the update of each parameter behind a graph that has the inputs.
 
-    `gradients` names the sequence to read them from: the input, or what was made of it.
+    `gradients` names the sequence to read them from: the input, or what was made of it. The result
+    is in `opset`, where it can say the update; else in the oldest that can.
     """
-    op = extend(model)
+    op = extend(upgrade_opset(model))
     values = {str(value.name): value for value in model.graph.inputs}
     values |= {str(value.name): value for node in model.graph for value in node.outputs}
     step = op.Squeeze(values[STEP], [0])
@@ -121,7 +125,7 @@ def write_update(model: ir.Model, plan: Plan, gradients: str = GRADIENTS) -> ir.
         sequence = op.SequenceConstruct(*tensors)
         sequence.type = values[name].type
         _return(op, UPDATED.format(name), sequence)
-    return lower_opset(drop_unused(share_expressions(model)), STOCK_OPSET)
+    return in_opset(drop_unused(share_expressions(model)), opset)
 
 
 def _updated(
@@ -145,7 +149,7 @@ def _updated(
     if optimizer.lr != plan.optimizer.lr:  # a group's rate goes along with the others'
         rate = op.Mul(rate, optimizer.lr / plan.optimizer.lr)
     p, wide_g = (_cast(op, value, plan.wide) for value in (read[PARAMETERS], g))
-    new, renewed = optimizer.update(op, p, wide_g, slots, rate, step)
+    new, renewed = optimizer.update(op, p, wide_g, slots, Scalars(rate, step))
     named = {plan.sequences[slot]: value for slot, value in renewed.items()}
     return read | named | {PARAMETERS: _cast(op, new, plan.kind)}
 

@@ -211,6 +211,23 @@ def test_weights_inside_a_subgraph_have_gradients() -> None:
         np.testing.assert_allclose(dw, wanted)
 
 
+def test_a_weight_that_a_subgraph_returns_has_a_gradient() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (double[2,3] x, bool c) => (double y) {
+            w = If (c) <
+                then_branch = t () => (double[3] inner) <double[3] inner = {1, 2, 3}> { },
+                else_branch = e () => (double[3] b) <double[3] b = {0, 0, 0}> { }
+            >
+            h = Mul (x, w)
+            y = ReduceSum <keepdims = 0> (h)
+        }"""
+    model = gradient(onnx.parser.parse_model(text), "y", "inner")
+    for taken, wanted in ((True, X.sum(0)), (False, np.zeros(3))):
+        (dw,) = run(model, ["inner_grad"], x=X, c=np.array(taken))
+        np.testing.assert_allclose(dw, wanted)
+
+
 # -- rules -----------------------------------------------------------------------------------------
 
 

@@ -129,6 +129,27 @@ def test_a_total_of_nothing_is_told() -> None:
         Total({})
 
 
+@pytest.mark.parametrize("parts", [None, 3, MSE(), "mse"], ids=str)
+def test_a_total_of_anything_else_is_told(parts: Any) -> None:
+    message = "Total is of losses by name, or of a list of them, not of .*\nfor example: Total"
+    with pytest.raises(OptionError, match=message):
+        Total(parts)
+
+
+@pytest.mark.parametrize("name", [3, "", None])
+def test_a_part_without_a_name_is_told(name: Any) -> None:
+    with pytest.raises(OptionError, match=f"a part of Total is called {name!r}: names are words"):
+        Total({name: MSE()})
+
+
+@pytest.mark.parametrize("loss", [3, "mse", MSE, F.mse_loss], ids=lambda loss: type(loss).__name__)
+def test_what_is_no_loss_is_told(loss: Any) -> None:
+    model = echo({"y": normal(2)})
+    message = r"a loss has a method build\(op, values\), and .* has none\ngive one of onward.losses"
+    with pytest.raises(OptionError, match=message):
+        build_with_parts(loss, extend(model), values_of(model))
+
+
 @pytest.mark.parametrize("part", [MSE, 3, (MSE(), 1.0, 2.0), ("mse", 1.0)], ids=str)
 def test_a_part_that_is_no_loss_is_told(part: Any) -> None:
     message = "part 'a' of Total is .*\nit is a loss, or a pair of a loss and its weight"
@@ -172,6 +193,11 @@ def test_an_output_of_many_numbers_is_no_loss(dynamic: bool) -> None:
 def test_an_output_of_integers_is_no_loss() -> None:
     with pytest.raises(OptionError, match="Output reads 'y', which is INT64: a loss is of float"):
         with_loss(echo({"y": np.array(1)}), Output("y"))
+
+
+def test_an_output_is_called_by_its_name() -> None:
+    with pytest.raises(OptionError, match="name of Output is a name, not 3"):
+        Output(3)  # type: ignore[arg-type]
 
 
 def test_an_output_that_is_not_there_is_no_loss() -> None:

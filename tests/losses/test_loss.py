@@ -148,3 +148,35 @@ def test_every_opset_says_the_same(name: str) -> None:
         np.testing.assert_allclose(again, first, rtol=1e-6)
         for key, slope in slopes.items():
             np.testing.assert_allclose(others[key], slope, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "given", "law"),
+    [
+        (CrossEntropy, "output", 3, "a name"),
+        (CrossEntropy, "target", None, "a name"),
+        (MSE, "target", "", "a name"),
+        (CrossEntropy, "ignore_index", 1.5, "a whole number"),
+        (CrossEntropy, "axis", "last", "a whole number"),
+        (CrossEntropy, "label_smoothing", "0.1", "a number"),
+        (CrossEntropy, "label_smoothing", True, "a number"),
+        (CrossEntropy, "soft_labels", "no", "True or False"),
+        (Huber, "delta", None, "a number"),
+        (Triplet, "margin", None, "a number"),
+        (Triplet, "swap", 1, "True or False"),
+        (CTC, "blank", "-", "a whole number"),
+        (Cosine, "labels", 3, "a name"),
+        (KL, "log_target", None, "True or False"),
+    ],
+)
+def test_a_field_of_another_kind_is_told(kind: Any, field: str, given: Any, law: str) -> None:
+    message = f"^{field} of {kind.__name__} is {law}, not {given!r}$"
+    with pytest.raises(OptionError, match=message):
+        kind(**{field: given})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = {"label_smoothing": np.float32(0.5), "axis": np.int64(1), "ignore_index": np.int8(-1)}
+    loss = CrossEntropy(**given, soft_labels=np.False_)  # type: ignore[arg-type]
+    assert repr(loss) == repr(CrossEntropy(label_smoothing=0.5, axis=1, ignore_index=-1))
+    with_loss(echo({"y": normal(2, 3)}), loss)

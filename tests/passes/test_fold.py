@@ -128,6 +128,24 @@ def test_a_decided_branch_replaces_its_if() -> None:
     assert left_after(branching(fed=False), 1) == ["Add", "Mul"]
 
 
+def test_what_only_the_branch_not_taken_reads_goes_with_it() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 21]>
+            choose (float[2] x) => (float[2] y) <bool c = {1}>
+            {
+                costly = Exp(x)
+                y = If(c) <
+                    then_branch = a () => (float[2] p) { p = Abs(x) },
+                    else_branch = b () => (float[2] q)
+                        { q = If(c) <then_branch = d () => (float[2] r) { r = Neg(costly) },
+                                     else_branch = e () => (float[2] s) { s = Identity(x) }> }>
+            }"""
+        )
+    )
+    assert left_after(model, 1) == ["Abs"]
+
+
 def test_a_branch_that_a_feed_decides_stays() -> None:
     assert "If" in left_after(branching(fed=True), 1)
 

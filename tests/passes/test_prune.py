@@ -59,3 +59,19 @@ def test_branches_are_pruned_and_let_go_of_what_they_read() -> None:
         )
     )
     assert left_after(model, drop_unused) == ["Abs", "If", "Relu"]
+
+
+def test_what_the_body_of_a_dead_node_reads_goes_with_it() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 21]>
+            g (float[2] x, float[3, 2] s) => (float[2] y)
+            {
+                y = Abs(x)
+                outer = Exp(x)
+                last = Scan(x, s) <num_scan_inputs = 1, body = b (float[2] p, float[2] q)
+                    => (float[2] r) { o = Mul(outer, q) r = Add(p, o) }>
+            }"""
+        )
+    )
+    assert left_after(model, drop_unused) == ["Abs"]

@@ -61,3 +61,27 @@ def test_softplus_of_doubles_is_written_out() -> None:
     data, weights = serialize(model)
     session = create(data, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], np.logaddexp(x, 0), rtol=1e-15)
+
+
+@pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_a_scatter_reduces_numbers_of_float16(operator: str, reduction: str) -> None:
+    op = onward.OpBuilder()
+    data = op.input("data", "float16", (2, 3))
+    updates = op.input("updates", "float16", (4, 3))
+    rows = np.array([[1], [0], [1], [1]])
+    indices = rows if operator == "ScatterND" else np.repeat(rows, 3, axis=1)
+    scatter = getattr(op, operator)
+    model = op.model(y=scatter(data, indices, updates, reduction=reduction))
+    rng = np.random.default_rng(0)
+    feeds = {"data": rng.normal(size=(2, 3)), "updates": rng.normal(size=(4, 3))}
+    feeds = {name: array.astype(np.float16) for name, array in feeds.items()}
+    expected = feeds["data"].astype(np.float32)
+    combine = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+    for row, update in zip(rows[:, 0], feeds["updates"].astype(np.float32)):
+        expected[row] = combine.get(reduction, lambda old, new: new)(expected[row], update)
+    serialized, weights = serialize(model)
+    session = create(serialized, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
+    (result,) = session.run(None, feeds)
+    assert result.dtype == np.float16
+    np.testing.assert_array_equal(result, expected.astype(np.float16))

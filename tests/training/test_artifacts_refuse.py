@@ -63,6 +63,26 @@ def test_an_output_that_the_model_does_not_make_is_a_lookup_error() -> None:
         )
 
 
+def test_a_named_loss_reads_one_output_and_a_target() -> None:
+    law = (
+        "MSELoss reads one output, and a target that may be another, not 3: a, b, a\\n"
+        r"Name what it is to read: loss_input_names=\['a'\]"
+    )
+    with pytest.raises(RuntimeError, match=law):
+        generate_artifacts(
+            two_outputs(), ["wa"], loss=LossType.MSELoss, loss_input_names=["a", "b", "a"]
+        )
+
+
+def test_another_output_is_not_taken_for_labels() -> None:
+    law = (
+        "cross entropy reads labels of INT64 or INT32, and 'b' is FLOAT\\n"
+        r"if it is one more output of the model: loss_input_names=\['a'\]"
+    )
+    with pytest.raises(RuntimeError, match=law):
+        generate_artifacts(two_outputs(), ["wa"], loss=LossType.CrossEntropyLoss)
+
+
 def test_a_model_is_a_path_or_a_message() -> None:
     law = "Please pass in either a string or an ONNX ModelProto for the model, not <class 'int'>"
     with pytest.raises(RuntimeError, match=law):
@@ -76,7 +96,7 @@ def test_a_message_over_two_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_parameter_that_the_model_does_not_have_is_refused() -> None:
-    law = "'fc3.bias' cannot require a gradient: it is neither a parameter nor an input"
+    law = "'fc3.bias' cannot require a gradient: the model has no value of this name"
     with pytest.raises(OptionError, match=law):
         generate_artifacts(mlp(), ["fc3.bias"], loss=LossType.MSELoss)
 

@@ -12,7 +12,16 @@ from onnx import helper
 from onward.errors import MissingGradient, OptionError
 from onward.passes.facts import attribute
 from onward.training.graphs import trainable_weights, training_graphs
-from tests.training.nets import convolutional, float_info, mlp, model_of, opened
+from tests.training.nets import (
+    MLP,
+    arrays,
+    convolutional,
+    float_info,
+    mlp,
+    model_of,
+    names,
+    opened,
+)
 
 
 def lossy(model: object) -> ir.Model:
@@ -69,12 +78,13 @@ def test_statistics_that_were_outputs_keep_both_names() -> None:
     assert names[-2:] == ["bn.running_mean_updated", "bn.running_var_updated"]
 
 
-def test_dropout_is_gone_from_the_eval_graph_and_kept_in_training() -> None:
+def test_dropout_drops_in_training_and_is_idle_in_the_eval_graph() -> None:
     found = training_graphs(lossy(convolutional(dropout=True)), ["loss"], ["fc.weight"], [])
     (dropout,) = (node for node in found.training.graph if node.op_type == "Dropout")
     for value in dropout.inputs[1:]:  # onnxruntime would remove it else
         assert value is not None and value.producer() is not None
-    assert "Dropout" not in operators(found.evaluation)
+    (idle,) = (node for node in found.evaluation.graph if node.op_type == "Dropout")
+    assert list(ir.to_proto(idle).input) == ["flat", "ratio", ""]
 
 
 @pytest.mark.parametrize("inputs", [["x", "ratio", "on"], ["x", "", "on"], ["x"]])
@@ -93,6 +103,48 @@ def test_dropout_right_behind_an_input_drops(inputs: list[str]) -> None:
     gradients = [session.run(None, feeds)[1] for _ in range(4)]
     assert {value for each in gradients for value in each.tolist()} == {0.0, 2.0}
     assert any((gradients[0] != each).any() for each in gradients[1:])
+
+
+def test_a_gradient_has_a_name_before_it_is_summed() -> None:
+    proto = ir.to_proto(training_graphs(lossy(mlp()), ["loss"], [*MLP, "input"], []).training)
+    for name in (*MLP, "input"):
+        proto.graph.output.add(name=f"{name}_grad")
+    feeds = arrays(mlp().graph.initializer)
+    feeds["input"] = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    feeds |= {f"{name}_grad.accumulation.buffer": array for name, array in feeds.items()}
+    feeds["lazy_reset_grad"] = np.array([False])
+    session = opened(proto)
+    found = dict(zip(names(session.get_outputs()), session.run(None, feeds)))
+    for name in (*MLP, "input"):
+        summed = feeds[name] + found[f"{name}_grad"]
+        np.testing.assert_array_equal(found[f"{name}_grad.accumulation.out"], summed)
+
+
+def test_the_gradient_of_what_a_node_makes_is_an_output() -> None:
+    found = training_graphs(lossy(mlp()), ["loss"], ["active", "fc1.bias"], [])
+    names = [value.name for value in found.training.graph.outputs]
+    assert names == ["loss", "active_grad", "fc1.bias_grad.accumulation.out"]
+    assert list(found.trainable) == ["fc1.bias"]
+    feeds: dict[str, object] = {"fc1.bias": np.zeros(5, np.float32)}
+    feeds |= {"input": np.ones((2, 4), np.float32), "lazy_reset_grad": np.array([True])}
+    feeds["fc1.bias_grad.accumulation.buffer"] = np.zeros(5, np.float32)
+    (gradient,) = opened(ir.to_proto(found.training)).run(["active_grad"], feeds)
+    weight = arrays(mlp().graph.initializer)["fc2.weight"]  # (3, 5)
+    np.testing.assert_allclose(gradient, [weight.sum(0)] * 2, rtol=1e-6)
+
+
+def test_a_name_that_the_model_has_is_not_given_to_a_gradient() -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["w_grad"]),
+        helper.make_node("Mul", ["w_grad", "w"], ["output"]),
+    ]
+    model = model_of(
+        nodes, [float_info("x", [2])], [float_info("output", [2])], {"w": np.ones(2, np.float32)}
+    )
+    made = training_graphs(lossy(model), ["loss"], ["w"], []).training
+    named = [value.name for node in made.graph for value in node.outputs]
+    assert named.count("w_grad") == 1
+    assert opened(ir.to_proto(made))
 
 
 def test_what_is_worth_training() -> None:
@@ -147,10 +199,23 @@ def test_shapes_that_the_exporter_computes_are_known_before_rules_ask() -> None:
     assert session.run(None, feeds)[1].tolist() == [0, 0, 0, 3, 4, 5]
 
 
-def test_integers_have_no_gradient() -> None:
+def test_whole_numbers_among_the_weights_require_no_gradient(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     nodes = [helper.make_node("Gather", ["table", "rows"], ["output"])]
     weights = {"table": np.ones((3, 2), np.float32), "rows": np.array([0, 1])}
     model = lossy(model_of(nodes, [], [float_info("output", [2, 2])], weights))
+    with caplog.at_level(logging.WARNING, "onward"):
+        found = training_graphs(model, ["loss"], ["rows", "table"], [])
+    assert list(found.trainable) == ["table"] and not found.frozen
+    assert "'rows' requires no gradient: it is INT64" in caplog.text
+
+
+def test_an_input_of_whole_numbers_has_no_gradient() -> None:
+    nodes = [helper.make_node("Gather", ["table", "rows"], ["output"])]
+    inputs = [helper.make_tensor_value_info("rows", 7, [2])]
+    weights = {"table": np.ones((3, 2), np.float32)}
+    model = lossy(model_of(nodes, inputs, [float_info("output", [2, 2])], weights))
     with pytest.raises(OptionError, match="'rows' is INT64: gradients are of float values"):
         training_graphs(model, ["loss"], ["rows"], [])
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import FeedError
+from onward.graph.signature import check_symbols
 from onward.providers.ort.bound import Argument, BoundSession, as_ort, is_ort
 
 
@@ -30,7 +31,7 @@ def check_feeds(
         if (dtype is not None and dtype != argument.type) or not argument.takes(shape):
             what = dtype or feed.dtype.name
             raise FeedError(f"input {name!r} is a {argument}, not {what} of shape {shape}")
-        _check_symbols(argument, shape, sizes)
+        check_symbols(name, shape, argument.shape, sizes)
         feeds[name] = feed
     return feeds
 
@@ -48,18 +49,3 @@ def _array(argument: Argument, value: Any) -> Any:
             f"not {array.dtype.name} of shape {array.shape}{hint}"
         )
     return np.ascontiguousarray(array).reshape(array.shape)
-
-
-def _check_symbols(
-    argument: Argument, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]
-) -> None:
-    """One name of a dimension is one size, in all inputs."""
-    for law, size in zip(argument.shape, shape):
-        if not isinstance(law, str):
-            continue
-        known, first = sizes.setdefault(law, (size, argument.name))
-        if known != size:
-            raise FeedError(
-                f"inputs {first!r} and {argument.name!r} have {known} and {size} along "
-                f"{law!r}, which is one size"
-            )

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.files import load, save
-from onward.graph.scopes import reads
+from onward.names import near
+from onward.passes.modes import eval_mode
 from onward.training.api.flat import Array
 
 
@@ -29,16 +30,14 @@ def export(
     model = load(eval_model, any_domain=True)
     graph = model.graph
     _keep_outputs(graph, outputs)
-    needed = _prune(graph)
+    for value in [value for value in graph.inputs if value.name in parameters]:
+        graph.inputs.remove(value)
+        value.const_value = ir.tensor(parameters[str(value.name)].copy(), name=value.name)
+        graph.register_initializer(value)
+    eval_mode(model)  # Dropout that does nothing is gone, and what nobody needs
     for value in list(graph.inputs):
-        name = str(value.name)
-        if name in parameters or value not in needed:
+        if not (value.uses() or value.is_graph_output()):
             graph.inputs.remove(value)
-        if name in parameters and value in needed:
-            value.const_value = ir.tensor(parameters[name].copy(), name=name)
-            graph.register_initializer(value)
-    for name in [name for name, value in graph.initializers.items() if value not in needed]:
-        del graph.initializers[name]
     for key in [key for key in model.metadata_props if key.startswith("onward.")]:
         del model.metadata_props[key]
     save(model, path)
@@ -51,20 +50,7 @@ def _keep_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
         raise OptionError("an inference model has at least one output\nname those you want")
     for name in names:
         if name not in values:
-            known = ", ".join(repr(str(value.name)) for value in graph.outputs)
-            raise OptionError(
-                f"the evaluation model has no value {name!r}\nits outputs are {known}"
-            )
+            hint = near(name, (str(value.name) for value in graph.outputs), "its outputs are")
+            raise OptionError(f"the evaluation model has no value {name!r}\n{hint}")
     graph.outputs.clear()
     graph.outputs.extend(values[name] for name in names)
-
-
-def _prune(graph: ir.Graph) -> set[ir.Value]:
-    """Remove the nodes that no output needs; what the others read."""
-    needed = set(graph.outputs)
-    for node in reversed(graph):
-        if any(value in needed for value in node.outputs):
-            needed.update(reads(node))
-        else:
-            graph.remove(node, safe=True)
-    return needed

@@ -24,6 +24,7 @@ from onward.sessions.training.ranges import check_labels
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.api.feeds import check_feeds
 from onward.training.api.flat import Array, Tensors
+from onward.training.api.opening import open_graph
 from onward.training.api.roles import RESET, Roles, kind, roles
 
 _export = LazyModule("onward.training.api.inference")  # it loads onnx
@@ -147,7 +148,7 @@ class Module:
 
     def _open_training(self, uri: str | os.PathLike[str]) -> tuple[BoundSession, Roles]:
         """Open the training graph and bind all that stays where it is."""
-        session = BoundSession(uri, self._options, self._providers)
+        session = open_graph(uri, self._options, self._providers)
         state = self._state._state
         names = roles(session, state.requires_grad)
         if not names.buffers:
@@ -183,7 +184,7 @@ class Module:
         if self._eval is None:
             if self._eval_uri is None:
                 raise _no_evaluation("train() switches back")
-            session = BoundSession(self._eval_uri, self._options, self._providers)
+            session = open_graph(self._eval_uri, self._options, self._providers)
             state = self._state._state
             names = roles(session, state.requires_grad)
             kinds = {name: kind(session.inputs[name]) for name in names.parameters}

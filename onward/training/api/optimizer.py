@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import InvalidModel, OptionError
-from onward.providers.ort.bound import BoundSession
 from onward.training.api.metadata import metadata_of
 from onward.training.api.module import Module
+from onward.training.api.opening import open_graph
 from onward.training.api.state import Kinds, Slots
 from onward.training.api.updates import ListUpdate, Update, flat_update
 
@@ -59,19 +59,19 @@ class Optimizer:
             update = flat_update(about.flat, self._state, module._options)
             if update is not None:
                 return update
-        session = BoundSession(model, module._options, module._providers)
+        session = open_graph(model, module._options, module._providers)
         return ListUpdate(session, self._state, module._train[1].trainable)
 
 
 def _metadata(model: bytes, module: Module) -> dict[str, str]:
     """A model's metadata; of one that a user's block has made, what its inputs tell."""
     if model[4:8] == b"ORTM":  # onnxruntime's own format
-        metadata = BoundSession(model, module._options).metadata
+        metadata = open_graph(model, module._options).metadata
     else:
         metadata = metadata_of(model)
     if "onward.slots" in metadata:
         return metadata
-    kinds = BoundSession(model, module._options).input_types
+    kinds = open_graph(model, module._options).input_types
     if not {"params", "gradients", "learning_rate", "step"} <= kinds.keys():
         raise InvalidModel(
             "not an optimizer model: it takes no params, gradients, learning_rate and step\n"

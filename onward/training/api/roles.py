@@ -52,7 +52,7 @@ def roles(session: BoundSession, known: Container[str]) -> Roles:
     }
     hidden = {*sums.values(), *updated.values()}
     found = Roles(
-        inputs=[name for name in fed if name in session.inputs],
+        inputs=[name for name in rest if name in fed],  # in the graph's order, which is the user's
         outputs=[name for name in session.outputs if name not in hidden],
         parameters=[name for name in rest if name not in fed],
         buffers=buffers,

@@ -1,4 +1,7 @@
-"""Losses as blocks: they read an output of the model and a target, which becomes an input."""
+"""Losses as blocks: they read an output of the model and a target, which becomes an input.
+
+A mean and a sum are single numbers, of no axes.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class _Loss(blocks.Block):
         if self._reduction == "none":
             return loss
         block = blocks.ReduceMean if self._reduction == "mean" else blocks.ReduceSum
-        return str(block()(loss))
+        return str(block(keepdims=False)(loss))
 
     def _weights(self, token: str, weights: Any, like: Name) -> Name:
         """Weights as a constant, in the type of what they multiply."""
@@ -121,6 +124,7 @@ class CrossEntropyLoss(_Loss):
     def build(self, scores_input_name: Name, labels_name: Name = "labels") -> Name:
         if not _graph_utils.node_arg_exists(self.base, labels_name):
             self._add_labels(scores_input_name, labels_name)
+        self._check_labels(scores_input_name, labels_name)
         inputs = [scores_input_name, labels_name]
         if self._weight is not None:
             inputs.append(self._weights("celoss.weight", self._weight, scores_input_name))
@@ -150,6 +154,19 @@ class CrossEntropyLoss(_Loss):
         self.base.graph.input.append(
             onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, shape)
         )
+
+    def _check_labels(self, scores: Name, name: Name) -> None:
+        """Labels that are there already are classes, not another output of the model."""
+        try:
+            kind = _graph_utils.get_value_info(self.base, name).type.tensor_type.elem_type
+        except LookupError:  # an operator of the user's own may make them
+            return
+        if kind not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+            given = onnx.TensorProto.DataType.Name(kind)
+            raise RuntimeError(
+                f"cross entropy reads labels of INT64 or INT32, and {name!r} is {given}\n"
+                f"if it is one more output of the model: loss_input_names=[{scores!r}]"
+            )
 
 
 class LossBlock(blocks.Block):

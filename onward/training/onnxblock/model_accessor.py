@@ -21,8 +21,11 @@ PROTOBUF_LIMIT = 2**31 - 1  # bytes that one protobuf message can be written in
 class ModelAccessor:
     """Holds the model that blocks write into, until its `with` ends."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path | None = None) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, folder: Path | None = None, opset: int | None = None
+    ) -> None:
         self._model = model
+        self._opset = opset
         self.folder = folder
         self.depth = 0  # blocks that are being built right now, one inside the other
 
@@ -31,8 +34,17 @@ class ModelAccessor:
         """The model as the blocks have left it so far."""
         return self._model
 
+    @property
+    def opset(self) -> int:
+        """The opset that results are wanted in: the user's own; 0 leaves the choice to us."""
+        if self._opset is not None:
+            return self._opset
+        imported = (o.version for o in self._model.opset_import if o.domain in ("", "ai.onnx"))
+        return max(imported, default=0)
+
     def replace(self, model: onnx.ModelProto) -> None:
         """Another model takes the place of the one so far, which stays as it is."""
+        self._opset = self.opset
         self._model = model
 
 
@@ -61,7 +73,8 @@ def base(
 ) -> Iterator[ModelAccessor]:
     """Let blocks write on top of a copy of this model.
 
-    `model_path` says where the model came from, if its weights are still in files beside it.
+    `model_path` says where the model came from, if its weights are still in files beside it; they
+    are looked for in the current folder otherwise.
 
     >>> from onnx.parser import parse_model
     >>> model = parse_model('<ir_version: 8, opset_import: ["": 15]> g (float[2] x) => (float[2] y)'
@@ -85,7 +98,7 @@ def base(
         )
     own = onnx.ModelProto()
     own.CopyFrom(model)
-    folder = None if model_path is None else Path(model_path).parent
+    folder = Path.cwd() if model_path is None else Path(model_path).parent
     with _opened(ModelAccessor(own, folder)) as accessor:
         yield accessor
 
@@ -98,7 +111,7 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
     model.graph.name = "graph"
     model.opset_import.add(domain="", version=min(opset_version or newest, newest))
     model.opset_import.add(domain="com.microsoft", version=1)
-    with _opened(ModelAccessor(model)) as accessor:
+    with _opened(ModelAccessor(model, opset=opset_version or 0)) as accessor:
         yield accessor
 
 

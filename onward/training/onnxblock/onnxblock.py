@@ -47,7 +47,7 @@ class ForwardBlock(blocks.Block):
             return output
         _graph_utils.register_graph_outputs(accessor.model, output)
         _graph_utils.check(accessor.model)
-        accessor.model.CopyFrom(graphs.stock(accessor.model))
+        accessor.model.CopyFrom(graphs.stock(accessor.model, accessor.opset))
         self._model = onnx.ModelProto()
         self._model.CopyFrom(accessor.model)
         return output
@@ -119,7 +119,7 @@ class TrainingBlock(blocks.Block):
         frozen = [name for name, wanted in asked.items() if not wanted]
         self._models = None
         self._graphs = graphs.training_graphs(
-            to_ir(model, accessor.folder), names, trainable, frozen
+            to_ir(model, accessor.folder), names, trainable, frozen, accessor.opset
         )
         accessor.replace(ir.to_proto(self._graphs.training))
         return output

@@ -89,7 +89,8 @@ class OptimizerBlock(ForwardBlock):
         gradients = updates.GRADIENTS
         if self._clip_grad is not None:
             gradients = str(self._clip_grad(gradients))
-        model = updates.write_update(ir.from_proto(self.base), plan, gradients)
+        opset = model_accessor.current().opset
+        model = updates.write_update(ir.from_proto(self.base), plan, gradients, opset)
         model.graph.name = f"{type(self._optimizer).__name__} optimizer"
         updates.describe(model, plan)
         self._attach(model, plan)

@@ -38,7 +38,7 @@ def test_what_does_not_fit_is_named(session: BoundSession) -> None:
     for given, law in (
         ((x, x, x), r"input 'words' is a tensor\(string\) of shape \(n, 2\), not float32"),
         ((words, x.astype(int), x[0]), r"not int64 of shape \(1,\)\ngive it as numpy.float32"),
-        ((words, np.ones(2, np.float32), x[0]), "'words' and 'x' have 1 and 2 along 'n'"),
+        ((words, np.ones(2, np.float32), x[0]), "'n' is 1 in input 'words' but 2 in 'x'"),
         ((words, x), "the model takes 3 inputs, not 2\ncall it with words, x, scale"),
     ):
         with pytest.raises(FeedError, match=law):

@@ -13,6 +13,7 @@ from onward.errors import OptionError
 from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import LossType
 from tests.training.api.made import Folder, batch, make, normalized
+from tests.training.nets import convolutional
 
 
 def test_the_exported_model_has_the_trained_parameters_and_no_loss(
@@ -46,6 +47,14 @@ def test_statistics_go_along(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(str(tmp_path / "inference.onnx"))
     (y,) = session.run(None, {"input": x})
     assert abs(float(y.mean())) < 0.2 and abs(float(y.std()) - 1) < 0.2
+
+
+def test_dropout_is_gone_from_what_is_exported(tmp_path: Path) -> None:
+    folder = make(tmp_path / "a", convolutional(dropout=True), loss=LossType.MSELoss)
+    _, module, _ = folder.open()
+    module.export_model_for_inferencing(tmp_path / "inference.onnx", ["output"])
+    operators = [n.op_type for n in onnx.load(tmp_path / "inference.onnx").graph.node]
+    assert operators == ["Conv", "BatchNormalization", "Relu", "Flatten", "Gemm"]
 
 
 def test_unknown_outputs_are_refused(whole: Folder, tmp_path: Path) -> None:

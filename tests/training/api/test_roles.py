@@ -31,6 +31,17 @@ def test_without_metadata_the_checkpoint_tells(partly: Folder) -> None:
     assert found == dataclasses.replace(roles(BoundSession(partly.training), NAMES), labels=[])
 
 
+def test_the_user_feeds_in_the_order_of_the_graph(partly: Folder) -> None:
+    model = onnx.load(partly.training)
+    first, second, *others = model.graph.input
+    moved = onnx.GraphProto(input=[second, *others, first])
+    del model.graph.input[:]
+    model.graph.input.extend(moved.input)
+    found = roles(BoundSession(model.SerializeToString()), NAMES)
+    assert (first.name, second.name) == ("input", "labels")
+    assert found.inputs == ["labels", "input"]
+
+
 def test_what_is_no_training_model_is_refused(partly: Folder) -> None:
     model = onnx.load(partly.training)
     del model.graph.output[-1]

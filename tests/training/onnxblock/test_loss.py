@@ -131,9 +131,11 @@ def test_cross_entropy_of_more_axes() -> None:
     check(losses.CrossEntropyLoss(), F.cross_entropy, x, RNG.integers(0, 3, (2, 4)))
 
 
-def test_means_keep_the_axes_as_the_peer_does() -> None:
-    assert run(losses.MSELoss(), X, TARGET)[0].shape == (1, 1)
-    assert run(losses.CrossEntropyLoss(), X, LABELS)[0].shape == ()
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_reduced_loss_is_a_single_number(reduction: str) -> None:
+    for block in (losses.MSELoss, losses.L1Loss, losses.BCEWithLogitsLoss):
+        assert run(block(reduction=reduction), X, TARGET)[0].shape == ()
+    assert run(losses.CrossEntropyLoss(reduction=reduction), X, LABELS)[0].shape == ()
 
 
 @pytest.mark.parametrize(

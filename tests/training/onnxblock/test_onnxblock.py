@@ -237,12 +237,17 @@ def test_a_scalar_parameter_keeps_its_shape() -> None:
     assert gradient == pytest.approx(5.0, abs=1e-6)  # three equal scores: theirs is 0
 
 
-def test_weights_in_files_are_read_where_the_model_lies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_weights_in_files_are_read_where_the_model_lies(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its path, or from the current folder: an onnx.ModelProto has no other."""
     path = tmp_path / "model.onnx"
+    monkeypatch.chdir(tmp_path.parent if known else tmp_path)
     onnx.save(mlp(), path, save_as_external_data=True, location="weights", size_threshold=0)
     block = Training()
     block.requires_grad("fc1.weight")
-    with onnxblock.base(onnx.load(path, load_external_data=False), path):
+    with onnxblock.base(onnx.load(path, load_external_data=False), path if known else None):
         block("output")
     (weight,) = block.parameters()[0]
     assert (
