@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from onward.graph.survey.look import survey
 from onward.names import near, spell_sizes
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
+from onward.providers.ort.denormals import flushing
 
 Array = np.ndarray[Any, Any]
 OrtValue = onnxruntime.OrtValue
@@ -78,11 +80,15 @@ class BoundSession:
         options: SessionOptions | None = None,
         providers: session.ProviderList = CPU,
     ) -> None:
-        self._attach(_open(model, SessionOptions.of(options), providers))
+        given = SessionOptions.of(options)
+        flush = flushing(given)
+        with nullcontext() if flush is None else flush:  # the first session sets its thread too
+            native = _open(model, given, providers)
+        self._attach(native, flush)
 
-    def _attach(self, native: Any) -> None:
+    def _attach(self, native: Any, flush: AbstractContextManager[None] | None) -> None:
         """Bind nothing to this session yet."""
-        self._native = native
+        self._native, self._flush = native, flush
         self._binding = self._native.io_binding()
         self._raw = self._binding._iobinding  # its wrapper looks a device up for each call
         self._device = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
@@ -97,7 +103,7 @@ class BoundSession:
     def twin(self) -> BoundSession:
         """The same session with bindings of its own."""
         twin = object.__new__(BoundSession)
-        twin._attach(self._native)
+        twin._attach(self._native, self._flush)
         return twin
 
     def lend(self, twin: BoundSession) -> None:
@@ -159,7 +165,11 @@ class BoundSession:
     def run_bound(self) -> None:
         """Run once, where all that is read and written is bound: nothing is looked at again."""
         try:
-            self._native._sess.run_with_iobinding(self._raw, None)
+            if self._flush is None:
+                self._native._sess.run_with_iobinding(self._raw, None)
+                return
+            with self._flush:
+                self._native._sess.run_with_iobinding(self._raw, None)
         except Exception as error:
             raise session.explain(error, None) from error
 

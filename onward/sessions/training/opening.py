@@ -6,6 +6,7 @@ from onward.errors import FeedError, OnwardError
 from onward.providers.choose import Asked, choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, taking_turns
+from onward.providers.ort.denormals import without
 from onward.sessions.inference import InferenceSession
 from onward.sessions.training.engine import Bound, Engine, Loose, Phase
 from onward.sessions.training.probe import is_sound
@@ -17,13 +18,14 @@ class Opening:
 
     def __init__(self, program: TrainingProgram, options: SessionOptions, providers: Asked) -> None:
         self._program, self._options, self._providers = program, options, providers
+        self._quick = without(options)  # for sessions of ours, which put the thread's settings back
 
     def any(self, graph: bytes) -> Engine:
         """onnxruntime bound to memory where it is the one asked for and has every operator."""
         choice = choose(self._providers, None, self._options)
         if choice.leading_ort:
             try:
-                return Bound(BoundSession(graph, taking_turns(self._options), choice.leading_ort))
+                return Bound(BoundSession(graph, taking_turns(self._quick), choice.leading_ort))
             except FeedError:
                 raise
             except OnwardError:
@@ -33,19 +35,19 @@ class Opening:
 
     def update(self, graph: bytes) -> Engine | None:
         """An update over rows; None where its memory would not be the one that is bound."""
-        session = self._bound(graph, taking_turns(self._options))
+        session = self._bound(graph, taking_turns(self._quick))
         return None if session is None else Bound(session)
 
     def one_run(self) -> Engine | None:
         """Gradients and updates in one run; None where that cannot be."""
         whole = self._program.settings["one_run"]
-        session = self._bound(self._program.step, self._options) if whole else None
+        session = self._bound(self._program.step, self._quick) if whole else None
         return None if session is None else Bound(session)
 
     def branches(self) -> tuple[Engine, Engine] | None:
         """Gradients, and updates, as two runs of one session; None where that cannot be."""
         whole = self._program.settings["one_run"]
-        session = None if whole else self._bound(self._program.step, self._options)
+        session = None if whole else self._bound(self._program.step, self._quick)
         if session is None:
             return None
         train = Phase(session, True)

@@ -1,0 +1,73 @@
+"""Denormals: zero while a graph runs that asks for it, and what they were before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import onward
+from onward.losses import CrossEntropy
+from onward.optimizers import AdamW
+from onward.providers.options import SessionOptions
+from onward.providers.ort import denormals
+from onward.providers.ort.bound import BoundSession
+from onward.providers.ort.denormals import FLUSH, flushing, matter, without
+from onward.sessions.training.session import TrainingSession
+from tests.sessions.training.small import batches, mlp
+
+SMALL = np.full(300_000, 1e-38, np.float32)  # a quarter of it is a denormal
+
+
+def quarter() -> bytes:
+    op = onward.OpBuilder(opset=21)
+    y = op.Mul(op.input("x", "float32", ("n",)), 0.25)
+    data: bytes = ir.to_proto(op.model(y=y)).SerializeToString()
+    return data
+
+
+def quartered(options: SessionOptions) -> np.ndarray[Any, Any]:
+    session = BoundSession(quarter(), options)
+    y = np.empty_like(SMALL)
+    session.bind_input("x", SMALL)
+    session.bind_output("y", y)
+    session.run()
+    return y
+
+
+@pytest.mark.skipif(not matter(), reason="this processor has no need of it")
+def test_they_are_zero_while_a_graph_runs_that_asks_for_it() -> None:
+    assert not quartered(SessionOptions(intra_op_num_threads=2, config_entries={FLUSH: "1"})).any()
+    assert quartered(SessionOptions(intra_op_num_threads=2)).all()
+    assert (SMALL * np.float32(0.25)).all()  # this thread's own arithmetic is as it was
+
+
+@pytest.mark.skipif(not matter(), reason="this processor has no need of it")
+def test_a_run_that_fails_puts_all_back() -> None:
+    flush = flushing(SessionOptions(config_entries={FLUSH: "1"}))
+    assert flush is not None
+    with pytest.raises(ZeroDivisionError), flush:
+        assert not (SMALL * np.float32(0.25)).any()
+        raise ZeroDivisionError
+    assert (SMALL * np.float32(0.25)).all()
+
+
+def test_training_leaves_this_threads_arithmetic_alone() -> None:
+    session = TrainingSession(mlp(), CrossEntropy(), AdamW())
+    session.step(batches(1)[0])
+    assert (SMALL * np.float32(0.25)).all()
+
+
+def test_what_the_user_says_of_them_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denormals, "matter", lambda: True)
+    assert without(SessionOptions()).config_entries == {FLUSH: "1"}
+    assert without(SessionOptions(config_entries={FLUSH: "0"})).config_entries == {FLUSH: "0"}
+
+
+def test_where_they_do_not_matter_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denormals, "matter", lambda: False)
+    options = SessionOptions()
+    assert without(options) is options
+    assert flushing(SessionOptions(config_entries={FLUSH: "1"})) is None
