@@ -72,11 +72,14 @@ def extend(
     rules: GradientTable,
     *,
     allow_unused: bool = False,
+    omit_zeros: bool = False,
 ) -> dict[str, str]:
     """Add the gradients to a prepared model, in place; wrt's names to their gradients'.
 
     Where shapes are computed, other values than outputs, wrt and the model's own may change.
     What the outputs do not depend on is refused, or, with `allow_unused`, has a gradient of zeros.
+    So has what they depend on through operators alone that carry no gradients, such as
+    comparisons; with `omit_zeros`, neither has one.
     """
     graph = model.graph
     lift_weights(model, wrt)
@@ -94,6 +97,8 @@ def extend(
     found = backward(op, list(nodes), seeds, sources)
     names = {}
     for x in sources:
+        if omit_zeros and x not in found:
+            continue
         total = found[x] if x in found else op.zeros_like(x)
         maker = total.producer()
         if maker is None or maker in nodes or total.is_graph_output():
@@ -102,12 +107,33 @@ def extend(
     return names
 
 
+def reached(model: ir.Model, output: str, wrt: Sequence[str]) -> list[str]:
+    """The names in `wrt` that a gradient of the output gets to; the model stays as it is."""
+    copy = model.clone()
+    if all(value.name != output for value in copy.graph.outputs):
+        copy.graph.outputs.append(_value(_values(copy), output))  # so that it keeps its name
+    prepared = PREPARE(copy)
+    cotangent = Names(prepared).fresh(f"{output}{SUFFIX}")
+    found = extend(prepared, {output: cotangent}, wrt, GRADIENTS, omit_zeros=True)
+    return [name for name in wrt if name in found]
+
+
 def lift_weights(model: ir.Model, names: Sequence[str]) -> None:
-    """Initializers of subgraphs that gradients are asked of move to the model's own graph."""
+    """Initializers of subgraphs that gradients are asked of move to the model's own graph.
+
+    Where several have one name, it is the first one's, and the others get another and stay.
+    """
     fresh = Names(model)
     for body in graphs_of(model)[1:]:
         for name in [name for name in body.initializers if name in names]:
-            value = body.initializers.pop(name)
+            value = body.initializers[name]
+            if name in model.graph.initializers:
+                tensor = value.const_value
+                if tensor is not None:  # it is renamed too, and other models may have it
+                    value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
+                value.name = fresh.fresh(name)
+                continue
+            del body.initializers[name]
             if value.is_graph_output():  # what lies outside can only be returned as a copy
                 _return_copy(body, value, fresh)
             model.graph.register_initializer(value)

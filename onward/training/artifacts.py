@@ -27,7 +27,7 @@ from onward.losses.loss import Loss
 from onward.optimizers.groups import Group
 from onward.optimizers.optimizer import Optimizer
 from onward.providers.ort.ort_format import write_ort_format
-from onward.training.graphs import trainable_weights
+from onward.training.graphs import trainable_weights, weight_names
 from onward.training.onnxblock import blocks, model_accessor, optim
 from onward.training.onnxblock import loss as losses
 from onward.training.onnxblock.blocks import Block
@@ -85,8 +85,8 @@ def generate_artifacts(
     """Write the training model, the eval model, the optimizer model and the checkpoint.
 
     model: a model, or the path of one, which may be of any size.
-    requires_grad: the parameters to train; None: every float initializer that has axes, that the
-        loss depends on, and that is not frozen.
+    requires_grad: the parameters to train; None: those that a TrainingSession would train, and
+        that are not frozen.
     frozen_params: parameters that come with the checkpoint and are not trained.
     loss: a LossType, a block, or a loss of onward.losses; None: the model's first output.
     optimizer: an OptimType, a block, or one of onward.optimizers; None: no optimizer model.
@@ -155,7 +155,8 @@ class _Training(TrainingBlock):
 
     def build(self, *output_names: str) -> tuple[str, ...]:
         accessor = model_accessor.current()
-        own = {tensor.name for tensor in accessor.model.graph.initializer}  # not the loss's
+        own = weight_names(to_ir(accessor.model, accessor.folder)) if self.train_all else []
+        own = [name for name in own if name not in self._asked()]  # not the frozen, nor the loss's
         read = self._inputs or output_names
         if len(read) > 2 and type(self._loss) in _LOSSES.values():
             raise RuntimeError(
@@ -166,9 +167,9 @@ class _Training(TrainingBlock):
         found = self._loss(*read)
         names = (found,) if isinstance(found, str) else tuple(found)
         if self.train_all:
-            for name in trainable_weights(to_ir(accessor.model, accessor.folder), names[0]):
-                if name in own:
-                    self._asked().setdefault(name, True)
+            model = to_ir(accessor.model, accessor.folder)
+            for name in trainable_weights(model, names[0], own):
+                self.requires_grad(name)
         return (*names, *(self._others or ()))
 
 

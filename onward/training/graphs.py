@@ -18,21 +18,24 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.backward import FLOATS
-from onward.gradients.model import extend, lift_weights
+from onward.gradients.model import extend, lift_weights, reached
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps, taken_names
 from onward.graph.extension import extend as extension
-from onward.graph.scopes import ancestors, walk
+from onward.graph.scopes import walk
 from onward.names import near
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.facts import attribute, input_of, is_constant
-from onward.passes.modes import MEAN, VAR, eval_mode, train_mode, untie_statistics
+from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.sessions.training import ranges
 from onward.sessions.training.labels import find_labels
+from onward.sessions.training.provenance import warn_of_changes
 from onward.sessions.training.ranges import LabelRange
+from onward.sessions.training.restoring import restore
+from onward.sessions.training.selection import distinct, free_weights, weights, worth_training
 from onward.training.opsets import in_opset
 
 GRADIENT = "{}_grad"
@@ -85,6 +88,8 @@ def training_graphs(
     the frozen (shapes, axes, modes) stay constants: the graphs are built on them. They are in
     `opset`, where it can say them; else in the oldest that can.
     """
+    restore(distinct(free_weights(model)), apart=[*trainable, *frozen])
+    warn_of_changes(model, trainable)
     lift_weights(model, [*trainable, *frozen])
     untie_statistics(model)
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
@@ -107,20 +112,17 @@ def training_graphs(
     )
 
 
-def trainable_weights(model: ir.Model, loss: str) -> list[str]:
-    """What is worth training: float initializers with axes that the loss depends on.
+def weight_names(model: ir.Model) -> list[str]:
+    """The weights of a model, those of branches included; the model is changed."""
+    return weights(restore(distinct(free_weights(model))))
 
-    Running statistics of BatchNormalization are left out: the forward moves them by itself.
-    """
+
+def trainable_weights(model: ir.Model, loss: str, known: Collection[str]) -> list[str]:
+    """Those of the known weights that a session would train by default; the model is changed."""
+    names = {*weight_names(model)}.intersection(known)
     made = [value for node in model.graph for value in node.outputs if value.name == loss]
-    needed = ancestors(model.graph, made)
-    norms = [node for node in model.graph if node.op_type == "BatchNormalization"]
-    running = {value for node in norms for value in node.inputs[MEAN : VAR + 1]}
-    return [
-        name
-        for name, value in model.graph.initializers.items()
-        if value in needed - running and value.dtype in FLOATS and value.shape
-    ]
+    worth = worth_training(model, names, made)
+    return reached(model, loss, worth) if worth else []
 
 
 def _labels(model: ir.Model) -> list[LabelRange]:

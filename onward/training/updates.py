@@ -186,8 +186,10 @@ def _flat(
     if clip is not None:
         inputs = {value.name: value for value in model.graph.inputs}
         fed = inputs["gradient_scale"]
-        _, scale = clip.build(extend(model), [inputs["gradients"]])
-        ir.convenience.replace_all_uses_with(fed, scale)
+        op = extend(model)
+        _, scale = clip.build(op, [inputs["gradients"]])
+        assert fed.dtype is not None
+        ir.convenience.replace_all_uses_with(fed, _cast(op, scale, fed.dtype))
         model.graph.inputs.remove(fed)
         model.graph.sort()
     return model

@@ -14,9 +14,10 @@ import pytest
 
 import onward
 from onward.errors import MissingGradient, OptionError
-from onward.gradients.model import extend, gradient
+from onward.gradients.model import extend, gradient, lift_weights, reached
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.graph.scopes import graphs_of
 from onward.passes.pipelines import PREPARE
 from onward.testing import GradientWrong, check_gradient
 
@@ -139,6 +140,49 @@ def test_a_caller_of_extend_may_have_zeros_for_what_is_not_used() -> None:
     found = run(model, list(names.values()), x=X[0, :2], n=np.ones(5))
     for gradient_, wanted in zip(found, (2 * X[0, :2], np.zeros(5), np.zeros((3, 2)))):
         np.testing.assert_array_equal(gradient_, wanted)
+
+
+def test_a_caller_of_extend_may_have_nothing_where_no_gradient_flows() -> None:
+    op = onward.OpBuilder()
+    x, z = op.input("x", "float64", (2,)), op.initializer("z", np.ones(2))
+    model = op.model(y=op.ReduceSum(op.Where(op.Equal(z, np.ones(1)), x, 0.0), keepdims=0))
+    assert list(extend(PREPARE(model.clone()), {"y": None}, ["x", "z"], GRADIENTS)) == ["x", "z"]
+    found = extend(PREPARE(model.clone()), {"y": None}, ["x", "z"], GRADIENTS, omit_zeros=True)
+    assert found == {"x": "x_grad"}
+
+
+def test_what_a_gradient_reaches_is_told_without_a_change() -> None:
+    op = onward.OpBuilder()
+    x, z = op.input("x", "float64", (2,)), op.initializer("z", np.ones(2))
+    hidden = op.Where(op.Equal(z, np.ones(1)), x, 0.0)
+    hidden.name = "hidden"
+    model = op.model(y=op.ReduceSum(hidden, keepdims=0))
+    before = ir.to_proto(model)
+    assert reached(model, "y", ["z", "x"]) == ["x"]
+    assert reached(model, "hidden", ["z", "x"]) == ["x"]  # of any shape, no output
+    assert ir.to_proto(model) == before
+
+
+def test_of_weights_of_one_name_the_first_is_meant() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (bool c, float[2] x) => (float[2] y) {
+      y = If (c) <
+        then_branch = t () => (float[2] p) <float[2] w = {1, 2}> { p = Mul(x, w) },
+        else_branch = e () => (float[2] q) <float[2] w = {3, 4}> { q = Mul(x, w) }
+      >
+    }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    graphs = graphs_of(model)
+    first = graphs[1].initializers["w"]
+    lift_weights(model, ["w"])
+    assert [list(graph.initializers) for graph in graphs] == [["w"], [], ["w_1"]]
+    assert model.graph.initializers["w"] is first
+    original = onnx.parser.parse_model(text)
+    lift_weights(ir.from_proto(original), ["w"])
+    assert original == onnx.parser.parse_model(text)  # it stays as it was
+    for which in (True, False):
+        feeds = {"c": np.array(which), "x": np.ones(2, np.float32)}
+        check_gradient(onnx.parser.parse_model(text), feeds, wrt=["w"])
 
 
 def test_through_a_piecewise_constant_operator_the_gradient_is_zero() -> None:

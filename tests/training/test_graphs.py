@@ -150,8 +150,8 @@ def test_a_name_that_the_model_has_is_not_given_to_a_gradient() -> None:
 def test_what_is_worth_training() -> None:
     model = lossy(convolutional(dropout=True))
     weights = ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"]
-    assert trainable_weights(model, "loss") == weights
-    assert trainable_weights(model, "normed") == weights[:3]
+    assert trainable_weights(model, "loss", weights) == weights
+    assert trainable_weights(model, "normed", weights) == weights[:3]
 
 
 def test_parameters_of_branches_are_found() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from onward.errors import OptionError
 from onward.optimizers.adam import AdamW
+from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Group
 from onward.optimizers.sgd import SGD
+from onward.providers.ort.bound import BoundSession
 from onward.training import updates
 
 SHAPES = {"w": (3, 4), "b": (4,)}
@@ -53,6 +58,20 @@ def test_scalars_that_all_parameters_need_are_computed_once() -> None:
         for shapes in ({"w": (3, 4)}, SHAPES)
     )
     assert two - one <= 16  # four SequenceAt, and the formula
+
+
+@pytest.mark.parametrize("kind", [FLOAT, ir.DataType.DOUBLE], ids=str)
+def test_a_flat_update_is_clipped_in_either_type(kind: ir.DataType) -> None:
+    plan = updates.plan(SGD(), [], SHAPES, kind)
+    model = graph_of(plan)
+    updates.attach_flat_update(model, plan, ClipByNorm(max_norm=1.0))
+    session = BoundSession(base64.b64decode(model.metadata_props["onward.flat_update"]))
+    numbers = kind.numpy().type
+    fed = {"parameters": [1, 1], "gradients": [3, 4], "learning_rate": 0.5, "step": np.int64(1)}
+    for name, value in fed.items():
+        session.bind_input(name, np.array(value if name == "step" else numbers(value)))
+    [found] = session.run()
+    np.testing.assert_allclose(found.numpy(), [0.7, 0.6], rtol=1e-6)
 
 
 def test_half_precision_keeps_its_slots_in_single() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from onward.graph.extension import GraphOps, extend
 from onward.graph.files import Source, load
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
-from onward.optimizers.groups import resolve
+from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.native import fuse_for_onnxruntime
@@ -38,18 +38,27 @@ from onward.sessions.training.program import (
     MEASURE,
     NOISE,
     SCALE,
-    Array,
     Parameter,
     TrainingProgram,
 )
+from onward.sessions.training.provenance import warn_of_changes
 from onward.sessions.training.ranges import LabelRange
-from onward.sessions.training.selection import FLOATS, batch_norms, select, weights
+from onward.sessions.training.restoring import restore
+from onward.sessions.training.selection import (
+    batch_norms,
+    distinct,
+    free_weights,
+    initializers,
+    nothing_to_train,
+    select,
+    weights,
+)
+from onward.sessions.training.tensors import Tensors
 from onward.sessions.training.update_graphs import is_scaled, update_graphs
 
-log = logging.getLogger("onward")
+_MANY_NODES = 100  # of a graph that takes so long that allocating its tensors one by one is nothing
 
-_MASTER = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}  # they are trained in float32
-_LARGE = 1 << 16  # bytes: frozen weights from here on are bound, not copied into each graph
+log = logging.getLogger("onward")
 
 
 def compile_training(
@@ -67,15 +76,10 @@ def compile_training(
             "for example: TrainingSession(model, losses.CrossEntropy(), optimizers.AdamW())"
         )
     source = load(model, any_domain=True)
-    known = [name for name in weights(source) if name not in settings.state]
     base = _Base.of(source, loss, settings)
     check_state(base.model, settings.state)
-    chosen = select(base.model, known, base.loss, settings.trainable, settings.frozen)
-    shapes = _shapes(base.model, chosen)
-    assignments = [each for each in resolve(optimizer, settings.groups, shapes) if each.optimizer]
+    assignments = _assigned(base, optimizer, settings)
     names = [name for each in assignments for name in each.names]
-    if not names:
-        raise OptionError("there is nothing to train: every parameter is in a frozen group")
     untie_statistics(base.model)
     train = base.model.clone()
     frozen = batch_norms(train, settings.frozen_batch_norms)
@@ -83,16 +87,23 @@ def compile_training(
     state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
     size = take_noise(train, NOISE)
-    fed = _Tensors.of(base.model, names, list(state))
-    for graph in (train, evaluated, predicted):
+    fed = Tensors.of(base.model, names, list(state))
+    fed.open(train)
+    gradients = _differentiate(train, names, settings)
+    if len(gradients) < len(names):
+        fed = fed.only(list(gradients), base.model, train)
+    warn_of_changes(base.model, gradients)
+    for graph in (evaluated, predicted):
         fed.open(graph)
-    program = _graphs(base, fed, state, train, evaluated, predicted, settings)
+    program = _graphs(base, fed, state, gradients, train, evaluated, predicted)
+    program["settings"] = _settings(base, settings)
     program["noise_size"] = None if size is None else _finished(size)
     program["settings"]["noise_by_shape"] = size is None or _reads_shapes_alone(size)
-    updates = update_graphs(assignments, fed.trained, settings)
+    updates = update_graphs([_kept(each, gradients) for each in assignments], fed.trained, settings)
     tensors = all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs)
     in_one = settings.accumulate == 1 and settings.skip_nonfinite and tensors
     program["settings"]["one_run"] = in_one
+    program["settings"]["plans_memory"] = len(train.graph) < _MANY_NODES
     program["step"], program["probe"] = None, probe_graph()
     if in_one:
         program["step"] = one_run(program["train"], updates, settings.clip_norm)
@@ -101,6 +112,20 @@ def compile_training(
     return TrainingProgram(
         **program, updates=updates, initial=fed.initial, model=source, labels=base.labels
     )
+
+
+def _assigned(base: _Base, optimizer: Optimizer, settings: TrainingOptions) -> list[Assignment]:
+    """The parameters, and who updates them."""
+    chosen = select(base.model, base.weights, base.loss, settings.trainable, settings.frozen)
+    shapes = _shapes(base.model, chosen)
+    found = [each for each in resolve(optimizer, settings.groups, shapes) if each.optimizer]
+    if not found:
+        raise OptionError("there is nothing to train: every parameter is in a frozen group")
+    return found
+
+
+def _kept(assignment: Assignment, names: Collection[str]) -> Assignment:
+    return assignment._replace(names=[name for name in assignment.names if name in names])
 
 
 def _own(base: _Base) -> ir.Model:
@@ -127,10 +152,14 @@ class _Base:
     own_outputs: list[str]
     outputs: list[str]
     labels: tuple[LabelRange, ...]
+    weights: list[str]  # that may be trained
 
     @classmethod
     def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
-        model = PREPARE(source.clone())
+        model = restore(distinct(free_weights(source.clone())), apart=settings.trainable or ())
+        carried = set(initializers(model))  # not what lies in Constant nodes
+        model = PREPARE(model)
+        known = [name for name in weights(model, carried) if name not in settings.state]
         graph = model.graph
         inputs, own = [_name(value) for value in graph.inputs], list(graph.outputs)
         op = extend(model)
@@ -159,7 +188,7 @@ class _Base:
         owns = [_name(value) for value in own]
         found = (*promised_labels(loss, values), *find_labels(model))
         labels = tuple({each.name: each for each in found}.values())
-        return cls(model, made, inputs, targets, owns, asked, labels)
+        return cls(model, made, inputs, targets, owns, asked, labels, known)
 
 
 def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
@@ -172,77 +201,20 @@ def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
     return made
 
 
-@dataclass
-class _Tensors:
-    """The tensors that graphs take as inputs while training, and what they hold at first."""
-
-    trained: dict[str, tuple[str, tuple[int, ...]]]  # name -> type in training, shape
-    state: list[str]
-    frozen: list[str]
-    initial: dict[str, Array]
-
-    @classmethod
-    def of(cls, model: ir.Model, names: Sequence[str], state: list[str]) -> _Tensors:
-        lift_weights(model, names)
-        initializers = model.graph.initializers
-        frozen = [
-            name
-            for name, value in initializers.items()
-            if name not in names and name not in state and value.dtype in FLOATS - _MASTER
-            if value.const_value is not None and value.const_value.nbytes >= _LARGE
-        ]
-        trained, initial = {}, {}
-        for name in (*names, *state, *frozen):
-            array = _array(initializers[name])
-            if name in names:
-                if array.dtype != np.float64:
-                    array = array.astype(np.float32)
-                trained[name] = (array.dtype.name, array.shape)
-            initial[name] = array
-        return cls(trained, state, frozen, initial)
-
-    def open(self, model: ir.Model) -> None:
-        """Turn the tensors from initializers into inputs; 16-bit parameters come as float32."""
-        lift_weights(model, list(self.trained))
-        graph = model.graph
-        for name in self.initial:
-            value = graph.initializers.pop(name, None)
-            if value is None:  # a statistic that this graph does not use
-                continue
-            value.const_value = None
-            if name in self.trained and value.dtype in _MASTER:
-                _feed_master(graph, value)
-            elif value not in graph.inputs:
-                graph.inputs.append(value)
-
-
-def _feed_master(graph: ir.Graph, value: ir.Value) -> None:
-    """Feed a 16-bit parameter as float32, and cast it where the graph begins."""
-    name, dtype, shape = _name(value), value.dtype, value.shape
-    master = ir.val(name, dtype=ir.DataType.FLOAT, shape=shape)
-    cast = ir.node("Cast", [master], {"to": int(dtype or 1)})
-    cast.outputs[0].name = value.name = f"{name}.{dtype.name.lower() if dtype else 'cast'}"
-    cast.outputs[0].type, cast.outputs[0].shape = value.type, shape
-    ir.convenience.replace_all_uses_with(value, cast.outputs[0], replace_graph_outputs=True)
-    graph.insert_before(graph[0], cast)
-    graph.inputs.append(master)
-
-
 def _graphs(
     base: _Base,
-    fed: _Tensors,
+    fed: Tensors,
     state: dict[str, str],
+    gradients: dict[str, str],
     train: ir.Model,
     evaluated: ir.Model,
     predicted: ir.Model,
-    settings: TrainingOptions,
 ) -> dict[str, Any]:
     """The graphs as bytes, and what is said about them."""
     for name in left_random(train):
         log.warning(
             "%s is random inside a branch or a loop: a resumed run will not repeat it", name
         )
-    gradients = _differentiate(train, list(fed.trained), settings)
     _omit_inputs(drop_unused(predicted), [*base.inputs])
     return {
         "train": _finished(train),
@@ -257,7 +229,6 @@ def _graphs(
         "inputs": tuple(base.inputs),
         "targets": tuple(base.targets),
         "outputs": tuple(base.outputs),
-        "settings": _settings(base, settings),
     }
 
 
@@ -286,12 +257,18 @@ def _differentiate(
 ) -> dict[str, str]:
     """Add the gradients of the loss, and what they measure together; parameter -> gradient.
 
+    What no gradient can reach (numbers that are compared, scales of Resize) is no parameter, unless
+    it was asked for.
+
     With a limit on their length that is the sum of their squares; else their sum, which is as good
     to tell whether all are finite, in half the time.
     """
     cotangent = None if settings.loss_scale is None else SCALE
     rules = GRADIENTS if settings.rules is None else settings.rules
-    gradients = differentiate(model, {LOSS: cotangent}, names, rules)
+    by_default = settings.trainable is None
+    gradients = differentiate(model, {LOSS: cotangent}, names, rules, omit_zeros=by_default)
+    if not gradients:
+        raise nothing_to_train(names)
     outputs = {_name(value): value for value in model.graph.outputs}
     measured = [outputs[name] for name in gradients.values()]
     op = extend(model)
@@ -343,11 +320,6 @@ def _values(model: ir.Model) -> list[ir.Value]:
     graph = model.graph
     made = (value for node in graph for value in node.outputs)
     return [v for v in (*graph.inputs, *graph.initializers.values(), *made) if v.name]
-
-
-def _array(value: ir.Value) -> Array:
-    assert value.const_value is not None
-    return np.array(value.const_value.numpy())
 
 
 def _name(value: ir.Value) -> str:

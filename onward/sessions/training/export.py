@@ -15,13 +15,15 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, WeightsError
 from onward.graph.files import least_ir_version, load, save
-from onward.graph.scopes import graphs_of, walk
+from onward.graph.scopes import walk
 from onward.graph.shapes import infer_shapes
 from onward.names import near
 from onward.passes.modes import eval_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.sessions.training.program import TrainingProgram
+from onward.sessions.training.restoring import part, ties
+from onward.sessions.training.selection import distinct, initializers
 
 Array = np.ndarray[Any, Any]
 
@@ -71,27 +73,26 @@ def write(
 
 def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
     """A copy that holds the tensors; prepared only if its names came with being prepared."""
-    copy = original.clone()
-    places = _initializers(copy)
+    copy = part(distinct(original.clone()))
+    places = {str(value.name): value for value in initializers(copy)}
     if not places.keys() >= tensors.keys():
         # weights that were Constant nodes or lay in functions, statistics that were merged
         copy = untie_statistics(PREPARE(copy))
-        places = _initializers(copy)
-    for name, array in tensors.items():
+        places = {str(value.name): value for value in initializers(copy)}
+    for name, array in {**_tied(copy, tensors), **tensors}.items():
         if name not in places:
             raise WeightsError(f"the model has no initializer {name!r}\n{near(name, places)}")
-        for value in places[name]:
-            value.const_value = _fitted(name, np.asarray(array), value)
+        places[name].const_value = _fitted(name, np.asarray(array), places[name])
     return copy
 
 
-def _initializers(model: ir.Model) -> dict[str, list[ir.Value]]:
-    """Every initializer by name; branches may each have one of the same name."""
-    found: dict[str, list[ir.Value]] = {}
-    for graph in graphs_of(model):
-        for name, value in graph.initializers.items():
-            found.setdefault(name, []).append(value)
-    return found
+def _tied(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """What copies of the tensors hold, which are trained with them."""
+    found = {name: each for name, each in ties(model).items() if each[0] in tensors}
+    return {
+        name: np.asarray(tensors[parameter]).T if transposed else tensors[parameter]
+        for name, (parameter, transposed) in found.items()
+    }
 
 
 def _fitted(name: str, array: Array, value: ir.Value) -> ir.TensorProtocol:

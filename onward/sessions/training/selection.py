@@ -11,25 +11,59 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, graphs_of, walk
 from onward.names import near, some
+from onward.passes.normalize import name_values, sort_nodes
+from onward.passes.pipelines import PREPARE
+from onward.sessions.training.provenance import Provenance
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _STATISTICS = (3, 4)  # of BatchNormalization's inputs
+# where a single number with an axis is a parameter all the same, by an operator's inputs
+_BIASES = {"Gemm": 2, "Conv": 2, "ConvTranspose": 2, "PRelu": 1}
 
 
-def weights(model: ir.Model) -> list[str]:
-    """The float tensors that a model carries by name, but for BatchNormalization's statistics."""
+def free_weights(model: ir.Model) -> ir.Model:
+    """Initializers that are listed as inputs too, to be overridden, no longer are, in place.
+
+    Training changes them, and a step feeds them.
+    """
+    inputs = model.graph.inputs
+    inputs[:] = [value for value in inputs if not value.is_initializer()]
+    return model
+
+
+def distinct(model: ir.Model) -> ir.Model:
+    """The model with a name of its own for each initializer, in place: those that PREPARE gives.
+
+    Two branches may each have one of the same name.
+    """
+    values = initializers(model)
+    if len({value.name for value in values}) == len(values):
+        return model
+    for value in values:  # tensors are renamed with their values, and others may have them too
+        tensor = value.const_value
+        if tensor is not None:
+            value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
+    return PREPARE(model) if model.functions else name_values(sort_nodes(model))
+
+
+def initializers(model: ir.Model) -> list[ir.Value]:
+    """The initializers of a model and of its subgraphs."""
+    return [value for graph in graphs_of(model) for value in graph.initializers.values()]
+
+
+def weights(model: ir.Model, among: Collection[ir.Value] | None = None) -> list[str]:
+    """The float initializers of a model, or some, but for BatchNormalization's statistics."""
     statistics = {
-        value.name
+        value
         for node in walk(model.graph)
         if node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx")
         for index, value in enumerate(node.inputs)
-        if index in _STATISTICS and value is not None
+        if index in _STATISTICS
     }
     found = [
-        str(name)
-        for graph in graphs_of(model)
-        for name, value in graph.initializers.items()
-        if value.dtype in FLOATS and name not in statistics
+        str(value.name)
+        for value in initializers(model)
+        if value.dtype in FLOATS and value not in statistics and (among is None or value in among)
     ]
     return list(dict.fromkeys(found))
 
@@ -41,10 +75,10 @@ def select(
     trainable: Sequence[str] | None,
     frozen: Sequence[str],
 ) -> list[str]:
-    """The names of the parameters: what is asked for, or all that the loss depends on."""
-    needed = {value.name for value in ancestors(model.graph, [loss])}
+    """The names of the parameters: what is asked for, or all that are worth it."""
     kept = matching(known, frozen, "frozen")
     if trainable is not None:
+        needed = {value.name for value in ancestors(model.graph, [loss])}
         chosen = [name for name in matching(known, trainable, "trainable") if name not in kept]
         idle = [name for name in chosen if name not in needed]
         if idle:
@@ -52,14 +86,34 @@ def select(
                 f"trainable: the loss does not depend on {idle[0]!r}\nleave it out, or freeze it"
             )
     else:
-        chosen = [name for name in known if name in needed and name not in kept]
-        chosen = [name for name in chosen if not _is_number(model, name)]
+        chosen = [name for name in worth_training(model, known, [loss]) if name not in kept]
     if not chosen:
-        raise OptionError(
-            "there is nothing to train: no float weight is left that the loss depends on\n"
-            f"the model's weights are {some(known)}"
-        )
+        raise nothing_to_train(known)
     return chosen
+
+
+def nothing_to_train(known: Sequence[str]) -> OptionError:
+    return OptionError(
+        "there is nothing to train: no float weight is left that the loss depends on\n"
+        f"the model's weights are {some(known)}"
+    )
+
+
+def worth_training(
+    model: ir.Model, known: Collection[str], results: Collection[ir.Value]
+) -> list[str]:
+    """Those of the weights that are parameters, and that the results depend on.
+
+    Where the exporter says which are, they are those; else all that are more than one number.
+    """
+    said, needed = Provenance(model), ancestors(model.graph, results)
+    found = []
+    for value in initializers(model):
+        if value.name in known and value in needed:
+            is_parameter = said.is_parameter(value)
+            if is_parameter or (is_parameter is None and not _is_number(value)):
+                found.append(str(value.name))
+    return found
 
 
 def batch_norms(model: ir.Model, patterns: Sequence[str]) -> list[str]:
@@ -88,10 +142,16 @@ def matching(
     return list(found)
 
 
-def _is_number(model: ir.Model, name: str) -> bool:
-    """One number: exporters write constants of formulas so."""
-    for graph in graphs_of(model):
-        if name in graph.initializers:
-            shape = graph.initializers[name].shape
-            return shape is not None and math.prod(shape.numpy()) <= 1
-    return False
+def _is_number(value: ir.Value) -> bool:
+    """One number: exporters write constants of formulas so; a bias of one output is none."""
+    if value.shape is None or math.prod(value.shape.numpy()) > 1:
+        return False
+    return not value.shape or not any(_is_bias(node, index) for node, index in value.uses())
+
+
+def _is_bias(node: ir.Node, index: int) -> bool:
+    if node.op_type == "Add":
+        other = node.inputs[1 - index]
+        maker = None if other is None else other.producer()
+        return maker is not None and maker.op_type == "MatMul"
+    return _BIASES.get(node.op_type) == index
