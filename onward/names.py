@@ -30,7 +30,7 @@ def near(name: str, known: Iterable[str], otherwise: str = "there are") -> str:
     "there are 'weight', 'bias'"
     """
     names = list(dict.fromkeys(known))
-    alike = difflib.get_close_matches(name, names, _MOST_ALIKE)
+    alike = difflib.get_close_matches(str(name), names, _MOST_ALIKE)  # a user's may be no text
     if alike:
         return f"did you mean {' or '.join(map(repr, alike))}?"
     return f"{otherwise} {some(names)}"

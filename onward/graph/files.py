@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onward.errors import InvalidModel, OnwardError
 from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
-from onward.graph.paths import read_model
+from onward.graph.paths import read_model, to_path
 from onward.graph.survey.look import survey
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
@@ -190,7 +190,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") ->
 
     `more` is appended: fields of the model's message that onnx-ir does not hold.
     """
-    path = Path(path)
+    path = to_path(path)
     version, model.ir_version = model.ir_version, least_ir_version(model)
     try:
         with embedded(model):

@@ -7,8 +7,22 @@ import stat
 import zipfile
 from pathlib import Path
 
-from onward.errors import InvalidModel, LimitExceeded
+from onward.errors import InvalidModel, LimitExceeded, OptionError
 from onward.graph.limits import ModelLimits
+
+
+def to_path(given: object) -> Path:
+    """A path from what a user gave, or what a path is; no system has names with a null character.
+
+    >>> to_path("model.onnx").suffix
+    '.onnx'
+    """
+    if not isinstance(given, (str, os.PathLike)) or "\0" in str(given):
+        raise OptionError(
+            f"a path is a text without null characters, or a Path, not {given!r}\n"
+            "give the name of a file or of a folder"
+        )
+    return Path(given)
 
 
 def check_readable(path: Path) -> None:

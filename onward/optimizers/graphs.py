@@ -39,8 +39,8 @@ def flat_update(
     """The update of one vector that holds many parameters; only for elementwise optimizers.
 
     Inputs: `parameters` [n], `gradients` [n], each slot [n], `average` [n] with an EMA, then the
-    scalars `learning_rate` (float32), `step` (int64, 1 at first) and, if scaled, `gradient_scale`
-    (float32). Outputs: `new_parameters`, `new_{slot}`, `new_average`.
+    scalars `learning_rate` (of the vector's type), `step` (int64, 1 at first) and, if scaled,
+    `gradient_scale` (of that type, too). Outputs: `new_parameters`, `new_{slot}`, `new_average`.
 
     >>> from onward.optimizers.sgd import SGD
     >>> [value.name for value in flat_update(SGD()).graph.inputs]
@@ -58,7 +58,7 @@ def flat_update(
     if average is not None:
         tensors["average"] = ("n",)
     values = {name: update.op.input(name, dtype, shape) for name, shape in tensors.items()}
-    update.scalars()
+    update.scalars(dtype)
     news = update.one(*values.values())
     pairs = {f"new_{name}": name for name in values if name != "gradients"}
     return update.model(dict(zip(pairs, news)), pairs)
@@ -75,7 +75,8 @@ def named_update(
     """The update of tensors by name ({name: (dtype, shape)}), for any optimizer.
 
     Inputs: for each `{name}`, `{name}.gradient`, `{name}.{slot}`, `{name}.average` with an EMA,
-    then the scalars of flat_update. Outputs: `{name}.new`, `{name}.{slot}.new`, ...
+    then the scalars of flat_update, in float64 if any tensor is. Outputs: `{name}.new`,
+    `{name}.{slot}.new`, ...
 
     >>> from onward.optimizers.lamb import LAMB
     >>> model = named_update(LAMB(), {"w": ("float32", (2, 3))})
@@ -92,7 +93,8 @@ def named_update(
         if average is not None:
             inputs[f"{name}.average"] = tuple(shape)
         values[name] = [update.input(each, dtype, size) for each, size in inputs.items()]
-    update.scalars()
+    kinds = {dtype for dtype, _ in parameters.values()}
+    update.scalars("float64" if "float64" in kinds else "float32")
     outputs: dict[str, ir.Value] = {}
     pairs: dict[str, str] = {}
     for inputs_of in values.values():
@@ -123,11 +125,11 @@ class _Update:
             )
         return self.op.input(name, dtype, shape)
 
-    def scalars(self) -> None:
+    def scalars(self, dtype: str) -> None:
         """learning_rate, step and gradient_scale: they come after the tensors."""
-        self.lr = self.input("learning_rate", "float32", ())
+        self.lr = self.input("learning_rate", dtype, ())
         self.step = self.input("step", "int64", ())
-        self.scale = self.input("gradient_scale", "float32", ()) if self.scaled else None
+        self.scale = self.input("gradient_scale", dtype, ()) if self.scaled else None
 
     def one(self, p: ir.Value, g: ir.Value, *state: ir.Value) -> list[ir.Value]:
         """The new parameter, its new slots and its new average."""

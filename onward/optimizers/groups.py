@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from onward.errors import OptionError
 from onward.names import near
-from onward.optimizers.optimizer import Optimizer
+from onward.optimizers.checks import check_flag
+from onward.optimizers.optimizer import Optimizer, check_optimizer
 
 Predicate: TypeAlias = Callable[[str, tuple[int, ...]], bool]
 
@@ -41,6 +42,9 @@ class Group:
         given = {"optimizer": optimizer, "frozen": frozen, "overrides": overrides}
         for name, value in {"parameters": parameters, **given}.items():
             object.__setattr__(self, name, value)
+        check_flag(self, "frozen")
+        if optimizer is not None:
+            check_optimizer(optimizer, "Group.optimizer")
         if frozen and (optimizer is not None or overrides):
             raise OptionError(
                 f"{self!r} is frozen: no optimizer updates it\nleave frozen, or the settings, out"
@@ -80,9 +84,15 @@ def resolve(
     >>> [(own and own.lr, names) for own, names in resolve(SGD(), groups, shapes)]
     [(None, ['b.weight']), (0.5, ['a.bias']), (0.001, ['a.weight'])]
     """
+    check_optimizer(optimizer)
     left = {name: tuple(shape) for name, shape in parameters.items()}
     assignments = []
     for group in groups:
+        if not isinstance(group, Group):
+            raise OptionError(
+                f"groups are optimizers.Group, not {group!r}\n"
+                "for example: [Group(parameters='*.bias', weight_decay=0.0)]"
+            )
         matched = _matches(group, parameters)
         names = [name for name in left if name in matched]
         if matched and not names:

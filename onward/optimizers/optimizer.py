@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
+from onward.errors import OptionError
 from onward.optimizers.checks import check_number
 from onward.optimizers.records import record
 from onward.optimizers.scalars import plus, times
@@ -67,6 +68,16 @@ class Optimizer(ABC):
     def to_dict(self) -> dict[str, Any]:
         """The optimizer as JSON; `onward.optimizers.optimizer_from_dict` reads it."""
         return record(self)
+
+
+def check_optimizer(given: object, what: str = "the optimizer") -> None:
+    """Refuse what is none of these, such as a class that was not called, or torch's."""
+    if isinstance(given, Optimizer):
+        return
+    hint = "for example: onward.optimizers.AdamW(lr=0.001)"
+    if isinstance(given, type) and issubclass(given, Optimizer):
+        hint = f"call it: {given.__name__}(lr=0.001)"
+    raise OptionError(f"{what} is one of onward.optimizers, not {given!r}\n{hint}")
 
 
 def coefficient(op: GraphOps, scale: ir.Value | None, maximize: bool) -> Number:

@@ -6,7 +6,7 @@ What is written in checkpoints, programs and artifacts is read again by the same
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from onward.errors import OptionError
@@ -32,11 +32,17 @@ def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) ->
         hint = near(str(data["kind"]), sorted(kinds))
         raise OptionError(f"no {what} is called {data['kind']!r}\n{hint}")
     given = {name: value for name, value in data.items() if name != "kind"}
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
             hint = near(str(name), known, "it has")
             raise OptionError(f"{kind.__name__} has no setting {name!r}\n{hint}")
+    for name, field in known.items():
+        if name not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise OptionError(
+                f"no {what}: {data!r} has no {name!r}, which a {kind.__name__} needs\n"
+                "give what to_dict() returned"
+            )
     return kind(**{name: _restored(value, kinds, what) for name, value in given.items()})
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.errors import OptionError
-from onward.optimizers.checks import check_above, check_count, check_number
+from onward.optimizers.checks import check_above, check_count, check_number, check_scale
 from onward.optimizers.records import record
 
 State = dict[str, float | int]
@@ -33,7 +33,7 @@ class DynamicLossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        check_above(self, "initial", 0.0)
+        check_scale(self, "initial")
         check_above(self, "growth", 1.0)
         check_above(self, "backoff", 0.0)
         check_number(self, "backoff", high=1.0, below=True)

@@ -198,7 +198,7 @@ class Step(Schedule):
         check_number(self, "gamma")
 
     def rate(self, step: int, lr: float = 1.0) -> float:
-        return lr * self.gamma ** (step // self.size)
+        return lr * _power(self, self.gamma, step // self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,8 @@ class MultiStep(Schedule):
         check_number(self, "gamma")
 
     def rate(self, step: int, lr: float = 1.0) -> float:
-        return lr * self.gamma ** sum(step >= milestone for milestone in self.milestones)
+        passed = sum(step >= milestone for milestone in self.milestones)
+        return lr * _power(self, self.gamma, passed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +241,7 @@ class Exponential(Schedule):
         check_number(self, "gamma")
 
     def rate(self, step: int, lr: float = 1.0) -> float:
-        return lr * self.gamma**step
+        return lr * _power(self, self.gamma, step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +273,16 @@ class WarmUp(Schedule):
             return self.schedule.rate(step - self.steps, lr)
         done = step / self.steps
         return self.schedule.rate(0, lr) * (self.start_factor + (1.0 - self.start_factor) * done)
+
+
+def _power(schedule: Schedule, gamma: float, times: int) -> float:
+    try:
+        return float(gamma**times)
+    except OverflowError:
+        raise OptionError(
+            f"{schedule!r} has grown beyond all numbers after {times} times gamma\n"
+            "take a gamma of at most 1"
+        ) from None
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

@@ -1,7 +1,7 @@
 """Fifty updates on stock onnxruntime, and the same fifty by torch or by a plain formula.
 
-Gradients are given, not computed, and span five orders of magnitude; the learning rate is a
-float32 for both sides, as the graph takes it.
+Gradients are given, not computed, and span five orders of magnitude; the learning rate is of
+the parameters' type for both sides, as the graph takes it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,6 @@ def session(model: ir.Model) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
-def rate(optimizer: Optimizer) -> float:
-    """The learning rate as the graph sees it."""
-    return float(np.float32(optimizer.lr))
-
-
 def by_graph(
     optimizer: Optimizer,
     shapes: Mapping[str, tuple[int, ...]] = VECTOR,
@@ -80,7 +75,7 @@ def by_graph(
         model = named_update(optimizer, specs, scaled, clip=clip, average=average)
         rename = {}
         outputs = {str(v.name): str(v.name).removesuffix(".new") for v in model.graph.outputs}
-    run = session(model)
+    run, number = session(model), np.dtype(dtype).type
     state = start(shapes, dtype)
     for name, shape in shapes.items():
         if average is not None:
@@ -88,9 +83,9 @@ def by_graph(
         for slot, size in optimizer.slots(shape).items():
             state[f"{name}.{slot}"] = np.full(size, optimizer.initial(slot), dtype)
     for step, given in enumerate(gradients(shapes, dtype), 1):
-        feeds = {**state, "learning_rate": np.float32(optimizer.lr), "step": np.int64(step)}
+        feeds = {**state, "learning_rate": number(optimizer.lr), "step": np.int64(step)}
         feeds |= {f"{name}.gradient": g / (scale or 1.0) for name, g in given.items()}
-        feeds |= {"gradient_scale": np.float32(scale)} if scaled else {}
+        feeds |= {"gradient_scale": number(scale)} if scaled else {}
         names = [value.name for value in run.get_inputs()]
         fed = {name: np.asarray(feeds[rename.get(name, name)]) for name in names}
         found = zip((value.name for value in run.get_outputs()), run.run(None, fed))
@@ -106,7 +101,7 @@ def by_torch(
 ) -> Tensors:
     """Parameters after all steps of a torch optimizer."""
     tensors = {name: torch.from_numpy(value.copy()) for name, value in start(shapes, dtype).items()}
-    options["lr"] = float(np.float32(options["lr"]))
+    options["lr"] = float(np.dtype(dtype).type(options["lr"]))
     optimizer = kind(list(tensors.values()), **options)
     for given in gradients(shapes, dtype):
         for name, tensor in tensors.items():

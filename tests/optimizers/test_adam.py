@@ -68,7 +68,7 @@ def test_the_slots_are_torchs_moments_by_a_constant() -> None:
 @pytest.mark.parametrize("style", ["torch", "transformers"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_each_style_is_its_formula(correct_bias: bool, style: str, weight_decay: float) -> None:
-    b1, b2, eps, lr = 0.9, 0.99, 1e-2, float(np.float32(0.003))
+    b1, b2, eps, lr = 0.9, 0.99, 1e-2, 0.003
 
     def formula(p: Array, g: Array, slots: Tensors, step: int) -> Array:
         m = slots["m"] = b1 * slots.get("m", 0.0 * g) + (1 - b1) * g

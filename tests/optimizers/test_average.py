@@ -23,7 +23,7 @@ def test_it_is_torchs(optimizer: Optimizer, warm_up: bool) -> None:
     found = by_graph(optimizer, dtype="float64", average=average)
     kind = getattr(torch.optim, type(optimizer).__name__)
     p = torch.from_numpy(start(VECTOR, "float64")["w"])
-    peer, expected = kind([p], lr=float(np.float32(optimizer.lr))), p.clone()
+    peer, expected = kind([p], lr=optimizer.lr), p.clone()
     for step, given in enumerate(gradients(VECTOR, "float64"), 1):
         p.grad = torch.from_numpy(given["w"])
         peer.step()

@@ -74,7 +74,7 @@ def test_clipping_by_value_is_torchs(scale: float | None) -> None:
 
 def torch_clipped() -> Array:
     p = torch.from_numpy(start(VECTOR, "float64")["w"])
-    optimizer = torch.optim.SGD([p], lr=float(np.float32(0.1)))
+    optimizer = torch.optim.SGD([p], lr=0.1)
     for given in gradients(VECTOR, "float64"):
         p.grad = torch.from_numpy(given["w"])
         torch.nn.utils.clip_grad_value_([p], 0.5)

@@ -118,6 +118,33 @@ def test_parameters_that_are_no_names_are_refused(parameters: Any) -> None:
         Group(parameters=parameters)
 
 
+@pytest.mark.parametrize("given", [3, "adam", [], {"lr": 0.1}, None])
+def test_what_is_no_optimizer_is_refused(given: Any) -> None:
+    law = r"the optimizer is one of onward\.optimizers, not .*\nfor example: onward\.optimizers\.A"
+    with pytest.raises(OptionError, match=law):
+        resolve(given, [], SHAPES)
+
+
+def test_a_class_of_optimizers_is_to_be_called() -> None:
+    law = r"the optimizer is one of onward\.optimizers, not <class .*AdamW'>\ncall it: AdamW\(lr="
+    with pytest.raises(OptionError, match=law):
+        resolve(AdamW, [], SHAPES)  # type: ignore[arg-type]
+
+
+def test_what_a_group_is_made_of_is_checked() -> None:
+    with pytest.raises(
+        OptionError, match=r"Group\.optimizer is one of onward\.optimizers, not 3\n"
+    ):
+        Group(parameters="*", optimizer=3)  # type: ignore[arg-type]
+    with pytest.raises(
+        OptionError, match=r"Group\.frozen is True or False, not 'yes'\ngive frozen"
+    ):
+        Group(parameters="*", frozen="yes")  # type: ignore[arg-type]
+    law = r"groups are optimizers\.Group, not 'a'\nfor example: \[Group\(parameters="
+    with pytest.raises(OptionError, match=law):
+        resolve(SGD(), "a", SHAPES)  # type: ignore[arg-type]
+
+
 def test_a_group_cannot_be_changed_and_says_what_it_is() -> None:
     group = Group(parameters="*.bias", optimizer=SGD(), lr=0.1)
     assert repr(group) == f"Group(parameters='*.bias', lr=0.1, optimizer={SGD()!r})"

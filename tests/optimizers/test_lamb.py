@@ -17,7 +17,6 @@ from tests.optimizers.case import (
     by_graph,
     distance,
     passes,
-    rate,
     session,
 )
 
@@ -33,7 +32,7 @@ def reference(optimizer: LAMB) -> Tensors:
         r = m / (np.sqrt(v) + optimizer.eps) + optimizer.weight_decay * p
         size, length = np.sqrt(np.sum(p * p)), np.sqrt(np.sum(r * r))
         ratio = size / length if size > 0 and length > 0 else 1.0
-        return np.asarray(p - rate(optimizer) * ratio * r)
+        return np.asarray(p - optimizer.lr * ratio * r)
 
     return by_formula(formula, TENSORS)
 

@@ -16,7 +16,6 @@ from tests.optimizers.case import (
     by_graph,
     distance,
     passes,
-    rate,
 )
 
 # options, passes over the vector, passes with a gradient scale
@@ -36,8 +35,8 @@ def test_it_is_its_formula(options: dict[str, Any], plain: int, scaled: int) -> 
     def formula(p: Array, g: Array, slots: Tensors, step: int) -> Array:
         m = slots.get("m", 0.0 * g)
         slots["m"] = b2 * m + (1 - b2) * g
-        kept = (1 - rate(optimizer) * optimizer.weight_decay) * p
-        return np.asarray(kept - rate(optimizer) * np.sign(b1 * m + (1 - b1) * g))
+        kept = (1 - optimizer.lr * optimizer.weight_decay) * p
+        return np.asarray(kept - optimizer.lr * np.sign(b1 * m + (1 - b1) * g))
 
     expected = by_formula(formula)
     assert distance(by_graph(optimizer), expected) < 1e-5

@@ -32,8 +32,8 @@ def passes(model: ir.Model) -> int:
 
 
 def exact_type(name: str, array: Array) -> Any:
-    """float64 for vectors; the scalars keep the types that they have in every update."""
-    return np.float64 if array.ndim else array.dtype
+    """float64 for vectors and for the numbers that steer; the step is a whole number."""
+    return np.float64 if name != "step" else array.dtype
 
 
 def memory(made: Paired, feeds: Tensors) -> Tensors:

@@ -60,9 +60,9 @@ def test_the_scale_never_grows_to_infinity() -> None:
 
 
 def test_the_scale_may_fall_to_zero_as_torchs_does() -> None:
-    scaling = DynamicLossScale(initial=2.0**-148)
-    assert by_rule(scaling, [False] * 3) == by_torch(scaling, [False] * 3)
-    assert by_rule(scaling, [False] * 3)[-1] == (0.0, 0)
+    scaling, steps = DynamicLossScale(initial=2.0**-126), [False] * 25
+    assert by_rule(scaling, steps) == by_torch(scaling, steps)
+    assert by_rule(scaling, steps)[-1] == (0.0, 0)
 
 
 def test_defaults_are_torchs() -> None:
@@ -76,6 +76,8 @@ def test_defaults_are_torchs() -> None:
     ("options", "law"),
     [
         ({"initial": 0}, r"DynamicLossScale\.initial is a number above 0, not 0\ngive initial"),
+        ({"initial": 1e39}, r"initial is a number from 1\.17549e-38 to 3\.40282e\+38, for it is a"),
+        ({"initial": 1e-40}, r"initial is a number from .*, for it is a float32, not 1e-40\ngive"),
         ({"growth": 1.0}, r"DynamicLossScale\.growth is a number above 1, not 1\.0"),
         ({"backoff": 0.0}, r"DynamicLossScale\.backoff is a number above 0, not 0\.0"),
         ({"backoff": 1.0}, r"DynamicLossScale\.backoff is a number from 0 to below 1, not 1\.0"),

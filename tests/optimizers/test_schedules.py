@@ -187,3 +187,19 @@ def test_wrong_settings_are_refused(build: Callable[[], Any], law: str) -> None:
 def test_what_is_no_schedule_is_refused(data: Any, law: str) -> None:
     with pytest.raises(OptionError, match=law):
         schedule_from_dict(data)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Exponential(gamma=2.0), Step(size=1, gamma=2.0), Exponential(gamma=2)], ids=repr
+)
+def test_a_rate_beyond_all_numbers_is_refused(schedule: Schedule) -> None:
+    assert schedule.rate(1000, 1.0) == 2.0**1000
+    law = r" has grown beyond all numbers after 1024 times gamma\ntake a gamma of at most 1"
+    with pytest.raises(OptionError, match=law):
+        schedule.rate(1024, 1.0)
+
+
+def test_a_record_without_what_a_schedule_needs_is_refused() -> None:
+    law = r"no schedule: {'kind': 'Cosine'} has no 'steps', which a Cosine needs\ngive what to_dict"
+    with pytest.raises(OptionError, match=law):
+        schedule_from_dict({"kind": "Cosine"})

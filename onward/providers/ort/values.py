@@ -19,6 +19,7 @@ _AS_BITS: dict[np.dtype[Any], tuple[int, type]] = {
     np.dtype(ml_dtypes.float8_e5m2fnuz): (20, np.uint8),
 }
 OrtValue = onnxruntime.OrtValue
+_Bare = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # what its wrapper holds
 _ON_CPU = 1  # DLPack's number of the host's own memory
 _FROM_BITS = {number: dtype for dtype, (number, _) in _AS_BITS.items()}
 
@@ -59,7 +60,10 @@ def _from_dlpack(tensor: Any) -> Any:
         tensor = tensor.cpu()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return onnxruntime.OrtValue.from_dlpack(tensor.detach())
+    tensor = tensor.detach()
+    if str(tensor.dtype) == "torch.bool":  # onnxruntime's DLPack knows bools as bytes alone
+        return OrtValue(_Bare.from_dlpack(tensor.byte().__dlpack__(), True))
+    return OrtValue.from_dlpack(tensor)
 
 
 def to_numpy(value: Any) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import CheckpointCorrupt, CheckpointError
+from onward.graph.paths import to_path
 from onward.sessions.checkpoint.disk import DISK, Disk, Handle
 from onward.sessions.checkpoint.layout import (
     Header,
@@ -98,7 +99,7 @@ def write(
     ...     read(f"{folder}/c").tensors["w"].tolist()
     [0, 1, 2]
     """
-    path = Path(path)
+    path = to_path(path)
     check_properties(properties or {})
     header = Header(arrange(tensors), dict(properties or {}), step, metric, serial)
     blank, _ = encode(header)
@@ -213,7 +214,7 @@ def _room(folder: Path, size: int, disk: Disk) -> str:
 
 def look(path: StrPath, *, disk: Disk = DISK) -> Look:
     """Names, types and shapes of the tensors, and the properties, without the tensors' data."""
-    with _opened(Path(path), disk) as file:
+    with _opened(to_path(path), disk) as file:
         header = _read_header(file, disk)
     specs = {name: TensorSpec(slot.dtype, slot.shape) for name, slot in header.slots.items()}
     return Look(specs, header.properties, header.step, header.metric, header.serial, header.sha256)
@@ -221,7 +222,7 @@ def look(path: StrPath, *, disk: Disk = DISK) -> Look:
 
 def read(path: StrPath, *, disk: Disk = DISK) -> Checkpoint:
     """Read a checkpoint, all of it checked; what is damaged is named by CheckpointCorrupt."""
-    path = Path(path)
+    path = to_path(path)
     with _opened(path, disk) as file:
         header = _read_header(file, disk)
         tensors = {name: _read_tensor(file, name, header, disk) for name in header.slots}

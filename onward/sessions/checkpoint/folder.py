@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from onward.errors import CheckpointCorrupt, CheckpointError, OptionError
+from onward.graph.paths import to_path
 from onward.sessions.checkpoint.disk import DISK, Disk
 from onward.sessions.checkpoint.files import Array, Checkpoint, StrPath, cannot_save, read, write
 from onward.sessions.checkpoint.manifest import (
@@ -58,7 +59,7 @@ class Checkpoints:
             raise OptionError(f"checkpoints: better is 'lower' or 'higher', not {better!r}")
         if every is not None and not (isinstance(every, int) and every >= 1):
             raise OptionError(f"checkpoints: every is None or a number from 1 on, not {every!r}")
-        self.folder = Path(folder)
+        self.folder = to_path(folder)
         self.keep, self.keep_best, self.better, self.every = keep, keep_best, better, every
         self.failures: list[CheckpointError] = []  # of try_save
         self._disk = disk

@@ -9,6 +9,7 @@ import numpy as np
 
 from onward.errors import FeedError, ProviderError
 from onward.graph.signature import check_feeds
+from onward.sessions.training.arrays import to_array
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.program import Array, TrainingProgram
 from onward.sessions.training.ranges import check_labels
@@ -35,11 +36,13 @@ class Feeds:
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Bind these feeds for the next run, or say what is wrong with them."""
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
+            raise self._no_mapping(feeds)
         if self._is_bound(feeds):
             for labels in self._labels:
                 check_labels(self._bound[labels.name], labels)
             return
-        arrays = {name: _array(value) for name, value in feeds.items()}
+        arrays = {name: _array(name, value) for name, value in feeds.items()}
         if self._partial:
             arrays = {name: array for name, array in arrays.items() if name in self._names}
         self._given = arrays
@@ -74,6 +77,11 @@ class Feeds:
             self._check()
             raise
 
+    def _no_mapping(self, feeds: object) -> FeedError:
+        names = ", ".join(f"{argument.name!r}: ..." for argument in self._arguments)
+        kind = type(feeds).__name__
+        return FeedError(f"feeds are a dictionary of arrays, not {kind}\ngive {{{names}}}")
+
     def _check(self) -> None:
         check_feeds(self._given, self._arguments, [])
 
@@ -102,12 +110,16 @@ class Noise:
                 assert self._graph is not None
                 self._engine = self._open(self._graph)
             for argument in self._engine.arguments():
-                self._engine.bind_input(argument.name, _array(feeds[argument.name]))
+                self._engine.bind_input(argument.name, _array(argument.name, feeds[argument.name]))
             [size] = self._engine.run(["noise_size"])
             self._sizes[key] = int(size)
         return self._sizes[key]
 
 
-def _array(value: Any) -> Array:
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+def _array(name: str, value: Any) -> Array:
+    """A feed as an array whose memory has no gaps and whose numbers are this machine's."""
+    is_array = isinstance(value, np.ndarray)
+    array: Array = value if is_array else to_array(value, f"input {name!r}", FeedError)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -127,7 +127,8 @@ def _clip(graph: onnx.GraphProto, prefix: str, max_norm: float) -> None:
     norm = add("Mul", add("Sqrt", add("Cast", MEASURE, to=TensorProto.DOUBLE)), share)
     ratio = add("Div", f"{prefix}clip.limit", add("Add", norm, f"{prefix}clip.margin"))
     scale = add("Mul", add("Min", ratio, f"{prefix}clip.one"), share)
-    nodes.append(helper.make_node("Cast", [scale], [clipped], to=TensorProto.FLOAT))
+    kind = next(v.type.tensor_type.elem_type for v in graph.input if v.name == fed)
+    nodes.append(helper.make_node("Cast", [scale], [clipped], to=kind))
     rest = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes, *rest])

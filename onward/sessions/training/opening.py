@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onward.errors import FeedError, OnwardError
 from onward.providers.choose import Asked, choose
 from onward.providers.options import SessionOptions
@@ -40,8 +42,13 @@ class Opening:
 
     def one_run(self) -> Engine | None:
         """Gradients and updates in one run; None where that cannot be."""
-        whole = self._program.settings["one_run"]
-        session = self._bound(self._program.step, self._quick) if whole else None
+        if not self._program.settings["one_run"]:
+            return None
+        options = self._quick
+        if options.native is None and not self._program.settings["plans_memory"]:
+            # a plan is held from the first node to the last, beside what the update needs
+            options = replace(options, enable_mem_pattern=False)
+        session = self._bound(self._program.step, options)
         return None if session is None else Bound(session)
 
     def branches(self) -> tuple[Engine, Engine] | None:

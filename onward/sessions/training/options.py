@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from onward.errors import OptionError
-
-if TYPE_CHECKING:
-    from onward.optimizers.average import EMA
-    from onward.optimizers.groups import Group
-    from onward.optimizers.scaling import DynamicLossScale
-    from onward.optimizers.schedules import Schedule
+from onward.graph.table import OpTable
+from onward.names import near
+from onward.optimizers.average import EMA
+from onward.optimizers.checks import check_above, check_count, check_flag, check_scale
+from onward.optimizers.groups import Group
+from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.schedules import Schedule
 
 Names = Sequence[str]  # names, or patterns as in "encoder.*"
 
@@ -26,7 +27,7 @@ class TrainingOptions:
     """
 
     # what is trained
-    trainable: Names | None = None  # None: every float weight of more than one element
+    trainable: Names | None = None  # None: parameters, as docs/training.md tells them
     frozen: Names = ()  # of those, the ones that stay as they are
     groups: Sequence[Group] = ()  # parameters with settings of their own
     frozen_batch_norms: Names = ()  # BatchNormalization nodes that use and keep their statistics
@@ -46,17 +47,41 @@ class TrainingOptions:
     rules: Any = None  # gradient rules; None: GRADIENTS
 
     def __post_init__(self) -> None:
-        if self.accumulate < 1:
-            raise OptionError(f"accumulate is a number of micro-batches, not {self.accumulate}")
-        for name in ("clip_norm", "clip_value"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise OptionError(f"{name} is a positive number, not {limit}")
-        if isinstance(self.loss_scale, (int, float)) and not self.loss_scale > 0:
-            raise OptionError(f"loss_scale is a positive number, not {self.loss_scale}")
         for name in ("trainable", "frozen", "frozen_batch_norms", "outputs"):
-            if isinstance(getattr(self, name), str):
-                raise OptionError(f"{name} is a list of names, not one\nwrite [{name!r}]")
+            if getattr(self, name) is not None or name not in ("trainable", "outputs"):
+                self._check_list(name, str, "a list of names", "['encoder.*']")
+        self._check_list("groups", Group, "a list of Group", "[Group(parameters='*.bias', lr=0.1)]")
+        if not isinstance(self.state, Mapping) or not _all(str, self.state, self.state.values()):
+            raise _refusal("state", "a dictionary of names", self.state, "{'count': 'new_count'}")
+        check_count(self, "accumulate")
+        check_count(self, "seed", low=0)
+        for name in ("unbiased_variance", "skip_nonfinite"):
+            check_flag(self, name)
+        for name in ("clip_norm", "clip_value"):
+            if getattr(self, name) is not None:
+                check_above(self, name, 0.0)
+        if self.loss_scale is not None and not isinstance(self.loss_scale, DynamicLossScale):
+            check_scale(self, "loss_scale")
+        self._check_kind("schedule", Schedule, "a schedule", "Cosine(steps=1000)")
+        self._check_kind("average", EMA, "an EMA", "EMA(decay=0.999)")
+        self._check_kind("rules", OpTable, "a table of gradient rules", "GRADIENTS | mine")
+
+    def _check_list(self, name: str, kind: type, law: str, example: str) -> None:
+        """A list, or anything that can be gone through, of this kind; it becomes a tuple."""
+        given = getattr(self, name)
+        if isinstance(given, (str, Group)):
+            raise OptionError(f"{name} is {law}, not one\nwrite [{given!r}]")
+        if not isinstance(given, Iterable):
+            raise _refusal(name, law, given, example)
+        listed = tuple(given)
+        if not _all(kind, listed):
+            raise _refusal(name, law, given, example)
+        object.__setattr__(self, name, listed)
+
+    def _check_kind(self, name: str, kind: type, law: str, example: str) -> None:
+        given = getattr(self, name)
+        if given is not None and not isinstance(given, kind):
+            raise _refusal(name, law, given, example)
 
     @classmethod
     def of(cls, given: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:
@@ -65,9 +90,21 @@ class TrainingOptions:
             return cls()
         if isinstance(given, cls):
             return given
-        if isinstance(given, Mapping):
-            try:
-                return cls(**given)
-            except TypeError as error:
-                raise OptionError(f"TrainingOptions: {error}") from None
-        raise OptionError(f"options are TrainingOptions, not {type(given).__name__}")
+        if not isinstance(given, Mapping):
+            raise OptionError(
+                f"options are TrainingOptions, not {type(given).__name__}\n"
+                "give them, or a dictionary of the same names"
+            )
+        known = [each.name for each in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise OptionError(f"there is no option {name!r}\n{near(name, known)}")
+        return cls(**given)
+
+
+def _all(kind: type, *groups: Iterable[object]) -> bool:
+    return all(isinstance(each, kind) for group in groups for each in group)
+
+
+def _refusal(name: str, law: str, given: object, example: str) -> OptionError:
+    return OptionError(f"TrainingOptions.{name} is {law}, not {given!r}\nsuch as {example}")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import InvalidModel
+from onward.graph.paths import to_path
 from onward.lazy import LazyModule
 from onward.optimizers.rows import Blocks
 from onward.sessions.checkpoint import files
@@ -98,7 +99,7 @@ class TrainingProgram:
     targets: tuple[str, ...]  # what the loss takes beside them
     outputs: tuple[str, ...]  # beside the loss, of `train` and `evaluate`
     labels: tuple[LabelRange, ...]
-    settings: dict[str, Any]  # one_run, accumulate, clip_norm, schedule, seed, average ...
+    settings: dict[str, Any]  # one_run, accumulate, clip_norm, seed, average ...
     initial: dict[str, Array] = field(repr=False)
     model: Any = field(default=None, repr=False)  # what `export` starts from: a model, or its path
 
@@ -108,8 +109,8 @@ class TrainingProgram:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write it to a folder, from which `TrainingSession` and `load_program` read it."""
-        from_model = _saved_model(self.model, Path(folder))
-        where = Path(folder)
+        where = to_path(folder)
+        from_model = _saved_model(self.model, where)
         where.mkdir(parents=True, exist_ok=True)
         for name in _GRAPHS:
             graph = getattr(self, name)

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from onward.errors import CheckpointMismatch
+from onward.errors import CheckpointError, CheckpointMismatch
 from onward.sessions.checkpoint.matching import check_match, fingerprint
 from onward.sessions.training.program import Array, TrainingProgram
 from onward.sessions.training.state import State
 
 OPTIMIZER, GRADIENTS = "optimizer/", "gradients/"
+_TRAINING = {"updates": Mapping, "scale": Mapping, "seed": int, "micro": int, "finite": bool}
+_UPDATES = {"steps": int, "skipped": int, "learning_rates": list}
 
 
 def tensors_of(state: State, pending: bool) -> dict[str, Array]:
@@ -32,6 +34,11 @@ def properties_of(
     program: TrainingProgram, training: Mapping[str, Any], user: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is no tensor: where training stands, and the user's own."""
+    if not isinstance(user, Mapping):
+        raise CheckpointError(
+            f"session.properties is a dictionary, not {type(user).__name__}\n"
+            "set session.properties[name] instead"
+        )
     rates = training["updates"]["learning_rates"]
     return {
         "parameters": {name: {"requires_grad": True} for name in program.names}
@@ -50,18 +57,45 @@ def properties_of(
 
 def put_back(state: State, tensors: Mapping[str, Array], pending: bool, where: str) -> None:
     """Fill the state from a checkpoint: all of it, or nothing if it does not fit."""
+    if not isinstance(tensors, Mapping):
+        raise CheckpointMismatch(
+            f"{where} has a dictionary of tensors, not {type(tensors).__name__}\n"
+            "give what session.checkpoint() gave"
+        )
     wanted = tensors_of(state, pending)
     check_match(tensors, wanted, where)
     for name, tensor in wanted.items():
         np.copyto(tensor, tensors[name])
 
 
-def training_of(properties: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Where training stood; a checkpoint without it was not made by a session."""
-    training = properties.get("training")
-    if not isinstance(training, dict):
+def training_of(properties: Mapping[str, Any], where: str, updates: int) -> dict[str, Any]:
+    """Where training stood, for a session of so many update graphs.
+
+    A checkpoint without it was not made by a session; one with more or fewer learning rates, by a
+    session with other groups.
+    """
+    training = properties.get("training") if isinstance(properties, Mapping) else None
+    if not isinstance(training, Mapping) or not _is_whole(training):
         raise CheckpointMismatch(
             f"{where} was not saved by a TrainingSession: it does not say where training stood\n"
             "its tensors can be copied: session.set_parameters(checkpoint.read(path).tensors)"
         )
-    return training
+    rates = training["updates"]["learning_rates"]
+    if len(rates) != updates:
+        raise CheckpointMismatch(
+            f"{where} has {len(rates)} learning rates, and this session has {updates}\n"
+            "give the session the groups that it was saved with, or copy the tensors alone: "
+            "session.set_parameters(...)"
+        )
+    return dict(training)
+
+
+def _is_whole(training: Mapping[str, Any]) -> bool:
+    """Whether all is there, in its type, that `TrainingSession.checkpoint` writes."""
+    updates = training.get("updates")
+    return (
+        all(isinstance(training.get(name), kind) for name, kind in _TRAINING.items())
+        and isinstance(updates, Mapping)
+        and all(isinstance(updates.get(name), kind) for name, kind in _UPDATES.items())
+        and all(isinstance(rate, (int, float)) for rate in updates["learning_rates"])
+    )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from onward.optimizers.checks import SMALLEST
 from onward.optimizers.scaling import DynamicLossScale
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.program import SCALE
@@ -36,12 +37,15 @@ class LossScale:
     def update(self, finite: bool) -> None:
         """After an update, or one that was left out because gradients were not finite."""
         if self._rule is not None:
-            self.restore(self._rule.update(self._state, finite=finite))
+            state = self._rule.update(self._state, finite=finite)
+            state["scale"] = max(state["scale"], SMALLEST)  # gradients are divided by it
+            self.restore(state)
 
     def state(self) -> dict[str, float | int]:
         return dict(self._state)
 
     def restore(self, state: dict[str, float | int]) -> None:
-        self._state = dict(state)
-        if self._rule is not None:
+        """Go on from a state; without one, where no scale adjusted itself, the own one stays."""
+        if self._rule is not None and state:
+            self._state = dict(state)
             self._tensor[...] = state["scale"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from onward.errors import OptionError
 from onward.lazy import LazyModule
-from onward.names import near
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.sessions.checkpoint import files
@@ -32,6 +32,7 @@ from onward.sessions.training.program import (
 )
 from onward.sessions.training.scaling import LossScale
 from onward.sessions.training.state import State
+from onward.sessions.training.turns import in_turn
 from onward.sessions.training.updating import Updates
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class TrainingSession:
 
     `model` is a model with a `loss` and an `optimizer`, or a program that was compiled from them
     (`compile_training`, or the folder that it was saved to). `step` computes the loss and its
-    gradients and updates the parameters, where they lie.
+    gradients and updates the parameters, where they lie. Threads may share a session: their calls
+    take turns.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class TrainingSession:
         sess_options: Any = None,
         providers: Asked = None,
     ) -> None:
+        self._turn = threading.RLock()
         self._program = _program(model, loss, optimizer, options)
         quiet = SessionOptions(log_severity_level=4)  # what fails is raised, not also printed
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
@@ -92,6 +95,7 @@ class TrainingSession:
 
     # -- training ------------------------------------------------------------------------------
 
+    @in_turn
     def step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """One (micro-)batch: its loss and outputs; the parameters are updated when it is time."""
         graph = "step" if self._one_run and not self._micro and self._opens_step() else "train"
@@ -135,6 +139,7 @@ class TrainingSession:
         for name, fresh in self._fresh.items():
             np.copyto(self._state.statistics[name], fresh)
 
+    @in_turn
     def update_weights(self) -> bool:
         """Update the parameters with the gradients at hand; whether they were fit for it."""
         if not self._micro:
@@ -150,12 +155,14 @@ class TrainingSession:
         return sound
 
     @property
+    @in_turn
     def gradient_norm(self) -> float:
         """How long the last gradients are, all together, before clipping."""
         return self._updates.last_norm()
 
     # -- the same, apart -----------------------------------------------------------------------
 
+    @in_turn
     def run_forward(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The loss and the outputs of a batch, in training mode; `run_backward` goes on from it."""
         if self._held is None:
@@ -165,6 +172,7 @@ class TrainingSession:
             self._held.draw(self._noise.draw(feeds, self.steps, self._micro))
         return self._held.forward(self._loss, self._fresh)
 
+    @in_turn
     def run_backward(self) -> None:
         """The gradients of the last `run_forward`, added to those that wait for an update."""
         if self._held is None or not self._held.ready:
@@ -175,6 +183,7 @@ class TrainingSession:
         self._held.backward(self._measure)
         self._finish()
 
+    @in_turn
     def get_gradients(self) -> dict[str, Array]:
         """The gradients that wait for an update, by parameter: the mean of the micro-batches'."""
         share = 1.0 / (max(self._micro, 1) * self._scale.value)
@@ -183,6 +192,7 @@ class TrainingSession:
             for name, gradient in self._state.gradients.items()
         }
 
+    @in_turn
     def clear_gradients(self) -> None:
         """Forget the gradients that wait for an update."""
         self._state.clear_gradients()
@@ -190,10 +200,12 @@ class TrainingSession:
 
     # -- looking -------------------------------------------------------------------------------
 
+    @in_turn
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The loss and the outputs as the model would give them after training."""
         return self._look("evaluate", feeds, (LOSS, *self._program.outputs))
 
+    @in_turn
     def predict(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The model's own outputs, from its own inputs: no labels, no loss."""
         return self._look("predict", feeds, self._program.settings["model_outputs"])
@@ -250,16 +262,19 @@ class TrainingSession:
         """The learning rate of the next update (the first group's)."""
         return self._updates.learning_rates()[0]
 
+    @in_turn
     def set_learning_rate(self, rate: float) -> None:
         """Take this base rate from now on; groups keep their proportions, the schedule applies."""
         self._updates.set_learning_rate(rate)
 
     # -- keeping -------------------------------------------------------------------------------
 
+    @in_turn
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint: one file, verified when it is read, never half written."""
         files.write(path, *self.checkpoint())
 
+    @in_turn
     def checkpoint(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Tensors and properties of a checkpoint, for `Checkpoints.save(*..., step=...)`."""
         training = {
@@ -272,11 +287,13 @@ class TrainingSession:
         properties = saving.properties_of(self._program, training, self.properties)
         return saving.tensors_of(self._state, self._micro > 0), properties
 
+    @in_turn
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint of the same model: bit for bit as if nothing had happened."""
         found = files.read(path)
         self.restore(found.tensors, found.properties, where=str(path))
 
+    @in_turn
     def restore(
         self,
         tensors: Mapping[str, Array],
@@ -285,7 +302,7 @@ class TrainingSession:
         where: str = "the checkpoint",
     ) -> None:
         """Go on from what `checkpoint` gave: all of it, or nothing if it does not fit."""
-        training = saving.training_of(properties, where)
+        training = saving.training_of(properties, where, len(self._program.updates))
         saving.put_back(self._state, tensors, training["micro"] > 0, where)
         self._updates.restore(training["updates"])
         self._scale.restore(training["scale"])
@@ -293,19 +310,12 @@ class TrainingSession:
         self._micro, self._finite = training["micro"], training["finite"]
         self.properties = dict(properties.get("user", {}))
 
+    @in_turn
     def set_parameters(self, tensors: Mapping[str, Any]) -> None:
         """Give parameters (and statistics) new values, by name; all of them fit, or none is set."""
-        known = {**self._state.parameters, **self._state.statistics}
-        for name, tensor in tensors.items():
-            if name not in known:
-                raise OptionError(f"there is no parameter {name!r}\n{near(name, known)}")
-            if np.shape(tensor) != known[name].shape:
-                raise OptionError(
-                    f"parameter {name!r} has shape {known[name].shape}, not {np.shape(tensor)}"
-                )
-        for name, tensor in tensors.items():
-            np.copyto(known[name], np.asarray(tensor), casting="same_kind")
+        self._state.assign(tensors)
 
+    @in_turn
     def export(
         self,
         path: str | os.PathLike[str],
@@ -318,6 +328,12 @@ class TrainingSession:
         if averaged and not tensors:
             raise OptionError("there is no average\nset TrainingOptions.average when you train")
         exporting.write(self._program, {**tensors, **self._state.statistics}, path, outputs)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise OptionError(
+            "a TrainingSession cannot be copied or pickled: graphs are bound to its memory\n"
+            "open another one, and give it what this one has: other.restore(*this.checkpoint())"
+        )
 
     # -- graphs --------------------------------------------------------------------------------
 

@@ -7,12 +7,16 @@ nothing is ever copied between the two.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onward.errors import OptionError
+from onward.names import near
 from onward.optimizers.rows import pairs_of
+from onward.sessions.training.arrays import to_array
 from onward.sessions.training.program import Array, Parameter, TrainingProgram, Update
 
 _LINE = 64  # bytes: a tensor begins where a line of the processor's cache does
@@ -69,6 +73,33 @@ class State:
             for slot, shapes in room.update.slots.items()
             for name in shapes
         }
+
+    def assign(self, tensors: Mapping[str, Any]) -> None:
+        """Give parameters and statistics new values: all of them fit, or none is set."""
+        if not isinstance(tensors, Mapping):
+            kind = type(tensors).__name__
+            raise OptionError(
+                f"parameters are a dictionary of arrays, not {kind}\ngive {{name: ...}}"
+            )
+        known = {**self.parameters, **self.statistics}
+        arrays = {}
+        for name, tensor in tensors.items():
+            if name not in known:
+                raise OptionError(f"there is no parameter {name!r}\n{near(name, known)}")
+            place = known[name]
+            array = arrays[name] = to_array(tensor, f"parameter {name!r}", OptionError)
+            if array.shape != place.shape:
+                raise OptionError(
+                    f"parameter {name!r} has shape {place.shape}, not {array.shape}\n"
+                    "give an array of that shape"
+                )
+            if not np.can_cast(array.dtype, place.dtype, "same_kind"):
+                raise OptionError(
+                    f"parameter {name!r} is of {place.dtype}, not of {array.dtype}\n"
+                    f"give an array that can be cast to {place.dtype}"
+                )
+        for name, array in arrays.items():
+            np.copyto(known[name], array, casting="same_kind")
 
     def clear_gradients(self) -> None:
         for room in self.rooms:

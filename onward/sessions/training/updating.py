@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OptionError
+from onward.optimizers.checks import plain_number
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.schedules import schedule_from_dict
 from onward.sessions.training.engine import Engine
@@ -34,9 +35,9 @@ class Updates:
         self._rates = [update.learning_rate for update in program.updates]
         self._engines: list[Engine] | None = None
         self._joined: Engine | None = None
-        self._lrs = [np.zeros((), np.float32) for _ in program.updates]
+        self._lrs = [np.zeros((), update.dtype) for update in program.updates]
         self._count = np.zeros((), np.int64)
-        self._factor = np.ones((), np.float32)
+        self._factors = [np.ones((), update.dtype) for update in program.updates]
         self._spare: list[Array] | None = None  # where later micro-batches' gradients go first
         self._aimed: dict[int, bool] = {}
         self._share = 1.0  # what one micro-batch's gradients count
@@ -85,10 +86,9 @@ class Updates:
         """Set the scalars of the next update; what its gradients are multiplied by."""
         self._norm = None
         self._share = 1.0 / (micro * scale)
-        self._factor[...] = self._share
         self._count[...] = self.steps + 1
-        for tensor, rate in zip(self._lrs, self.learning_rates()):
-            tensor[...] = rate
+        for tensor, factor, rate in zip(self._lrs, self._factors, self.learning_rates()):
+            tensor[...], factor[...] = rate, self._share
         return self._share
 
     def run(self, measure: Array, micro: int, scale: float, joined: bool) -> None:
@@ -101,7 +101,8 @@ class Updates:
         if factor != 1.0 and not self._scaled:  # more micro-batches than the program knows of
             for room in self._state.rooms:
                 np.multiply(room.gradients, room.gradients.dtype.type(factor), out=room.gradients)
-        self._factor[...] = factor
+        for tensor in self._factors:
+            tensor[...] = factor
         if self._joined is not None and joined:
             self._joined.run()
         else:
@@ -134,10 +135,13 @@ class Updates:
         return [self._schedule.rate(self.steps, base) for base in self._rates]
 
     def set_learning_rate(self, rate: float) -> None:
-        if not rate >= 0:
-            raise OptionError(f"a learning rate is a number from 0 up, not {rate}")
+        number = plain_number(rate)
+        if number is None or number < 0:
+            raise OptionError(
+                f"a learning rate is a number from 0 up, not {rate!r}\ngive one, such as 0.001"
+            )
         first = self._rates[0]
-        self._rates = [rate * base / first if first else rate for base in self._rates]
+        self._rates = [number * base / first if first else number for base in self._rates]
 
     def _bound(self, i: int, room: Room) -> Engine:
         """An update graph whose outputs take the place of its inputs."""
@@ -154,7 +158,7 @@ class Updates:
         engine.bind_input(f"{before}learning_rate", self._lrs[i])
         engine.bind_input(f"{before}step", self._count)
         if self._scaled:
-            engine.bind_input(f"{before}gradient_scale", self._factor)
+            engine.bind_input(f"{before}gradient_scale", self._factors[i])
         for source, target, array in pairs:
             if before + source in taken:
                 engine.bind_input(before + source, array)
@@ -178,7 +182,7 @@ class Updates:
     # -- keeping -------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "skipped": self.skipped, "learning_rates": self._rates}
+        return {"steps": self.steps, "skipped": self.skipped, "learning_rates": list(self._rates)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.steps, self.skipped = int(state["steps"]), int(state["skipped"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -34,6 +35,31 @@ def test_what_lies_on_a_device_is_brought_to_the_host() -> None:
         pytest.skip("this onnxruntime reads what lies on a GPU")
     value = to_ort(OnDevice(torch.arange(3)))
     np.testing.assert_array_equal(value.numpy(), [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor([[True, False, True], [False, False, True]]),
+        torch.tensor([[True, False], [False, False]]).T,
+        torch.tensor(True),
+        torch.zeros(0, 3, dtype=torch.bool),
+    ],
+    ids=["a matrix", "transposed", "a scalar", "empty"],
+)
+def test_truth_values_of_torchs_are_taken(tensor: torch.Tensor) -> None:
+    value = to_ort(tensor)
+    assert value.data_type() == "tensor(bool)"
+    np.testing.assert_array_equal(value.numpy(), tensor.numpy())
+
+
+def test_truth_values_cross_from_torch_to_onnxruntime() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "bfloat16", ("n",))  # which onnxruntime does not compare
+    session = onward.InferenceSession(op.model(y=op.Not(op.Less(x, op.Neg(x)))))
+    assert session.get_providers() == ["TorchExecutionProvider", "CPUExecutionProvider"]
+    (y,) = session.run(None, {"x": np.array([-1, 0, 1], ml_dtypes.bfloat16)})
+    assert y.tolist() == [False, True, True]
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from onward.errors import CheckpointError, CheckpointMismatch
 from onward.losses import CrossEntropy
 from onward.optimizers import LAMB, SGD, Adafactor, AdamW
 from onward.optimizers.average import EMA
+from onward.optimizers.groups import Group
 from onward.optimizers.scaling import DynamicLossScale
 from onward.optimizers.schedules import Cosine, WarmUp
 from onward.sessions.checkpoint import files
@@ -89,6 +90,68 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(tmp_path: 
     files.write(tmp_path / "bare", weights(), {})
     with pytest.raises(CheckpointMismatch, match="was not saved by a TrainingSession"):
         one.load(tmp_path / "bare")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_checkpoint_of_other_groups_is_refused_and_nothing_changes(more: int) -> None:
+    grouped = session(SGD(lr=0.1), groups=[Group(parameters="w1", lr=0.2)])
+    one, other = (grouped, session(SGD(lr=0.1)))[:: 1 if more else -1]
+    one.step(batches(1)[0])
+    law = rf"has {1 + more} learning rates, and this session has {2 - more}\ngive the session the g"
+    with pytest.raises(CheckpointMismatch, match=law):
+        other.restore(*one.checkpoint())
+    np.testing.assert_array_equal(other.parameters["w1"], weights()["w1"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"updates": None},
+        {"updates": {"steps": 1}},
+        {"updates": {"steps": 1, "skipped": 0, "learning_rates": ["a"]}},
+        {"scale": None},
+        {"seed": "?"},
+        {"micro": None},
+        {"finite": 1},
+    ],
+    ids=repr,
+)
+def test_a_checkpoint_that_is_not_whole_is_refused_and_nothing_changes(wrong: Any) -> None:
+    one, other = session(SGD(lr=0.1)), session(SGD(lr=0.1))
+    one.step(batches(1)[0])
+    tensors, properties = one.checkpoint()
+    properties["training"] |= wrong
+    with pytest.raises(CheckpointMismatch, match="it does not say where training stood"):
+        other.restore(tensors, properties)
+    np.testing.assert_array_equal(other.parameters["w1"], weights()["w1"])
+    assert other.steps == 0
+
+
+def test_what_is_no_checkpoint_at_all_is_refused() -> None:
+    one = session(SGD(lr=0.1))
+    tensors, properties = one.checkpoint()
+    with pytest.raises(CheckpointMismatch, match="the checkpoint was not saved by a TrainingSess"):
+        one.restore(tensors, None)  # type: ignore[arg-type]
+    law = (
+        r"the checkpoint has a dictionary of tensors, not list\ngive what session\.checkpoint\(\) g"
+    )
+    with pytest.raises(CheckpointMismatch, match=law):
+        one.restore([], properties)  # type: ignore[arg-type]
+    one.properties = 3  # type: ignore[assignment]
+    with pytest.raises(
+        CheckpointError, match=r"session\.properties is a dictionary, not int\nset "
+    ):
+        one.checkpoint()
+
+
+def test_a_scale_that_adjusts_itself_may_come_later() -> None:
+    one = session(SGD(lr=0.1))
+    other = session(SGD(lr=0.1), loss_scale=DynamicLossScale(initial=8.0, interval=1))
+    one.step(batches(1)[0])
+    other.restore(*one.checkpoint())
+    assert other.loss_scale == 8.0
+    other.step(batches(1)[0])
+    assert other.steps == 2 and other.loss_scale == 16.0
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:

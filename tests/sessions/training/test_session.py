@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +312,19 @@ def test_parameters_can_be_read_and_set() -> None:
     assert one.parameters["w1"].any()
     with pytest.raises(OptionError, match="there is no parameter 'w9'\nthere are 'w1'"):
         one.set_parameters({"w9": np.ones(3)})
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__
+)
+def test_a_session_says_what_to_do_instead_of_copying_it(copied: Any) -> None:
+    one, other = session(AdamW(lr=0.02)), session(AdamW(lr=0.02))
+    trained(one)
+    law = r"a TrainingSession cannot be copied or pickled: .*\nopen another one.* other\.restore\("
+    with pytest.raises(OptionError, match=law):
+        copied(one)
+    other.restore(*one.checkpoint())  # as it says
+    same(trained(one), trained(other))
 
 
 def test_a_session_needs_a_loss_and_an_optimizer() -> None:

@@ -1,0 +1,75 @@
+"""Updates: the learning rate is what was said, in the type of the parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from onward.errors import OptionError
+from onward.losses import CrossEntropy
+from onward.optimizers import LAMB, SGD, AdamW, Cosine, Group
+from onward.sessions.training.session import TrainingSession
+from tests.sessions.training.small import batches, mlp, torch_mlp, weights
+
+STEPS = 50
+WIDE = {name: tensor.astype(np.float64) for name, tensor in weights().items()}
+SGDS = SGD(lr=0.1, momentum=0.9, weight_decay=0.01), torch.optim.SGD
+ADAMS = AdamW(lr=0.001), torch.optim.AdamW
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("ours", "theirs"), [SGDS, ADAMS], ids=["SGD", "AdamW"])
+def test_a_model_of_doubles_is_trained_in_doubles(
+    ours: Any, theirs: Any, apart: bool, parts: int
+) -> None:
+    one = TrainingSession(mlp(WIDE, "float64"), CrossEntropy(), ours, {"accumulate": parts})
+    one._one_run &= not apart
+    parameters, forward = torch_mlp(WIDE)
+    names = ("lr", "momentum", "betas", "eps", "weight_decay")
+    settings = {name: getattr(ours, name) for name in names if hasattr(ours, name)}
+    peer = theirs(parameters.values(), **settings)
+    for feeds in batches(STEPS):
+        x, labels = feeds["x"].astype(np.float64), feeds["labels"]
+        for rows in np.split(np.arange(12), parts):
+            one.step({"x": x[rows], "labels": labels[rows]})
+        peer.zero_grad()
+        torch.nn.functional.cross_entropy(forward(x), torch.tensor(labels)).backward()
+        peer.step()
+    assert one.steps == STEPS
+    for name, parameter in parameters.items():
+        found, expected = one.parameters[name], parameter.detach().numpy()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.05}, {"accumulate": 2}])
+def test_updates_of_doubles_run_with_every_option(options: dict[str, Any]) -> None:
+    groups = [Group(parameters="b*", optimizer=LAMB(lr=0.01))]
+    settings = {"groups": groups, "schedule": Cosine(steps=20), **options}
+    wide = TrainingSession(mlp(WIDE, "float64"), CrossEntropy(), AdamW(lr=0.01), settings)
+    plain = TrainingSession(mlp(), CrossEntropy(), AdamW(lr=0.01), settings)
+    for feeds in batches(6):
+        plain.step(feeds)
+        wide.step({"x": feeds["x"].astype(np.float64), "labels": feeds["labels"]})
+    assert list(wide._engines) == ["train" if "accumulate" in options else "step"]
+    for name, parameter in wide.parameters.items():
+        np.testing.assert_allclose(parameter, plain.parameters[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("rate", [-1, np.nan, np.inf, "a", None, True, [0.1]])
+def test_what_is_no_learning_rate_is_refused(rate: Any) -> None:
+    one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.1))
+    law = r"a learning rate is a number from 0 up, not .*\ngive one, such as 0\.001"
+    with pytest.raises(OptionError, match=law):
+        one.set_learning_rate(rate)
+    assert one.learning_rate == 0.1
+
+
+def test_a_learning_rate_of_numpys_can_be_saved(tmp_path: Any) -> None:
+    one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.1))
+    one.set_learning_rate(np.float32(0.5))
+    one.save(tmp_path / "c")
+    assert one.learning_rate == 0.5
