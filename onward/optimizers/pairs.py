@@ -32,7 +32,7 @@ class Paired(NamedTuple):
 def paired(model: ir.Model) -> Paired:
     """The same update with as few passes as pairs allow; the model itself if they allow none.
 
-    Only in float32: other products may clear their result before they read.
+    Only in float32, for which it was tried that a product may write over what it reads.
 
     >>> from onward.optimizers.graphs import flat_update
     >>> from onward.optimizers.sgd import SGD
@@ -67,7 +67,6 @@ class _Pairing:
         self.model, self.graph = model, model.graph
         self._op: GraphOps = extend(model)
         self._op.prefix = "pairs"
-        self._vectors = {str(v.name) for v in self.graph.inputs if _is_vector(v)}
         self._matrices: dict[str, ir.Value] = {}
         self.below: dict[str, str] = {}  # row -> the row behind it
         self._above: dict[str, str] = {}
@@ -129,8 +128,8 @@ class _Pairing:
         """A vector's row; what no output holds yet gets a row of its own to be kept in."""
         if vector.producer() is None or vector.is_graph_output():
             return self._row(vector)
-        name = SCRATCH.format(sum(each.startswith(SCRATCH.format("")) for each in self._vectors))
-        self._vectors.add(name)
+        count = sum(str(v.name).startswith(SCRATCH.format("")) for v in self.graph.inputs)
+        name = SCRATCH.format(count)
         self._op.input(name, "float32", ("n",))
         vector.name = f"{NEW}{name}"
         self.graph.outputs.append(vector)

@@ -232,9 +232,14 @@ OWN_LOSS = """
     ids=["notebook", "transfer and resume", "own loss, federated"],
 )
 def test_a_script_runs_unchanged(script: str, model: onnx.ModelProto, tmp_path: Path) -> None:
-    onnx.save(model, tmp_path / "model.onnx")
-    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    assert run_unchanged(script, model, tmp_path) == (0, "")
+
+
+def run_unchanged(script: str, model: onnx.ModelProto, folder: Path) -> tuple[int, str]:
+    """The exit code and the complaints of a script that knows the peer's names alone."""
+    onnx.save(model, folder / "model.onnx")
+    (folder / "script.py").write_text(textwrap.dedent(script))
     start = "import onward.compat, runpy; onward.compat.install(); runpy.run_path('script.py')"
     command = [sys.executable, "-W", "error", "-c", start]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.training.nets import float_info, mlp, model_of
+from tests.training.test_scripts import run_unchanged
 
 
 def language(words: int = 9, size: int = 6) -> onnx.ModelProto:
@@ -255,9 +253,4 @@ FORCES = """
     ids=["low-rank tuning of a language model", "files of a device", "forces"],
 )
 def test_a_script_runs_unchanged(script: str, model: onnx.ModelProto, tmp_path: Path) -> None:
-    onnx.save(model, tmp_path / "model.onnx")
-    (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    start = "import onward.compat, runpy; onward.compat.install(); runpy.run_path('script.py')"
-    command = [sys.executable, "-W", "error", "-c", start]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert run_unchanged(script, model, tmp_path) == (0, "")

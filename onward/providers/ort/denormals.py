@@ -1,9 +1,9 @@
 """Denormals: numbers too small for a float's usual form, taken for zero while a graph trains.
 
-A moment that gets no more gradients halves itself down to such numbers and stays there; x86
-processors need a hundred cycles for each of them. onnxruntime's own setting covers the threads of a
-session; the thread that calls it, which computes too, is set here for the time of a run and put
-back, so that nobody else's arithmetic changes. Other processors have no need of it.
+A moment that gets no more gradients decays to such numbers and stays there; x86 processors are
+slow with them. onnxruntime's own setting covers the threads of a session; the thread that calls it,
+which computes too, is set here for the time of a run and put back, so that nobody else's
+arithmetic changes. Elsewhere nothing is set.
 """
 
 from __future__ import annotations
