@@ -15,6 +15,9 @@ OnwardError
 │   ├── CheckpointMismatch           ... because it is of another model
 │   └── CheckpointNominal (RuntimeError)  ... because it has names alone, no data
 ├── OptionError (ValueError)         a setting that does not exist or cannot hold
+│   ├── OptionAttributeError (AttributeError)  ... because none has that name, or it is fixed
+│   ├── OptionTypeError (TypeError)  ... because the object is of another class
+│   └── EntryMissing (RuntimeError)  ... because the configuration entry was not set
 ├── ProviderError (RuntimeError)     a provider failed
 │   ├── ProviderMissing              ... because it is not installed here
 │   ├── NodeFailed                   ... while it ran one operator
@@ -84,6 +87,18 @@ class CheckpointNominal(CheckpointError, RuntimeError):
 
 class OptionError(OnwardError, ValueError):
     """A setting does not exist, or cannot hold here."""
+
+
+class OptionAttributeError(OptionError, AttributeError):
+    """Options have no attribute of this name, or none that can be set."""
+
+
+class OptionTypeError(OptionError, TypeError):
+    """Options were given as an object of another class."""
+
+
+class EntryMissing(OptionError, RuntimeError):
+    """A configuration entry was read that nobody has set."""
 
 
 class ProviderError(OnwardError, RuntimeError):

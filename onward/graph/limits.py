@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from onward.errors import LimitExceeded, OptionError
+from onward.settings import explain_frozen
 
 _DEEPEST = 32  # protobuf itself stops at a nesting of about 33 graphs
 
@@ -30,28 +31,45 @@ KNOWN_DOMAINS = frozenset(
 )
 
 
+@explain_frozen
 @dataclass(frozen=True, kw_only=True)
 class ModelLimits:
     """How much a model may ask for. Each default is far above what honest models have.
+
+    Attributes:
+        file_bytes: of the model's own file; protobuf ends at the default too
+        text_bytes: of a model that is written as text
+        nodes: in the file, subgraphs and functions included
+        nesting: graphs inside graphs
+        expanded_nodes: once every call of a function is replaced by its body
+        node_values: inputs or outputs of one node
+        name_bytes: of one name
+        elements: that one tensor or one shape declares
+        folded_elements: of one result that depends on constants alone
+        folding_work: elements that constant folding computes in all
+        allow_domains: domains of operators that are allowed in addition to the known ones
+        allow_ep_context: nodes that hold another engine's compiled program
+        allow_pickle: torch programs (.pt2), which torch may unpickle
+        allow_data_by_path: onnxruntime opens external data itself, and maps it
 
     >>> ModelLimits(nodes=10_000).nodes
     10000
     """
 
-    file_bytes: int = 1 << 31  # of the model's own file; protobuf ends there too
-    text_bytes: int = 1 << 28  # ... where it is written as text
-    nodes: int = 1 << 18  # in the file, subgraphs and functions included
-    nesting: int = _DEEPEST  # graphs inside graphs
-    expanded_nodes: int = 1 << 20  # once every call of a function is its body
-    node_values: int = 1 << 16  # inputs or outputs of one node
-    name_bytes: int = 1 << 16  # of one name
-    elements: int = 1 << 40  # that one tensor or one shape declares
-    folded_elements: int = 1 << 29  # of one result that depends on constants alone
-    folding_work: int = 1 << 33  # elements that constants make on the way, all in all
-    allow_domains: frozenset[str] = frozenset()  # of operators, beside the known ones
-    allow_ep_context: bool = False  # nodes that hold another engine's compiled program
-    allow_pickle: bool = False  # torch programs (.pt2), which torch may unpickle
-    allow_data_by_path: bool = False  # onnxruntime opens external data itself, and maps it
+    file_bytes: int = 1 << 31
+    text_bytes: int = 1 << 28
+    nodes: int = 1 << 18
+    nesting: int = _DEEPEST
+    expanded_nodes: int = 1 << 20
+    node_values: int = 1 << 16
+    name_bytes: int = 1 << 16
+    elements: int = 1 << 40
+    folded_elements: int = 1 << 29
+    folding_work: int = 1 << 33
+    allow_domains: frozenset[str] = frozenset()
+    allow_ep_context: bool = False
+    allow_pickle: bool = False
+    allow_data_by_path: bool = False
 
     def __post_init__(self) -> None:
         for each in fields(self):

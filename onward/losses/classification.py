@@ -32,14 +32,18 @@ from onward.losses.loss import (
 class CrossEntropy:
     """-log softmax(x)[label], of scores of shape (batch, classes, ...) and integer labels.
 
-    weight: one number per class. A mean is over the labels' weights, as torch's is.
-    ignore_index: labels of this number count for nothing; without it, every label is a class.
-    label_smoothing: this share of each label is spread over all classes.
-    soft_labels: the target holds probabilities, in the shape of the scores.
-    axis: where the classes are. -1 suits what text models give: (batch, time, classes).
-
     If every label is ignored there is nothing to take a mean of: the loss is not a number, and
     its gradients are 0.
+
+    Attributes:
+        output: the output with the scores; None: the first one
+        target: the input that holds the labels
+        weight: one number per class; None: all count the same
+        ignore_index: labels of this number count for nothing; None: every label is a class
+        label_smoothing: this share of each label is spread over all classes
+        soft_labels: the target holds probabilities, in the shape of the scores
+        axis: where the classes are; -1 for text models: (batch, time, classes)
+        reduction: "mean" (over the weights of the labels), "sum" or "none"
 
     >>> CrossEntropy(label_smoothing=0.1, weight=np.ones(2)).weight
     (1.0, 1.0)
@@ -209,6 +213,13 @@ class BCEWithLogits:
 
     weight multiplies each element's loss, pos_weight the part of the positive answers; both have
     shapes that broadcast to the output's. A mean is over the elements, whatever their weights.
+
+    Attributes:
+        output: the output with the scores; None: the first one
+        target: the input that holds the targets, between 0 and 1
+        weight: multiplies the loss of each element; None: 1
+        pos_weight: multiplies the part of the positive answers; None: 1
+        reduction: "mean" (over elements, whatever their weights), "sum" or "none"
     """
 
     output: str | None = None
@@ -254,8 +265,14 @@ class BCEWithLogits:
 class KL:
     """Kullback and Leibler's divergence: t (log t - x), of log probabilities x and probabilities t.
 
-    log_target: the target holds log probabilities too. Reduction "batchmean", the sum over the
-    size of the first axis, is the divergence as mathematics has it; "mean" is over all elements.
+    Reduction "batchmean", the sum over the size of the first axis, is the divergence as mathematics
+    has it; "mean" is over all elements.
+
+    Attributes:
+        output: the output with the log probabilities; None: the first one
+        target: the input that holds the probabilities
+        log_target: the target holds log probabilities too
+        reduction: "mean", "batchmean", "sum" or "none"
     """
 
     output: str | None = None

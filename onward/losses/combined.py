@@ -23,6 +23,9 @@ Parts: TypeAlias = dict[str, ir.Value]
 class Output:
     """This output of the model is the loss already; without a name, the first one.
 
+    Attributes:
+        name: the output that is the loss; None: the first one
+
     >>> Output("loss")
     Output(name='loss')
     """
@@ -42,6 +45,9 @@ class Graph:
 
     A model's inputs that are named like values of the model read those, all others become new
     inputs; its first output is the loss. Names inside it may be the same as the model's.
+
+    Attributes:
+        graph: a function (op, values) -> value, or a model as a path, bytes or an object
 
     >>> Graph(lambda op, values: op.ReduceMean(op.Abs(values["y"]), keepdims=0)).build
     <bound method Graph.build of Graph(...)>
@@ -67,6 +73,9 @@ class Total:
 
     A loss without a weight counts once. In a list, the losses are named by their classes. Losses
     that share a target's name share the input. `build_with_parts` gives each part beside the sum.
+
+    Attributes:
+        parts: losses, or (loss, weight) pairs, by name or in a list
 
     >>> from onward.losses.regression import L1, MSE
     >>> list(Total([MSE(), (L1(target="other"), 0.5)]).parts)

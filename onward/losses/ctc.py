@@ -38,11 +38,14 @@ _ONE_ON = (0, 0, 1, 0, 0, -1)  # pads that move the last axis one place on
 class CTC:
     """-log of the probability of the labels, summed over all alignments.
 
-    output: log probabilities of shape (time, batch, classes), as LogSoftmax gives them.
-    target: labels of shape (batch, S), the rest of a row may hold anything.
-    input_lengths, target_lengths: the inputs that say how much of each row counts; None: all of it.
-    zero_infinity: a row whose labels do not fit into its time counts for nothing instead of inf.
-    reduction "mean": each loss over the number of its labels, then the mean over the batch.
+    Attributes:
+        output: log probabilities (time, batch, classes), as LogSoftmax gives them; None: the first
+        target: the input with the labels (batch, S); the rest of a row may hold anything
+        input_lengths: the input with how much time of each row counts; None: all of it
+        target_lengths: the input with how many labels of each row count; None: all of them
+        blank: the class that stands for no label
+        zero_infinity: a row whose labels do not fit into its time counts 0 instead of inf
+        reduction: "mean" (each loss over its number of labels, then over the batch), "sum", "none"
     """
 
     output: str | None = None

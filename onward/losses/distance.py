@@ -31,8 +31,12 @@ _TINY = 1e-12  # added to squared lengths, as torch does: a vector of zeros has 
 class Cosine:
     """1 - cos for pairs that are alike, max(0, cos - margin) for those that are not.
 
-    target: the other vectors, a second output of the model or else a new input.
-    labels: the input that says 1 (alike) or -1 (not) of each pair; without it all are alike.
+    Attributes:
+        output: the output with the vectors; None: the first one
+        target: the other vectors: a second output of the model, or else a new input
+        labels: the input with 1 (alike) or -1 (not) for each pair; None: all are alike
+        margin: how alike pairs that are not alike may be
+        reduction: "mean", "sum" or "none" (one loss per element)
     """
 
     output: str | None = None
@@ -67,14 +71,24 @@ class Triplet:
 
     All three are values of the model: an encoder with three outputs. With `swap`, the negative's
     distance to the positive counts where that is the smaller one.
+
+    Attributes:
+        output: the output with the anchors; None: the first one
+        positive: the value with vectors like the anchors
+        negative: the value with vectors unlike the anchors
+        margin: how much farther the negative has to be
+        p: the norm: 2 is the Euclidean distance
+        eps: added to differences
+        swap: use the distance from positive to negative where that is smaller
+        reduction: "mean", "sum" or "none" (one loss per element)
     """
 
-    output: str | None = None  # the anchors
+    output: str | None = None
     positive: str = "positive"
     negative: str = "negative"
     margin: float = 1.0
     p: float = 2.0
-    eps: float = 1e-6  # added to differences
+    eps: float = 1e-6
     swap: bool = False
     reduction: str = "mean"
 

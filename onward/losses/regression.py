@@ -26,6 +26,11 @@ from onward.losses.loss import (
 class MSE:
     """Mean squared error: d^2.
 
+    Attributes:
+        output: the model's output that is compared; None: the first one
+        target: the name of the input that holds the targets
+        reduction: "mean", "sum" or "none" (one loss per element)
+
     >>> MSE(reduction="sum")
     MSE(output=None, target='target', reduction='sum')
     """
@@ -44,7 +49,13 @@ class MSE:
 
 @dataclass(frozen=True, kw_only=True)
 class L1:
-    """Mean absolute error: |d|."""
+    """Mean absolute error: |d|.
+
+    Attributes:
+        output: the model's output that is compared; None: the first one
+        target: the name of the input that holds the targets
+        reduction: "mean", "sum" or "none" (one loss per element)
+    """
 
     output: str | None = None
     target: str = "target"
@@ -60,7 +71,14 @@ class L1:
 
 @dataclass(frozen=True, kw_only=True)
 class Huber:
-    """Squares near zero, lines beyond delta: d^2 / 2, or delta (|d| - delta / 2)."""
+    """Squares near zero, lines beyond delta: d^2 / 2, or delta (|d| - delta / 2).
+
+    Attributes:
+        output: the model's output that is compared; None: the first one
+        target: the name of the input that holds the targets
+        delta: the difference at which squares become lines
+        reduction: "mean", "sum" or "none" (one loss per element)
+    """
 
     output: str | None = None
     target: str = "target"
@@ -78,7 +96,14 @@ class Huber:
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1:
-    """Huber's loss over beta: d^2 / (2 beta), or |d| - beta / 2; with beta 0, |d|."""
+    """Huber's loss over beta: d^2 / (2 beta), or |d| - beta / 2; with beta 0, |d|.
+
+    Attributes:
+        output: the model's output that is compared; None: the first one
+        target: the name of the input that holds the targets
+        beta: the difference at which squares become lines
+        reduction: "mean", "sum" or "none" (one loss per element)
+    """
 
     output: str | None = None
     target: str = "target"

@@ -30,6 +30,14 @@ class Adafactor(Optimizer):
     g^2, and is their outer product over the average of the rows. eps[0] is the precision of the
     parameter's type if it is None.
 
+    Attributes:
+        lr: the upper bound of the relative step size
+        beta2_decay: how fast the average of squares forgets
+        eps: (least divisor; None: the type's precision, least size of a parameter)
+        d: the threshold at which updates are clipped
+        weight_decay: decoupled decay: p is multiplied by 1 - lr wd
+        maximize: go up the gradient instead of down
+
     >>> Adafactor().slots((8, 3, 4))
     {'row_var': (8, 3, 1), 'col_var': (8, 1, 4)}
     """

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 class Adagrad(Optimizer):
     """d = g + wd p,  s' = s + d^2,  p' = p - lr / (1 + (t - 1) lr_decay) d / (sqrt(s') + eps)
 
+    Attributes:
+        lr: the learning rate
+        lr_decay: how fast the learning rate falls with the steps
+        weight_decay: added to the gradient as wd p (an L2 penalty)
+        initial_accumulator_value: what the sum of squares begins with
+        eps: added to the divisor, so that it is never 0
+        maximize: go up the gradient instead of down
+
     >>> Adagrad(initial_accumulator_value=0.1).initial("sum")
     0.1
     """

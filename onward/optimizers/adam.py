@@ -23,6 +23,14 @@ class Adam(Optimizer):
     With amsgrad, v^ is the largest so far. The slots hold the moments as sums: torch's exp_avg is
     (1 - betas[0]) exp_sum, and its exp_avg_sq is (1 - betas[1]) exp_sum_sq.
 
+    Attributes:
+        lr: the learning rate
+        betas: decays of the first and the second moment
+        eps: added to the divisor, so that it is never 0
+        weight_decay: added to the gradient as wd p (an L2 penalty)
+        amsgrad: divide by the largest second moment so far
+        maximize: go up the gradient instead of down
+
     >>> list(Adam(amsgrad=True).slots((3,)))
     ['exp_sum', 'exp_sum_sq', 'max_exp_sum_sq']
     """
@@ -67,6 +75,16 @@ class AdamW(Optimizer):
     p' = (1 - lr wd) (p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)).
 
     correct_bias=False takes the moments as they are.
+
+    Attributes:
+        lr: the learning rate
+        betas: decays of the first and the second moment
+        eps: added to the divisor, so that it is never 0
+        weight_decay: decoupled decay: p is multiplied by 1 - lr wd
+        amsgrad: divide by the largest second moment so far
+        maximize: go up the gradient instead of down
+        correct_bias: correct the moments for having begun at 0
+        style: "torch" or "transformers"
 
     >>> list(AdamW().slots((3,))), list(AdamW(style="transformers").slots((3,)))
     (['exp_sum', 'exp_sum_sq'], ['exp_avg', 'exp_avg_sq'])

@@ -20,6 +20,10 @@ class EMA:
     """average' = d average + (1 - d) p', from the first weights on
 
     With warm_up, d is at most (1 + t) / (10 + t), so that the first weights are soon forgotten.
+
+    Attributes:
+        decay: d, how much of the average is kept at each step
+        warm_up: begin with a smaller decay
     """
 
     decay: float = 0.999

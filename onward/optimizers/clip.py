@@ -25,6 +25,9 @@ MARGIN = 1e-6  # torch's: keeps the division whole where the norm is 0
 class ClipByNorm:
     """All gradients together are at most this long: torch.nn.utils.clip_grad_norm_.
 
+    Attributes:
+        max_norm: the largest norm of all gradients together
+
     >>> ClipByNorm(max_norm=1.0).scale(4.0)
     0.24999993750001562
     """
@@ -51,7 +54,11 @@ class ClipByNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipByValue:
-    """Each number of a gradient lies between -limit and limit: torch's clip_grad_value_."""
+    """Each number of a gradient lies between -limit and limit: torch's clip_grad_value_.
+
+    Attributes:
+        limit: the largest absolute value of an element
+    """
 
     limit: float
 

@@ -22,6 +22,12 @@ class Group:
     Overrides are fields of the optimizer; `optimizer` is another one altogether; `frozen` leaves
     the parameters as they are.
 
+    Attributes:
+        parameters: names, glob patterns, or a function of a name and a shape
+        optimizer: another optimizer for these parameters; None: the session's
+        frozen: leave these parameters as they are
+        overrides: fields of the optimizer that differ here, such as weight_decay=0.0
+
     >>> Group(parameters="*.bias", weight_decay=0.0)
     Group(parameters='*.bias', weight_decay=0.0)
     """

@@ -22,6 +22,13 @@ class LAMB(Optimizer):
 
     m^ and v^ are Adam's corrected moments; the ratio is 1 where |p| or |r| is 0. The slots hold
     the moments as sums, as Adam's do.
+
+    Attributes:
+        lr: the learning rate
+        betas: decays of the first and the second moment
+        eps: added to the divisor, so that it is never 0
+        weight_decay: wd in the formula
+        correct_bias: correct the moments for having begun at 0
     """
 
     betas: tuple[float, float] = (0.9, 0.999)

@@ -21,6 +21,11 @@ class Lion(Optimizer):
 
     The slot holds m / (1 - b2), a sum: exp_sum' = b2 exp_sum + g.
 
+    Attributes:
+        lr: the learning rate
+        betas: b1 for the sign, b2 for the average
+        weight_decay: decoupled decay: p is multiplied by 1 - lr wd
+
     >>> Lion().slots((3,))
     {'exp_sum': (3,)}
     """

@@ -26,6 +26,16 @@ class Muon(Optimizer):
     divided by its norm; torch takes them in bfloat16, this in the parameter's type. r is
     sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with "match_rms_adamw".
     Parameters are matrices; others go to another optimizer, in a group of their own.
+
+    Attributes:
+        lr: the learning rate
+        weight_decay: decoupled decay: p is multiplied by 1 - lr wd
+        momentum: mu, how much of the last direction is kept
+        nesterov: look ahead along the direction
+        ns_coefficients: a, b and c of the Newton-Schulz rounds
+        eps: the least norm that a matrix is divided by
+        ns_steps: how many Newton-Schulz rounds
+        adjust_lr_fn: the factor r: "original" or "match_rms_adamw"
     """
 
     weight_decay: float = 0.1

@@ -42,6 +42,9 @@ class Optimizer(ABC):
 
     `elementwise` says that the formula looks at each number alone, so that one flat vector may
     hold many parameters.
+
+    Attributes:
+        lr: the learning rate
     """
 
     lr: float = 1e-3

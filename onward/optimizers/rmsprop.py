@@ -22,6 +22,15 @@ class RMSprop(Optimizer):
     centered subtracts the square of m' = a m + (1 - a) d under the root; with momentum,
     b' = momentum b + d / (sqrt(v') + eps) and p' = p - lr b'.
 
+    Attributes:
+        lr: the learning rate
+        alpha: the decay a of the average of squares
+        eps: added to the divisor, so that it is never 0
+        weight_decay: added to the gradient as wd p (an L2 penalty)
+        momentum: how much of the last direction is kept; 0: none
+        centered: subtract the square of the average gradient
+        maximize: go up the gradient instead of down
+
     >>> list(RMSprop(centered=True, momentum=0.9).slots((3,)))
     ['square_avg', 'grad_avg', 'momentum_buffer']
     """

@@ -20,6 +20,12 @@ class DynamicLossScale:
 
     The state is a plain dict, which checkpoints keep; `update` returns the next one.
 
+    Attributes:
+        initial: the scale of the first step
+        growth: the factor after good steps
+        backoff: the factor after a step with infinite or undefined gradients
+        interval: how many good steps in a row before the scale grows
+
     >>> scaling = DynamicLossScale(interval=1)
     >>> scaling.update(scaling.start(), finite=True)
     {'scale': 131072.0, 'good_steps': 0}

@@ -40,6 +40,10 @@ class Schedule(ABC):
 class Constant(Schedule):
     """lr, or factor lr during the first `steps` updates (torch's ConstantLR)
 
+    Attributes:
+        factor: of the learning rate, during the first `steps` updates
+        steps: how many updates the factor holds for; 0: none
+
     >>> Constant().rate(7, lr=0.1)
     0.1
     """
@@ -58,6 +62,11 @@ class Constant(Schedule):
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
     """A line from start_factor lr to end_factor lr in `steps` updates, then flat (torch's LinearLR)
+
+    Attributes:
+        steps: updates from the start to the end
+        start_factor: of the learning rate at the start
+        end_factor: of the learning rate at the end, and after it
 
     >>> Linear(steps=4).rate(1, lr=0.5)
     0.375
@@ -80,6 +89,11 @@ class Linear(Schedule):
 @dataclass(frozen=True, kw_only=True)
 class Polynomial(Schedule):
     """(end + (1 - end) (1 - step / steps)^power) lr, then flat (PolynomialLR; there end is 0)
+
+    Attributes:
+        steps: updates from the start to the end
+        power: the exponent
+        end_factor: of the learning rate at the end, and after it
 
     >>> Polynomial(steps=4, power=2.0).rate(2, lr=0.1)
     0.025
@@ -105,6 +119,12 @@ class Cosine(Schedule):
 
     With restarts it begins anew each time, every period `multiplier` times as long as the one
     before (CosineAnnealingWarmRestarts).
+
+    Attributes:
+        steps: updates from the top to the minimum; with restarts, of the first period
+        minimum: the rate at the end (a rate, not a factor)
+        restarts: begin again after each period
+        multiplier: how many times as long each period is as the one before
 
     >>> [round(Cosine(steps=2, restarts=True).rate(step), 3) for step in range(4)]
     [1.0, 0.5, 1.0, 0.5]
@@ -143,6 +163,14 @@ class OneCycle(Schedule):
 
     It begins at lr / div_factor, reaches lr after the share pct_start, and ends at
     lr / div_factor / final_div_factor; three_phase goes back to the beginning in between.
+
+    Attributes:
+        steps: updates of the whole cycle
+        pct_start: the share of the steps in which the rate rises
+        anneal_strategy: "cos" or "linear"
+        div_factor: the first rate is lr / div_factor
+        final_div_factor: the last rate is the first one / final_div_factor
+        three_phase: return to the first rate before going down to the last one
     """
 
     steps: int
@@ -186,6 +214,10 @@ class OneCycle(Schedule):
 class Step(Schedule):
     """gamma^(step // size) lr (torch's StepLR)
 
+    Attributes:
+        size: updates between two drops
+        gamma: the factor at each drop
+
     >>> Step(size=10, gamma=0.5).rate(25, lr=0.4)
     0.1
     """
@@ -204,6 +236,10 @@ class Step(Schedule):
 @dataclass(frozen=True, kw_only=True)
 class MultiStep(Schedule):
     """gamma^n lr after n of the milestones (torch's MultiStepLR)
+
+    Attributes:
+        milestones: the updates at which the rate drops
+        gamma: the factor at each drop
 
     >>> MultiStep(milestones=(10, 20), gamma=0.5).rate(10, lr=0.4)
     0.2
@@ -231,6 +267,9 @@ class MultiStep(Schedule):
 class Exponential(Schedule):
     """gamma^step lr (torch's ExponentialLR)
 
+    Attributes:
+        gamma: the factor at each update
+
     >>> Exponential(gamma=0.5).rate(2, lr=0.4)
     0.1
     """
@@ -249,6 +288,11 @@ class WarmUp(Schedule):
     """A line from start_factor up to the first rate of a schedule in `steps` updates; then that one
 
     The schedule begins when the warm-up ends (torch: SequentialLR of LinearLR and the schedule).
+
+    Attributes:
+        steps: updates of the warm-up
+        schedule: what follows it
+        start_factor: of the first rate, where the line begins
 
     >>> warm = WarmUp(steps=4, schedule=Linear(steps=2))
     >>> [warm.rate(step) for step in range(7)]

@@ -23,6 +23,14 @@ class SGD(Optimizer):
 
     With nesterov, p' = p - lr (d + momentum b').
 
+    Attributes:
+        lr: the learning rate
+        momentum: how much of the last direction is kept; 0: none
+        dampening: how much less of the gradient enters that direction
+        weight_decay: added to the gradient as wd p (an L2 penalty)
+        nesterov: look ahead along the direction
+        maximize: go up the gradient instead of down
+
     >>> SGD(lr=0.1, momentum=0.9).slots((3, 4))
     {'momentum_buffer': (3, 4)}
     """

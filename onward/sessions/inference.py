@@ -17,6 +17,7 @@ from onward.sessions.deadline import call_within, time_limit, within
 from onward.sessions.isolation.isolated import Isolated
 from onward.sessions.memory.footprint import give_back
 from onward.sessions.opening import is_ort_format, open_plan
+from onward.sessions.whole import Whole
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -71,6 +72,7 @@ class InferenceSession:
         self, providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None
     ) -> Plan | Auto:
         """The model on these providers; on the fastest ones where the user asks for "auto"."""
+        providers = providers or self._options.added_providers or None
         measures = self._is_auto = _mentions_auto(providers)
         self._observed: Observed | None = None
         self._choice = choose(None if measures else providers, provider_options, self._options)
@@ -105,6 +107,11 @@ class InferenceSession:
 
     def _within(self, run_options: Any, run: Callable[[Any], T]) -> T:
         """What `run(options)` gives, ended at its deadline where there is one."""
+        if getattr(run_options, "active_adapters", ()) and not isinstance(self._plan, Whole):
+            raise OptionError(
+                "active adapters: onnxruntime does not run this model as a whole\n"
+                "list its providers alone: providers=['CPUExecutionProvider']"
+            )
         seconds = self._time_limit(run_options)
         if seconds is None:
             results = run(run_options)

@@ -187,6 +187,8 @@ def native_run_options(options: Any) -> Any:
         native.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     for key, entry in options.run_config_entries.items():
         native.add_run_config_entry(key, entry)
+    for adapter in options.active_adapters:
+        native.add_active_adapter(adapter)
     return options.followed_by(native)
 
 

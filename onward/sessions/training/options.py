@@ -14,37 +14,57 @@ from onward.optimizers.checks import check_above, check_count, check_flag, check
 from onward.optimizers.groups import Group
 from onward.optimizers.scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
+from onward.settings import explain_frozen
 
 Names = Sequence[str]  # names, or patterns as in "encoder.*"
 
 
+@explain_frozen
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
     """How a model is trained.
+
+    Attributes:
+        trainable: names or patterns of what is trained; None: the parameters (docs/training.md)
+        frozen: names or patterns, among those, of what stays as it is
+        groups: parameters with settings of their own, a list of Group
+        frozen_batch_norms: BatchNormalization nodes that use and keep their statistics
+        unbiased_variance: running variances as torch computes them
+        state: tensors that a step replaces: {name: the value that it becomes}
+        accumulate: micro-batches whose gradients are averaged before an update
+        clip_norm: the largest norm of all gradients together; None: not clipped
+        clip_value: the largest absolute value of an element of a gradient; None: not clipped
+        loss_scale: for float16, keeps small gradients: a number or a DynamicLossScale; None: 1
+        schedule: of the learning rate, such as Cosine(steps=1000); None: constant
+        average: keep an average of the weights, such as EMA(decay=0.999); None: none is kept
+        skip_nonfinite: no update from gradients that are infinite or not a number
+        outputs: values that a step returns with the loss; None: the model's outputs
+        seed: of dropout and other randomness
+        rules: gradient rules, such as GRADIENTS | mine; None: GRADIENTS
 
     >>> TrainingOptions(accumulate=4, clip_norm=1.0).accumulate
     4
     """
 
     # what is trained
-    trainable: Names | None = None  # None: parameters, as docs/training.md tells them
-    frozen: Names = ()  # of those, the ones that stay as they are
-    groups: Sequence[Group] = ()  # parameters with settings of their own
-    frozen_batch_norms: Names = ()  # BatchNormalization nodes that use and keep their statistics
-    unbiased_variance: bool = False  # running variances as torch computes them
-    state: Mapping[str, str] = field(default_factory=dict)  # tensors -> the values they become
+    trainable: Names | None = None
+    frozen: Names = ()
+    groups: Sequence[Group] = ()
+    frozen_batch_norms: Names = ()
+    unbiased_variance: bool = False
+    state: Mapping[str, str] = field(default_factory=dict)
     # the step
-    accumulate: int = 1  # micro-batches whose gradients are averaged before an update
-    clip_norm: float | None = None  # the most that all gradients together may measure
-    clip_value: float | None = None  # the most that each element of a gradient may be
-    loss_scale: float | DynamicLossScale | None = None  # for float16: keeps small gradients
-    schedule: Schedule | None = None  # of the learning rate; None: constant
-    average: EMA | None = None  # keep an average of the weights
-    skip_nonfinite: bool = True  # no update from gradients that are infinite or not a number
+    accumulate: int = 1
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    loss_scale: float | DynamicLossScale | None = None
+    schedule: Schedule | None = None
+    average: EMA | None = None
+    skip_nonfinite: bool = True
     # what comes back, and what is random
-    outputs: Names | None = None  # beside the loss; None: the model's outputs
+    outputs: Names | None = None
     seed: int = 0
-    rules: Any = None  # gradient rules; None: GRADIENTS
+    rules: Any = None
 
     def __post_init__(self) -> None:
         for name in ("trainable", "frozen", "frozen_batch_norms", "outputs"):

@@ -1,0 +1,72 @@
+"""Settings: names that are known, values that are checked; the classes of users say the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import pydoc
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import onward
+from onward.errors import OptionAttributeError, OptionError
+from onward.settings import CheckedSettings, flag, seconds, whole_number
+
+
+class Lamp(CheckedSettings):
+    _checks = {"brightness": whole_number(0, 3, "give 0 to 3"), "on": flag, "off_after": seconds}  # noqa: RUF012
+    _absent = {"colour": "paint it"}  # noqa: RUF012
+
+
+def test_only_known_names_are_set_and_read() -> None:
+    lamp: Any = Lamp()
+    lamp.brightness = 2
+    with pytest.raises(OptionAttributeError, match=r"Lamp has no attribute 'bright'\ndid you mean"):
+        lamp.bright = 2
+    with pytest.raises(OptionAttributeError, match=r"onward.Lamp has no 'colour'\npaint it"):
+        _ = lamp.colour
+    with pytest.raises(OptionError, match=r"Lamp.brightness is a whole number from 0 to 3, not 4"):
+        lamp.brightness = 4
+    assert lamp.brightness == 2
+
+
+@pytest.mark.parametrize(
+    "options", [onward.TrainingOptions(), onward.ModelLimits()], ids=lambda o: type(o).__name__
+)
+def test_frozen_options_say_what_to_do(options: Any) -> None:
+    name = dataclasses.fields(options)[0].name
+    kind = type(options).__name__
+    law = rf"{kind}.{name} cannot be set: a {kind} stays as it was made\nmake another one: data"
+    with pytest.raises(AttributeError, match=law):
+        setattr(options, name, ())
+    with pytest.raises(OptionError, match=rf"{kind} has no attribute '{name}s'\ndid you mean"):
+        setattr(options, f"{name}s", ())
+    assert dataclasses.replace(options) == options
+
+
+def option_classes() -> Iterator[type]:
+    """The classes that users fill in: options, limits, losses, optimizers, schedules, groups."""
+    yield from (onward.SessionOptions, onward.TrainingOptions, onward.ModelLimits)
+    for package in (onward.losses, onward.optimizers):
+        for name in package.__all__:
+            public = getattr(package, name)
+            if isinstance(public, type) and dataclasses.is_dataclass(public):
+                yield public
+
+
+def explained_by_help(options: type) -> list[str]:
+    """The attributes that help() shows with an explanation, above the methods."""
+    shown = pydoc.render_doc(options, renderer=pydoc.plaintext).partition("Methods defined")[0]
+    return re.findall(r"^ \|      (\w+): \S", shown, re.M)
+
+
+@pytest.mark.parametrize("options", list(option_classes()))
+def test_help_explains_every_field(options: Any) -> None:
+    assert explained_by_help(options) == [field.name for field in dataclasses.fields(options)]
+
+
+def test_help_explains_every_setting_of_a_run() -> None:
+    settings = {n for n in (*vars(onward.RunOptions()), "terminate") if not n.startswith("_")}
+    assert set(explained_by_help(onward.RunOptions)) == settings
