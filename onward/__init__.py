@@ -9,8 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward import compat as compat
+    from onward import errors as errors
     from onward import losses as losses
     from onward import optimizers as optimizers
+    from onward import testing as testing
     from onward import training as training
     from onward.errors import OnwardError as OnwardError
     from onward.gradients.model import gradient as gradient
@@ -23,16 +26,59 @@ if TYPE_CHECKING:
     from onward.graph.weights import swap_weights as swap_weights
     from onward.profile.report import Profile as Profile
     from onward.profile.report import profile_model as profile_model
-    from onward.providers.choose import available
+    from onward.providers.choose import available, known
 
-    get_available_providers = available
+    get_available_providers, get_all_providers = available, known
     from onward.providers.options import ExecutionMode as ExecutionMode
     from onward.providers.options import ExecutionOrder as ExecutionOrder
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
     from onward.providers.options import RunOptions as RunOptions
     from onward.providers.options import SessionOptions as SessionOptions
+    from onward.providers.ort.exports import AdapterFormat as AdapterFormat
+    from onward.providers.ort.exports import LoraAdapter as LoraAdapter
+    from onward.providers.ort.exports import ModelMetadata as ModelMetadata
+    from onward.providers.ort.exports import NodeArg as NodeArg
+    from onward.providers.ort.exports import OrtAllocatorType as OrtAllocatorType
+    from onward.providers.ort.exports import OrtArenaCfg as OrtArenaCfg
+    from onward.providers.ort.exports import OrtDevice as OrtDevice
+    from onward.providers.ort.exports import OrtMemoryInfo as OrtMemoryInfo
+    from onward.providers.ort.exports import OrtMemType as OrtMemType
+    from onward.providers.ort.exports import OrtSparseFormat as OrtSparseFormat
+    from onward.providers.ort.exports import SparseTensor as SparseTensor
+    from onward.providers.ort.exports import (
+        create_and_register_allocator as create_and_register_allocator,
+    )
+    from onward.providers.ort.exports import (
+        create_and_register_allocator_v2 as create_and_register_allocator_v2,
+    )
+    from onward.providers.ort.exports import disable_telemetry_events as disable_telemetry_events
+    from onward.providers.ort.exports import enable_telemetry_events as enable_telemetry_events
+    from onward.providers.ort.exports import get_build_info as get_build_info
+    from onward.providers.ort.exports import get_device as get_device
+    from onward.providers.ort.exports import get_ep_devices as get_ep_devices
+    from onward.providers.ort.exports import get_version_string as get_version_string
+    from onward.providers.ort.exports import has_collective_ops as has_collective_ops
+    from onward.providers.ort.exports import preload_dlls as preload_dlls
+    from onward.providers.ort.exports import print_debug_info as print_debug_info
+    from onward.providers.ort.exports import (
+        register_execution_provider_library as register_execution_provider_library,
+    )
+    from onward.providers.ort.exports import (
+        set_default_logger_severity as set_default_logger_severity,
+    )
+    from onward.providers.ort.exports import (
+        set_default_logger_verbosity as set_default_logger_verbosity,
+    )
+    from onward.providers.ort.exports import (
+        set_global_thread_pool_sizes as set_global_thread_pool_sizes,
+    )
+    from onward.providers.ort.exports import set_seed as set_seed
+    from onward.providers.ort.exports import (
+        unregister_execution_provider_library as unregister_execution_provider_library,
+    )
     from onward.providers.ort.shared import SharedMemory as SharedMemory
     from onward.providers.ort.values import OrtValue as OrtValue
+    from onward.sessions.binding import IOBinding as IOBinding
     from onward.sessions.checkpoint.folder import Checkpoints as Checkpoints
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.memory.plans import MeasuredMemory as MeasuredMemory
@@ -66,6 +112,7 @@ _HOMES = {
     "SessionOptions": "onward.providers.options",
     "SharedMemory": "onward.providers.ort.shared",
     "OrtValue": "onward.providers.ort.values",
+    "IOBinding": "onward.sessions.binding",
     "Checkpoints": "onward.sessions.checkpoint.folder",
     "InferenceSession": "onward.sessions.inference",
     "MeasuredMemory": "onward.sessions.memory.plans",
@@ -78,24 +125,78 @@ _HOMES = {
     "TrainingProgram": "onward.sessions.training.program",
     "TrainingSession": "onward.sessions.training.session",
 }
-_MODULES = ("losses", "optimizers", "training")
-_RENAMED = {"get_available_providers": ("onward.providers.choose", "available")}
+_MODULES = ("compat", "errors", "losses", "optimizers", "testing", "training")
+_RENAMED = {
+    "get_available_providers": ("onward.providers.choose", "available"),
+    "get_all_providers": ("onward.providers.choose", "known"),
+}
+_PEERS_OWN = (  # onnxruntime's, handed on as they are
+    "AdapterFormat",
+    "LoraAdapter",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtDevice",
+    "OrtMemoryInfo",
+    "OrtMemType",
+    "OrtSparseFormat",
+    "SparseTensor",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_build_info",
+    "get_device",
+    "get_ep_devices",
+    "get_version_string",
+    "has_collective_ops",
+    "preload_dlls",
+    "print_debug_info",
+    "register_execution_provider_library",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+    "unregister_execution_provider_library",
+)
+_ABSENT = {  # names that onnxruntime has: what to do instead
+    "ModelCompiler": "compile with onnxruntime itself: `from onnxruntime import ModelCompiler`",
+    "capi": "it is onnxruntime's own: `from onnxruntime import capi`",
+    "quantization": "it is not there yet; `onnxruntime.quantization` makes models that Onward runs",
+    "tools": "it is onnxruntime's own: `import onnxruntime.tools`",
+    "transformers": "it is onnxruntime's own: `import onnxruntime.transformers`",
+    "copy_tensors": "copy through numpy: `OrtValue.ortvalue_from_numpy(value.numpy())`",
+    "OrtCompileApiFlags": "it belongs to onnxruntime's ModelCompiler",
+    "OrtExecutionProviderDevicePolicy": 'let the fastest be measured: `providers="auto"`',
+}
 
-__all__ = [*_HOMES, *_RENAMED, *_MODULES, "__version__"]
+__all__ = [*_HOMES, *_RENAMED, *_PEERS_OWN, *_MODULES, "__version__"]
+
+if not TYPE_CHECKING:  # a type checker would take any name to exist
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"onward.{name}")
+        if name in _RENAMED:
+            home, attribute = _RENAMED[name]
+        elif name in _HOMES:
+            home, attribute = _HOMES[name], name
+        elif name in _PEERS_OWN:
+            home, attribute = "onward.providers.ort.exports", name
+        else:
+            raise AttributeError(_without(name))
+        value = getattr(import_module(home), attribute)
+        globals()[name] = value
+        return value
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"onward.{name}")
-    if name in _RENAMED:
-        home, attribute = _RENAMED[name]
-    elif name in _HOMES:
-        home, attribute = _HOMES[name], name
-    else:
-        raise AttributeError(f"module 'onward' has no attribute {name!r}")
-    value = getattr(import_module(home), attribute)
-    globals()[name] = value
-    return value
+def _without(name: str) -> str:
+    """The message for a name that is not there, with what to do."""
+    hint = _ABSENT.get(name)
+    if hint is None:
+        hint = import_module("onward.names").near(name, __all__, "such as")
+    return f"module 'onward' has no attribute {name!r}\n{hint}"
 
 
 def __dir__() -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from onward import compat
 
 REAL = {
     "onnxruntime/__init__.py": "",
@@ -134,3 +138,121 @@ def test_an_empty_package_of_that_name_is_no_real_one(tmp_path: Path, files: lis
     (tmp_path / "onnxruntime" / "training").mkdir(parents=True)
     folder = with_files(tmp_path, ["onnxruntime/__init__.py", *files])
     assert ran(code, folder) == "onward.training\n"
+
+
+# -- the runtime itself ------------------------------------------------------------------------
+
+SCRIPT = """
+import pickle
+import sys
+
+import neighbour
+import numpy as np
+import onnx.parser
+import onnxruntime as ort
+import onnxruntime.quantization
+from onnxruntime import *
+from onnxruntime.training import artifacts
+
+
+class Own:
+    pass
+
+
+def main():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
+    ).SerializeToString()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    session = InferenceSession(model, options, providers=["ReferenceExecutionProvider"])
+    print(session.run(None, {"x": np.ones(1, np.float32)})[0], session.get_providers())
+    print(InferenceSession.__module__, artifacts.__name__, ort.SparseTensor.__module__)
+    pickle.loads(pickle.dumps(Own()))
+    print(sys.argv[1:], neighbour.here, sys.path[0] == sys.argv[0].rpartition("/")[0])
+    sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    path = str(Path(__file__).parent.parent)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "onward.compat", *words],
+        cwd=cwd, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_a_script_runs_on_onward_as_it_is(tmp_path: Path, how: str) -> None:
+    (tmp_path / "its").mkdir()
+    (tmp_path / "its" / "script.py").write_text(SCRIPT)
+    (tmp_path / "its" / "neighbour.py").write_text("here = True")
+    if how == "script":
+        done = command(str(tmp_path / "its" / "script.py"), "--a", "1", cwd=tmp_path)
+    else:
+        done = command("-m", "script", "--a", "1", cwd=tmp_path / "its")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.splitlines() == [
+        "[-1.] ['ReferenceExecutionProvider']",
+        "onward.sessions.inference onward.training.artifacts "
+        "onnxruntime.capi.onnxruntime_inference_collection",
+        "['--a', '1'] True True",
+    ]
+
+
+def test_a_folder_with_a_main_module_runs(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("import part; print(part.name, __name__)")
+    (tmp_path / "app" / "part.py").write_text(
+        "import onnxruntime; name = onnxruntime.SessionOptions"
+    )
+    assert command("app", cwd=tmp_path).stdout.split()[-1] == "__main__"
+
+
+def test_a_script_that_fails_fails(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import onnxruntime\nraise ValueError('its own')")
+    done = command("bad.py", cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.endswith("ValueError: its own\n")
+    missing = command("missing.py", cwd=tmp_path)
+    assert missing.returncode == 2 and "can't open file 'missing.py'" in missing.stderr
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["-m"], 2), (["--help"], 0)])
+def test_the_command_says_how_it_is_used(words: list[str], code: int, tmp_path: Path) -> None:
+    done = command(*words, cwd=tmp_path)
+    assert done.returncode == code
+    assert "usage: python -m onward.compat script.py" in (done.stdout if code == 0 else done.stderr)
+
+
+def test_the_runtime_is_put_back() -> None:
+    code = """
+        import onnxruntime as real
+        import onward.compat
+        onward.compat.install(runtime=True)
+        onward.compat.install(runtime=True)
+        import onnxruntime
+        import onnxruntime.quantization
+        assert onnxruntime is not real and onnxruntime.__version__ == real.__version__
+        assert onnxruntime.InferenceSession is onward.InferenceSession
+        assert onnxruntime.get_available_providers is onward.get_available_providers
+        onward.compat.uninstall()
+        import onnxruntime, onnxruntime.quantization
+        assert onnxruntime is real and onnxruntime.quantization.quantize_dynamic
+    """
+    ran(code)
+
+
+def test_all_who_import_onnxruntime_have_the_real_one() -> None:
+    package = Path(compat.__file__).parent
+    users = {
+        f"onward.{'.'.join(path.relative_to(package).with_suffix('').parts)}"
+        for path in package.rglob("*.py")
+        if re.search(
+            r"^(import onnxruntime|from onnxruntime import)", path.read_text("utf-8"), re.M
+        )
+    }
+    assert users == set(compat._USERS)

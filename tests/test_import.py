@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
+import onnxruntime
 import pytest
 
 import onward
@@ -58,5 +63,69 @@ def test_packages_are_there_without_being_imported(name: str) -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="InferenceSesion"):
+    law = r"module 'onward' has no attribute 'InferenceSesion'\ndid you mean 'InferenceSession'"
+    with pytest.raises(AttributeError, match=law):
         _ = onward.InferenceSesion  # type: ignore[attr-defined]
+
+
+def test_a_name_of_onnxruntimes_that_is_absent_says_what_to_do() -> None:
+    with pytest.raises(AttributeError, match="'ModelCompiler'\ncompile with onnxruntime itself"):
+        _ = onward.ModelCompiler  # type: ignore[attr-defined]
+    assert not hasattr(onward, "quantization")
+
+
+# what onnxruntime has besides: types of its returns, plug-ins and its own parts
+NOT_OURS = {
+    "OrtDeviceMemoryType", "OrtDeviceVendorId", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
+    "OrtEpContextData", "OrtEpContextDataBuffer", "OrtEpDevice", "OrtExternalInitializerInfo",
+    "OrtHardwareDevice", "OrtHardwareDeviceType", "OrtMemoryInfoDeviceType", "OrtSyncStream",
+    "SessionIOBinding", "contextlib", "cuda_version", "import_capi_exception",
+    "onnxruntime_validation", "package_name", "version",
+}  # fmt: skip
+
+
+def test_every_public_name_of_onnxruntimes_is_here_or_absent_on_purpose() -> None:
+    peers = {name for name in dir(onnxruntime) if not name.startswith("_")}
+    peers -= {name for name in peers if isinstance(getattr(onnxruntime, name), ModuleType)}
+    ours = {*dir(onward), *onward._ABSENT}
+    assert peers - ours <= NOT_OURS
+
+
+def test_the_modules_of_users_are_listed() -> None:
+    modules = {"compat", "errors", "losses", "optimizers", "testing", "training"}
+    assert modules <= set(dir(onward))
+
+
+def test_what_scripts_ask_of_the_module_is_answered() -> None:
+    assert onward.get_device() == onnxruntime.get_device()
+    assert set(onward.get_available_providers()) <= set(onward.get_all_providers())
+    onward.set_default_logger_severity(2)
+    onward.set_default_logger_verbosity(0)
+    onward.set_seed(1)
+    op = onward.OpBuilder()
+    model = op.model(y=op.Neg(op.input("x", "float32", (2,))))
+    for provider in ("CPUExecutionProvider", "ReferenceExecutionProvider"):
+        binding = onward.IOBinding(onward.InferenceSession(model, providers=[provider]))
+        assert isinstance(binding, onward.IOBinding)
+
+
+def test_a_type_checker_knows_every_public_name_and_no_other(tmp_path: Path) -> None:
+    packages = {
+        "onward": onward, "onward.losses": onward.losses, "onward.optimizers": onward.optimizers,
+        "onward.training": onward.training, "onward.training.api": onward.training.api,
+        "onward.training.onnxblock": onward.training.onnxblock,
+    }  # fmt: skip
+    lines = [f"import {name}" for name in packages]
+    for name, package in packages.items():
+        public = getattr(package, "__all__", dir(package))
+        lines += [f"{name}.{each}" for each in public] + [f"{name}.typo"]
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text("\n".join(lines))
+    files = [str(Path(package.__file__ or "")) for package in packages.values()]
+    command = [sys.executable, "-m", "mypy", "--follow-imports=skip", "--cache-dir", os.devnull]
+    done = subprocess.run(
+        [*command, *files, str(snippet)],
+        cwd=Path(onward.__file__).parent.parent, capture_output=True, text=True,
+    )  # fmt: skip
+    told = re.findall(r"snippet.py:\d+: error: (.*)", done.stdout)
+    assert told == ['Module has no attribute "typo"  [attr-defined]'] * len(packages), done.stdout

@@ -75,13 +75,14 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)
 
+if not TYPE_CHECKING:  # a type checker would take any name to exist
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'onward.optimizers' has no attribute {name!r}")
-    value = getattr(import_module(f"onward.optimizers.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'onward.optimizers' has no attribute {name!r}")
+        value = getattr(import_module(f"onward.optimizers.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

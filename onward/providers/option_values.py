@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onward import settings
+import onward.settings as settings
 from onward.errors import EntryMissing, OptionError
 from onward.names import near
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onward import settings
+import onward.settings as settings
 from onward.errors import OptionError, OptionTypeError
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
 from onward.providers.option_values import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from abc import ABC
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from onward.errors import FeedError, OptionError
 from onward.names import near
+from onward.providers.ort.exports import NativeBinding
 from onward.providers.ort.values import dtype_of, to_numpy, to_ort
 
 
@@ -125,6 +127,17 @@ class Binding:
             hint = near(name, self._known_outputs, "the model gives")
             raise FeedError(f"no output {name!r}; {hint}")
         return name
+
+
+class IOBinding(ABC):  # noqa: B024 (for isinstance alone)
+    """A session's inputs and outputs, bound beforehand: `session.io_binding()`, as a class."""
+
+    def __new__(cls, session: Any) -> Any:
+        return session.io_binding()
+
+
+IOBinding.register(Binding)
+IOBinding.register(NativeBinding)
 
 
 def _at(device_type: str, element_type: Any, shape: Any, address: int) -> np.ndarray[Any, Any]:

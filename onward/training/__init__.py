@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 _MODULES = ("artifacts", "onnxblock", "api")
 
+if not TYPE_CHECKING:  # a type checker would take any name to exist
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
