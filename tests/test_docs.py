@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 FRONT = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = [*FRONT, *sorted(DOCS.rglob("*.md"))]
 
-# The rows of the mission, which README's status table answers one by one.
+# The rows of the mission, which docs/status.md answers one by one.
 ROWS = [
     *(f"F{n}" for n in range(1, 7)),  # shared foundation
     *(f"I{n}" for n in range(1, 16)),  # inference
@@ -153,6 +153,18 @@ def test_the_menu_lists_every_page() -> None:
     assert sorted(menu) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
+def test_the_welcome_page_links_every_page() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+\.md)", read(DOCS / "index.md")))
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    decisions = {page for page in pages if page.startswith("design/0")}
+    assert pages - decisions - {"index.md"} == linked
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_a_page_is_plain_markdown(page: Path) -> None:
+    assert "--8<--" not in without_code(read(page))  # which a code host shows as it is
+
+
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -166,8 +178,8 @@ def test_the_design_index_lists_every_decision_in_order() -> None:
 
 
 def status() -> dict[str, str]:
-    """What README says of each row: works, partly or planned."""
-    rows = [row for row in tables(read(ROOT / "README.md")) if re.fullmatch(r"[FITD]\d+", row[0])]
+    """What docs/status.md says of each row: works, partly or planned."""
+    rows = [row for row in tables(read(DOCS / "status.md")) if re.fullmatch(r"[FITD]\d+", row[0])]
     assert len({row[0] for row in rows}) == len(rows)
     return {row[0]: row[2] for row in rows}
 
@@ -230,6 +242,11 @@ def test_every_dependency_has_its_reason() -> None:
         title = re.sub(r"Core|Extra|`| ", "", section.splitlines()[0])
         given[title] = {row[0].strip("`") for row in tables(section)}
     assert given == requirements()
+
+
+def test_every_extra_is_on_the_page_of_the_installation() -> None:
+    listed = [row[0].strip("`") for row in tables(read(DOCS / "install.md"))]
+    assert listed == [extra for extra in requirements() if extra]
 
 
 def test_every_direct_dependency_is_pinned_for_development() -> None:
