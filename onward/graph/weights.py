@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,19 @@ def swap_weights(
     return names
 
 
-def _check_fit(name: str, value: ir.Value, tensor: ir.ExternalTensor) -> None:
+def set_initializers(model: ir.Model, tensors: Mapping[str, ir.TensorProtocol]) -> None:
+    """Give initializers this data; names that the model does not have are passed over.
+
+    One set of tensors may be for several models, as in onnxruntime.
+    """
+    known = {n: tensor for n, tensor in tensors.items() if n in model.graph.initializers}
+    for name, tensor in known.items():
+        _check_fit(name, model.graph.initializers[name], tensor)
+    for name, tensor in known.items():
+        model.graph.initializers[name].const_value = tensor
+
+
+def _check_fit(name: str, value: ir.Value, tensor: ir.TensorProtocol) -> None:
     old = value.const_value
     shape, dtype = (old.shape, old.dtype) if old is not None else (value.shape, value.dtype)
     if shape is not None and tuple(shape) != tuple(tensor.shape):

@@ -108,6 +108,7 @@ class SessionOptions(CheckedSettings):
         free_dimension_denotations: sizes by ONNX denotation
         config_entries: ONNX Runtime's other settings by key (add_session_config_entry)
         initializers: OrtValues by name (add_initializer)
+        disabled_optimizers: names of ONNX Runtime's own optimizers to leave out
         custom_op_libraries: paths (register_custom_ops_library)
         added_providers: providers and their options, in order (add_provider)
         native: the onnxruntime.SessionOptions that these were read from, if any
@@ -142,6 +143,7 @@ class SessionOptions(CheckedSettings):
     free_dimension_denotations: dict[str, int] = field(default_factory=dict)
     config_entries: dict[str, str] = field(default_factory=dict)
     initializers: dict[str, Any] = field(default_factory=dict)
+    disabled_optimizers: list[str] = field(default_factory=list)
     custom_op_libraries: list[str] = field(default_factory=list)
     added_providers: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     native: Any = field(default=None, repr=False)
@@ -176,15 +178,16 @@ class SessionOptions(CheckedSettings):
         "free_dimension_denotations": settings.mapping(SIZE, "{'DATA_BATCH': 1}"),
         "config_entries": settings.mapping(settings.text, "{'session.set_denormal_as_zero': '1'}"),
         "initializers": settings.mapping(ort_tensor, "{'weight': OrtValue}"),
+        "disabled_optimizers": some_list,
         "custom_op_libraries": some_list,
         "added_providers": some_list,
         "native": settings.anything,
     }
     _absent: ClassVar[Mapping[str, str]] = {
-        "add_external_initializers": "give the tensors as a safetensors file: "
-        "InferenceSession(model, weights='weights.safetensors')",
-        "add_external_initializers_from_files_in_memory": "write the files next to the model, or "
-        "give a safetensors file: InferenceSession(model, weights='weights.safetensors')",
+        "add_external_initializers": "put the tensors into the model: a session takes an "
+        "onnx.ModelProto or an onnx_ir.Model too",
+        "add_external_initializers_from_files_in_memory": "write the files next to the model, and "
+        "open it by its path",
         "add_provider_for_devices": _NAME_PROVIDERS,
         "set_provider_selection_policy": 'let the fastest be measured: providers="auto"',
         "set_provider_selection_policy_delegate": 'let the fastest be measured: providers="auto"',

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.errors import NodeFailed, OnwardError, OptionError
+from onward.errors import NodeFailed, OnwardError, OptionAttributeError, OptionError
 from onward.lazy import LazyModule
+from onward.names import near
 from onward.providers.choose import Asked, Choice, choose
 from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
@@ -35,6 +36,12 @@ else:  # loaded only when they are asked for
     planning = LazyModule("onward.sessions.planning")
 
 T = TypeVar("T")
+_NATIVE = {
+    "create_ortvalue_from_shape_and_type", "get_input_epdevices", "get_input_memory_infos",
+    "get_output_memory_infos", "get_provider_graph_assignment_info", "get_tuning_results",
+    "release_captured_graph", "run_with_ortvaluevector", "set_ep_dynamic_options",
+    "set_tuning_results",
+}  # fmt: skip
 
 
 class InferenceSession:
@@ -42,6 +49,8 @@ class InferenceSession:
 
     A drop-in for `onnxruntime.InferenceSession`, which also takes an `onnx.ModelProto` or an
     `onnx_ir.Model`, and a `weights` file (safetensors) whose tensors replace the model's.
+    `disabled_optimizers` names optimizers of onnxruntime's to leave out. `enable_fallback` has no
+    effect: nodes move to other providers unless SessionOptions.disable_fallback is set.
     """
 
     def __init__(
@@ -52,8 +61,19 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         weights: str | os.PathLike[str] | None = None,
+        disabled_optimizers: Iterable[str] = (),
+        enable_fallback: bool = True,
+        read_config_from_model: bool = False,
     ) -> None:
-        options = self._options = SessionOptions.of(sess_options)
+        options = SessionOptions.of(sess_options)
+        if disabled_optimizers:
+            options = replace(options, disabled_optimizers=list(disabled_optimizers))
+        if read_config_from_model:
+            raise OptionError(
+                "read_config_from_model: a model does not set the options of its session here\n"
+                "set them in sess_options"
+            )
+        self._options = options
         self._source, self._weights = path_or_bytes, weights
         self._plan: Plan | Auto = self._planned(providers, provider_options)
         give_back()
@@ -285,6 +305,20 @@ class InferenceSession:
     def enable_fallback(self) -> None:
         """Let other providers run the nodes that the listed ones cannot."""
         self._options.disable_fallback = False
+
+    if not TYPE_CHECKING:  # which would take any name to exist
+
+        def __getattr__(self, name: str) -> Any:
+            """What onnxruntime's own session has besides, where it runs the model as a whole."""
+            if name not in _NATIVE:
+                hint = near(name, [known for known in dir(type(self)) if known[0] != "_"])
+                raise OptionAttributeError(f"InferenceSession has no attribute {name!r}\n{hint}")
+            if not isinstance(self._plan, Whole):
+                raise OptionAttributeError(
+                    f"{name} asks onnxruntime's own session, which does not run this model alone\n"
+                    "list its providers: providers=['CPUExecutionProvider']"
+                )
+            return getattr(self._plan.native, name)
 
     @property
     def cache(self) -> ResultCache | None:

@@ -39,6 +39,7 @@ def open_plan(
     if is_ort_format(source):
         return _open_ort_format(source, choice, options)
     as_it_is = weights is None and not options.own_passes and options.shared is None
+    as_it_is = as_it_is and not options.initializers  # onnxruntime would not check that they fit
     data = _raw(source, options) if as_it_is and choice.leading_ort else None
     why: Exception | None = None
     look = _look(data, options, source) if data is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -19,7 +20,7 @@ from onward.graph.files import Source, load, save, weight_bytes
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
 from onward.graph.paths import check_archive
 from onward.graph.shapes import fix_dimensions
-from onward.graph.weights import swap_weights
+from onward.graph.weights import set_initializers, swap_weights
 from onward.lazy import LazyModule
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.precision import widen_sums
@@ -29,6 +30,7 @@ from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import adds_in_half, defect
 from onward.providers.ort.provider import serialize
+from onward.providers.ort.values import to_numpy
 from onward.sessions.memory.budget import check_opening
 from onward.sessions.parts import Parts, assign
 from onward.sessions.whole import Whole
@@ -72,6 +74,8 @@ def plan(
     """Whole on onnxruntime where it can, parts over the providers of the choice otherwise."""
     model = open_model(source, weights, options.limits, any_domain=has_own_operators(options))
     try:
+        given = {name: ir.tensor(to_numpy(value)) for name, value in options.initializers.items()}
+        set_initializers(model, given)
         check_memory(model, options)
         by_path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
         trains = _has_training_nodes(model)
@@ -119,6 +123,7 @@ def _divided(
     model: ir.Model, choice: Choice, options: SessionOptions, widen: bool
 ) -> Whole | Parts:
     """Prepared, optimised and cut into parts; whole again where all of it is onnxruntime's."""
+    options = replace(options, initializers={})  # they are in the model, and passes rewrite them
     if options.free_dimensions or options.free_dimension_denotations:
         fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
     model = inference(options.graph_optimization_level)(PREPARE(model))

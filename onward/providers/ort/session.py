@@ -77,7 +77,7 @@ def create(
     `look` is what a survey saw in the bytes, where somebody has made one already.
     """
     native = native_options(options)
-    left_out = _bound_folding(model, native, options, look)
+    left_out = [*_bound_folding(model, native, options, look), *options.disabled_optimizers]
     names = [name for name, _ in providers]
     details = [dict(given) for _, given in providers]
     kept = _give_weights(native, weights or {}, options)
