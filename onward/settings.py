@@ -6,6 +6,8 @@ or raises an OptionError that says what the setting is.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import numbers
 import operator
@@ -15,7 +17,7 @@ from dataclasses import fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from onward.errors import OptionAttributeError, OptionError
+from onward.errors import OptionAttributeError, OptionError, OptionTypeError
 from onward.names import near
 
 Check = Callable[[str, Any], Any]
@@ -49,6 +51,23 @@ class CheckedSettings:
         return OptionAttributeError(f"{owner} has no attribute {name!r}\n{near(name, names)}")
 
 
+def explain_keywords(cls: type[T]) -> type[T]:
+    """A class whose refusal of an unknown keyword suggests the ones that are meant."""
+    create = cls.__init__
+    known = [name for name in inspect.signature(create).parameters if name != "self"]
+
+    @functools.wraps(create)
+    def __init__(self: Any, *args: Any, **keywords: Any) -> None:
+        for name in keywords:
+            if name not in known:
+                hint = near(name, known)
+                raise OptionTypeError(f"{cls.__name__} has no setting {name!r}\n{hint}")
+        create(self, *args, **keywords)
+
+    cls.__init__ = __init__  # type: ignore[method-assign]
+    return cls
+
+
 def explain_frozen(cls: type[T]) -> type[T]:
     """A frozen dataclass whose refusal to be changed is an OptionError with the way out."""
 
@@ -64,6 +83,11 @@ def explain_frozen(cls: type[T]) -> type[T]:
 
     cls.__setattr__ = __setattr__  # type: ignore[method-assign]
     return cls
+
+
+def is_named(value: object, name: str) -> bool:
+    """Whether an object's class, or one that it derives from, has this name, wherever it lives."""
+    return any(kind.__name__ == name for kind in type(value).__mro__)
 
 
 # -- checks ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pydoc
 import re
 from collections.abc import Iterator
@@ -44,6 +45,24 @@ def test_frozen_options_say_what_to_do(options: Any) -> None:
     with pytest.raises(OptionError, match=rf"{kind} has no attribute '{name}s'\ndid you mean"):
         setattr(options, f"{name}s", ())
     assert dataclasses.replace(options) == options
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        (onward.SessionOptions, "intra_op_threads", "intra_op_num_threads"),
+        (onward.RunOptions, "timeot", "timeout"),
+        (onward.TrainingOptions, "acumulate", "accumulate"),
+        (onward.ModelLimits, "node", "nodes"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_near_names(kind: Any, name: str, meant: str) -> None:
+    law = rf"{kind.__name__} has no setting '{name}'\ndid you mean '{meant}'"
+    with pytest.raises(TypeError, match=law):
+        kind(**{name: 1})
+    with pytest.raises(OptionError, match=law):
+        kind(**{name: 1})
+    assert meant in inspect.signature(kind).parameters
 
 
 def option_classes() -> Iterator[type]:

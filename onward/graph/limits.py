@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from onward.errors import LimitExceeded, OptionError
-from onward.settings import explain_frozen
+from onward.settings import explain_frozen, explain_keywords
 
 _DEEPEST = 32  # protobuf itself stops at a nesting of about 33 graphs
 
@@ -31,6 +31,7 @@ KNOWN_DOMAINS = frozenset(
 )
 
 
+@explain_keywords
 @explain_frozen
 @dataclass(frozen=True, kw_only=True)
 class ModelLimits:

@@ -25,7 +25,7 @@ from onward.providers.option_values import (
     shared_memory,
     some_list,
 )
-from onward.settings import CheckedSettings
+from onward.settings import CheckedSettings, explain_keywords
 
 if TYPE_CHECKING:
     from onward.providers.ort.shared import SharedMemory
@@ -59,6 +59,7 @@ class ExecutionOrder(IntEnum):
 _NAME_PROVIDERS = "name them instead: InferenceSession(model, options, providers=[...])"
 
 
+@explain_keywords
 @dataclass(kw_only=True)
 class SessionOptions(CheckedSettings):
     """Every setting of an inference session, under ONNX Runtime's names where it has them.
@@ -245,7 +246,7 @@ class SessionOptions(CheckedSettings):
             return cls()
         if isinstance(options, cls):
             return options
-        if type(options).__name__ != "SessionOptions":
+        if not settings.is_named(options, "SessionOptions"):
             raise OptionTypeError(
                 f"sess_options is a SessionOptions, not {type(options).__name__}\n"
                 "such as onward.SessionOptions(intra_op_num_threads=2)"
@@ -268,6 +269,7 @@ def has_own_operators(options: SessionOptions) -> bool:
     return bool(options.custom_op_libraries) or options.native is not None
 
 
+@explain_keywords
 class RunOptions(CheckedSettings):
     """Settings of one run, under ONNX Runtime's names where it has them.
 

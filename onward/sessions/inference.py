@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.errors import NodeFailed, OnwardError, OptionAttributeError, OptionError
+from onward.errors import (
+    NodeFailed,
+    OnwardError,
+    OptionAttributeError,
+    OptionError,
+    OptionTypeError,
+)
 from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.choose import Asked, Choice, choose
@@ -19,6 +25,7 @@ from onward.sessions.isolation.isolated import Isolated
 from onward.sessions.memory.footprint import give_back
 from onward.sessions.opening import is_ort_format, open_plan
 from onward.sessions.whole import Whole
+from onward.settings import is_named
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -127,11 +134,7 @@ class InferenceSession:
 
     def _within(self, run_options: Any, run: Callable[[Any], T]) -> T:
         """What `run(options)` gives, ended at its deadline where there is one."""
-        if getattr(run_options, "active_adapters", ()) and not isinstance(self._plan, Whole):
-            raise OptionError(
-                "active adapters: onnxruntime does not run this model as a whole\n"
-                "list its providers alone: providers=['CPUExecutionProvider']"
-            )
+        self._check(run_options)
         seconds = self._time_limit(run_options)
         if seconds is None:
             results = run(run_options)
@@ -140,6 +143,18 @@ class InferenceSession:
         if getattr(run_options, "shrink_arena", False):
             give_back()
         return results
+
+    def _check(self, run_options: Any) -> None:
+        if run_options is not None and not is_named(run_options, "RunOptions"):
+            raise OptionTypeError(
+                f"run_options is a RunOptions, not {type(run_options).__name__}\n"
+                "such as onward.RunOptions(timeout=1.0)"
+            )
+        if getattr(run_options, "active_adapters", ()) and not isinstance(self._plan, Whole):
+            raise OptionError(
+                "active adapters: onnxruntime does not run this model as a whole\n"
+                "list its providers alone: providers=['CPUExecutionProvider']"
+            )
 
     def _time_limit(self, run_options: Any) -> float | None:
         seconds = time_limit(run_options, self._options)
@@ -198,6 +213,7 @@ class InferenceSession:
         run_options: Any = None,
     ) -> None:
         """Compute in the background; then `callback(results, user_data, error message)`."""
+        self._check(run_options)
         seconds = self._time_limit(run_options)
         if seconds is None:
             self._plan.run_async(output_names, input_feed, callback, user_data, run_options)

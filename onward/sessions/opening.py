@@ -6,7 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.errors import InvalidModel, LimitExceeded, MemoryLimitExceeded, UnsupportedModel
+from onward.errors import (
+    InvalidModel,
+    LimitExceeded,
+    MemoryLimitExceeded,
+    OptionError,
+    UnsupportedModel,
+)
 from onward.graph.paths import check_readable, read_model
 from onward.graph.survey.look import Survey, survey
 from onward.lazy import LazyModule
@@ -51,6 +57,8 @@ def open_plan(
             whole = Whole(ort.create(data, options, choice.leading_ort, look=look), options)
             if choice.named or not _computes_in_half(whole, look):
                 return whole
+        except OptionError:
+            raise
         except Exception as error:  # another way may open it; else this is the cause
             why = error
     hint = why or "see docs/providers.md"

@@ -272,6 +272,26 @@ def test_an_initializer_of_the_options_that_does_not_fit_is_refused() -> None:
         onward.InferenceSession(adds_weight(), options, ["CPUExecutionProvider"])
 
 
+def test_a_library_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.so").write_text("not a library")
+    for library in (str(tmp_path / "broken.so"), "libnowhere.so"):
+        options = onward.SessionOptions()
+        options.register_custom_ops_library(library)
+        law = rf"custom operator library '{library}' cannot be loaded: .*\ngive a shared library"
+        with pytest.raises(OptionError, match=law):
+            onward.InferenceSession(NEG, options, providers=CPU)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_run_options_of_another_class_are_refused(provider: str) -> None:
+    session = onward.InferenceSession(NEG, providers=[provider])
+    law = r"run_options is a RunOptions, not dict\nsuch as onward.RunOptions\(timeout=1.0\)"
+    with pytest.raises(OptionError, match=law):
+        session.run(None, FEEDS, {})
+    with pytest.raises(TypeError, match=law):
+        session.run_async(None, FEEDS, print, None, {})
+
+
 def test_keywords_of_onnxruntimes_session_are_taken() -> None:
     session = onward.InferenceSession(
         serialized(mlp()), providers=["CPUExecutionProvider"], enable_fallback=0,

@@ -170,8 +170,19 @@ def native_options(options: SessionOptions) -> Any:
     for name, value in options.initializers.items():
         native.add_initializer(name, value)
     for library in options.custom_op_libraries:
-        native.register_custom_ops_library(library)
+        _register(native, library)
     return native
+
+
+def _register(native: Any, library: str) -> None:
+    try:
+        native.register_custom_ops_library(library)
+    except Exception as error:  # the loader's own reason is in it
+        reason = str(error).rpartition("FAIL : ")[2].strip()
+        raise OptionError(
+            f"custom operator library {library!r} cannot be loaded: {reason}\n"
+            "give a shared library that was built for this onnxruntime"
+        ) from error
 
 
 def native_run_options(options: Any) -> Any:

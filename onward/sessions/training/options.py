@@ -14,11 +14,12 @@ from onward.optimizers.checks import check_above, check_count, check_flag, check
 from onward.optimizers.groups import Group
 from onward.optimizers.scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
-from onward.settings import explain_frozen
+from onward.settings import explain_frozen, explain_keywords
 
 Names = Sequence[str]  # names, or patterns as in "encoder.*"
 
 
+@explain_keywords
 @explain_frozen
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
