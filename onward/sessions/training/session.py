@@ -259,12 +259,12 @@ class TrainingSession:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next update (the first group's)."""
-        return self._updates.learning_rates()[0]
+        """The optimizer's own learning rate at the next update, as the schedule has it."""
+        return self._updates.learning_rate
 
     @in_turn
     def set_learning_rate(self, rate: float) -> None:
-        """Take this base rate from now on; groups keep their proportions, the schedule applies."""
+        """Set the optimizer's own rate; groups keep their ratio to it, the schedule applies."""
         self._updates.set_learning_rate(rate)
 
     # -- keeping -------------------------------------------------------------------------------
@@ -284,7 +284,8 @@ class TrainingSession:
             "micro": self._micro,
             "finite": self._finite,
         }
-        properties = saving.properties_of(self._program, training, self.properties)
+        rate = self._updates.learning_rate
+        properties = saving.properties_of(self._program, training, rate, self.properties)
         return saving.tensors_of(self._state, self._micro > 0), properties
 
     @in_turn

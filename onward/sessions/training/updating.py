@@ -11,6 +11,7 @@ import numpy as np
 from onward.errors import OptionError
 from onward.optimizers.checks import plain_number
 from onward.optimizers.clip import ClipByNorm
+from onward.optimizers.rates import LearningRates
 from onward.optimizers.schedules import schedule_from_dict
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.opening import Opening
@@ -32,7 +33,8 @@ class Updates:
         given = settings.get("schedule")
         self._schedule = None if given is None else schedule_from_dict(given)
         self._gradients = {p.name: p.gradient for p in program.parameters}
-        self._rates = [update.learning_rate for update in program.updates]
+        rates = [update.learning_rate for update in program.updates]  # a program of 0.1 has no more
+        self._rates = LearningRates(settings.get("learning_rate", rates[-1]), rates)
         self._engines: list[Engine] | None = None
         self._joined: Engine | None = None
         self._lrs = [np.zeros((), update.dtype) for update in program.updates]
@@ -130,9 +132,15 @@ class Updates:
 
     def learning_rates(self) -> list[float]:
         """Each update's at this step."""
-        if self._schedule is None:
-            return list(self._rates)
-        return [self._schedule.rate(self.steps, base) for base in self._rates]
+        return [self._scheduled(rate) for rate in self._rates.updates]
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's own at this step."""
+        return self._scheduled(self._rates.own)
+
+    def _scheduled(self, rate: float) -> float:
+        return rate if self._schedule is None else self._schedule.rate(self.steps, rate)
 
     def set_learning_rate(self, rate: float) -> None:
         number = plain_number(rate)
@@ -140,8 +148,7 @@ class Updates:
             raise OptionError(
                 f"a learning rate is a number from 0 up, not {rate!r}\ngive one, such as 0.001"
             )
-        first = self._rates[0]
-        self._rates = [number * base / first if first else number for base in self._rates]
+        self._rates.set(number)
 
     def _bound(self, i: int, room: Room) -> Engine:
         """An update graph whose outputs take the place of its inputs."""
@@ -182,11 +189,11 @@ class Updates:
     # -- keeping -------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "skipped": self.skipped, "learning_rates": list(self._rates)}
+        return {"steps": self.steps, "skipped": self.skipped, **self._rates.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.steps, self.skipped = int(state["steps"]), int(state["skipped"])
-        self._rates = [float(rate) for rate in state["learning_rates"]]
+        self._rates.restore(state)
 
 
 Pairs = list[tuple[str, str | None, Array]]  # input, the output that takes its place, the tensor

@@ -42,9 +42,15 @@ class Optimizer:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """What each step is multiplied by, from the next step on."""
-        rate = float(learning_rate)
+        try:
+            rate = float(learning_rate)
+        except (TypeError, ValueError):
+            rate = math.nan
         if not rate >= 0 or math.isinf(rate):
-            raise OptionError(f"a learning rate is a number from 0 on, not {learning_rate!r}")
+            raise OptionError(
+                f"a learning rate is a number from 0 up, not {learning_rate!r}\n"
+                "give one, such as 0.001"
+            )
         self._standing.learning_rate = rate
         if not self._standing.step:
             self._standing.initial_learning_rate = rate

@@ -16,6 +16,7 @@ from onward.graph.builder import OpBuilder
 from onward.optimizers.adafactor import Adafactor
 from onward.optimizers.adagrad import Adagrad
 from onward.optimizers.adam import AdamW
+from onward.optimizers.groups import Group
 from onward.optimizers.lamb import LAMB
 from onward.optimizers.sgd import SGD
 from onward.training import onnxblock
@@ -153,9 +154,31 @@ def test_the_learning_rate_is_read_and_set(whole: Folder) -> None:
     assert optimizer.get_learning_rate() == 0.001
     optimizer.set_learning_rate(0.5)
     assert optimizer.get_learning_rate() == 0.5
-    for wrong in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(OptionError, match="a learning rate is a number from 0 on, not"):
-            optimizer.set_learning_rate(wrong)
+    for wrong in (-0.1, float("nan"), float("inf"), None, "fast"):
+        with pytest.raises(
+            OptionError, match=r"a learning rate is a number from 0 up, not .*\ngive"
+        ):
+            optimizer.set_learning_rate(wrong)  # type: ignore[arg-type]
+    assert optimizer.get_learning_rate() == 0.5
+
+
+@pytest.mark.parametrize(("own", "expected"), [(0.1, 0.005), (0.0, 0.01)])
+def test_groups_keep_their_ratio_to_the_rate_that_is_set(
+    own: float, expected: float, tmp_path: Path
+) -> None:
+    groups = [Group(parameters="fc1.*", lr=0.01), Group(parameters="fc2.bias", lr=0.0)]
+    state, module, optimizer = make(tmp_path, optimizer=SGD(lr=own), groups=groups).open()
+    assert optimizer.get_learning_rate() == own
+    optimizer.set_learning_rate(0.05)
+    module(*batch())
+    before = {name: parameter.data for name, parameter in state.parameters}
+    optimizer.step()
+    rates = {"fc1.weight": expected, "fc1.bias": expected, "fc2.weight": 0.05, "fc2.bias": 0.0}
+    if not own:
+        rates["fc2.bias"] = 0.05  # as the optimizer's own was
+    for name, rate in rates.items():
+        moved = before[name] - state.parameters[name].data
+        np.testing.assert_allclose(moved, rate * state.parameters[name].grad, atol=1e-7)
 
 
 def test_the_rate_that_the_artifacts_were_made_with_is_the_first(tmp_path: Path) -> None:
