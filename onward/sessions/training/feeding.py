@@ -10,6 +10,7 @@ import numpy as np
 from onward.errors import FeedError, ProviderError
 from onward.graph.signature import check_feeds
 from onward.sessions.training.arrays import to_array
+from onward.sessions.training.empty import empty_results, is_empty
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.program import Array, TrainingProgram
 from onward.sessions.training.ranges import check_labels
@@ -33,6 +34,7 @@ class Feeds:
         self._given: dict[str, Array] = {}
         self._bound: dict[str, Array] = {}
         self._labels = [each for each in program.labels if each.name in arguments]
+        self.is_empty = False  # whether what is bound holds no sample
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Bind these feeds for the next run, or say what is wrong with them."""
@@ -58,6 +60,14 @@ class Feeds:
         except FeedError:
             self._check()  # which says it in more words
             raise
+        self.is_empty = False
+        if any(not array.size for array in arrays.values()):
+            self.is_empty = is_empty(self._shapes(), self._arguments)
+        if self.is_empty:
+            self._check()  # no engine will
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape for name, array in self._given.items()}
 
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these very arrays are bound already; what they hold may have changed."""
@@ -76,6 +86,11 @@ class Feeds:
         except ProviderError:
             self._check()
             raise
+
+    def results_of_empty(self, wanted: Sequence[str]) -> list[Array]:
+        """What an empty batch gives: NaN for the loss, outputs without a sample."""
+        outputs = {each.name: each for each in self._engine.results()}
+        return empty_results((outputs[n] for n in wanted), self._shapes(), self._arguments)
 
     def _no_mapping(self, feeds: object) -> FeedError:
         names = ", ".join(f"{argument.name!r}: ..." for argument in self._arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +15,14 @@ from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.rates import LearningRates
 from onward.optimizers.schedules import schedule_from_dict
 from onward.sessions.training.engine import Engine
+from onward.sessions.training.finite import NOT_FINITE, is_finite
 from onward.sessions.training.opening import Opening
 from onward.sessions.training.program import UPDATE, Array, TrainingProgram
 from onward.sessions.training.state import Room, State, aligned
 
 _PIECE = 1 << 16  # elements that are squared at a time
+
+log = logging.getLogger("onward")
 
 
 class Updates:
@@ -65,7 +69,7 @@ class Updates:
 
     def is_finite(self, measure: Array, first: bool) -> bool:
         """Whether a micro-batch's gradients are: 1e38 is, four of it are not in float32."""
-        return math.isfinite(measure) or math.isfinite(_squared(self._targets(first)))
+        return math.isfinite(measure) or all(map(is_finite, self._targets(first)))
 
     def last_norm(self) -> float:
         """How long the gradients of the last update were, before clipping."""
@@ -117,6 +121,11 @@ class Updates:
         if self._clip is not None:
             self._measured(measure)
         self.steps += 1
+
+    def skip(self) -> None:
+        """Leave an update out because its gradients are not finite."""
+        self.skipped += 1
+        log.warning(NOT_FINITE, self.steps)
 
     def _measured(self, measure: Array) -> None:
         """Take the norm from the sum of squares, unless that is too much for float32."""
