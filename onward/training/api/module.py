@@ -19,6 +19,7 @@ from onward.errors import (
 from onward.lazy import LazyModule
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, is_ort, taking_turns, to_numpy, to_ort
+from onward.providers.ort.denormals import without
 from onward.providers.ort.session import ProviderList, available
 from onward.sessions.training.empty import empty_results, is_empty
 from onward.sessions.training.finite import is_finite
@@ -288,10 +289,11 @@ def _run(session: BoundSession, outputs: Sequence[str]) -> list[Any]:
 def _options(given: Any) -> SessionOptions:
     """The user's options; without any, onnxruntime says nothing beside the error it raises.
 
-    The threads of one graph leave the cores to those of the next.
+    The threads of one graph leave the cores to those of the next, and denormals are zero where
+    they are slow: both as in a TrainingSession.
     """
     options = SessionOptions(log_severity_level=4) if given is None else SessionOptions.of(given)
-    return taking_turns(options)
+    return without(taking_turns(options))
 
 
 def _providers(device: str) -> ProviderList:
