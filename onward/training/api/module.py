@@ -238,7 +238,7 @@ class Module:
         """An empty batch: it has no loss, adds nothing to the gradients and changes nothing."""
         if self.training:
             self._is_empty |= not self._accumulating
-            for name in names.buffers.keys() - set(names.trainable):
+            for name in names.fed_with_gradients:
                 self.input_gradients[name] = np.zeros(shapes[name], session.inputs[name].dtype)
         outputs = (session.outputs[name] for name in names.outputs)
         found = empty_results(outputs, shapes, (session.inputs[name] for name in names.inputs))
@@ -254,7 +254,7 @@ class Module:
         self, session: BoundSession, names: Roles, feeds: Mapping[str, Any]
     ) -> None:
         """Gradients of fed values, where the artifacts have any: each step has its own."""
-        for name in names.buffers.keys() - set(names.trainable):
+        for name in names.fed_with_gradients:
             fed = to_numpy(feeds[name])
             self.input_gradients[name] = np.zeros(fed.shape, fed.dtype)
             session.bind_input(names.buffers[name], self.input_gradients[name])
