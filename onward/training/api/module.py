@@ -23,7 +23,7 @@ from onward.providers.ort.denormals import without
 from onward.providers.ort.session import ProviderList, available
 from onward.sessions.training.empty import empty_results, is_empty
 from onward.sessions.training.finite import is_finite
-from onward.sessions.training.ranges import check_labels
+from onward.sessions.training.ranges import check_labels, index_refusal
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.api.feeds import check_feeds
 from onward.training.api.flat import Array, Tensors
@@ -33,12 +33,6 @@ from onward.training.api.roles import RESET, Roles, kind, roles
 _export = LazyModule("onward.training.api.inference")  # it loads onnx
 
 _CUDA = "CUDAExecutionProvider"
-_OUT_OF_RANGE = (
-    "out of range",
-    "out of data bounds",
-    "within the inclusive range",
-    "out of bounds",
-)
 
 
 class Module:
@@ -278,12 +272,7 @@ def _run(session: BoundSession, outputs: Sequence[str]) -> list[Any]:
     try:
         return session.run(outputs)
     except NodeFailed as error:
-        if any(words in str(error).lower() for words in _OUT_OF_RANGE):
-            raise FeedError(
-                f"an input holds an index that is out of range: {error.op_type} refused it\n"
-                "labels and other indices are whole numbers from 0 to the number of classes - 1"
-            ) from error
-        raise
+        raise index_refusal(error) or error from error.__cause__
 
 
 def _options(given: Any) -> SessionOptions:
