@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import onward
 from onward.errors import OptionError
 from onward.losses import CrossEntropy
 from onward.optimizers import LAMB, SGD, AdamW, Cosine, Group, Muon, WarmUp
@@ -138,3 +140,11 @@ def test_a_saved_program_knows_the_optimizers_own_rate(tmp_path: Any) -> None:
     assert again.learning_rate == 0.1
     again.set_learning_rate(0.05)
     assert again._updates.learning_rates() == [0.1]
+
+
+def test_a_program_of_version_0_1_still_trains() -> None:
+    options = {"groups": [Group(parameters="w1", lr=0.001)]}
+    program = onward.compile_training(mlp(), CrossEntropy(), SGD(lr=0.1), options)
+    settings = {name: each for name, each in program.settings.items() if name != "learning_rate"}
+    one = TrainingSession(dataclasses.replace(program, settings=settings))
+    assert one.learning_rate == 0.1
