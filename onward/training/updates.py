@@ -21,6 +21,7 @@ from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.graphs import flat_update
 from onward.optimizers.groups import Group, resolve
 from onward.optimizers.optimizer import Optimizer, Scalars
+from onward.optimizers.rates import rate_ratio
 from onward.passes.prune import drop_unused
 from onward.passes.share import share_expressions
 from onward.passes.upgrade import upgrade_opset
@@ -146,8 +147,11 @@ def _updated(
     slots = {slot: read[plan.sequences[slot]] for slot in optimizer.slots(shape)}
     for slot, sizes in optimizer.slots(shape).items():
         slots[slot].shape = ir.Shape(sizes)
-    if optimizer.lr != plan.optimizer.lr:  # a group's rate goes along with the others'
-        rate = op.Mul(rate, optimizer.lr / plan.optimizer.lr)
+    ratio = rate_ratio(optimizer.lr, plan.optimizer.lr)
+    if ratio is None:
+        rate = op.constant(np.array(optimizer.lr, plan.wide.numpy()))
+    elif ratio != 1.0:
+        rate = op.Mul(rate, ratio)
     p, wide_g = (_cast(op, value, plan.wide) for value in (read[PARAMETERS], g))
     new, renewed = optimizer.update(op, p, wide_g, slots, Scalars(rate, step))
     named = {plan.sequences[slot]: value for slot, value in renewed.items()}

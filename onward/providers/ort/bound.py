@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,12 +164,15 @@ class BoundSession:
 
     def run_bound(self) -> None:
         """Run once, where all that is read and written is bound: nothing is looked at again."""
+        self._call(self._native._sess.run_with_iobinding, self._raw, None)
+
+    def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """Run the graph in one of onnxruntime's ways, with denormals as the options have them."""
         try:
             if self._flush is None:
-                self._native._sess.run_with_iobinding(self._raw, None)
-                return
+                return run(*arguments)
             with self._flush:
-                self._native._sess.run_with_iobinding(self._raw, None)
+                return run(*arguments)
         except Exception as error:
             raise session.explain(error, None) from error
 
@@ -218,10 +221,7 @@ class BoundSession:
 
     def run_lists(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run once beside all bindings, numpy in and out: for graphs that take sequences."""
-        try:
-            results = self._native.run(None, dict(feeds))
-        except Exception as error:
-            raise session.explain(error, None) from error
+        results = self._call(self._native.run, None, dict(feeds))
         return dict(zip(self.outputs, results, strict=True))
 
 

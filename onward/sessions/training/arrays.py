@@ -20,7 +20,28 @@ def to_array(value: Any, what: str, refusal: type[OnwardError]) -> Array:
     try:
         if hasattr(value, "detach") and hasattr(value, "cpu"):
             value = value.detach().cpu()
-        return np.asarray(value)
+        array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         why = str(error).partition("\n")[0]
         raise refusal(f"{what} is no array: {why}\ngive a numpy array") from error
+    if array.dtype.kind == "O":
+        _check_objects(array, what, refusal)
+    return array
+
+
+def to_plain_array(value: Any, what: str, refusal: type[OnwardError]) -> Array:
+    """The same, with numbers in this machine's order of bytes and without gaps in its memory."""
+    is_plain = isinstance(value, np.ndarray) and value.dtype.kind != "O"
+    array: Array = value if is_plain else to_array(value, what, refusal)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _check_objects(array: Array, what: str, refusal: type[OnwardError]) -> None:
+    """Refuse Python objects that are no texts: None, a dictionary, numbers one by one."""
+    for element in array.flat:
+        if not isinstance(element, (str, bytes)):
+            kind = type(element).__name__
+            is_one = f"it is {kind}" if array.ndim == 0 else f"it holds objects, such as {kind}"
+            raise refusal(f"{what} is no array of numbers: {is_one}\ngive a numpy array")

@@ -96,7 +96,7 @@ def compile_training(
     for graph in (evaluated, predicted):
         fed.open(graph)
     program = _graphs(base, fed, state, gradients, train, evaluated, predicted)
-    program["settings"] = _settings(base, settings)
+    program["settings"] = {**_settings(base, settings), "learning_rate": optimizer.lr}
     program["noise_size"] = None if size is None else _finished(size)
     program["settings"]["noise_by_shape"] = size is None or _reads_shapes_alone(size)
     updates = update_graphs([_kept(each, gradients) for each in assignments], fed.trained, settings)

@@ -21,6 +21,10 @@ class Engine(Protocol):
         """Its inputs: name, type, shape."""
         ...
 
+    def results(self) -> Sequence[Any]:
+        """Its outputs: name, type, shape."""
+        ...
+
     def bind_input(self, name: str, array: Array) -> None: ...
 
     def bind_output(self, name: str, array: Array) -> None: ...
@@ -40,6 +44,9 @@ class Bound:
     def arguments(self) -> Sequence[Any]:
         return list(self._session.inputs.values())
 
+    def results(self) -> Sequence[Any]:
+        return list(self._session.outputs.values())
+
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:
         return [to_numpy(value) for value in self._session.run(wanted)]
 
@@ -54,6 +61,9 @@ class Phase:
 
     def arguments(self) -> Sequence[Any]:
         return [a for a in self._session.inputs.values() if a.name != PHASE]
+
+    def results(self) -> Sequence[Any]:
+        return list(self._session.outputs.values())
 
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:
         if not self._complete and self._partner is not None:
@@ -75,6 +85,9 @@ class Loose:
 
     def arguments(self) -> Sequence[Any]:
         return self._session.get_inputs()
+
+    def results(self) -> Sequence[Any]:
+        return self._session.get_outputs()
 
     def bind_input(self, name: str, array: Array) -> None:
         self._read[name] = array

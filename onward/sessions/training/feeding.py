@@ -9,10 +9,11 @@ import numpy as np
 
 from onward.errors import FeedError, ProviderError
 from onward.graph.signature import check_feeds
-from onward.sessions.training.arrays import to_array
+from onward.sessions.training.arrays import to_plain_array
+from onward.sessions.training.empty import empty_results, is_empty
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.program import Array, TrainingProgram
-from onward.sessions.training.ranges import check_labels
+from onward.sessions.training.ranges import check_labels, index_refusal
 from onward.sessions.training.state import State
 
 
@@ -30,9 +31,12 @@ class Feeds:
         wanted = [n for n in (*program.inputs, *program.targets) if n in arguments]
         self._arguments = [arguments[name] for name in wanted]
         self._names = set(wanted)
+        self._targets = set(program.targets)
+        self._known = {*program.inputs, *program.targets}
         self._given: dict[str, Array] = {}
         self._bound: dict[str, Array] = {}
         self._labels = [each for each in program.labels if each.name in arguments]
+        self.is_empty = False  # whether what is bound holds no sample
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Bind these feeds for the next run, or say what is wrong with them."""
@@ -43,13 +47,17 @@ class Feeds:
                 check_labels(self._bound[labels.name], labels)
             return
         arrays = {name: _array(name, value) for name, value in feeds.items()}
-        if self._partial:
+        if self._partial and arrays.keys() <= self._known:
             arrays = {name: array for name, array in arrays.items() if name in self._names}
         self._given = arrays
         if arrays.keys() != self._names:
             self._check()
         for labels in self._labels:
             check_labels(arrays[labels.name], labels)
+        empty = any(not array.size for array in arrays.values())
+        empty = empty and is_empty(self._shapes(), self._arguments)
+        if empty or not self._targets_fit():  # no engine will say so
+            self._check()
         try:
             for name, array in arrays.items():
                 if self._bound.get(name) is not array:
@@ -58,6 +66,10 @@ class Feeds:
         except FeedError:
             self._check()  # which says it in more words
             raise
+        self.is_empty = empty
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape for name, array in self._given.items()}
 
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these very arrays are bound already; what they hold may have changed."""
@@ -73,9 +85,14 @@ class Feeds:
         """Run the graph with what is bound; if it fails, see whether the feeds are to blame."""
         try:
             return self._engine.run(wanted)
-        except ProviderError:
+        except ProviderError as error:
             self._check()
-            raise
+            raise index_refusal(error) or error from error.__cause__
+
+    def results_of_empty(self, wanted: Sequence[str]) -> list[Array]:
+        """What an empty batch gives: NaN for the loss, outputs without a sample."""
+        outputs = {each.name: each for each in self._engine.results()}
+        return empty_results((outputs[n] for n in wanted), self._shapes(), self._arguments)
 
     def _no_mapping(self, feeds: object) -> FeedError:
         names = ", ".join(f"{argument.name!r}: ..." for argument in self._arguments)
@@ -84,6 +101,16 @@ class Feeds:
 
     def _check(self) -> None:
         check_feeds(self._given, self._arguments, [])
+
+    def _targets_fit(self) -> bool:
+        """Whether targets have the sizes of the inputs: kernels drop or repeat samples else."""
+        sizes: dict[str, int] = {}
+        for argument in self._arguments:  # targets come last
+            for symbol, size in zip(argument.shape, self._given[argument.name].shape):
+                is_other = isinstance(symbol, str) and sizes.setdefault(symbol, size) != size
+                if is_other and argument.name in self._targets:
+                    return False
+        return True
 
 
 class Noise:
@@ -118,8 +145,4 @@ class Noise:
 
 def _array(name: str, value: Any) -> Array:
     """A feed as an array whose memory has no gaps and whose numbers are this machine's."""
-    is_array = isinstance(value, np.ndarray)
-    array: Array = value if is_array else to_array(value, f"input {name!r}", FeedError)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return to_plain_array(value, f"input {name!r}", FeedError)

@@ -1,10 +1,13 @@
-"""Opening the graphs of a program, in as few sessions of an engine as can be."""
+"""Opening a program, and its graphs in as few sessions of an engine as can be."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from onward.errors import FeedError, OnwardError
+from onward.errors import FeedError, OnwardError, OptionError
+from onward.lazy import LazyModule
 from onward.providers.choose import Asked, choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, taking_turns
@@ -12,7 +15,29 @@ from onward.providers.ort.denormals import without
 from onward.sessions.inference import InferenceSession
 from onward.sessions.training.engine import Bound, Engine, Loose, Phase
 from onward.sessions.training.probe import is_sound
-from onward.sessions.training.program import TrainingProgram
+from onward.sessions.training.program import TrainingProgram, is_program, load_program
+
+if TYPE_CHECKING:
+    from onward.sessions.training import compile as compiling
+    from onward.sessions.training.options import TrainingOptions
+else:  # what makes graphs; a saved program needs none of it
+    compiling = LazyModule("onward.sessions.training.compile")
+
+
+def to_program(
+    model: Any, loss: Any, optimizer: Any, options: TrainingOptions | Mapping[str, Any] | None
+) -> TrainingProgram:
+    """The program that is given, or that is compiled from a model."""
+    given = load_program(model) if is_program(model) else model
+    if not isinstance(given, TrainingProgram):
+        made: TrainingProgram = compiling.compile_training(given, loss, optimizer, options)
+        return made
+    if loss is not None or optimizer is not None or options is not None:
+        raise OptionError(
+            "a compiled program has its loss, optimizer and options\n"
+            "give them to compile_training, or give the model here"
+        )
+    return given
 
 
 class Opening:

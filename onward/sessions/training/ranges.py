@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onward.errors import FeedError, InvalidModel
+from onward.errors import FeedError, InvalidModel, NodeFailed, ProviderError
 
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 _FEW = 64  # labels
+_OUT_OF_RANGE = (
+    "out of range",
+    "out of data bounds",
+    "within the inclusive range",
+    "out of bounds",
+)
+_NODE = re.compile(r"while running (\w+) node")
+_NUMBER = re.compile(r"idx=(-?\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +41,8 @@ def check_labels(array: np.ndarray[Any, Any], labels: LabelRange) -> None:
     """
     if array.dtype == _INT64 and array.size and _are_below(array, labels.classes):
         return
+    if array.dtype.kind not in "biuf":  # whoever takes the feed refuses its type
+        return
     wrong = (array < 0) | (array >= labels.classes)
     if labels.ignored is not None:
         wrong &= array != labels.ignored
@@ -42,6 +53,21 @@ def check_labels(array: np.ndarray[Any, Any], labels: LabelRange) -> None:
             f"{labels.name!r} holds {array[where]} at {list(where)}: "
             f"classes go from 0 to {labels.classes - 1}{ignored}\nno parameter was changed"
         )
+
+
+def index_refusal(error: ProviderError) -> FeedError | None:
+    """What to say of a run that failed because an index was out of range; None: it was not."""
+    text = str(error)
+    is_index = any(words in text.lower() for words in _OUT_OF_RANGE)
+    if not isinstance(error, NodeFailed) or not is_index:
+        return None
+    nodes, number = _NODE.findall(text), _NUMBER.search(text)
+    which = "an index" if number is None else f"the index {number[1]}"
+    refused = nodes[-1] if nodes else error.op_type  # the innermost is named last
+    return FeedError(
+        f"an input holds {which} that is out of range: {refused} refused it\n"
+        "labels and other indices are whole numbers from 0 to the number of classes - 1"
+    )
 
 
 def _are_below(array: np.ndarray[Any, Any], classes: int) -> bool:

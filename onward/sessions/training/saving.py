@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from onward.errors import CheckpointError, CheckpointMismatch
+from onward.optimizers.rates import is_state
 from onward.sessions.checkpoint.matching import check_match, fingerprint
 from onward.sessions.training.program import Array, TrainingProgram
 from onward.sessions.training.state import State
 
 OPTIMIZER, GRADIENTS = "optimizer/", "gradients/"
 _TRAINING = {"updates": Mapping, "scale": Mapping, "seed": int, "micro": int, "finite": bool}
-_UPDATES = {"steps": int, "skipped": int, "learning_rates": list}
+_UPDATES = {"steps": int, "skipped": int}
 
 
 def tensors_of(state: State, pending: bool) -> dict[str, Array]:
@@ -31,21 +32,20 @@ def tensors_of(state: State, pending: bool) -> dict[str, Array]:
 
 
 def properties_of(
-    program: TrainingProgram, training: Mapping[str, Any], user: Mapping[str, Any]
+    program: TrainingProgram, training: Mapping[str, Any], rate: float, user: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is no tensor: where training stands, and the user's own."""
+    """What is no tensor: where training stands, the next update's rate, and the user's own."""
     if not isinstance(user, Mapping):
         raise CheckpointError(
             f"session.properties is a dictionary, not {type(user).__name__}\n"
             "set session.properties[name] instead"
         )
-    rates = training["updates"]["learning_rates"]
     return {
         "parameters": {name: {"requires_grad": True} for name in program.names}
         | {name: {"requires_grad": False} for name in program.state},
         "optimizer": {
-            "learning_rate": rates[0],
-            "initial_learning_rate": program.updates[0].learning_rate,
+            "learning_rate": rate,
+            "initial_learning_rate": training["updates"]["learning_rate"],
             "step": training["updates"]["steps"],
         },
         "training": dict(training),
@@ -97,5 +97,5 @@ def _is_whole(training: Mapping[str, Any]) -> bool:
         all(isinstance(training.get(name), kind) for name, kind in _TRAINING.items())
         and isinstance(updates, Mapping)
         and all(isinstance(updates.get(name), kind) for name, kind in _UPDATES.items())
-        and all(isinstance(rate, (int, float)) for rate in updates["learning_rates"])
+        and is_state(updates)
     )

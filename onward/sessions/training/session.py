@@ -17,9 +17,10 @@ from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.sessions.checkpoint import files
 from onward.sessions.training import saving
+from onward.sessions.training.empty import EMPTY
 from onward.sessions.training.engine import Engine
 from onward.sessions.training.feeding import Feeds, Noise
-from onward.sessions.training.opening import Opening
+from onward.sessions.training.opening import Opening, to_program
 from onward.sessions.training.program import (
     LOSS,
     MEASURE,
@@ -27,8 +28,6 @@ from onward.sessions.training.program import (
     UPDATED,
     Array,
     TrainingProgram,
-    is_program,
-    load_program,
 )
 from onward.sessions.training.scaling import LossScale
 from onward.sessions.training.state import State
@@ -39,12 +38,10 @@ if TYPE_CHECKING:
     from onward.graph.files import Source
     from onward.losses.loss import Loss
     from onward.optimizers.optimizer import Optimizer
-    from onward.sessions.training import compile as compiling
     from onward.sessions.training import export as exporting
     from onward.sessions.training import split as splitting
     from onward.sessions.training.options import TrainingOptions
 else:  # what makes graphs; a saved program needs none of it
-    compiling = LazyModule("onward.sessions.training.compile")
     exporting = LazyModule("onward.sessions.training.export")
     splitting = LazyModule("onward.sessions.training.split")
 
@@ -71,7 +68,7 @@ class TrainingSession:
         providers: Asked = None,
     ) -> None:
         self._turn = threading.RLock()
-        self._program = _program(model, loss, optimizer, options)
+        self._program = to_program(model, loss, optimizer, options)
         quiet = SessionOptions(log_severity_level=4)  # what fails is raised, not also printed
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
         self._opening = Opening(self._program, chosen, providers)
@@ -87,6 +84,7 @@ class TrainingSession:
         self._fresh = {n: np.empty_like(t) for n, t in self._state.statistics.items()}
         self._micro = 0  # micro-batches whose gradients wait for an update
         self._finite = True  # all of them
+        self._left_out = False  # whether batches since the last update were empty
         self._joined = False  # whether the last ones came from the graph that also updates
         self._one_run: bool = settings["one_run"]
         self._updated = np.zeros((), np.bool_)  # whether a step in one run has updated
@@ -99,7 +97,12 @@ class TrainingSession:
     def step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """One (micro-)batch: its loss and outputs; the parameters are updated when it is time."""
         graph = "step" if self._one_run and not self._micro and self._opens_step() else "train"
-        others = self._differentiate(graph, feeds)
+        engine = self._engine(graph)
+        self._feeds[graph].bind(feeds)
+        if self._feeds[graph].is_empty:
+            return self._leave_out(feeds)
+        self._left_out = False
+        others = self._differentiate(graph, engine, feeds)
         if self._updated:
             self._updated[...] = False
             self._keep_statistics()
@@ -111,11 +114,11 @@ class TrainingSession:
                 self.update_weights()
         return {LOSS: self._loss.copy(), **dict(zip(self._program.outputs, others))}
 
-    def _differentiate(self, graph: str, feeds: Mapping[str, Any]) -> Sequence[Array]:
+    def _differentiate(
+        self, graph: str, engine: Engine, feeds: Mapping[str, Any]
+    ) -> Sequence[Array]:
         """Run a graph that computes gradients; the outputs that were asked for."""
-        engine = self._engine(graph)
         self._joined = graph == "train"
-        self._feeds[graph].bind(feeds)
         if self._noise.needed:
             engine.bind_input(NOISE, self._noise.draw(feeds, self.steps, self._micro))
         self._scale.bind(engine)
@@ -124,6 +127,12 @@ class TrainingSession:
         else:
             self._updates.begin(1, self._scale.value)
         return self._feeds[graph].run(self._program.outputs)
+
+    def _leave_out(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """An empty batch: it has no loss, adds nothing to the gradients and changes nothing."""
+        log.warning(EMPTY, self.steps)
+        self._left_out = True
+        return self.evaluate(feeds)
 
     def _finish(self) -> None:
         """A micro-batch is through: add its gradients, keep its statistics if they are sound."""
@@ -142,16 +151,17 @@ class TrainingSession:
     @in_turn
     def update_weights(self) -> bool:
         """Update the parameters with the gradients at hand; whether they were fit for it."""
+        if not self._micro and self._left_out:
+            return False
         if not self._micro:
             raise OptionError("there are no gradients to update with\ncall step or run_backward")
         sound = self._finite
         if sound or not self._program.settings["skip_nonfinite"]:
             self._updates.run(self._measure, self._micro, self._scale.value, self._joined)
         else:
-            self._updates.skipped += 1
-            log.warning("step %d: gradients are not finite, no update", self._updates.steps)
+            self._updates.skip()
         self._scale.update(sound)
-        self._micro, self._finite = 0, True
+        self._micro, self._finite, self._left_out = 0, True, False
         return sound
 
     @property
@@ -168,6 +178,9 @@ class TrainingSession:
         if self._held is None:
             self._held = splitting.Halves(self._program, self._state, self._opening.any)
         self._held.bind(feeds)
+        if self._held.feeds.is_empty:
+            return self._leave_out(feeds)
+        self._left_out = False
         if self._noise.needed:
             self._held.draw(self._noise.draw(feeds, self.steps, self._micro))
         return self._held.forward(self._loss, self._fresh)
@@ -175,6 +188,8 @@ class TrainingSession:
     @in_turn
     def run_backward(self) -> None:
         """The gradients of the last `run_forward`, added to those that wait for an update."""
+        if self._held is not None and self._held.feeds.is_empty:
+            return
         if self._held is None or not self._held.ready:
             raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
         self._joined = False
@@ -196,7 +211,7 @@ class TrainingSession:
     def clear_gradients(self) -> None:
         """Forget the gradients that wait for an update."""
         self._state.clear_gradients()
-        self._micro, self._finite = 0, True
+        self._micro, self._finite, self._left_out = 0, True, False
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -212,8 +227,11 @@ class TrainingSession:
 
     def _look(self, graph: str, feeds: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
         self._engine(graph)
-        self._feeds[graph].bind(feeds)
-        return dict(zip(names, self._feeds[graph].run(names)))
+        bound = self._feeds[graph]
+        bound.bind(feeds)
+        if bound.is_empty and graph == "evaluate":
+            return dict(zip(names, bound.results_of_empty(names)))
+        return dict(zip(names, bound.run(names)))
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -259,12 +277,12 @@ class TrainingSession:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next update (the first group's)."""
-        return self._updates.learning_rates()[0]
+        """The optimizer's own learning rate at the next update, as the schedule has it."""
+        return self._updates.learning_rate
 
     @in_turn
     def set_learning_rate(self, rate: float) -> None:
-        """Take this base rate from now on; groups keep their proportions, the schedule applies."""
+        """Set the optimizer's own rate; groups keep their ratio to it, the schedule applies."""
         self._updates.set_learning_rate(rate)
 
     # -- keeping -------------------------------------------------------------------------------
@@ -284,7 +302,8 @@ class TrainingSession:
             "micro": self._micro,
             "finite": self._finite,
         }
-        properties = saving.properties_of(self._program, training, self.properties)
+        rate = self._updates.learning_rate
+        properties = saving.properties_of(self._program, training, rate, self.properties)
         return saving.tensors_of(self._state, self._micro > 0), properties
 
     @in_turn
@@ -307,7 +326,7 @@ class TrainingSession:
         self._updates.restore(training["updates"])
         self._scale.restore(training["scale"])
         self._noise.seed = training["seed"]
-        self._micro, self._finite = training["micro"], training["finite"]
+        self._micro, self._finite, self._left_out = training["micro"], training["finite"], False
         self.properties = dict(properties.get("user", {}))
 
     @in_turn
@@ -372,19 +391,3 @@ class TrainingSession:
             for kept, output in self._program.state.items():
                 engine.bind_output(output, self._fresh[kept])
         self._engines[name] = engine
-
-
-def _program(
-    model: Any, loss: Any, optimizer: Any, options: TrainingOptions | Mapping[str, Any] | None
-) -> TrainingProgram:
-    """The program that is given, or that is compiled from a model."""
-    given = load_program(model) if is_program(model) else model
-    if not isinstance(given, TrainingProgram):
-        made: TrainingProgram = compiling.compile_training(given, loss, optimizer, options)
-        return made
-    if loss is not None or optimizer is not None or options is not None:
-        raise OptionError(
-            "a compiled program has its loss, optimizer and options\n"
-            "give them to compile_training, or give the model here"
-        )
-    return given

@@ -26,14 +26,14 @@ class Halves:
         gradients = [*(p.gradient for p in program.parameters), MEASURE]
         first, second, self._crossing = halves(program.train, results, gradients)
         self._forward, self.engine = open_it(first), open_it(second)
-        self._feeds = Feeds(self._forward, program, state, partial=True)
+        self.feeds = Feeds(self._forward, program, state, partial=True)
         self._again = Feeds(self.engine, program, state, partial=True)
         self._program = program
         self.ready = False
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Bind the feeds to the halves that read them."""
-        self._feeds.bind(feeds)
+        self.feeds.bind(feeds)
         self._again.bind(feeds)
 
     def draw(self, noise: Array) -> None:
@@ -48,7 +48,7 @@ class Halves:
         for kept, output in self._program.state.items():
             self._forward.bind_output(output, fresh[kept])
         names = [*self._program.outputs, *self._crossing]
-        found = dict(zip(names, self._feeds.run(names)))
+        found = dict(zip(names, self.feeds.run(names)))
         for name in self._crossing:
             self.engine.bind_input(name, found[name])
         self.ready = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +12,17 @@ import numpy as np
 from onward.errors import OptionError
 from onward.optimizers.checks import plain_number
 from onward.optimizers.clip import ClipByNorm
+from onward.optimizers.rates import LearningRates
 from onward.optimizers.schedules import schedule_from_dict
 from onward.sessions.training.engine import Engine
+from onward.sessions.training.finite import NOT_FINITE, is_finite
 from onward.sessions.training.opening import Opening
 from onward.sessions.training.program import UPDATE, Array, TrainingProgram
 from onward.sessions.training.state import Room, State, aligned
 
 _PIECE = 1 << 16  # elements that are squared at a time
+
+log = logging.getLogger("onward")
 
 
 class Updates:
@@ -32,7 +37,8 @@ class Updates:
         given = settings.get("schedule")
         self._schedule = None if given is None else schedule_from_dict(given)
         self._gradients = {p.name: p.gradient for p in program.parameters}
-        self._rates = [update.learning_rate for update in program.updates]
+        rates = [update.learning_rate for update in program.updates]  # a program of 0.1 has no more
+        self._rates = LearningRates(settings.get("learning_rate", rates[-1]), rates)
         self._engines: list[Engine] | None = None
         self._joined: Engine | None = None
         self._lrs = [np.zeros((), update.dtype) for update in program.updates]
@@ -63,7 +69,7 @@ class Updates:
 
     def is_finite(self, measure: Array, first: bool) -> bool:
         """Whether a micro-batch's gradients are: 1e38 is, four of it are not in float32."""
-        return math.isfinite(measure) or math.isfinite(_squared(self._targets(first)))
+        return math.isfinite(measure) or all(map(is_finite, self._targets(first)))
 
     def last_norm(self) -> float:
         """How long the gradients of the last update were, before clipping."""
@@ -116,6 +122,11 @@ class Updates:
             self._measured(measure)
         self.steps += 1
 
+    def skip(self) -> None:
+        """Leave an update out because its gradients are not finite."""
+        self.skipped += 1
+        log.warning(NOT_FINITE, self.steps)
+
     def _measured(self, measure: Array) -> None:
         """Take the norm from the sum of squares, unless that is too much for float32."""
         squares = float(measure)
@@ -130,9 +141,15 @@ class Updates:
 
     def learning_rates(self) -> list[float]:
         """Each update's at this step."""
-        if self._schedule is None:
-            return list(self._rates)
-        return [self._schedule.rate(self.steps, base) for base in self._rates]
+        return [self._scheduled(rate) for rate in self._rates.updates]
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's own at this step."""
+        return self._scheduled(self._rates.own)
+
+    def _scheduled(self, rate: float) -> float:
+        return rate if self._schedule is None else self._schedule.rate(self.steps, rate)
 
     def set_learning_rate(self, rate: float) -> None:
         number = plain_number(rate)
@@ -140,8 +157,7 @@ class Updates:
             raise OptionError(
                 f"a learning rate is a number from 0 up, not {rate!r}\ngive one, such as 0.001"
             )
-        first = self._rates[0]
-        self._rates = [number * base / first if first else number for base in self._rates]
+        self._rates.set(number)
 
     def _bound(self, i: int, room: Room) -> Engine:
         """An update graph whose outputs take the place of its inputs."""
@@ -182,11 +198,11 @@ class Updates:
     # -- keeping -------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "skipped": self.skipped, "learning_rates": list(self._rates)}
+        return {"steps": self.steps, "skipped": self.skipped, **self._rates.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.steps, self.skipped = int(state["steps"]), int(state["skipped"])
-        self._rates = [float(rate) for rate in state["learning_rates"]]
+        self._rates.restore(state)
 
 
 Pairs = list[tuple[str, str | None, Array]]  # input, the output that takes its place, the tensor

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from onward.errors import FeedError
 from onward.graph.signature import check_symbols
 from onward.providers.ort.bound import Argument, BoundSession, as_ort, is_ort
+from onward.sessions.training.arrays import to_plain_array
 
 
 def check_feeds(
@@ -37,7 +36,7 @@ def check_feeds(
 
 
 def _array(argument: Argument, value: Any) -> Any:
-    array = np.asarray(value)
+    array = to_plain_array(value, f"input {argument.name!r}", FeedError)
     if argument.type == "tensor(string)":
         if array.dtype.kind not in "OUS":
             raise FeedError(f"input {argument.name!r} is a {argument}, not {array.dtype.name}")
@@ -48,4 +47,4 @@ def _array(argument: Argument, value: Any) -> Any:
             f"input {argument.name!r} is a {argument}, "
             f"not {array.dtype.name} of shape {array.shape}{hint}"
         )
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return array

@@ -19,8 +19,11 @@ from onward.errors import (
 from onward.lazy import LazyModule
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, is_ort, taking_turns, to_numpy, to_ort
+from onward.providers.ort.denormals import without
 from onward.providers.ort.session import ProviderList, available
-from onward.sessions.training.ranges import check_labels
+from onward.sessions.training.empty import empty_results, is_empty
+from onward.sessions.training.finite import is_finite
+from onward.sessions.training.ranges import check_labels, index_refusal
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.api.feeds import check_feeds
 from onward.training.api.flat import Array, Tensors
@@ -30,19 +33,14 @@ from onward.training.api.roles import RESET, Roles, kind, roles
 _export = LazyModule("onward.training.api.inference")  # it loads onnx
 
 _CUDA = "CUDAExecutionProvider"
-_OUT_OF_RANGE = (
-    "out of range",
-    "out of data bounds",
-    "within the inclusive range",
-    "out of bounds",
-)
 
 
 class Module:
     """Trains and evaluates: `module(*inputs)` runs the graph of the mode it is in.
 
     A call in training mode gives the loss and adds to the gradients; `lazy_reset_grad` lets the
-    next call begin them anew. A call that fails changes nothing.
+    next call begin them anew. A call that fails changes nothing. An empty batch has no loss (NaN)
+    and adds nothing.
     """
 
     training: bool
@@ -66,6 +64,8 @@ class Module:
         if eval_model_uri is not None and not os.path.isfile(eval_model_uri):
             raise FileNotFoundError(f"no evaluation model at {os.fspath(eval_model_uri)!r}")
         self._accumulating = False  # whether the gradients hold something to add to
+        self._finite = True  # whether the losses that they are of are finite
+        self._is_empty = False  # whether none but empty batches came since they were reset
         self._reset = np.array([True])
         self.input_gradients: dict[str, Array] = {}  # of what is fed, if the artifacts have any
         self._moving: dict[str, tuple[Array, Array]] = {}  # state before and after a step
@@ -78,9 +78,13 @@ class Module:
         feeds = check_feeds(session, names.inputs, user_inputs)
         for labels in names.labels:
             check_labels(np.asarray(to_numpy(feeds[labels.name])), labels)
-        for name, value in feeds.items():
-            session.bind_input(name, value, checked=True)
-        results = self._run_training(feeds) if self.training else _run(session, names.outputs)
+        shapes = {name: _shape(value) for name, value in feeds.items()}
+        if is_empty(shapes, (session.inputs[name] for name in names.inputs)):
+            results = self._leave_out(session, names, shapes)
+        else:
+            for name, value in feeds.items():
+                session.bind_input(name, value, checked=True)
+            results = self._run_training(feeds) if self.training else _run(session, names.outputs)
         if not user_inputs or not all(map(is_ort, user_inputs)):
             results = [to_numpy(value) for value in results]
         return results[0] if len(results) == 1 else tuple(results)
@@ -200,7 +204,7 @@ class Module:
         assert gradients is not None and tensors is not None
         flats = list(gradients.flats.values())
         kept = [flat.buffer.copy() if self._accumulating else np.zeros(()) for flat in flats]
-        self._reset[0] = not self._accumulating
+        self._reset[0] = is_first = not self._accumulating
         for name, (before, _) in self._moving.items():  # kernels may write into what they read
             before[...] = tensors[name]
         self._bind_input_gradients(session, names, feeds)
@@ -211,16 +215,40 @@ class Module:
                 flat.buffer[...] = old
             error.add_note("parameters, state and accumulated gradients are as before this step")
             raise
-        self._accumulating = True
-        for name, (_, after) in self._moving.items():
-            tensors[name][...] = after
+        was_finite, self._finite = is_first or self._finite, is_finite(to_numpy(results[0]))
+        self._accumulating, self._is_empty = True, False
+        if self._moving:
+            if was_finite:  # else the sums are not, whatever this step adds
+                self._finite &= all(is_finite(flat.buffer) for flat in flats)
+            if self._finite and all(is_finite(after) for _, after in self._moving.values()):
+                for name, (_, after) in self._moving.items():
+                    tensors[name][...] = after
+        self._finite &= was_finite
         return results
+
+    def _leave_out(
+        self, session: BoundSession, names: Roles, shapes: Mapping[str, tuple[int, ...]]
+    ) -> list[Any]:
+        """An empty batch: it has no loss, adds nothing to the gradients and changes nothing."""
+        if self.training:
+            self._is_empty |= not self._accumulating
+            for name in names.fed_with_gradients:
+                self.input_gradients[name] = np.zeros(shapes[name], session.inputs[name].dtype)
+        outputs = (session.outputs[name] for name in names.outputs)
+        found = empty_results(outputs, shapes, (session.inputs[name] for name in names.inputs))
+        return [array if array.dtype.kind == "O" else to_ort(array) for array in found]
+
+    def _has_finite_gradients(self) -> bool:
+        """Whether all losses and gradients since the last reset are finite."""
+        gradients = self._state._state.gradients
+        assert gradients is not None
+        return self._finite and all(is_finite(f.buffer) for f in gradients.flats.values())
 
     def _bind_input_gradients(
         self, session: BoundSession, names: Roles, feeds: Mapping[str, Any]
     ) -> None:
         """Gradients of fed values, where the artifacts have any: each step has its own."""
-        for name in names.buffers.keys() - set(names.trainable):
+        for name in names.fed_with_gradients:
             fed = to_numpy(feeds[name])
             self.input_gradients[name] = np.zeros(fed.shape, fed.dtype)
             session.bind_input(names.buffers[name], self.input_gradients[name])
@@ -236,25 +264,25 @@ class Module:
         return buffer
 
 
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape()) if is_ort(value) else value.shape
+
+
 def _run(session: BoundSession, outputs: Sequence[str]) -> list[Any]:
     try:
         return session.run(outputs)
     except NodeFailed as error:
-        if any(words in str(error).lower() for words in _OUT_OF_RANGE):
-            raise FeedError(
-                f"an input holds an index that is out of range: {error.op_type} refused it\n"
-                "labels and other indices are whole numbers from 0 to the number of classes - 1"
-            ) from error
-        raise
+        raise index_refusal(error) or error from error.__cause__
 
 
 def _options(given: Any) -> SessionOptions:
     """The user's options; without any, onnxruntime says nothing beside the error it raises.
 
-    The threads of one graph leave the cores to those of the next.
+    The threads of one graph leave the cores to those of the next, and denormals are zero where
+    they are slow: both as in a TrainingSession.
     """
     options = SessionOptions(log_severity_level=4) if given is None else SessionOptions.of(given)
-    return taking_turns(options)
+    return without(taking_turns(options))
 
 
 def _providers(device: str) -> ProviderList:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -10,24 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import InvalidModel, OptionError
+from onward.sessions.training.empty import EMPTY
+from onward.sessions.training.finite import NOT_FINITE
 from onward.training.api.metadata import metadata_of
 from onward.training.api.module import Module
 from onward.training.api.opening import open_graph
 from onward.training.api.state import Kinds, Slots
 from onward.training.api.updates import ListUpdate, Update, flat_update
 
+log = logging.getLogger("onward")
+
 
 class Optimizer:
     """Updates the parameters of a module by the graph in an optimizer model.
 
     Slots, step and learning rate belong to the module's state: a checkpoint that was saved with
-    them goes on where it was.
+    them goes on where it was. A loss or a gradient that is not finite never reaches them.
     """
+
+    skipped_steps: int  # how many were, because a loss or a gradient was not finite
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
         if not isinstance(module, Module):
             raise TypeError(f"module is a Module, not {type(module).__name__}")
-        self._state = module._state._state
+        self._module, self._state = module, module._state._state
+        self.skipped_steps = 0
         model = Path(optimizer_uri).read_bytes()
         about = _About(_metadata(model, module))
         slots = about.slots(self._state.kinds(trainable_only=True))
@@ -35,16 +43,34 @@ class Optimizer:
         self._update = self._open(model, about, module)
 
     def step(self) -> None:
-        """Move the parameters along the gradients once."""
+        """Move the parameters along the gradients once.
+
+        Gradients that are not finite are dropped, and the step is skipped. So is one after nothing
+        but empty batches.
+        """
         self._state.check_loaded()
+        if self._module._is_empty:
+            log.warning(EMPTY, self._standing.step)
+            return
+        if not self._module._has_finite_gradients():
+            self.skipped_steps += 1
+            log.warning(NOT_FINITE, self._standing.step)
+            self._module.lazy_reset_grad()
+            return
         if self._update.run(self.get_learning_rate(), self._standing.step + 1):
             self._standing.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """What each step is multiplied by, from the next step on."""
-        rate = float(learning_rate)
+        try:
+            rate = float(learning_rate)
+        except (TypeError, ValueError):
+            rate = math.nan
         if not rate >= 0 or math.isinf(rate):
-            raise OptionError(f"a learning rate is a number from 0 on, not {learning_rate!r}")
+            raise OptionError(
+                f"a learning rate is a number from 0 up, not {learning_rate!r}\n"
+                "give one, such as 0.001"
+            )
         self._standing.learning_rate = rate
         if not self._standing.step:
             self._standing.initial_learning_rate = rate

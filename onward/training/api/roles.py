@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -28,10 +29,15 @@ class Roles:
     updated: dict[str, str]  # state that the forward changes: the output that gives it anew
     labels: list[LabelRange]  # what the user's inputs of class labels may hold, where it is known
 
-    @property
+    @functools.cached_property
     def trainable(self) -> list[str]:
         """The parameters that have gradients."""
         return [name for name in self.buffers if name not in self.inputs]
+
+    @functools.cached_property
+    def fed_with_gradients(self) -> list[str]:
+        """The user's inputs that have gradients."""
+        return [name for name in self.inputs if name in self.buffers]
 
 
 def roles(session: BoundSession, known: Container[str]) -> Roles:

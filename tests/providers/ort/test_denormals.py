@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 
 import onward
 from onward.losses import CrossEntropy
-from onward.optimizers import AdamW
+from onward.optimizers import LAMB, AdamW
 from onward.providers.options import SessionOptions
-from onward.providers.ort import denormals
+from onward.providers.ort import bound, denormals
 from onward.providers.ort.bound import BoundSession
 from onward.providers.ort.denormals import FLUSH, flushing, matter, without
 from onward.sessions.training.session import TrainingSession
+from onward.training.api import CheckpointState, Module, Optimizer
 from tests.sessions.training.small import batches, mlp
+from tests.training.api.made import batch, make
 
 SMALL = np.full(300_000, 1e-38, np.float32)  # a quarter of it is a denormal
 
@@ -58,6 +61,76 @@ def test_training_leaves_this_threads_arithmetic_alone() -> None:
     session = TrainingSession(mlp(), CrossEntropy(), AdamW())
     session.step(batches(1)[0])
     assert (SMALL * np.float32(0.25)).all()
+
+
+class Flag:
+    """Stands for the floating-point settings of a thread: counts how often it is set."""
+
+    def __init__(self) -> None:
+        self.entered = self.left = 0
+
+    def __enter__(self) -> None:
+        self.entered += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.left += 1
+
+
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> list[Flag]:
+    """Denormals matter; the flag of each session that asks for them to be zero."""
+    made: list[Flag] = []
+
+    def flag(options: SessionOptions) -> Flag | None:
+        if options.config_entries.get(FLUSH) != "1":
+            return None
+        made.append(Flag())
+        return made[-1]
+
+    monkeypatch.setattr(denormals, "matter", lambda: True)
+    monkeypatch.setattr(bound, "flushing", flag)
+    return made
+
+
+def count(flags: list[Flag]) -> int:
+    assert all(flag.entered == flag.left for flag in flags)  # put back after each run
+    return sum(flag.entered for flag in flags)
+
+
+def test_every_graph_of_a_session_takes_them_for_zero(flags: list[Flag]) -> None:
+    session = TrainingSession(mlp(), CrossEntropy(), AdamW())
+    session.step(batches(1)[0])
+    before = count(flags)
+    session.step(batches(1)[0])
+    assert count(flags) == before + 1  # the step is one run
+    session.evaluate(batches(1)[0])
+    assert count(flags) == before + 3  # opened, and run
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(), LAMB()], ids=["flat", "lists"])
+def test_every_graph_of_a_device_takes_them_for_zero(
+    flags: list[Flag], optimizer: Any, tmp_path: Path
+) -> None:
+    _, module, update = make(tmp_path, optimizer=optimizer).open()
+    module(*batch())
+    update.step()
+    before = count(flags)
+    module(*batch())
+    assert count(flags) == before + 1
+    update.step()
+    assert count(flags) == before + 2
+    module.eval()(*batch())
+    assert count(flags) == before + 4
+
+
+def test_what_a_user_says_on_a_device_stands(flags: list[Flag], tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    state = CheckpointState.load_checkpoint(folder.checkpoint)
+    options = SessionOptions(log_severity_level=4, config_entries={FLUSH: "0"})
+    module = Module(folder.training, state, session_options=options)
+    Optimizer(folder.optimizer, module)
+    module(*batch())
+    assert not flags
 
 
 def test_what_the_user_says_of_them_stands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.errors import FeedError, InvalidModel
-from onward.sessions.training.ranges import LabelRange, check_labels, from_json, to_json
+from onward.errors import FeedError, InvalidModel, NodeFailed, ProviderError
+from onward.sessions.training.ranges import (
+    LabelRange,
+    check_labels,
+    from_json,
+    index_refusal,
+    to_json,
+)
 
 PLAIN = LabelRange(name="labels", classes=3, ignored=None)
 IGNORING = LabelRange(name="labels", classes=3, ignored=-100)
@@ -34,6 +40,36 @@ def test_classes_and_what_is_ignored_may_be_fed(labels: Any, known: LabelRange) 
 def test_a_label_that_is_no_class_is_named(labels: Any, known: LabelRange, message: str) -> None:
     with pytest.raises(FeedError, match=message):
         check_labels(np.array(labels, np.int64), known)
+
+
+@pytest.mark.parametrize("labels", [["a"], [None], [1j]])
+def test_what_is_no_number_is_left_to_the_check_of_types(labels: Any) -> None:
+    check_labels(np.array(labels), PLAIN)
+
+
+BOUNDS = "Status Message: indices element out of data bounds, idx=9 must be within the range"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            f"while running Gather node. {BOUNDS}",
+            "the index 9 that is out of range: Gather refused",
+        ),
+        (f"while running If node. while running Gather node. {BOUNDS}", "range: Gather refused it"),
+        ("index out of range in self", "an index that is out of range: Embedding refused it"),
+    ],
+)
+def test_an_index_out_of_range_is_told_in_plain_words(text: str, words: str) -> None:
+    refusal = index_refusal(NodeFailed(text, "Embedding"))
+    assert refusal is not None and words in str(refusal)
+    assert str(refusal).splitlines()[1].startswith("labels and other indices are whole numbers")
+
+
+def test_other_failures_are_no_matter_of_indices() -> None:
+    assert index_refusal(NodeFailed("shapes do not fit", "Add")) is None
+    assert index_refusal(ProviderError("the number of threads is out of range")) is None
 
 
 def test_what_was_written_is_read() -> None:

@@ -103,6 +103,43 @@ def test_a_checkpoint_of_other_groups_is_refused_and_nothing_changes(more: int) 
     np.testing.assert_array_equal(other.parameters["w1"], weights()["w1"])
 
 
+def test_a_rate_that_was_set_and_the_groups_ratios_are_saved(tmp_path: Path) -> None:
+    groups = [Group(parameters="w1", lr=0.001)]
+    one, other = (session(SGD(lr=0.1), groups=groups) for _ in range(2))
+    one.set_learning_rate(0.0)
+    one.save(tmp_path / "c")
+    assert files.read(tmp_path / "c").properties["optimizer"]["learning_rate"] == 0.0
+    other.load(tmp_path / "c")
+    assert other.learning_rate == 0.0
+    for each in (one, other):
+        each.set_learning_rate(0.05)
+        each.step(batches(1)[0])
+    assert other._updates.learning_rates() == one._updates.learning_rates() == [0.0005, 0.05]
+    for name, tensor in one.parameters.items():
+        np.testing.assert_array_equal(other.parameters[name], tensor)
+
+
+def test_artifacts_are_told_the_rate_that_the_schedule_has(tmp_path: Path) -> None:
+    options = {"groups": [Group(parameters="w1", lr=0.001)], "schedule": Cosine(steps=4)}
+    one = session(SGD(lr=0.1), **options)
+    one.set_learning_rate(0.2)
+    one.step(batches(1)[0])
+    about = one.checkpoint()[1]["optimizer"]
+    expected = {"learning_rate": one.learning_rate, "initial_learning_rate": 0.2, "step": 1}
+    assert about == expected and about["learning_rate"] < 0.2
+
+
+def test_a_checkpoint_of_version_0_1_still_loads() -> None:
+    one, other = (session(SGD(lr=0.1), groups=[Group(parameters="w1", lr=0.2)]) for _ in range(2))
+    one.set_learning_rate(0.05)
+    tensors, properties = one.checkpoint()
+    for key in ("learning_rate", "initial_learning_rates"):
+        del properties["training"]["updates"][key]
+    other.restore(tensors, properties)
+    assert other.learning_rate == pytest.approx(0.05)
+    assert other._updates.learning_rates() == [0.1, 0.05]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import onward
 from onward.errors import OptionError
 from onward.losses import CrossEntropy
-from onward.optimizers import LAMB, SGD, AdamW, Cosine, Group
+from onward.optimizers import LAMB, SGD, AdamW, Cosine, Group, Muon, WarmUp
+from onward.optimizers.catalogue import OPTIMIZERS
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp, torch_mlp, weights
 
@@ -73,3 +76,75 @@ def test_a_learning_rate_of_numpys_can_be_saved(tmp_path: Any) -> None:
     one.set_learning_rate(np.float32(0.5))
     one.save(tmp_path / "c")
     assert one.learning_rate == 0.5
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_set_learning_rate_is_training_with_that_rate(name: str, parts: int) -> None:
+    kind = OPTIMIZERS[name]
+    other = AdamW if kind is Muon else kind  # biases are no matrices
+    found, expected = (
+        TrainingSession(
+            mlp(),
+            CrossEntropy(),
+            kind(lr=0.1 * factor),
+            {
+                "accumulate": parts,
+                "groups": [
+                    Group(parameters="w1", lr=0.001 * factor),
+                    Group(parameters="b2", optimizer=other(lr=0.0)),
+                    Group(parameters="b*", optimizer=other(lr=0.2 * factor)),
+                ],
+            },
+        )
+        for factor in (1, 0.5)
+    )
+    found.set_learning_rate(0.05)
+    assert found.learning_rate == expected.learning_rate == 0.05
+    for feeds in batches(4):
+        found.step(feeds)
+        expected.step(feeds)
+    for parameter, tensor in expected.parameters.items():
+        np.testing.assert_allclose(found.parameters[parameter], tensor, atol=1e-6)
+    np.testing.assert_array_equal(found.parameters["b2"], weights()["b2"])
+
+
+@pytest.mark.parametrize("schedule", [None, WarmUp(steps=2, schedule=Cosine(steps=6))])
+def test_the_learning_rate_is_the_optimizers_own_in_any_group(schedule: Any) -> None:
+    groups = [Group(parameters="w*", lr=0.2), Group(parameters="b*", lr=0.0)]  # all there are
+    options = {"groups": groups, "schedule": schedule}
+    one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.1), options)
+
+    def rate(own: float) -> float:
+        return own if schedule is None else schedule.rate(one.steps, own)
+
+    for own in (0.1, 0.05, 0.0, 0.3):
+        one.set_learning_rate(own)
+        assert one.learning_rate == rate(own)
+        assert one._updates.learning_rates() == pytest.approx([rate(2 * own), rate(0.0)])
+        one.step(batches(1)[0])
+
+
+def test_groups_of_an_optimizer_with_rate_0_have_constant_rates() -> None:
+    groups = [Group(parameters="w1", lr=0.2)]
+    one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.0), {"groups": groups})
+    assert one.learning_rate == 0.0
+    one.set_learning_rate(0.1)
+    assert one._updates.learning_rates() == [0.2, 0.1]
+
+
+def test_a_saved_program_knows_the_optimizers_own_rate(tmp_path: Any) -> None:
+    options = {"groups": [Group(parameters="*", lr=0.2)]}
+    one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.1), options)
+    again = TrainingSession(one.program.save(tmp_path / "program"))
+    assert again.learning_rate == 0.1
+    again.set_learning_rate(0.05)
+    assert again._updates.learning_rates() == [0.1]
+
+
+def test_a_program_of_version_0_1_still_trains() -> None:
+    options = {"groups": [Group(parameters="w1", lr=0.001)]}
+    program = onward.compile_training(mlp(), CrossEntropy(), SGD(lr=0.1), options)
+    settings = {name: each for name, each in program.settings.items() if name != "learning_rate"}
+    one = TrainingSession(dataclasses.replace(program, settings=settings))
+    assert one.learning_rate == 0.1

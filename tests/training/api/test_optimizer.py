@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,13 +18,14 @@ from onward.graph.builder import OpBuilder
 from onward.optimizers.adafactor import Adafactor
 from onward.optimizers.adagrad import Adagrad
 from onward.optimizers.adam import AdamW
+from onward.optimizers.groups import Group
 from onward.optimizers.lamb import LAMB
 from onward.optimizers.sgd import SGD
 from onward.training import onnxblock
 from onward.training.api import CheckpointState, Module, Optimizer, updates
 from onward.training.api.updates import FlatUpdate, ListUpdate
-from onward.training.artifacts import OptimType
-from tests.training.api.made import Folder, batch, make
+from onward.training.artifacts import LossType, OptimType
+from tests.training.api.made import Folder, batch, make, normalized
 
 
 def train(folder: Folder, steps: int = 4, lr: float = 0.01) -> tuple[CheckpointState, Optimizer]:
@@ -153,9 +156,31 @@ def test_the_learning_rate_is_read_and_set(whole: Folder) -> None:
     assert optimizer.get_learning_rate() == 0.001
     optimizer.set_learning_rate(0.5)
     assert optimizer.get_learning_rate() == 0.5
-    for wrong in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(OptionError, match="a learning rate is a number from 0 on, not"):
-            optimizer.set_learning_rate(wrong)
+    for wrong in (-0.1, float("nan"), float("inf"), None, "fast"):
+        with pytest.raises(
+            OptionError, match=r"a learning rate is a number from 0 up, not .*\ngive"
+        ):
+            optimizer.set_learning_rate(wrong)  # type: ignore[arg-type]
+    assert optimizer.get_learning_rate() == 0.5
+
+
+@pytest.mark.parametrize(("own", "expected"), [(0.1, 0.005), (0.0, 0.01)])
+def test_groups_keep_their_ratio_to_the_rate_that_is_set(
+    own: float, expected: float, tmp_path: Path
+) -> None:
+    groups = [Group(parameters="fc1.*", lr=0.01), Group(parameters="fc2.bias", lr=0.0)]
+    state, module, optimizer = make(tmp_path, optimizer=SGD(lr=own), groups=groups).open()
+    assert optimizer.get_learning_rate() == own
+    optimizer.set_learning_rate(0.05)
+    module(*batch())
+    before = {name: parameter.data for name, parameter in state.parameters}
+    optimizer.step()
+    rates = {"fc1.weight": expected, "fc1.bias": expected, "fc2.weight": 0.05, "fc2.bias": 0.0}
+    if not own:
+        rates["fc2.bias"] = 0.05  # as the optimizer's own was
+    for name, rate in rates.items():
+        moved = before[name] - state.parameters[name].data
+        np.testing.assert_allclose(moved, rate * state.parameters[name].grad, atol=1e-7)
 
 
 def test_the_rate_that_the_artifacts_were_made_with_is_the_first(tmp_path: Path) -> None:
@@ -248,3 +273,97 @@ def test_fifty_steps_end_where_torchs_do(name: str, tmp_path: Path) -> None:
         theirs.step()
     for each, parameter in state.parameters:
         np.testing.assert_allclose(parameter.data, values[each].detach(), rtol=0, atol=1e-5)
+
+
+# -- what is not finite ----------------------------------------------------------------------------
+
+BAD = {"NaN": np.nan, "infinity": np.inf, "overflow": 3e38}
+OWN: dict[str, Any] = {
+    "AdamW": {},  # over flat buffers
+    "LAMB": {"optimizer": LAMB(lr=0.1)},  # over lists
+    "a block": {"optimizer": onnxblock.optim.SGD(clip_grad=onnxblock.optim.ClipGradNorm(1.0))},
+}
+
+
+def spoiled(kind: str, seed: int = 0) -> tuple[Any, Any]:
+    x, labels = batch(seed=seed)
+    x[3] = BAD[kind] * np.array([1, -1, 1, -1])
+    return x, labels
+
+
+def standing(state: CheckpointState, optimizer: Optimizer) -> dict[str, Any]:
+    """All that an update changes."""
+    slots = optimizer._standing.slots.items()
+    found = {f"{slot}/{name}": a.copy() for slot, each in slots for name, a in each.items()}
+    found |= {name: parameter.data for name, parameter in state.parameters}
+    return found | {"step": np.array(optimizer._standing.step)}
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("own", OWN)
+def test_what_is_not_finite_never_reaches_the_parameters(
+    own: str, kind: str, tmp_path: Path, caplog: Any
+) -> None:
+    folder = make(tmp_path, **OWN[own])
+    (state, module, optimizer), (other, without, plain) = folder.open(), folder.open()
+    for seed in range(3):
+        for parts in (2, 1):  # accumulated, the bad one first and last; then alone
+            before = standing(state, optimizer)
+            for part in range(parts):
+                module(*(spoiled(kind) if part == seed % parts else batch(seed=part)))
+            with caplog.at_level(logging.WARNING, "onward"):
+                optimizer.step()
+            for name, array in standing(state, optimizer).items():
+                np.testing.assert_array_equal(array, before[name], err_msg=name)
+        for each in (module, without):  # no lazy_reset_grad: the gradients were dropped
+            each(*batch(seed=seed))
+        for update in (optimizer, plain):
+            update.step()
+        for each in (module, without):
+            each.lazy_reset_grad()
+    assert optimizer.skipped_steps == 6 and plain.skipped_steps == 0
+    assert caplog.messages.count("step 0: gradients are not finite, no update") == 2
+    expected = standing(other, plain)
+    for name, array in standing(state, optimizer).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_a_loss_that_is_not_finite_is_enough(tmp_path: Path) -> None:
+    op = OpBuilder(opset=18)
+    x = op.input("input", "float32", ("batch", 1))
+    y = op.Mul(x, op.initializer("w", np.ones(1, np.float32)))
+    model = op.model(loss=op.Add(op.ReduceSum(y, keepdims=0), op.input("more", "float32", ())))
+    folder = make(tmp_path, model, requires_grad=["w"], loss=None, optimizer=SGD(lr=0.1))
+    state, module, optimizer = folder.open()
+    ones = np.ones((2, 1), np.float32)
+    assert np.isinf(module(ones, np.float32(np.inf)))  # its gradients are finite
+    optimizer.step()
+    assert optimizer.skipped_steps == 1 and state.parameters["w"].data == 1.0
+    module(ones, np.float32(0.0))
+    optimizer.step()
+    np.testing.assert_allclose(state.parameters["w"].data, 0.8)
+
+
+def test_running_statistics_of_a_bad_batch_are_dropped(tmp_path: Path) -> None:
+    folder = make(tmp_path, normalized(), loss=LossType.MSELoss)
+    state, module, _ = folder.open()
+    x = np.ones((4, 2, 3), np.float32)
+    bad = x.copy()
+    bad[0] = np.nan
+    module(bad, x)
+    assert state.parameters["mean"].data.tolist() == [0, 0]
+    module(x, x)  # in one sum with the bad one: the update is lost, its statistics are not
+    np.testing.assert_allclose(state.parameters["mean"].data, [0.1, 0.1], rtol=1e-6)
+    assert np.isfinite(state.parameters["var"].data).all()
+
+
+def test_large_gradients_whose_sum_overflows_are_not_skipped(tmp_path: Path) -> None:
+    folder = make(tmp_path, normalized(), loss=LossType.MSELoss, optimizer=SGD(lr=0.0))
+    _, module, optimizer = folder.open()
+    x = np.ones((4, 2, 3), np.float32)
+    module(x, x)
+    gradients = module._state._state.gradients
+    assert gradients is not None
+    gradients["scale"][...] = 3e38
+    optimizer.step()
+    assert optimizer.skipped_steps == 0 and optimizer._standing.step == 1
