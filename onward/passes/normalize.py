@@ -185,13 +185,13 @@ def lift_constants(model: ir.Model) -> ir.Model:
     names = Names(model)
     for node in list(nodes_of(model)):
         if node.op_type == "Constant" and node.domain == "":
-            tensor = _constant_tensor(node)
+            tensor = constant_tensor(node)
             op = Ops()
             replace(node, [op.constant(tensor)], op, names)
     return model
 
 
-def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol:
     """What a Constant node holds, whichever attribute says it."""
     if len(node.attributes) != 1:
         raise InvalidModel(

@@ -23,7 +23,7 @@ from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps, taken_names
 from onward.graph.extension import extend as extension
 from onward.graph.scopes import walk
-from onward.names import near
+from onward.names import near, some
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.facts import attribute, input_of, is_constant
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
@@ -31,10 +31,11 @@ from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.sessions.training import ranges
+from onward.sessions.training.constant_weights import lift_constant_weights
+from onward.sessions.training.exporter_changes import RECIPE, warn_of_exporter
 from onward.sessions.training.labels import find_labels
-from onward.sessions.training.provenance import warn_of_changes
 from onward.sessions.training.ranges import LabelRange
-from onward.sessions.training.restoring import restore
+from onward.sessions.training.restoring import Guesses, restore
 from onward.sessions.training.selection import distinct, free_weights, weights, worth_training
 from onward.training.opsets import in_opset
 
@@ -46,6 +47,8 @@ UPDATED = "{}_updated"
 LABELS = "onward.labels"  # what feeds of class labels may hold; a loss may say it beforehand
 _STOCK_IR_VERSION = 10
 _MODE_SINCE = 12  # the opset in which Dropout's mode became an input
+
+Groups = Sequence[Sequence[str]] | None
 
 log = logging.getLogger("onward")
 
@@ -79,6 +82,7 @@ def training_graphs(
     trainable: Collection[str],
     frozen: Collection[str],
     opset: int = 0,
+    tied: Groups = None,
 ) -> TrainingGraphs:
     """The graphs of a model whose first output is the loss; the model is changed.
 
@@ -86,12 +90,12 @@ def training_graphs(
     inputs, and what nodes make: its gradient is an output, `{name}_grad`, and not summed. Running
     statistics of BatchNormalization become parameters wherever they move. Integers and flags among
     the frozen (shapes, axes, modes) stay constants: the graphs are built on them. They are in
-    `opset`, where it can say them; else in the oldest that can.
+    `opset`, where it can say them; else in the oldest that can. `tied` are groups of names that
+    are one parameter each; None: as the model tells.
     """
-    restore(distinct(free_weights(model)), apart=[*trainable, *frozen])
-    warn_of_changes(model, trainable)
+    guesses = _restored(model, [*trainable, *frozen], tied)
+    warn_of_exporter(model, trainable, guesses)
     lift_weights(model, [*trainable, *frozen])
-    untie_statistics(model)
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
     _check_names(model, trainable)
     prepared = PREPARE(model.clone())
@@ -112,14 +116,25 @@ def training_graphs(
     )
 
 
-def weight_names(model: ir.Model) -> list[str]:
+def _restored(model: ir.Model, named: Collection[str], tied: Groups) -> Guesses:
+    """Parameters as they were before the export, in place; those that are named stay separate."""
+    distinct(lift_constant_weights(free_weights(model), named))
+    guesses = restore(model, named, tied)
+    untie_statistics(model)
+    return guesses
+
+
+def weight_names(model: ir.Model, tied: Groups = None) -> list[str]:
     """The weights of a model, those of branches included; the model is changed."""
-    return weights(restore(distinct(free_weights(model))))
+    _restored(model, (), tied)
+    return weights(model)
 
 
-def trainable_weights(model: ir.Model, loss: str, known: Collection[str]) -> list[str]:
+def trainable_weights(
+    model: ir.Model, loss: str, known: Collection[str], tied: Groups = None
+) -> list[str]:
     """Those of the known weights that a session would train by default; the model is changed."""
-    names = {*weight_names(model)}.intersection(known)
+    names = {*weight_names(model, tied)}.intersection(known)
     made = [value for node in model.graph for value in node.outputs if value.name == loss]
     worth = worth_training(model, names, made)
     return reached(model, loss, worth) if worth else []
@@ -133,13 +148,24 @@ def _labels(model: ir.Model) -> list[LabelRange]:
 
 def _check_names(model: ir.Model, trainable: Collection[str]) -> None:
     graph = model.graph
-    made = (value for node in graph for value in node.outputs)
-    known = {*graph.initializers, *(str(value.name) for value in (*graph.inputs, *made))}
+    made = {str(value.name): node for node in graph for value in node.outputs}
+    known = {*graph.initializers, *made, *(str(value.name) for value in graph.inputs)}
+    missing = [name for name in trainable if name not in known]
+    if missing:
+        what = "no value of this name" if len(missing) == 1 else "no values of these names"
+        hint = near(missing[0], graph.initializers, "its parameters are")
+        if model.producer_name == "pytorch":
+            hint += f"\ntorch's exporter merges, folds and renames parameters: export with {RECIPE}"
+        raise OptionError(
+            f"{some(missing)} cannot require a gradient: the model has {what}\n{hint}"
+        )
     for name in trainable:
-        if name not in known:
-            hint = near(name, graph.initializers, "its parameters are")
+        node = made.get(name)
+        source = node.inputs[0] if node is not None and node.op_type == "Identity" else None
+        if source is not None and source.is_initializer():
             raise OptionError(
-                f"{name!r} cannot require a gradient: the model has no value of this name\n{hint}"
+                f"{name!r} cannot be trained: it is a copy of {source.name!r} by Identity\n"
+                f"train {source.name!r} instead"
             )
 
 

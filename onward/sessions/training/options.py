@@ -30,6 +30,7 @@ class TrainingOptions:
     trainable: Names | None = None  # None: parameters, as docs/training.md tells them
     frozen: Names = ()  # of those, the ones that stay as they are
     groups: Sequence[Group] = ()  # parameters with settings of their own
+    tied: Sequence[Names] | None = None  # groups that are one parameter; None: as the model tells
     frozen_batch_norms: Names = ()  # BatchNormalization nodes that use and keep their statistics
     unbiased_variance: bool = False  # running variances as torch computes them
     state: Mapping[str, str] = field(default_factory=dict)  # tensors -> the values they become
@@ -53,6 +54,7 @@ class TrainingOptions:
         self._check_list("groups", Group, "a list of Group", "[Group(parameters='*.bias', lr=0.1)]")
         if not isinstance(self.state, Mapping) or not _all(str, self.state, self.state.values()):
             raise _refusal("state", "a dictionary of names", self.state, "{'count': 'new_count'}")
+        self._check_tied()
         check_count(self, "accumulate")
         check_count(self, "seed", low=0)
         for name in ("unbiased_variance", "skip_nonfinite"):
@@ -77,6 +79,21 @@ class TrainingOptions:
         if not _all(kind, listed):
             raise _refusal(name, law, given, example)
         object.__setattr__(self, name, listed)
+
+    def _check_tied(self) -> None:
+        """Groups of two names or more; they become tuples."""
+        if self.tied is None:
+            return
+        law, example = "a list of groups of names", "[['embedding.weight', 'head.weight']]"
+        given = self.tied
+        if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+            raise _refusal("tied", law, given, example)
+        groups = [group if isinstance(group, str) else tuple(group) for group in given]
+        if any(isinstance(group, str) or len(group) < 2 for group in groups):
+            raise _refusal("tied", law, given, example)
+        if not _all(str, *groups):
+            raise _refusal("tied", law, given, example)
+        object.__setattr__(self, "tied", tuple(groups))
 
     def _check_kind(self, name: str, kind: type, law: str, example: str) -> None:
         given = getattr(self, name)

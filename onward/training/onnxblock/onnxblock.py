@@ -61,6 +61,7 @@ class TrainingBlock(blocks.Block):
 
     _graphs: graphs.TrainingGraphs | None = None
     _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
+    tied: graphs.Groups = None  # names that are one parameter; None: as the model tells
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +120,7 @@ class TrainingBlock(blocks.Block):
         frozen = [name for name, wanted in asked.items() if not wanted]
         self._models = None
         self._graphs = graphs.training_graphs(
-            to_ir(model, accessor.folder), names, trainable, frozen, accessor.opset
+            to_ir(model, accessor.folder), names, trainable, frozen, accessor.opset, self.tied
         )
         accessor.replace(ir.to_proto(self._graphs.training))
         return output
