@@ -38,7 +38,7 @@ def separate_merged(model: ir.Model) -> dict[str, str]:
         source, copy = node.inputs[0], node.outputs[0]
         assert source is not None and source.const_value is not None
         if _COMPUTED.fullmatch(str(copy.name)):
-            if _is_shared(source, copy, named):
+            if _is_shared(graph, source, copy, named):
                 continue
             if not is_uniform(source):
                 uncertain[str(copy.name)] = str(source.name)
@@ -103,7 +103,7 @@ def _parameter_names(model: ir.Model) -> set[str]:
     return {name for name in names if not _UNNAMED.fullmatch(name)}
 
 
-def _is_shared(source: ir.Value, copy: ir.Value, named: set[str]) -> bool:
+def _is_shared(graph: ir.Graph, source: ir.Value, copy: ir.Value, named: set[str]) -> bool:
     """Whether two computed weights were one parameter, by the modules that read them."""
     firsts, seconds = ({scope(node) for node, _ in value.uses()} for value in (source, copy))
     firsts.discard("")
@@ -111,7 +111,7 @@ def _is_shared(source: ir.Value, copy: ir.Value, named: set[str]) -> bool:
         return False  # it has parameters of its own
     if any(_is_called_again(first, second) for first in firsts for second in seconds):
         return True
-    nodes = [node for node in copy.graph or () if scope(node) in seconds]
+    nodes = [node for node in graph if scope(node) in seconds]
     read = {str(value.name) for node in nodes for value in node.inputs if value is not None}
     return any(_is_in(module_of(first), name) for first in firsts for name in read & named)
 

@@ -27,12 +27,12 @@ from onward.losses.loss import Loss
 from onward.optimizers.groups import Group
 from onward.optimizers.optimizer import Optimizer
 from onward.providers.ort.ort_format import write_ort_format
-from onward.training.graphs import trainable_weights, weight_names
 from onward.training.onnxblock import blocks, model_accessor, optim
 from onward.training.onnxblock import loss as losses
 from onward.training.onnxblock.blocks import Block
 from onward.training.onnxblock.checkpoint_utils import write_checkpoint
 from onward.training.onnxblock.onnxblock import TrainingBlock, to_ir
+from onward.training.parameters import trainable_weights, weight_names
 
 StrPath: TypeAlias = "str | bytes | os.PathLike[str]"
 ModelSource: TypeAlias = "onnx.ModelProto | ir.Model | str | os.PathLike[str] | bytes"

@@ -16,28 +16,25 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onward.errors import OptionError, UnsupportedModel
+from onward.errors import UnsupportedModel
 from onward.gradients.backward import FLOATS
-from onward.gradients.model import extend, lift_weights, reached
+from onward.gradients.model import extend, lift_weights
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps, taken_names
 from onward.graph.extension import extend as extension
 from onward.graph.scopes import walk
-from onward.names import near, some
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.facts import attribute, input_of, is_constant
-from onward.passes.modes import eval_mode, train_mode, untie_statistics
+from onward.passes.modes import eval_mode, train_mode
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.sessions.training import ranges
-from onward.sessions.training.constant_weights import lift_constant_weights
-from onward.sessions.training.exporter_changes import RECIPE, warn_of_exporter
+from onward.sessions.training.exporter_changes import warn_of_exporter
 from onward.sessions.training.labels import find_labels
 from onward.sessions.training.ranges import LabelRange
-from onward.sessions.training.restoring import Guesses, restore
-from onward.sessions.training.selection import distinct, free_weights, weights, worth_training
 from onward.training.opsets import in_opset
+from onward.training.parameters import Groups, check_names, restore_parameters
 
 GRADIENT = "{}_grad"
 BUFFER = "{}_grad.accumulation.buffer"
@@ -47,8 +44,6 @@ UPDATED = "{}_updated"
 LABELS = "onward.labels"  # what feeds of class labels may hold; a loss may say it beforehand
 _STOCK_IR_VERSION = 10
 _MODE_SINCE = 12  # the opset in which Dropout's mode became an input
-
-Groups = Sequence[Sequence[str]] | None
 
 log = logging.getLogger("onward")
 
@@ -93,11 +88,11 @@ def training_graphs(
     `opset`, where it can say them; else in the oldest that can. `tied` are groups of names that
     are one parameter each; None: as the model tells.
     """
-    guesses = _restored(model, [*trainable, *frozen], tied)
+    guesses = restore_parameters(model, [*trainable, *frozen], tied)
     warn_of_exporter(model, trainable, guesses)
     lift_weights(model, [*trainable, *frozen])
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
-    _check_names(model, trainable)
+    check_names(model, trainable, frozen)
     prepared = PREPARE(model.clone())
     state = train_mode(prepared, lambda node: _stays(node, trainable), unbiased=True)
     trainable = _differentiable(trainable, state, weights)
@@ -116,57 +111,10 @@ def training_graphs(
     )
 
 
-def _restored(model: ir.Model, named: Collection[str], tied: Groups) -> Guesses:
-    """Parameters as they were before the export, in place; those that are named stay separate."""
-    distinct(lift_constant_weights(free_weights(model), named))
-    guesses = restore(model, named, tied)
-    untie_statistics(model)
-    return guesses
-
-
-def weight_names(model: ir.Model, tied: Groups = None) -> list[str]:
-    """The weights of a model, those of branches included; the model is changed."""
-    _restored(model, (), tied)
-    return weights(model)
-
-
-def trainable_weights(
-    model: ir.Model, loss: str, known: Collection[str], tied: Groups = None
-) -> list[str]:
-    """Those of the known weights that a session would train by default; the model is changed."""
-    names = {*weight_names(model, tied)}.intersection(known)
-    made = [value for node in model.graph for value in node.outputs if value.name == loss]
-    worth = worth_training(model, names, made)
-    return reached(model, loss, worth) if worth else []
-
-
 def _labels(model: ir.Model) -> list[LabelRange]:
     """What inputs of class labels may hold: as the loss said, and as its operator does."""
     promised = ranges.from_json(model.metadata_props.get(LABELS, "[]"))
     return list({each.name: each for each in (*promised, *find_labels(model))}.values())
-
-
-def _check_names(model: ir.Model, trainable: Collection[str]) -> None:
-    graph = model.graph
-    made = {str(value.name): node for node in graph for value in node.outputs}
-    known = {*graph.initializers, *made, *(str(value.name) for value in graph.inputs)}
-    missing = [name for name in trainable if name not in known]
-    if missing:
-        what = "no value of this name" if len(missing) == 1 else "no values of these names"
-        hint = near(missing[0], graph.initializers, "its parameters are")
-        if model.producer_name == "pytorch":
-            hint += f"\ntorch's exporter merges, folds and renames parameters: export with {RECIPE}"
-        raise OptionError(
-            f"{some(missing)} cannot require a gradient: the model has {what}\n{hint}"
-        )
-    for name in trainable:
-        node = made.get(name)
-        source = node.inputs[0] if node is not None and node.op_type == "Identity" else None
-        if source is not None and source.is_initializer():
-            raise OptionError(
-                f"{name!r} cannot be trained: it is a copy of {source.name!r} by Identity\n"
-                f"train {source.name!r} instead"
-            )
 
 
 def _differentiable(

@@ -54,8 +54,8 @@ def warn_of_exporter(model: ir.Model, names: Collection[str], guesses: Guesses) 
     idle = idle_dropouts(model)
     if idle:
         log.warning(
-            "Dropout was exported in eval mode (%s): it drops nothing in training either; call "
-            "model.train() before torch.onnx.export",
+            "Dropout drops nothing (%s): the model was exported in eval mode, or with p=0; call "
+            "model.train() before torch.onnx.export to train with it",
             some(idle),
         )
 
@@ -127,9 +127,14 @@ def _companions(node: ir.Node, value: ir.Value, names: Collection[str]) -> list[
 
 
 def idle_dropouts(model: ir.Model) -> list[str]:
-    """Dropout modules of torch that were exported as copies of their inputs."""
-    found = []
+    """Dropout modules of torch that were exported as copies of their inputs.
+
+    One that drops shows that the others do not because their ratio is 0.
+    """
+    found: list[str] = []
     for node in walk(model.graph):
+        if node.op_type == "Dropout":
+            return []
         if node.op_type == "Identity" and _DROPOUT.search(node.metadata_props.get(_CLASSES, "")):
             found.append(_module(node) or str(node.name))
     return list(dict.fromkeys(found))

@@ -14,6 +14,7 @@ from onward.graph.external import embedded, map_external
 from onward.graph.files import weight_bytes
 from onward.training import graphs
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
+from onward.training.parameters import Groups
 
 Parameters = tuple[list[onnx.TensorProto], list[onnx.TensorProto]]  # trainable, frozen
 Array = np.ndarray[Any, Any]
@@ -61,7 +62,7 @@ class TrainingBlock(blocks.Block):
 
     _graphs: graphs.TrainingGraphs | None = None
     _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
-    tied: graphs.Groups = None  # names that are one parameter; None: as the model tells
+    tied: Groups = None  # names that are one parameter; None: as the model tells
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:
