@@ -173,3 +173,13 @@ def test_artifacts_train_constants(asked: list[str] | None, tmp_path: Path) -> N
     assert sorted(name for name, _ in state.parameters) == ["b", "w"]
     model = onnx.load(tmp_path / "training_model.onnx")
     assert {"w", "b"} <= {value.name for value in model.graph.input}
+
+
+def test_a_batch_of_size_minus_one_is_a_batch_of_any_size() -> None:
+    model = regression()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    session = TrainingSession(model, MSE(), SGD(lr=0.1))
+    for size in (5, 3):
+        feeds = {name: array[:size] for name, array in FEEDS.items()}
+        assert np.isfinite(session.step(feeds)["loss"])
