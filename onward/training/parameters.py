@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
@@ -16,6 +17,8 @@ from onward.sessions.training.restoring import Guesses, restore
 from onward.sessions.training.selection import distinct, free_weights, weights, worth_training
 
 Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
+
+log = logging.getLogger("onward")
 
 
 def restore_parameters(model: ir.Model, named: Collection[str], tied: Groups) -> Guesses:
@@ -43,20 +46,19 @@ def trainable_weights(
 
 
 def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[str]) -> None:
-    """Refuse names of parameters that the model does not have."""
+    """Refuse parameters to train that the model does not have; warn of such that are frozen."""
     graph = model.graph
     made = {str(value.name): node for node in graph for value in node.outputs}
     known = {*graph.initializers, *made, *(str(value.name) for value in graph.inputs)}
-    for asked, cannot in ((trainable, "require a gradient"), (frozen, "be frozen")):
-        missing = [name for name in asked if name not in known]
-        if missing:
-            what = "no value of this name" if len(missing) == 1 else "no values of these names"
-            hint = near(missing[0], graph.initializers, "its parameters are")
-            if model.producer_name == "pytorch":
-                hint += (
-                    f"; torch merges, folds and renames parameters unless it exports with {RECIPE}"
-                )
-            raise OptionError(f"{some(missing)} cannot {cannot}: the model has {what}\n{hint}")
+    missing = [name for name in trainable if name not in known]
+    if missing:
+        what = "no value of this name" if len(missing) == 1 else "no values of these names"
+        hint = near(missing[0], graph.initializers, "its parameters are")
+        if model.producer_name == "pytorch":
+            hint += f"; torch merges, folds and renames parameters unless it exports with {RECIPE}"
+        raise OptionError(
+            f"{some(missing)} cannot require a gradient: the model has {what}\n{hint}"
+        )
     for name in trainable:
         node = made.get(name)
         source = node.inputs[0] if node is not None and node.op_type == "Identity" else None
@@ -65,3 +67,7 @@ def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[
                 f"{name!r} cannot be trained: it is a copy of {source.name!r} by Identity\n"
                 f"train {source.name!r} instead"
             )
+    unknown = [name for name in frozen if name not in known]
+    if unknown:  # which the peer lets pass
+        hint = near(unknown[0], graph.initializers)
+        log.warning("frozen_params: the model has no %s; %s", some(unknown), hint)
