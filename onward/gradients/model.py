@@ -21,6 +21,7 @@ from onward.graph.files import Source, load
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.merged import separate_merged
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.rewrite import Names
 from onward.passes.spelling import spell_for_onnxruntime
@@ -39,11 +40,14 @@ def gradient(
 
     `outputs` are scalars, whose sum is differentiated; or, for outputs of any shape, a mapping from
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
-    inputs, initializers (those of subgraphs too) or values in between.
+    inputs, initializers (those of subgraphs too) or values in between. Parameters that torch's
+    older exporter has merged are separate ones: each has a gradient of its own.
     """
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
     with _uncollected():
-        prepared = PREPARE(load(model, any_domain=True).clone())
+        copy = load(model, any_domain=True).clone()
+        separate_merged(copy)
+        prepared = PREPARE(copy)
         extend(prepared, cotangents, _names(wrt), rules)
         with kept_open(prepared.graph, _names(wrt)):
             prepared = spell_for_onnxruntime(TRAINING(prepared))

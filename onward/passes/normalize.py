@@ -59,6 +59,18 @@ def free_old_initializers(model: ir.Model) -> ir.Model:
     return model
 
 
+def open_negative_sizes(model: ir.Model) -> ir.Model:
+    """Sizes below zero, as older exporters write those that are not known, become unknown ones."""
+    for graph in [model.graph, *model.graph.subgraphs()]:
+        made = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.outputs, *made):
+            shape = value.shape
+            if shape is not None and any(isinstance(n, int) and n < 0 for n in shape):
+                sizes = [None if isinstance(n, int) and n < 0 else n for n in shape]
+                value.shape = ir.Shape(sizes)
+    return model
+
+
 def inline_functions(model: ir.Model) -> ir.Model:
     """Calls of model-local functions become their bodies, each node under its own opset.
 
@@ -185,13 +197,13 @@ def lift_constants(model: ir.Model) -> ir.Model:
     names = Names(model)
     for node in list(nodes_of(model)):
         if node.op_type == "Constant" and node.domain == "":
-            tensor = _constant_tensor(node)
+            tensor = constant_tensor(node)
             op = Ops()
             replace(node, [op.constant(tensor)], op, names)
     return model
 
 
-def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol:
     """What a Constant node holds, whichever attribute says it."""
     if len(node.attributes) != 1:
         raise InvalidModel(

@@ -27,12 +27,12 @@ from onward.losses.loss import Loss
 from onward.optimizers.groups import Group
 from onward.optimizers.optimizer import Optimizer
 from onward.providers.ort.ort_format import write_ort_format
-from onward.training.graphs import trainable_weights, weight_names
 from onward.training.onnxblock import blocks, model_accessor, optim
 from onward.training.onnxblock import loss as losses
 from onward.training.onnxblock.blocks import Block
 from onward.training.onnxblock.checkpoint_utils import write_checkpoint
 from onward.training.onnxblock.onnxblock import TrainingBlock, to_ir
+from onward.training.parameters import trainable_weights, weight_names
 
 StrPath: TypeAlias = "str | bytes | os.PathLike[str]"
 ModelSource: TypeAlias = "onnx.ModelProto | ir.Model | str | os.PathLike[str] | bytes"
@@ -81,6 +81,7 @@ def generate_artifacts(
     loss_input_names: list[str] | None = None,
     *,
     groups: Sequence[Group] = (),
+    tied: Sequence[Sequence[str]] | None = None,
 ) -> None:
     """Write the training model, the eval model, the optimizer model and the checkpoint.
 
@@ -98,6 +99,7 @@ def generate_artifacts(
     nominal_checkpoint: write one more checkpoint, of names without data.
     loss_input_names: what the loss is called with; None: all outputs of the model.
     groups: parameters that the optimizer treats otherwise (onward.optimizers.Group).
+    tied: groups of weights that are one parameter each; None: as the model tells.
     """
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer, groups)
     _check_disjoint(requires_grad, frozen_params)
@@ -108,6 +110,7 @@ def generate_artifacts(
     for name in frozen_params or ():
         block.requires_grad(name, False)
     block.train_all = requires_grad is None
+    block.tied = tied
     library = None if custom_op_library is None else os.fsdecode(custom_op_library)
     with model_accessor.base(message, path) as base, _library(library):
         opset = base.opset
@@ -155,7 +158,8 @@ class _Training(TrainingBlock):
 
     def build(self, *output_names: str) -> tuple[str, ...]:
         accessor = model_accessor.current()
-        own = weight_names(to_ir(accessor.model, accessor.folder)) if self.train_all else []
+        model = to_ir(accessor.model, accessor.folder)
+        own = weight_names(model, self.tied) if self.train_all else []
         own = [name for name in own if name not in self._asked()]  # not the frozen, nor the loss's
         read = self._inputs or output_names
         if len(read) > 2 and type(self._loss) in _LOSSES.values():
@@ -168,7 +172,7 @@ class _Training(TrainingBlock):
         names = (found,) if isinstance(found, str) else tuple(found)
         if self.train_all:
             model = to_ir(accessor.model, accessor.folder)
-            for name in trainable_weights(model, names[0], own):
+            for name in trainable_weights(model, names[0], own, self.tied):
                 self.requires_grad(name)
         return (*names, *(self._others or ()))
 

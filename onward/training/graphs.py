@@ -16,27 +16,25 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onward.errors import OptionError, UnsupportedModel
+from onward.errors import UnsupportedModel
 from onward.gradients.backward import FLOATS
-from onward.gradients.model import extend, lift_weights, reached
+from onward.gradients.model import extend, lift_weights
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps, taken_names
 from onward.graph.extension import extend as extension
 from onward.graph.scopes import walk
-from onward.names import near
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.facts import attribute, input_of, is_constant
-from onward.passes.modes import eval_mode, train_mode, untie_statistics
+from onward.passes.modes import eval_mode, train_mode
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.sessions.training import ranges
+from onward.sessions.training.exporter_changes import warn_of_exporter
 from onward.sessions.training.labels import find_labels
-from onward.sessions.training.provenance import warn_of_changes
 from onward.sessions.training.ranges import LabelRange
-from onward.sessions.training.restoring import restore
-from onward.sessions.training.selection import distinct, free_weights, weights, worth_training
 from onward.training.opsets import in_opset
+from onward.training.parameters import Groups, check_names, restore_parameters
 
 GRADIENT = "{}_grad"
 BUFFER = "{}_grad.accumulation.buffer"
@@ -79,6 +77,7 @@ def training_graphs(
     trainable: Collection[str],
     frozen: Collection[str],
     opset: int = 0,
+    tied: Groups = None,
 ) -> TrainingGraphs:
     """The graphs of a model whose first output is the loss; the model is changed.
 
@@ -86,14 +85,14 @@ def training_graphs(
     inputs, and what nodes make: its gradient is an output, `{name}_grad`, and not summed. Running
     statistics of BatchNormalization become parameters wherever they move. Integers and flags among
     the frozen (shapes, axes, modes) stay constants: the graphs are built on them. They are in
-    `opset`, where it can say them; else in the oldest that can.
+    `opset`, where it can say them; else in the oldest that can. `tied` are groups of names that
+    are one parameter each; None: as the model tells.
     """
-    restore(distinct(free_weights(model)), apart=[*trainable, *frozen])
-    warn_of_changes(model, trainable)
+    guesses = restore_parameters(model, [*trainable, *frozen], tied)
+    warn_of_exporter(model, trainable, guesses)
     lift_weights(model, [*trainable, *frozen])
-    untie_statistics(model)
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
-    _check_names(model, trainable)
+    check_names(model, trainable, frozen)
     prepared = PREPARE(model.clone())
     state = train_mode(prepared, lambda node: _stays(node, trainable), unbiased=True)
     trainable = _differentiable(trainable, state, weights)
@@ -112,35 +111,10 @@ def training_graphs(
     )
 
 
-def weight_names(model: ir.Model) -> list[str]:
-    """The weights of a model, those of branches included; the model is changed."""
-    return weights(restore(distinct(free_weights(model))))
-
-
-def trainable_weights(model: ir.Model, loss: str, known: Collection[str]) -> list[str]:
-    """Those of the known weights that a session would train by default; the model is changed."""
-    names = {*weight_names(model)}.intersection(known)
-    made = [value for node in model.graph for value in node.outputs if value.name == loss]
-    worth = worth_training(model, names, made)
-    return reached(model, loss, worth) if worth else []
-
-
 def _labels(model: ir.Model) -> list[LabelRange]:
     """What inputs of class labels may hold: as the loss said, and as its operator does."""
     promised = ranges.from_json(model.metadata_props.get(LABELS, "[]"))
     return list({each.name: each for each in (*promised, *find_labels(model))}.values())
-
-
-def _check_names(model: ir.Model, trainable: Collection[str]) -> None:
-    graph = model.graph
-    made = (value for node in graph for value in node.outputs)
-    known = {*graph.initializers, *(str(value.name) for value in (*graph.inputs, *made))}
-    for name in trainable:
-        if name not in known:
-            hint = near(name, graph.initializers, "its parameters are")
-            raise OptionError(
-                f"{name!r} cannot require a gradient: the model has no value of this name\n{hint}"
-            )
 
 
 def _differentiable(

@@ -458,3 +458,15 @@ def test_a_gradient_that_loses_its_digits_in_float32_is_told() -> None:
     feeds = {"x": np.array([0.5, 1.0, 2.0], np.float32)}
     with pytest.raises(GradientWrong, match=r"'x': in float32 it is off by .* a float64 copy"):
         check_gradient(model, feeds, double=True, step=1e-2)
+
+
+def test_parameters_that_torch_has_merged_have_gradients_of_their_own() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20], producer_name: "pytorch">
+    g (float[2] x) => (float y) <float[2] w1 = {2, 3}>
+    { w2 = Identity(w1) a = Mul(x, w1)
+      b = Mul(a, a) c = Mul(b, w2) y = ReduceSum<keepdims=0>(c) }"""
+    made = gradient(onnx.parser.parse_model(text), "y", ["w1", "w2"])
+    x = np.array([1, 2], np.float32)
+    d1, d2 = run(made, ["w1_grad", "w2_grad"], x=x)
+    np.testing.assert_allclose(d1, [2 * 2 * 2, 2 * 3 * 4 * 3])  # of w1^2 w2 x^2
+    np.testing.assert_allclose(d2, [4, 36])

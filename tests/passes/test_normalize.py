@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onward.errors import InvalidModel, UnsafeModel
+from onward.passes.normalize import open_negative_sizes
 from onward.passes.pipelines import PREPARE
 from tests.passes.running import assert_same, run_reference
 
@@ -250,3 +251,12 @@ def test_metadata_and_names_of_the_graph_stay() -> None:
     assert {p.key: p.value for p in new.metadata_props} == {"author": "somebody"}
     assert (new.producer_name, new.graph.name) == ("exporter", "g")
     assert [v.name for v in new.graph.output] == ["y", "z"]
+
+
+def test_sizes_below_zero_are_unknown() -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [-1, 3, "k"]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    new = open_negative_sizes(ir.from_proto(helper.make_model(graph)))
+    for value in (*new.graph.inputs, *new.graph.outputs):
+        assert value.shape is not None
+        assert [getattr(n, "value", n) for n in value.shape] == [None, 3, "k"]

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx.parser
 import pytest
+import torch
+from torch import nn
 
 from onward.errors import OptionError
 from onward.optimizers.groups import Group
 from onward.training import onnxblock
+from onward.training.api import CheckpointState
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
+from tests.sessions.training.said import exported_by_torchscript
+from tests.sessions.training.test_restoring import OLDER
 from tests.training.nets import (
     MLP,
     mlp,
@@ -131,3 +138,88 @@ def test_the_names_have_the_peers_numbers() -> None:
         "L1Loss": 4,
     }
     assert {each.name: each.value for each in OptimType} == {"AdamW": 1, "SGD": 2}
+
+
+# -- exports of torch ------------------------------------------------------------------------------
+
+
+def normalized() -> tuple[nn.Module, torch.Tensor]:
+    """Fresh layers, whose ones and zeros are equal: 10 parameters."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8)]
+    return nn.Sequential(*layers, nn.Linear(8, 3)).eval(), torch.randn(4, 8)
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "for training": {
+        "training": torch.onnx.TrainingMode.TRAINING,
+        "do_constant_folding": False,
+        "export_params": True,
+    },
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_all_parameters_of_torch_that_are_asked_for_are_trained(
+    recipe: str, tmp_path: Path
+) -> None:
+    network, x = normalized()
+    names = [name for name, _ in network.named_parameters()]
+    model = exported_by_torchscript(network, x, **RECIPES[recipe])
+    generate_artifacts(
+        model, requires_grad=names, loss=LossType.CrossEntropyLoss, artifact_directory=tmp_path
+    )
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    assert sorted(name for name, _ in state.parameters) == sorted(names) and len(names) == 10
+
+
+def test_parameters_that_the_exporter_has_folded_are_refused_with_a_way_to_export(
+    tmp_path: Path,
+) -> None:
+    network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).eval()
+    model = exported_by_torchscript(network, torch.randn(2, 2, 5, 5))
+    names = [name for name, _ in network.named_parameters()]
+    law = (
+        "'0.weight', '0.bias', '1.weight', '1.bias' cannot require a gradient: the model has no "
+        r"values of these names\nits parameters are 'onnx::Conv_\d+', 'onnx::Conv_\d+'; torch "
+        "merges, folds and renames parameters unless it exports with "
+        "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False"
+    )
+    with pytest.raises(OptionError, match=law):
+        generate_artifacts(
+            model, requires_grad=names, loss=LossType.MSELoss, artifact_directory=tmp_path
+        )
+    assert written(tmp_path) == []
+
+
+def test_a_frozen_parameter_that_is_not_there_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    generate_artifacts(
+        mlp(), frozen_params=["fc3.bias"], loss=LossType.MSELoss, artifact_directory=tmp_path
+    )
+    assert "frozen_params: the model has no 'fc3.bias'; did you mean 'fc" in caplog.text
+
+
+def test_a_copy_of_a_weight_is_refused_and_the_weight_named() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
+    { v = Identity(w) h = MatMul(x, w) y = MatMul(h, v) }"""
+    law = "'v' cannot be trained: it is a copy of 'w' by Identity\ntrain 'w' instead"
+    with pytest.raises(OptionError, match=law):
+        generate_artifacts(onnx.parser.parse_model(text), ["v"], loss=LossType.MSELoss)
+
+
+def test_weights_that_are_tied_by_name_are_one_parameter(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    make, x, _ = OLDER["equal, no bias"]
+    model = exported_by_torchscript(make(), x)
+    first, second = sorted(
+        {name for node in model.graph.node if node.op_type == "MatMul" for name in node.input[1:]}
+    )
+    for tied, count in ((None, 2), ([[first, second]], 1)):
+        folder = tmp_path / str(count)
+        generate_artifacts(model, loss=LossType.MSELoss, tied=tied, artifact_directory=folder)
+        state = CheckpointState.load_checkpoint(folder / "checkpoint")
+        assert len(list(state.parameters)) == count

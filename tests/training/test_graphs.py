@@ -11,7 +11,7 @@ from onnx import helper
 
 from onward.errors import MissingGradient, OptionError
 from onward.passes.facts import attribute
-from onward.training.graphs import trainable_weights, training_graphs
+from onward.training.graphs import training_graphs
 from tests.training.nets import (
     MLP,
     arrays,
@@ -145,13 +145,6 @@ def test_a_name_that_the_model_has_is_not_given_to_a_gradient() -> None:
     named = [value.name for node in made.graph for value in node.outputs]
     assert named.count("w_grad") == 1
     assert opened(ir.to_proto(made))
-
-
-def test_what_is_worth_training() -> None:
-    model = lossy(convolutional(dropout=True))
-    weights = ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"]
-    assert trainable_weights(model, "loss", weights) == weights
-    assert trainable_weights(model, "normed", weights) == weights[:3]
 
 
 def test_parameters_of_branches_are_found() -> None:

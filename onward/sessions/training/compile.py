@@ -27,6 +27,8 @@ from onward.passes.noise import left_random, take_noise
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
+from onward.sessions.training.constant_weights import lift_constant_weights
+from onward.sessions.training.exporter_changes import warn_of_exporter
 from onward.sessions.training.labels import find_labels, promised_labels
 from onward.sessions.training.merging import merge
 from onward.sessions.training.one_run import one_run
@@ -41,9 +43,8 @@ from onward.sessions.training.program import (
     Parameter,
     TrainingProgram,
 )
-from onward.sessions.training.provenance import warn_of_changes
 from onward.sessions.training.ranges import LabelRange
-from onward.sessions.training.restoring import restore
+from onward.sessions.training.restoring import Guesses, restore
 from onward.sessions.training.selection import (
     batch_norms,
     distinct,
@@ -92,7 +93,7 @@ def compile_training(
     gradients = _differentiate(train, names, settings)
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
-    warn_of_changes(base.model, gradients)
+    warn_of_exporter(base.model, gradients, base.guesses)
     for graph in (evaluated, predicted):
         fed.open(graph)
     program = _graphs(base, fed, state, gradients, train, evaluated, predicted)
@@ -110,7 +111,7 @@ def compile_training(
     elif tensors:  # branches have no sequences
         program["step"] = merge(program["train"], [update.bound for update in updates])
     return TrainingProgram(
-        **program, updates=updates, initial=fed.initial, model=source, labels=base.labels
+        **program, updates=updates, initial=fed.initial, model=base.restored, labels=base.labels
     )
 
 
@@ -153,12 +154,17 @@ class _Base:
     outputs: list[str]
     labels: tuple[LabelRange, ...]
     weights: list[str]  # that may be trained
+    restored: ir.Model  # as it was, its parameters as they were before it was exported
+    guesses: Guesses
 
     @classmethod
     def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
-        model = restore(distinct(free_weights(source.clone())), apart=settings.trainable or ())
+        model = lift_constant_weights(free_weights(source.clone()), _named(settings))
+        model = distinct(model)
+        guesses = restore(model, apart=settings.trainable or (), tied=settings.tied)
+        restored = model.clone()
         carried = set(initializers(model))  # not what lies in Constant nodes
-        model = PREPARE(model)
+        model = untie_statistics(PREPARE(model))
         known = [name for name in weights(model, carried) if name not in settings.state]
         graph = model.graph
         inputs, own = [_name(value) for value in graph.inputs], list(graph.outputs)
@@ -188,7 +194,13 @@ class _Base:
         owns = [_name(value) for value in own]
         found = (*promised_labels(loss, values), *find_labels(model))
         labels = tuple({each.name: each for each in found}.values())
-        return cls(model, made, inputs, targets, owns, asked, labels, known)
+        return cls(model, made, inputs, targets, owns, asked, labels, known, restored, guesses)
+
+
+def _named(settings: TrainingOptions) -> set[str]:
+    """Every name that a user has written: Constants that have one of them are weights."""
+    tied = [name for group in settings.tied or () for name in group]
+    return {*(settings.trainable or ()), *settings.frozen, *settings.state, *tied}
 
 
 def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:

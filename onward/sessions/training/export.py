@@ -21,6 +21,7 @@ from onward.names import near
 from onward.passes.modes import eval_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
+from onward.sessions.training.constant_weights import lift_constant_weights
 from onward.sessions.training.program import TrainingProgram
 from onward.sessions.training.restoring import part, ties
 from onward.sessions.training.selection import distinct, initializers
@@ -73,10 +74,13 @@ def write(
 
 def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
     """A copy that holds the tensors; prepared only if its names came with being prepared."""
-    copy = part(distinct(original.clone()))
+    copy = distinct(lift_constant_weights(original.clone(), tensors))
+    part(copy)
     places = {str(value.name): value for value in initializers(copy)}
-    if not places.keys() >= tensors.keys():
-        # weights that were Constant nodes or lay in functions, statistics that were merged
+    if not places.keys() >= tensors.keys():  # statistics that were merged
+        untie_statistics(copy)
+        places = {str(value.name): value for value in initializers(copy)}
+    if not places.keys() >= tensors.keys():  # weights that lay in functions
         copy = untie_statistics(PREPARE(copy))
         places = {str(value.name): value for value in initializers(copy)}
     for name, array in {**_tied(copy, tensors), **tensors}.items():

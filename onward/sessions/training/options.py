@@ -29,6 +29,7 @@ class TrainingOptions:
         trainable: names or patterns of what is trained; None: the parameters (docs/training.md)
         frozen: names or patterns, among those, of what stays as it is
         groups: parameters with settings of their own, a list of Group
+        tied: groups of names that are one parameter each; None: as the model shows
         frozen_batch_norms: BatchNormalization nodes that use and keep their statistics
         unbiased_variance: running variances as torch computes them
         state: tensors that a step replaces: {name: the value that it becomes}
@@ -51,6 +52,7 @@ class TrainingOptions:
     trainable: Names | None = None
     frozen: Names = ()
     groups: Sequence[Group] = ()
+    tied: Sequence[Names] | None = None
     frozen_batch_norms: Names = ()
     unbiased_variance: bool = False
     state: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class TrainingOptions:
         self._check_list("groups", Group, "a list of Group", "[Group(parameters='*.bias', lr=0.1)]")
         if not isinstance(self.state, Mapping) or not _all(str, self.state, self.state.values()):
             raise _refusal("state", "a dictionary of names", self.state, "{'count': 'new_count'}")
+        self._check_tied()
         check_count(self, "accumulate")
         check_count(self, "seed", low=0)
         for name in ("unbiased_variance", "skip_nonfinite"):
@@ -98,6 +101,21 @@ class TrainingOptions:
         if not _all(kind, listed):
             raise _refusal(name, law, given, example)
         object.__setattr__(self, name, listed)
+
+    def _check_tied(self) -> None:
+        """Groups of two names or more; they become tuples."""
+        if self.tied is None:
+            return
+        law, example = "a list of groups of names", "[['embedding.weight', 'head.weight']]"
+        given = self.tied
+        if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+            raise _refusal("tied", law, given, example)
+        groups = [group if isinstance(group, str) else tuple(group) for group in given]
+        if any(isinstance(group, str) or len(group) < 2 for group in groups):
+            raise _refusal("tied", law, given, example)
+        if not _all(str, *groups):
+            raise _refusal("tied", law, given, example)
+        object.__setattr__(self, "tied", tuple(groups))
 
     def _check_kind(self, name: str, kind: type, law: str, example: str) -> None:
         given = getattr(self, name)

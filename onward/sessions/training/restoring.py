@@ -1,42 +1,80 @@
-"""Parameters as they were in torch, where its exporter has changed them and it can be seen how.
+"""Parameters as they were in torch, where its exporters have changed them and it can be seen how.
 
-    restore(model)
+    guesses = restore(model)
 
-parts those that became one tensor, being equal (the ones and zeros of fresh layers), and ties those
-that became two, being used transposed as well (embeddings). The model computes what it computed.
+separates those that became one tensor, being equal (the ones and zeros of fresh layers), and ties
+those that became two, being used transposed as well (embeddings). The model computes what it
+computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from onward.errors import OptionError
 from onward.graph.scopes import walk
+from onward.names import near, some
+from onward.passes.merged import (
+    is_from_torchscript,
+    is_uniform,
+    module_of,
+    scope,
+    separate_merged,
+)
 from onward.passes.rewrite import Names
 from onward.sessions.training.provenance import CALL, SOURCES, Provenance, arguments, gone, sources
 
 Readers = dict[ir.Value, list[tuple[ir.Node, int]]]  # value -> nodes and which of their inputs
+Ties = dict[str, tuple[str, bool]]  # a copy -> the parameter that it is of, whether transposed
+
+_COMPUTED = re.compile(r"onnx::\w+|\d+")  # what the older exporter calls a weight that it computed
 
 
-def restore(model: ir.Model, apart: Collection[str] = ()) -> ir.Model:
-    """Part and tie parameters, in place; copies that are named stay apart."""
-    part(model)
-    for name, (parameter, transposed) in ties(model).items():
-        if name not in apart:
+class Guesses(NamedTuple):
+    """What the model does not tell for certain: a name -> the parameter that it equals."""
+
+    separate: dict[str, str]
+    tied: dict[str, str]
+
+
+def restore(
+    model: ir.Model, apart: Collection[str] = (), tied: Sequence[Sequence[str]] | None = None
+) -> Guesses:
+    """Separate and tie parameters, in place; copies that are named in `apart` stay separate.
+
+    With `tied`, groups of names, what the model does not tell for certain is not guessed: those of
+    each group are one parameter, the others are separate.
+    """
+    separate = part(model)
+    certain = ties(model)
+    likely, unlikely = _transposed_copies(model) if tied is None else ({}, {})
+    asked = _asked_ties(model, tied or ())
+    for name, (parameter, transposed) in {**likely, **certain, **asked}.items():
+        if name not in apart or name in asked:
             _tie(model.graph, name, parameter, transposed)
-    return model
+    if tied is not None:
+        return Guesses({}, {})
+    guessed = {name: parameter for name, (parameter, _) in likely.items() if name not in apart}
+    return Guesses({**separate, **unlikely}, guessed)
 
 
 # -- one tensor that was several -------------------------------------------------------------------
 
 
-def part(model: ir.Model) -> ir.Model:
-    """Give parameters that became one with another a tensor of their own again, in place."""
+def part(model: ir.Model) -> dict[str, str]:
+    """Give parameters that became one with another a tensor of their own again, in place.
+
+    Returns those of which it is not certain: their names, and the one that each equals.
+    """
+    uncertain = separate_merged(model)
     left = gone(model)
     if not left:
-        return model
+        return uncertain
     names = Names(model)
     for name, found in _borrowed(model, {call: name for name, call in left.items()}).items():
         if len(found) > 1:  # calls disagree
@@ -53,7 +91,7 @@ def part(model: ir.Model) -> ir.Model:
         model.graph.register_initializer(own)
         for node, index in places:
             node.replace_input_with(index, own)
-    return model
+    return uncertain
 
 
 def _borrowed(model: ir.Model, missing: Mapping[str, str]) -> dict[str, Readers]:
@@ -91,7 +129,7 @@ def _borrowed(model: ir.Model, missing: Mapping[str, str]) -> dict[str, Readers]
 # -- several tensors that were one -----------------------------------------------------------------
 
 
-def ties(model: ir.Model) -> dict[str, tuple[str, bool]]:
+def ties(model: ir.Model) -> Ties:
     """Initializers that are copies of a parameter of the model: its name, whether transposed.
 
     Where a program uses a parameter twice, once transposed, the exporter makes two tensors of it.
@@ -106,6 +144,73 @@ def ties(model: ir.Model) -> dict[str, tuple[str, bool]]:
                 if transposed is not None:
                     found[str(name)] = (source, transposed)
     return found
+
+
+def _transposed_copies(model: ir.Model) -> tuple[Ties, dict[str, str]]:
+    """Parameters that the older exporter has transposed, and has left as they were as well.
+
+    It does not tell whether they were one parameter or two of equal contents. Two that hold the
+    same numbers, transposed, were one (an embedding and the last layer), unless the second belongs
+    to a module that has other parameters of its own, and the first is no table of an embedding:
+    those are likely to be copies of a layer.
+    """
+    if not is_from_torchscript(model):
+        return {}, {}
+    likely: Ties = {}
+    unlikely = {}
+    graph = model.graph
+    named = [v for v in graph.initializers.values() if not _COMPUTED.fullmatch(str(v.name))]
+    for copy in graph.initializers.values():
+        if not _COMPUTED.fullmatch(str(copy.name)) or is_uniform(copy):
+            continue
+        for value in named:
+            if _is_transposed(copy.const_value, value.const_value):
+                if _is_table(value) or not _has_parameters(copy, named):
+                    likely.setdefault(str(copy.name), (str(value.name), True))
+                else:
+                    unlikely[str(copy.name)] = str(value.name)
+    return likely, unlikely
+
+
+def _is_table(value: ir.Value) -> bool:
+    return any(node.op_type == "Gather" and index == 0 for node, index in value.uses())
+
+
+def _has_parameters(copy: ir.Value, named: Sequence[ir.Value]) -> bool:
+    """Whether the modules that read a value have parameters of their own."""
+    modules = {module_of(scope(node)) for node, _ in copy.uses()} - {""}
+    return any(str(value.name).startswith(f"{module}.") for value in named for module in modules)
+
+
+def _asked_ties(model: ir.Model, groups: Sequence[Sequence[str]]) -> Ties:
+    """Ties as a user names them: the first of a group is the parameter, the others its copies."""
+    found: Ties = {}
+    known = model.graph.initializers
+    seen: set[str] = set()
+    for group in groups:
+        for name in group:
+            if name in seen:
+                raise OptionError(
+                    f"tied: {name!r} is named twice\nput all that are one into one group"
+                )
+            seen.add(name)
+            if name not in known:
+                raise OptionError(f"tied: {name!r} is no weight of the model\n{near(name, known)}")
+        parameter, *copies = group
+        for name in copies:
+            a, b = known[name].const_value, known[parameter].const_value
+            transposed = _is_transposed(a, b)
+            if transposed is None and not _is_equal(a, b):
+                raise OptionError(
+                    f"tied: {some([parameter, name])} do not hold the same numbers\n"
+                    "only copies of one parameter, which may be transposed, are trained as one"
+                )
+            found[name] = (parameter, bool(transposed))
+    return found
+
+
+def _is_equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
+    return a is not None and b is not None and np.array_equal(a.numpy(), b.numpy())
 
 
 def _is_transposed(

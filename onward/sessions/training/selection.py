@@ -13,9 +13,9 @@ from onward.graph.scopes import ancestors, graphs_of, walk
 from onward.names import near, some
 from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.pipelines import PREPARE
+from onward.sessions.training.constant_weights import FLOATS, is_named_parameter
 from onward.sessions.training.provenance import Provenance
 
-FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _STATISTICS = (3, 4)  # of BatchNormalization's inputs
 # where a single number with an axis is a parameter all the same, by an operator's inputs
 _BIASES = {"Gemm": 2, "Conv": 2, "ConvTranspose": 2, "PRelu": 1}
@@ -144,7 +144,7 @@ def matching(
 
 def _is_number(value: ir.Value) -> bool:
     """One number: exporters write constants of formulas so; a bias of one output is none."""
-    if value.shape is None or math.prod(value.shape.numpy()) > 1:
+    if value.shape is None or math.prod(value.shape.numpy()) > 1 or is_named_parameter(value):
         return False
     return not value.shape or not any(_is_bias(node, index) for node, index in value.uses())
 

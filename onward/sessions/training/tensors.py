@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.model import lift_weights
+from onward.sessions.training.constant_weights import FLOATS
 from onward.sessions.training.program import Array
-from onward.sessions.training.selection import FLOATS
 
 _MASTER = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}  # they are trained in float32
 _LARGE = 1 << 16  # bytes: frozen weights from here on are bound, not copied into each graph

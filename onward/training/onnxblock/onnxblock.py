@@ -14,6 +14,7 @@ from onward.graph.external import embedded, map_external
 from onward.graph.files import weight_bytes
 from onward.training import graphs
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
+from onward.training.parameters import Groups
 
 Parameters = tuple[list[onnx.TensorProto], list[onnx.TensorProto]]  # trainable, frozen
 Array = np.ndarray[Any, Any]
@@ -61,6 +62,7 @@ class TrainingBlock(blocks.Block):
 
     _graphs: graphs.TrainingGraphs | None = None
     _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
+    tied: Groups = None  # names that are one parameter; None: as the model tells
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +121,7 @@ class TrainingBlock(blocks.Block):
         frozen = [name for name, wanted in asked.items() if not wanted]
         self._models = None
         self._graphs = graphs.training_graphs(
-            to_ir(model, accessor.folder), names, trainable, frozen, accessor.opset
+            to_ir(model, accessor.folder), names, trainable, frozen, accessor.opset, self.tied
         )
         accessor.replace(ir.to_proto(self._graphs.training))
         return output

@@ -41,3 +41,15 @@ def exported(module: torch.nn.Module, *inputs: torch.Tensor, **options: Any) -> 
         assert program is not None
         program.save(stream)
     return onnx.load_model_from_string(stream.getvalue())
+
+
+def exported_by_torchscript(
+    module: torch.nn.Module, x: torch.Tensor, **options: Any
+) -> onnx.ModelProto:
+    """x -> y, from the older exporter."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        names = {"input_names": ["x"], "output_names": ["y"]}
+        torch.onnx.export(module, (x,), stream, dynamo=False, **names, **options)
+    return onnx.load_model_from_string(stream.getvalue())

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import onward
+from onward.errors import OptionError
 from onward.losses import MSE
 from onward.optimizers import SGD
 from onward.sessions.training.restoring import part, restore, ties
 from onward.sessions.training.session import TrainingSession
-from tests.sessions.training.said import PREFIX, exported, say
+from tests.sessions.training.said import PREFIX, exported, exported_by_torchscript, say
 
 
 class Tied(nn.Module):
@@ -121,7 +122,8 @@ def tied(copy: Any, weight: Any) -> ir.Model:
 def test_copies_are_told_by_their_contents(copy: Any, weight: Any, expected: Any) -> None:
     model = tied(copy, weight)
     assert ties(model) == expected
-    assert ("copy" in restore(model).graph.initializers) == (not expected)
+    restore(model)
+    assert ("copy" in model.graph.initializers) == (not expected)
 
 
 def test_copies_stay_apart_where_they_are_asked_for_by_name() -> None:
@@ -163,4 +165,116 @@ def merged(*calls: str) -> ir.Model:
 def test_merged_parameters_are_parted_where_calls_tell_them(
     calls: list[str], names: list[str]
 ) -> None:
-    assert list(part(merged(*calls)).graph.initializers) == names
+    model = merged(*calls)
+    part(model)
+    assert list(model.graph.initializers) == names
+
+
+# -- the older exporter ----------------------------------------------------------------------------
+
+
+class Pair(nn.Module):
+    """Two layers whose weights are equal: one parameter, or two."""
+
+    def __init__(self, tied: bool, bias: bool = True) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=bias), nn.Linear(4, 4, bias=bias)
+        if tied:
+            self.b.weight, self.b.bias = self.a.weight, self.a.bias
+        else:
+            self.b.load_state_dict(self.a.state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.b(torch.tanh(self.a(x)))
+        return y
+
+
+class Repeated(nn.Module):
+    """One layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4, bias=False)] * 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+FLAT, DEEP = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+OLDER = {
+    "fresh": (Fresh, FLAT, ""),
+    "fresh, with a batch of sequences": (Fresh, DEEP, ""),
+    "shared": (lambda: Pair(True), FLAT, ""),
+    "equal": (lambda: Pair(False), FLAT, ""),
+    "shared sequences": (lambda: Pair(True), DEEP, ""),
+    "equal sequences": (lambda: Pair(False), DEEP, "they are trained separately"),
+    "equal, no bias": (lambda: Pair(False, bias=False), DEEP, "they are trained separately"),
+    "repeated": (Repeated, DEEP, ""),
+    "tied": (Tied, torch.tensor([[1, 2, 3], [4, 2, 6]]), "they are trained as one"),
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_an_export_of_the_older_exporter_is_trained_as_torch_trains_it(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    make, x, said = OLDER[name]
+    module = make()
+    model = exported_by_torchscript(module, x)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "onward"):
+        session = TrainingSession(model, MSE(), SGD(lr=0.1))
+    assert said in caplog.text if said else not caplog.text
+    assert len(session.parameters) == len(list(module.parameters()))
+    target = torch.randn(module(x).shape)
+    feeds = {"x": x.numpy(), "target": target.numpy()}
+    for _ in range(20):
+        session.step(feeds)
+    y = session.predict({"x": feeds["x"]})["y"]
+    np.testing.assert_allclose(y, taught(module, x, target, 20), rtol=1e-4, atol=1e-5)
+    session.export(tmp_path / "trained.onnx")
+    stock = onnxruntime.InferenceSession(tmp_path / "trained.onnx")
+    np.testing.assert_allclose(stock.run(None, {"x": feeds["x"]})[0], y, rtol=1e-5, atol=1e-6)
+
+
+def parameters(model: Any, **options: Any) -> list[str]:
+    return sorted(TrainingSession(model, MSE(), SGD(lr=0.1), options).parameters)
+
+
+def test_a_user_says_which_weights_are_tied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    x = OLDER["tied"][1]
+    model = exported_by_torchscript(Tied(), x)
+    [copy] = [name for name in parameters(model, tied=[]) if name not in parameters(model)]
+    assert copy.startswith("onnx::MatMul_")
+    caplog.clear()
+    groups = [["embedding.weight", copy]]
+    assert copy not in parameters(model, tied=groups) and not caplog.text
+    assert copy in parameters(model, trainable=["embedding.weight", copy])
+    session = TrainingSession(model, MSE(), SGD(lr=0.1), {"tied": [], "frozen": [copy]})
+    feeds = {"x": x.numpy(), "target": np.zeros((2, 3, 7), np.float32)}
+    session.step(feeds)
+    session.export(tmp_path / "trained.onnx")
+    stock = onnxruntime.InferenceSession(tmp_path / "trained.onnx")
+    [y] = stock.run(None, {"x": feeds["x"]})
+    np.testing.assert_allclose(y, session.predict({"x": feeds["x"]})["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([["weight", "cupy"]], r"tied: 'cupy' is no weight of the model\ndid you mean 'copy'\?"),
+        ([["weight", "copy"]], "tied: 'weight', 'copy' do not hold the same numbers"),
+        ([["weight", "weight"]], "tied: 'weight' is named twice"),
+        ([["weight"]], r"TrainingOptions.tied is a list of groups of names, not \[\['weight'\]\]"),
+        (["weight"], r"TrainingOptions.tied is a list of groups of names, not \['weight'\]"),
+    ],
+)
+def test_groups_that_cannot_be_tied_are_refused(groups: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parameters(tied([[2, 6], [4, 8]], [[1, 2], [3, 4]]), tied=groups)

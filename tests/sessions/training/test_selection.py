@@ -222,3 +222,30 @@ def test_what_is_no_batch_norm_is_refused_with_near_names(name: str) -> None:
     with pytest.raises(OptionError, match=message):
         options = TrainingOptions(frozen_batch_norms=[name])
         TrainingSession(normal(), MSE(), SGD(lr=0.1), options)
+
+
+def shared_ones(version: int) -> onnx.ModelProto:
+    """A fresh BatchNormalization: scale and variance are one tensor, bias and mean another."""
+    text = f"""<ir_version: 8, opset_import: ["": {version}]>
+    g (float[n, 2] x) => (float[n, 2] y) <float[2] ones = {{1, 1}}, float[2] zeros = {{0, 0}}>
+    {{ y = BatchNormalization(x, ones, zeros, zeros, ones) }}"""
+    return onnx.parser.parse_model(text)
+
+
+@pytest.mark.parametrize("version", [9, 15])
+def test_a_scale_that_is_the_variance_too_is_trained_and_the_variance_is_state(
+    version: int, tmp_path: Path
+) -> None:
+    one = TrainingSession(shared_ones(version), MSE(), SGD(lr=0.1))
+    assert list(one.parameters) == ["ones", "zeros"]
+    assert list(one.statistics) == ["y.running_mean", "y.running_var"]
+    x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    one.step({"x": x, "target": np.full((4, 2), 3, np.float32)})
+    assert (one.parameters["ones"] != one.statistics["y.running_var"]).all()
+    one.export(tmp_path / "trained.onnx")
+    [y] = onward.InferenceSession(tmp_path / "trained.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(y, one.predict({"x": x})["y"], rtol=1e-5, atol=1e-6)
+    names = {"trainable": ["zeros"]}
+    assert list(TrainingSession(shared_ones(version), MSE(), SGD(lr=0.1), names).parameters) == [
+        "zeros"
+    ]
