@@ -6,6 +6,7 @@ import os
 import stat
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from onward.errors import InvalidModel, LimitExceeded, OptionError
 from onward.graph.limits import ModelLimits
@@ -23,6 +24,15 @@ def to_path(given: object) -> Path:
             "give the name of a file or of a folder"
         )
     return Path(given)
+
+
+def absolute(source: Any) -> Any:
+    """A path that stays true when the working directory changes; all else as it is.
+
+    >>> absolute(b"a model's bytes")
+    b"a model's bytes"
+    """
+    return Path(source).absolute() if isinstance(source, (str, os.PathLike)) else source
 
 
 def check_readable(path: Path) -> None:

@@ -21,7 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.external import embedded, external_tensors
+from onward.graph.external import embedded, external_tensors, referenced
 from onward.graph.files import load, save, weight_bytes
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Group
@@ -236,7 +236,9 @@ def _message(model: ModelSource) -> tuple[onnx.ModelProto, Path | None]:
     if weight_bytes(graph) <= _EMBEDDED_AT_MOST:
         with embedded(graph):
             return ir.to_proto(graph), None
+    with referenced(graph):
+        outside = external_tensors(graph)
+        proto = ir.to_proto(graph)
     if isinstance(model, (str, os.PathLike)):
-        return ir.to_proto(graph), Path(model)
-    outside = external_tensors(graph)
-    return ir.to_proto(graph), Path(outside[0].base_dir) / "model.onnx" if outside else None
+        return proto, Path(model)
+    return proto, Path(outside[0].base_dir) / "model.onnx" if outside else None

@@ -163,7 +163,7 @@ def load_program(folder: str | os.PathLike[str]) -> TrainingProgram:
             parameters=parameters,
             labels=labels,
             initial=files.read(where / _TENSORS).tensors,
-            model=where / _MODEL if model else None,
+            model=where.absolute() / _MODEL if model else None,
         )
     except (OSError, *_UNREADABLE) as error:
         raise InvalidModel(
