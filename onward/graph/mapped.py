@@ -32,7 +32,8 @@ class MappedTensor(ir.TensorProtocol):
         self.dtype, self.shape = source.dtype, source.shape
         self.metadata_props = dict(source.metadata_props)
         self.meta = {}
-        self.folder, self.location, self.offset = folder, str(source.location), source.offset or 0
+        self.location, self.offset = str(source.location), source.offset or 0
+        self.base_dir = folder
         self.raw = mapping
 
     @property
@@ -81,18 +82,18 @@ class MappedTensor(ir.TensorProtocol):
         return self.numpy().__dlpack_device__()
 
     def __repr__(self) -> str:
-        place = f"{os.fspath(self.folder / self.location)!r}, offset={self.offset}"
+        place = f"{os.fspath(self.base_dir / self.location)!r}, offset={self.offset}"
         return f"MappedTensor<{self.dtype},{self.shape}>({place}, name={self.name!r})"
 
     def reference(self) -> ir.ExternalTensor:
         """What a message says of the tensor where its data stays in the file."""
         return ir.ExternalTensor(
             self.location, self.offset, self.nbytes, self.dtype, shape=ir.Shape(self.shape.numpy()),
-            name=self.name or "", doc_string=self.doc_string, base_dir=self.folder,
+            name=self.name or "", doc_string=self.doc_string, base_dir=self.base_dir,
             metadata_props=dict(self.metadata_props),
         )  # fmt: skip
 
     def forget_pages(self) -> None:
-        """Give the memory of the file's pages back; they are read again when somebody needs them."""
+        """Give the memory of the file's pages back; they are read again when needed."""
         if self.raw is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.raw.madvise(mmap.MADV_DONTNEED)

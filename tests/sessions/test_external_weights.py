@@ -15,9 +15,13 @@ import torch
 
 import onward
 from onward.errors import InvalidModel
+from onward.graph.builder import OpBuilder
 from onward.graph.external import external_tensors, forget_pages
 from onward.graph.mapped import MappedTensor
+from onward.graph.summary import summarize
 from onward.providers.ort.provider import serialize
+from onward.training.api import CheckpointState, Module
+from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.layouts import LAYOUTS, Layout, many_weights, save_in_layout
 
 CPU, TORCH, REFERENCE, OPENVINO = (
@@ -70,19 +74,14 @@ class Net(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("optimize", [True, False])
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_what_torch_exports_by_default_opens(
-    tmp_path: Path, provider: str | None, optimize: bool
-) -> None:
-    net = Net().eval()
-    x = torch.ones(3, 64)
+def test_what_torch_exports_by_default_opens(tmp_path: Path, optimize: bool) -> None:
+    net, x = Net().eval(), torch.from_numpy(X["x"])
     path = tmp_path / "mlp.onnx"
     torch.onnx.export(net, (x,), path, input_names=["x"], verbose=False, optimize=optimize)
     assert (tmp_path / "mlp.onnx.data").exists()
-    got = onward.InferenceSession(path, providers=None if provider is None else [provider]).run(
-        None, {"x": x.numpy()}
-    )
-    np.testing.assert_allclose(got[0], net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+    for provider in PROVIDERS:
+        wanted = net(x).detach().numpy()
+        np.testing.assert_allclose(answer(path, provider), wanted, rtol=1e-4, atol=1e-5)
 
 
 # -- sources ---------------------------------------------------------------------------------------
@@ -161,9 +160,9 @@ def test_a_session_by_a_relative_path_changes_providers_in_another_folder(
     monkeypatch.chdir(tmp_path)
     session = onward.InferenceSession("m.onnx", providers=[CPU])
     monkeypatch.chdir(os.path.dirname(tmp_path))
+    assert session.memory_plan({"n": 3}).weights > 0
     session.set_providers([TORCH])
     np.testing.assert_array_equal(session.run(None, X)[0], answers[TORCH])
-    assert session.memory_plan({"n": 3}).weights > 0
 
 
 def test_large_weights_reach_onnxruntime_as_views_of_the_mapped_file(tmp_path: Path) -> None:
@@ -179,3 +178,84 @@ def test_large_weights_reach_onnxruntime_as_views_of_the_mapped_file(tmp_path: P
     forget_pages(model)
     assert outside["w"].shape == (64, 32)
     assert not any(isinstance(tensor, ir.ExternalTensor) for tensor in external_tensors(model))
+
+
+# -- whoever else opens models ---------------------------------------------------------------------
+
+
+def classifier() -> onnx.ModelProto:
+    """x (n, 64) -> y (n, 4), with small weights behind large ones and a mask that is no weight."""
+    rng = np.random.default_rng(0)
+    op = OpBuilder(opset=18)
+    x = op.input("x", "float32", ("n", 64))
+    w, v = ((rng.normal(size=size) / 8).astype(np.float32) for size in ((64, 32), (32, 4)))
+    h = op.Relu(op.Add(op.MatMul(x, op.initializer("w", w)), op.initializer("b", w[0])))
+    h = op.Mul(h, op.initializer("mask", np.ones((1, 32), np.float32)))
+    y = op.Add(op.MatMul(h, op.initializer("v", v)), op.initializer("c", v[0]))
+    return ir.to_proto(op.model(y=y))
+
+
+def train(source: Any, target: Path) -> list[Any]:
+    session = onward.TrainingSession(
+        source, onward.losses.CrossEntropy(), onward.optimizers.SGD(lr=0.1), {"frozen": ["mask"]}
+    )
+    labels = np.array([0, 1, 2], np.int64)
+    found = [session.step({**X, "labels": labels})["loss"] for _ in range(3)]
+    session.export(target)
+    return [*found, answer(target)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_training_and_export_are_those_of_the_model_with_its_weights_inside(
+    tmp_path: Path, layout: Layout
+) -> None:
+    path = save_in_layout(classifier(), tmp_path, layout)
+    wanted = train(classifier(), tmp_path / "inside.onnx")
+    for source in (path, onward.load(path), ir.load(path)):
+        got = train(source, tmp_path / "outside.onnx")
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert (
+        not onnx.load(tmp_path / "outside.onnx", load_external_data=False)
+        .graph.initializer[0]
+        .external_data
+    )
+
+
+def test_gradients_of_a_model_with_external_weights(tmp_path: Path) -> None:
+    path = save_in_layout(classifier(), tmp_path, Layout())
+    cotangent = np.ones((3, 4), np.float32)
+    found = []
+    for source in (classifier(), path, onward.load(path)):
+        grown = onward.gradient(source, {"y": "dy"}, ["w", "b", "c"])
+        onward.save(grown, tmp_path / "g.onnx")
+        session = onward.InferenceSession(tmp_path / "g.onnx", providers=[CPU])
+        found.append(session.run(None, {**X, "dy": cotangent}))
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_artifacts_of_a_model_with_external_weights(tmp_path: Path) -> None:
+    path = save_in_layout(classifier(), tmp_path / "model", Layout())
+    made = []
+    for number, source in enumerate((classifier(), path, str(path), onward.load(path))):
+        folder = tmp_path / str(number)
+        generate_artifacts(
+            source, requires_grad=["w", "b", "v", "c"], frozen_params=["mask"],
+            loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, artifact_directory=folder,
+        )  # fmt: skip
+        state = CheckpointState.load_checkpoint(folder / "checkpoint")
+        module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
+        made.append(module(X["x"], np.array([0, 1, 2], np.int64)))
+    assert len({float(np.asarray(loss)) for loss in made}) == 1
+
+
+def test_a_memory_plan_and_a_summary_of_external_weights(tmp_path: Path) -> None:
+    path = save_in_layout(many_weights(), tmp_path, Layout(files=2))
+    assert (
+        onward.plan_memory(path, {"n": 3}).weights
+        == onward.plan_memory(many_weights(), {"n": 3}).weights
+    )
+    files = summarize(onward.load(path)).external_files
+    assert files.keys() == {"m.0.data", "m.1.data"}
