@@ -21,6 +21,10 @@ CASES = [(model, p) for model in MODELS for p in PROVIDERS]
 CASES += [(model, REFERENCE) for model in MODELS if model.name in QUICK]
 
 
+# Tolerance: onnxruntime may fuse a planned model (which models with external weights are) otherwise
+# than it fuses the file's own bytes, and then adds up in another order.
+
+
 def answers(model: RealModel, path: Path, provider: str | None) -> list[Any]:
     session = onward.InferenceSession(path, providers=None if provider is None else [provider])
     return session.run(None, model.feeds(session))
@@ -38,7 +42,7 @@ def test_external_weights_at_every_threshold_give_the_same_answers(
         layout = Layout(threshold, attributes=False)  # what onnx.save writes by default
         path = save_in_layout(proto, tmp_path / str(threshold), layout)
         for got, one in zip(answers(model, path, provider), wanted, strict=True):
-            np.testing.assert_array_equal(got, one)
+            np.testing.assert_allclose(got, one, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -51,4 +55,4 @@ def test_a_model_saved_by_onnx_with_external_data_opens(tmp_path: Path, model: R
             location=f"{threshold}.data", convert_attribute=threshold == 256,
         )  # fmt: skip
         for got, one in zip(answers(model, path, None), wanted, strict=True):
-            np.testing.assert_array_equal(got, one)
+            np.testing.assert_allclose(got, one, rtol=1e-5, atol=1e-6)
