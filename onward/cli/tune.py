@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Annotated, Any
 
@@ -19,7 +20,9 @@ from onward.cli.screen import (
     show_bytes,
     show_seconds,
 )
+from onward.errors import WriteFailed
 from onward.sessions.inference import InferenceSession
+from onward.sessions.machine import cache_folder
 from onward.sessions.tuning.verdicts import TuningOptions, Verdict
 from onward.sessions.tuning.verdicts import tune as measure
 
@@ -65,6 +68,7 @@ def tune(
         print_json(verdict.to_json())
         return
     _show(verdict, console)
+    _promise(verdict, folder, console)
 
 
 def _measured(
@@ -76,7 +80,7 @@ def _measured(
         def tell(done: int, total: int, what: str) -> None:
             progress.update(task, completed=done, total=total, description=what)
 
-        return measure(model, feeds, options, progress=tell)
+        return measure(model, feeds, options, progress=tell, must_keep=True)
 
 
 def _show(verdict: Verdict, console: Console) -> None:
@@ -90,5 +94,16 @@ def _show(verdict: Verdict, console: Console) -> None:
         mark = "fastest" if place == 0 else ""
         table.add_row(str(row.candidate), *figures, show_bytes(row.memory), mark)
     print_table(console, table, f"measured {verdict.measured} on {shapes}")
-    if verdict.rows and not verdict.rows[0].error:
-        console.print('InferenceSession(model, providers="auto") takes it from here.')
+
+
+def _promise(verdict: Verdict, folder: str | None, console: Console) -> None:
+    """Say how sessions find the verdict; an error where they will not."""
+    if not verdict.rows or verdict.rows[0].error:
+        return
+    if not verdict.kept:
+        raise WriteFailed(
+            f"the verdict could not be kept in {folder or cache_folder('tuning')}\n"
+            "measure again with a --folder that can be written to"
+        )
+    auto = '"auto"' if folder is None else f'[("auto", {{"folder": {json.dumps(folder)}}})]'
+    console.print(f"InferenceSession(model, providers={auto}) takes it from here.", markup=False)

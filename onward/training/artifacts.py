@@ -23,6 +23,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.external import embedded, external_tensors, referenced
 from onward.graph.files import load, save, weight_bytes
+from onward.graph.paths import make_folder
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Group
 from onward.optimizers.optimizer import Optimizer
@@ -121,7 +122,7 @@ def generate_artifacts(
 
     folder = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
     start = str(folder / f"{prefix or ''}x")[:-1]  # a prefix may name a folder
-    Path(f"{start}x").parent.mkdir(parents=True, exist_ok=True)
+    make_folder(Path(f"{start}x").parent)
     for name, made in models.items():
         save(made, f"{start}{name}.onnx")
         if ort_format:

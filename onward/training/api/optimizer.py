@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import InvalidModel, OptionError
+from onward.graph.paths import check_readable
 from onward.training.api.metadata import metadata_of
 from onward.training.api.module import Module
 from onward.training.api.opening import open_graph
@@ -28,6 +29,7 @@ class Optimizer:
         if not isinstance(module, Module):
             raise TypeError(f"module is a Module, not {type(module).__name__}")
         self._state = module._state._state
+        check_readable(Path(optimizer_uri), "optimizer model")
         model = Path(optimizer_uri).read_bytes()
         about = _About(_metadata(model, module))
         slots = about.slots(self._state.kinds(trainable_only=True))
