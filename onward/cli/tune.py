@@ -66,9 +66,17 @@ def tune(
     verdict = _measured(model, feeds, options, console)
     if as_json:
         print_json(verdict.to_json())
-        return
-    _show(verdict, console)
-    _promise(verdict, folder, console)
+    else:
+        _show(verdict, console)
+    if not verdict.kept:
+        raise WriteFailed(
+            f"the verdict could not be kept in {folder or cache_folder('tuning')}\n"
+            "measure again with a --folder that can be written to"
+        )
+    if not as_json and verdict.rows and not verdict.rows[0].error:
+        auto = '"auto"' if folder is None else f'[("auto", {{"folder": {json.dumps(folder)}}})]'
+        text = f"InferenceSession(model, providers={auto}) takes it from here."
+        console.print(text, markup=False)
 
 
 def _measured(
@@ -94,16 +102,3 @@ def _show(verdict: Verdict, console: Console) -> None:
         mark = "fastest" if place == 0 else ""
         table.add_row(str(row.candidate), *figures, show_bytes(row.memory), mark)
     print_table(console, table, f"measured {verdict.measured} on {shapes}")
-
-
-def _promise(verdict: Verdict, folder: str | None, console: Console) -> None:
-    """Say how sessions find the verdict; an error where they will not."""
-    if not verdict.rows or verdict.rows[0].error:
-        return
-    if not verdict.kept:
-        raise WriteFailed(
-            f"the verdict could not be kept in {folder or cache_folder('tuning')}\n"
-            "measure again with a --folder that can be written to"
-        )
-    auto = '"auto"' if folder is None else f'[("auto", {{"folder": {json.dumps(folder)}}})]'
-    console.print(f"InferenceSession(model, providers={auto}) takes it from here.", markup=False)

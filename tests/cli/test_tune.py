@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def test_a_verdict_is_shown_though_it_could_not_be_kept(
     called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v")
     assert is_one_line(called, "the verdict could not be kept in", str(tmp_path / "v"), "--folder")
     assert "1.00 ms" in called.out and "takes it from here" not in called.out
-    assert len(measured) == 1
+    called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v", "--json")
+    assert called.code == 2 and json.loads(called.out)["kept"] is False
+    assert len(measured) == 2
 
 
 def test_the_folder_is_part_of_what_takes_it_from_here(
