@@ -11,9 +11,13 @@ OnwardError
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
 ├── WeightsError (ValueError)        weights that do not fit the model
 ├── CheckpointError (ValueError)     a checkpoint cannot be saved or read
-│   ├── CheckpointCorrupt            ... because its file is damaged, or gone
+│   ├── CheckpointCorrupt            ... because its file is damaged
+│   ├── CheckpointMissing (FileMissing)  ... because there is no such file
 │   ├── CheckpointMismatch           ... because it is of another model
 │   └── CheckpointNominal (RuntimeError)  ... because it has names alone, no data
+├── FileMissing (FileNotFoundError)  a file that was named is not there
+├── WriteFailed (OSError)            a file cannot be written where it was asked for
+│   └── FileExists (FileExistsError)  ... because there is one that must not be lost
 ├── OptionError (ValueError)         a setting that does not exist or cannot hold
 │   ├── OptionAttributeError (AttributeError)  ... because none has that name, or it is fixed
 │   ├── OptionTypeError (TypeError)  ... because the object is of another class
@@ -69,12 +73,28 @@ class WeightsError(OnwardError, ValueError):
     """The weights do not fit the model."""
 
 
+class FileMissing(OnwardError, FileNotFoundError):
+    """A file that was named is not there; the message says what is."""
+
+
+class WriteFailed(OnwardError, OSError):
+    """A file cannot be written where it was asked for; nothing that was there has changed."""
+
+
+class FileExists(WriteFailed, FileExistsError):
+    """A file is not written, because there is one of that name that must not be lost."""
+
+
 class CheckpointError(OnwardError, ValueError):
     """A checkpoint cannot be saved or read."""
 
 
 class CheckpointCorrupt(CheckpointError):
-    """A checkpoint's file is damaged, or gone; the message names what of it."""
+    """A checkpoint's file is damaged; the message names what of it."""
+
+
+class CheckpointMissing(CheckpointError, FileMissing):
+    """There is no checkpoint of that name."""
 
 
 class CheckpointMismatch(CheckpointError):

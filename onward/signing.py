@@ -20,7 +20,13 @@ from typing import Any
 
 from onward.errors import InvalidModel, OptionError, ProviderMissing, SignatureInvalid
 from onward.graph.limits import ModelLimits
-from onward.graph.paths import check_readable, read_model
+from onward.graph.paths import (
+    check_exists,
+    check_readable,
+    check_writable,
+    read_model,
+    writing,
+)
 from onward.graph.survey.look import survey
 
 StrPath = str | os.PathLike[str]
@@ -54,6 +60,10 @@ def sign(
     model_signing = _package()
     path, target = Path(path), _signature_of(path, signature)
     files = signed_files(path)
+    check_writable(target)
+    for what, file in (("private key", key), ("certificate", certificate)):
+        if file is not None:
+            check_exists(Path(file), what)
     config = model_signing.signing.Config()
     config.set_hashing_config(_These(model_signing.hashing.Config(), files))
     if certificate is not None and key is None:
@@ -69,7 +79,8 @@ def sign(
             config.use_sigstore_signer(identity_token=identity_token)
     except (ValueError, TypeError) as error:
         raise OptionError(f"{key} is not a private key for this: {_first(error)}") from error
-    config.sign(path.parent, target)
+    with writing(target):
+        config.sign(path.parent, target)
     return target
 
 
@@ -90,6 +101,8 @@ def verify(
     model_signing = _package()
     path, source = Path(path), _signature_of(path, signature)
     check_readable(path)
+    if key is not None:
+        check_exists(Path(key), "public key")
     if not source.is_file():
         raise SignatureInvalid(f"{path} has no signature\nit should be in {source}")
     config = model_signing.verifying.Config().set_ignore_unsigned_files(True)
@@ -138,8 +151,9 @@ def new_key(private: StrPath, public: StrPath) -> None:
     shown = pair.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     for path, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        with writing(Path(path)), open(os.open(path, flags, mode), "wb") as file:
             file.write(data)
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from onward import signing
-from onward.errors import OptionError, ProviderMissing, SignatureInvalid
+from onward.errors import FileMissing, OptionError, ProviderMissing, SignatureInvalid, WriteFailed
 from onward.signing import new_key, sign, verify
 from tests.graph.test_files import save_external
 
@@ -178,3 +178,18 @@ def test_the_command_line_signs_and_verifies(model: Path, tmp_path: Path) -> Non
     assert bad.returncode == 2
     assert "w.bin is not what was signed" in bad.stderr
     assert "Traceback" not in bad.stderr
+
+
+def test_keys_that_are_not_there_and_places_that_cannot_be_written_are_named(
+    tmp_path: Path,
+) -> None:
+    model = save_external(tmp_path)
+    new_key(tmp_path / "k.pem", tmp_path / "k.pub")
+    with pytest.raises(FileMissing, match=r"no private key at .*l\.pem\n"):
+        sign(model, tmp_path / "l.pem")
+    with pytest.raises(FileMissing, match=r"no public key at .*l\.pub\n"):
+        verify(model, tmp_path / "l.pub")
+    with pytest.raises(WriteFailed, match=r"m\.sig cannot be written: there is no folder .*no\n"):
+        sign(model, tmp_path / "k.pem", signature=tmp_path / "no" / "m.sig")
+    with pytest.raises(WriteFailed, match=r"k\.pem cannot be written: .*k\.pub is not a folder"):
+        new_key(tmp_path / "k.pub" / "k.pem", tmp_path / "x")

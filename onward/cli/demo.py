@@ -22,6 +22,7 @@ from onward.cli.screen import (
     show_seconds,
     warn,
 )
+from onward.graph.paths import make_folder
 from onward.providers.choose import REFERENCE, available
 from onward.sessions.inference import InferenceSession
 from onward.sessions.tuning.trials import Candidate
@@ -47,7 +48,7 @@ def demo(
     onward demo --epochs 30 --out digits --seed 1
     """
     console = make_console()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     images, labels = load_digits()
     network = build_network(seed)
     console.print(

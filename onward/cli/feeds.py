@@ -13,6 +13,7 @@ import numpy as np
 
 from onward.cli.images import SUFFIXES, Preparation, read_images
 from onward.errors import FeedError
+from onward.graph.paths import check_exists
 from onward.graph.signature import check_feeds
 from onward.lazy import LazyModule
 from onward.names import near, some, spell_sizes
@@ -132,8 +133,7 @@ def _split(text: str, inputs: Sequence[Any]) -> tuple[str | None, Path]:
 def _read(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[str, Any]:
     """What a file feeds, by input."""
     suffix = path.suffix.lower()
-    if not path.exists():
-        raise FileNotFoundError(f"no feeds file at {path}")
+    check_exists(path, "feeds file")
     if path.is_dir():
         raise FeedError(f"{path} is a folder\n{_FORMS}")
     if suffix == ".json":

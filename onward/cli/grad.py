@@ -13,6 +13,7 @@ from onward.errors import OptionError
 from onward.gradients.backward import FLOATS
 from onward.gradients.model import gradient
 from onward.graph.files import load, save
+from onward.graph.paths import check_writable
 
 
 def grad(
@@ -45,6 +46,8 @@ def grad(
     onward grad model.onnx --parameters --output loss --save training.onnx
     onward grad model.onnx --wrt x --output logits=dlogits
     """
+    path = save_as or model.with_suffix(f".grad{model.suffix}")
+    check_writable(path)
     loaded = load(model)
     initializers = loaded.graph.initializers.values()
     names = [*(wrt or ()), *(str(v.name) for v in initializers if parameters and v.dtype in FLOATS)]
@@ -57,7 +60,6 @@ def grad(
     if cotangents and plain:
         raise OptionError("give every output a cotangent, or none: --output NAME=COTANGENT")
     extended = gradient(loaded, cotangents or plain, names)
-    path = save_as or model.with_suffix(f".grad{model.suffix}")
     save(extended, path)
     console = make_console()
     added = list(extended.graph.outputs)[-len(dict.fromkeys(names)) :]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import FeedError, OptionError, ProviderMissing
+from onward.graph.paths import check_exists
 
 Array = np.ndarray[Any, Any]
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -112,8 +113,7 @@ def _read(path: Path, layout: Layout) -> Array:
             f"{path} is an image, and Pillow, which reads images, is not installed\n"
             "install it with: pip install onward[images]"
         ) from None
-    if not path.exists():
-        raise FileNotFoundError(f"no image at {path}")
+    check_exists(path, "image")
     try:
         with Image.open(path) as file:
             picture = ImageOps.exif_transpose(file).convert(_MODES[layout.channels])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OptionError
+from onward.graph.paths import check_writable, writing
 
 Array = np.ndarray[Any, Any]
 _FIRST = 6  # values that a line shows
@@ -93,9 +94,7 @@ def check_target(path: Path, suffixes: tuple[str, ...]) -> Path:
     """A file that can be written later, checked before anything runs."""
     if path.suffix.lower() not in suffixes:
         raise OptionError(f"{path}: outputs are saved as {' or '.join(suffixes)}")
-    if path.is_dir() or not path.parent.is_dir():
-        where = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise OptionError(f"{path} cannot be written: {where}")
+    check_writable(path)
     return path
 
 
@@ -104,16 +103,18 @@ def write_outputs(path: Path, outputs: Mapping[str, Any], *, one: bool) -> None:
     plain = {name: _plain(tensor) for name, tensor in outputs.items()}
     if path.suffix.lower() == ".json":
         lists = {name: _lists(tensor) for name, tensor in plain.items()}
-        path.write_text(json.dumps(next(iter(lists.values())) if one else lists) + "\n", "utf-8")
+        with writing(path):
+            text = json.dumps(next(iter(lists.values())) if one else lists)
+            path.write_text(text + "\n", "utf-8")
         return
     for name, tensor in plain.items():
         if not isinstance(tensor, np.ndarray):
             raise OptionError(f"{path}: output {name!r} is not a tensor\nsave it as .json")
-    if one:
-        np.save(path, next(iter(plain.values())), allow_pickle=False)
-        return
-    with path.open("wb") as file:
-        np.savez(file, **plain)
+    with writing(path), path.open("wb") as file:
+        if one:
+            np.save(file, next(iter(plain.values())), allow_pickle=False)
+        else:
+            np.savez(file, **plain)
 
 
 def _plain(tensor: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from onward.graph.paths import writing
+
 Array = np.ndarray[Any, Any]
 Colour = tuple[int, int, int]
 Point = tuple[float, float]  # x to the right, y down, in pixels
@@ -90,7 +92,8 @@ class Picture:
 
     def save(self, path: Path) -> None:
         """Write it as a PNG."""
-        path.write_bytes(encode(self.pixels.round().clip(0, 255).astype(np.uint8)))
+        with writing(path):
+            path.write_bytes(encode(self.pixels.round().clip(0, 255).astype(np.uint8)))
 
 
 def text_width(words: str, scale: int = 2) -> int:

@@ -26,6 +26,7 @@ from onward.cli.screen import (
     show_seconds,
 )
 from onward.errors import OnwardError, OptionError, ProviderError
+from onward.graph.paths import check_writable
 
 _SHOWN = 12  # operators in the table
 _STEPS = {"opening the model": 0.0, "timing": 0.05, "profiling": 0.4}
@@ -82,9 +83,8 @@ def profile(
         "trace": None if trace is None else str(trace),
         "page": None if page is None else str(page),
     }
-    for option, path in (("--trace", trace), ("--page", page)):
-        if path is not None and not path.parent.is_dir():
-            raise OptionError(f"{option} {path}: there is no folder {path.parent}\nmake it first")
+    for path in filter(None, (trace, page)):
+        check_writable(path)
     console = make_console(stderr=as_json)
     found = _in_own_process(request, console)
     if as_json:

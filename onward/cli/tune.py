@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Annotated, Any
 
@@ -19,7 +20,9 @@ from onward.cli.screen import (
     show_bytes,
     show_seconds,
 )
+from onward.errors import WriteFailed
 from onward.sessions.inference import InferenceSession
+from onward.sessions.machine import cache_folder
 from onward.sessions.tuning.verdicts import TuningOptions, Verdict
 from onward.sessions.tuning.verdicts import tune as measure
 
@@ -63,8 +66,17 @@ def tune(
     verdict = _measured(model, feeds, options, console)
     if as_json:
         print_json(verdict.to_json())
-        return
-    _show(verdict, console)
+    else:
+        _show(verdict, console)
+    if not verdict.kept:
+        raise WriteFailed(
+            f"the verdict could not be kept in {folder or cache_folder('tuning')}\n"
+            "measure again with a --folder that can be written to"
+        )
+    if not as_json and verdict.rows and not verdict.rows[0].error:
+        auto = '"auto"' if folder is None else f'[("auto", {{"folder": {json.dumps(folder)}}})]'
+        text = f"InferenceSession(model, providers={auto}) takes it from here."
+        console.print(text, markup=False)
 
 
 def _measured(
@@ -76,7 +88,7 @@ def _measured(
         def tell(done: int, total: int, what: str) -> None:
             progress.update(task, completed=done, total=total, description=what)
 
-        return measure(model, feeds, options, progress=tell)
+        return measure(model, feeds, options, progress=tell, must_keep=True)
 
 
 def _show(verdict: Verdict, console: Console) -> None:
@@ -90,5 +102,3 @@ def _show(verdict: Verdict, console: Console) -> None:
         mark = "fastest" if place == 0 else ""
         table.add_row(str(row.candidate), *figures, show_bytes(row.memory), mark)
     print_table(console, table, f"measured {verdict.measured} on {shapes}")
-    if verdict.rows and not verdict.rows[0].error:
-        console.print('InferenceSession(model, providers="auto") takes it from here.')

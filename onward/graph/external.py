@@ -13,23 +13,24 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, TypeAlias
 
-import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onward.errors import InvalidModel, UnsafeModel
+from onward.graph.mapped import MappedTensor
 
-Holder = tuple[ir.ExternalTensor, Callable[[ir.TensorProtocol], None]]  # and how to replace it
-
+External: TypeAlias = "MappedTensor | ir.ExternalTensor"
+Holder = tuple[External, Callable[[ir.TensorProtocol], None]]  # and how to replace it
+_EXTERNAL = (MappedTensor, ir.ExternalTensor)
 _BY_FOLDER = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
-def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
+def external_tensors(model: ir.Model) -> list[External]:
     """Every tensor whose data lies in another file: of initializers and of attributes."""
     return [tensor for tensor, _ in _holders(model)]
 
@@ -38,6 +39,8 @@ def map_external(model: ir.Model, folder: Path | None) -> None:
     """Map the external data of a model that came from a folder; check all of it first."""
     files: dict[str, tuple[mmap.mmap | None, int]] = {}
     for tensor, replace in list(_holders(model)):
+        if isinstance(tensor, MappedTensor):
+            continue
         what = f"external data of {tensor.name!r}"
         if folder is None:
             raise InvalidModel(
@@ -47,52 +50,88 @@ def map_external(model: ir.Model, folder: Path | None) -> None:
         location = str(tensor.location)
         if location not in files:
             files[location] = _map(folder, location, what)
-        mapped, size = files[location]
+        mapping, size = files[location]
         _check_range(tensor, size, what)
-        tensor.base_dir = folder
-        _fill(tensor, mapped, replace)
+        replace(MappedTensor(tensor, mapping, folder))
 
 
 @contextmanager
 def embedded(model: ir.Model) -> Iterator[None]:
-    """Let the model's external tensors be its own for a while; they stay mapped, not read.
+    """Write the model with all its tensors inside it; it is as it was afterwards.
 
-    For whoever writes the model elsewhere: onnx-ir would leave some where they are, or close the
-    mapping of others while it is in use.
+    Mapped tensors are written so by themselves. Those of onnx-ir, in a model that a user built or
+    loaded with it, would be written as references, or close their mapping while it is in use.
     """
-    holders = list(_holders(model))
-    for tensor, replace in holders:
-        own = ir.Tensor(
-            tensor.numpy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string
-        )
-        replace(own)
-    try:
+    pairs = [
+        (tensor, put) for tensor, put in _holders(model) if not isinstance(tensor, MappedTensor)
+    ]
+    with _replaced(pairs, _in_memory):
         yield
-    finally:
-        for tensor, replace in holders:
-            replace(tensor)
+
+
+@contextmanager
+def referenced(model: ir.Model) -> Iterator[None]:
+    """Write the model with references to the files of its mapped tensors; it is as it was then."""
+    pairs = [(tensor, put) for tensor, put in _holders(model) if isinstance(tensor, MappedTensor)]
+    with _replaced(pairs, MappedTensor.reference):
+        yield
 
 
 def forget_pages(model: ir.Model) -> None:
     """Give the memory of mapped pages back; they are read again when somebody needs them."""
     for tensor in external_tensors(model):
-        if isinstance(tensor.raw, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            tensor.raw.madvise(mmap.MADV_DONTNEED)
+        if isinstance(tensor, MappedTensor):
+            tensor.forget_pages()
+
+
+@contextmanager
+def _replaced(pairs: Iterable[Any], make: Callable[[Any], ir.TensorProtocol]) -> Iterator[None]:
+    done: list[Any] = []
+    try:
+        for tensor, replace in pairs:
+            replace(make(tensor))
+            done.append((tensor, replace))
+        yield
+    finally:
+        for tensor, replace in done:
+            replace(tensor)
+
+
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    return ir.Tensor(
+        tensor.numpy(),
+        dtype=tensor.dtype,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
 
 
 def _holders(model: ir.Model) -> Iterator[Holder]:
-    for graph in model.graphs():
+    """Every external tensor, with how to put another in its place."""
+    functions = [function.graph for function in model.functions.values()]
+    for graph in (*model.graphs(), *functions, *(sub for f in functions for sub in f.subgraphs())):
         for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
+            if isinstance(value.const_value, _EXTERNAL):
                 yield value.const_value, partial(setattr, value, "const_value")
         for node in graph:
             for attribute in list(node.attributes.values()):
-                if isinstance(attribute.value, ir.ExternalTensor):
+                if isinstance(attribute.value, _EXTERNAL):
                     yield attribute.value, partial(_set_attribute, node, attribute.name)
+                elif attribute.type is ir.AttributeType.TENSORS:
+                    for index, tensor in enumerate(attribute.value or ()):
+                        if isinstance(tensor, _EXTERNAL):
+                            yield tensor, partial(_set_element, node, attribute.name, index)
 
 
 def _set_attribute(node: ir.Node, name: str, tensor: ir.TensorProtocol) -> None:
     node.attributes[name] = ir.AttrTensor(name, tensor)
+
+
+def _set_element(node: ir.Node, name: str, index: int, tensor: ir.TensorProtocol) -> None:
+    tensors = list(node.attributes[name].as_tensors())
+    tensors[index] = tensor
+    node.attributes[name] = ir.AttrTensors(name, tensors)
 
 
 def _check_range(tensor: ir.ExternalTensor, size: int, what: str) -> None:
@@ -111,38 +150,21 @@ def _check_range(tensor: ir.ExternalTensor, size: int, what: str) -> None:
         raise InvalidModel(f"{what} has {length:,} bytes and needs {needed:,}")
 
 
-def _fill(
-    tensor: ir.ExternalTensor,
-    mapped: mmap.mmap | None,
-    replace: Callable[[ir.TensorProtocol], None],
-) -> None:
-    """Give the tensor its data from our mapping, so that onnx-ir never opens the path itself."""
-    offset, shape = tensor.offset or 0, tuple(tensor.shape.numpy())
-    if tensor.size == 0 or mapped is None:
-        tensor._array = np.empty(shape, tensor.dtype.numpy())
-        return
-    if tensor.dtype.bitwidth < 8:  # packed: a copy is unpacked by onnx-ir
-        proto = onnx.TensorProto(
-            name=tensor.name or "", data_type=int(tensor.dtype), dims=shape,
-            raw_data=mapped[offset : offset + tensor.nbytes],
-        )  # fmt: skip
-        replace(ir.serde.deserialize_tensor(proto))
-        return
-    kind = np.dtype(tensor.dtype.numpy()).newbyteorder("<")
-    tensor.raw = mapped
-    tensor._array = np.frombuffer(mapped, kind, tensor.size, offset).reshape(shape)
-
-
 # -- opening ---------------------------------------------------------------------------------------
 
 
 def _map(folder: Path, location: str, what: str) -> tuple[mmap.mmap | None, int]:
     file = open_inside(folder, location, what)
     try:
-        size = os.fstat(file).st_size
-        return (mmap.mmap(file, 0, access=mmap.ACCESS_READ) if size else None), size
+        return map_file(file)
     finally:
         os.close(file)
+
+
+def map_file(file: int) -> tuple[mmap.mmap | None, int]:
+    """An open file as memory, None where it is empty, and its size."""
+    size = os.fstat(file).st_size
+    return (mmap.mmap(file, 0, access=mmap.ACCESS_READ) if size else None), size
 
 
 def open_inside(folder: Path, location: str, what: str) -> int:

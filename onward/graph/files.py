@@ -7,6 +7,7 @@ save(model, "copy.onnx")          # over 1 GiB, the weights go to copy.onnx.data
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import tempfile
@@ -20,7 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onward.errors import InvalidModel, OnwardError
 from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
-from onward.graph.paths import read_model, to_path
+from onward.graph.paths import read_model, to_path, writing
 from onward.graph.survey.look import survey
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
@@ -193,7 +194,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") ->
     path = to_path(path)
     version, model.ir_version = model.ir_version, least_ir_version(model)
     try:
-        with embedded(model):
+        with embedded(model), writing(path):
             _save(model, path, more)
     finally:
         model.ir_version = version
@@ -201,6 +202,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") ->
 
 def _save(model: ir.Model, path: Path, more: bytes) -> None:
     outside = f"{path.name}.data" if weight_bytes(model) > _EMBEDDED_AT_MOST else None
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         ir.save(model, Path(aside) / path.name, external_data=outside)
         if more:

@@ -1,14 +1,32 @@
-"""Where a model should be: the check before anything is read, and the reading."""
+"""Paths that a user gives: whether a file is there or can be written, and the reading of models."""
 
 from __future__ import annotations
 
+import difflib
+import errno
 import os
 import stat
+import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from onward.errors import InvalidModel, LimitExceeded, OptionError
+from onward.errors import (
+    FileExists,
+    FileMissing,
+    InvalidModel,
+    LimitExceeded,
+    OnwardError,
+    OptionError,
+    WriteFailed,
+)
 from onward.graph.limits import ModelLimits
+from onward.names import some
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def to_path(given: object) -> Path:
@@ -25,12 +43,92 @@ def to_path(given: object) -> Path:
     return Path(given)
 
 
-def check_readable(path: Path) -> None:
+def absolute(source: Any) -> Any:
+    """A path that stays true when the working directory changes; all else as it is.
+
+    >>> absolute(b"a model's bytes")
+    b"a model's bytes"
+    """
+    return Path(source).absolute() if isinstance(source, (str, os.PathLike)) else source
+
+
+def check_readable(path: Path, what: str = "model") -> None:
     """Refuse what is not a file, in one line that says so."""
-    if not path.exists():
-        raise FileNotFoundError(f"no model at {path}")
+    check_exists(path, what)
     if not path.is_file():
         raise InvalidModel(f"{path} is not a file\ngive the path of the .onnx file inside it")
+
+
+def check_exists(path: Path, what: str) -> None:
+    """Refuse a path that leads nowhere."""
+    if not path.exists():
+        raise FileMissing(f"no {what} at {path}\n{look_around(path)}")
+
+
+def look_around(path: Path) -> str:
+    """What to do about a path that leads nowhere: a name like it, or what its folder has."""
+    folder = path.absolute().parent
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return f"there is no folder {folder}: check the path"
+    stems = difflib.get_close_matches(path.stem, {Path(name).stem for name in names})
+    if stems:  # whatever the suffix: it would make any two names alike
+        return f"did you mean {some(name for name in names if Path(name).stem in stems)}?"
+    same_kind = [name for name in names if Path(name).suffix == path.suffix]
+    if not same_kind:
+        return f"nothing in {folder} has a name like it: check the path"
+    return f"check the path: {folder} has {some(same_kind)}"
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell what cannot be written by the path that the user gave, and what to do about it."""
+    try:
+        yield
+    except OnwardError:
+        raise
+    except OSError as error:
+        why, advice = explain_failure(path, error)
+        kind = FileExists if isinstance(error, FileExistsError) else WriteFailed
+        failure = kind(f"{path} cannot be written: {why}\n{advice}")
+        failure.errno = error.errno
+        raise failure from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder to write files to, and those that it is in, where they are not there."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path where a file could not be written, before the work for it is done."""
+    with writing(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        with tempfile.TemporaryFile(dir=path.absolute().parent, prefix=".onward-"):
+            pass
+
+
+def explain_failure(path: Path, error: OSError) -> tuple[str, str]:
+    """Why a file or a folder cannot be written, and what to do."""
+    folder = path.parent if path.parent.parts else Path.cwd()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if error.errno == errno.EISDIR:
+        return "it is a folder", "give the name of a file"
+    if error.errno == errno.EEXIST:
+        return "there is a file of that name", "remove it, or give another name"
+    if not there.is_dir():
+        return f"{there} is not a folder", "give a path inside a folder"
+    if error.errno == errno.ENOENT and there != folder:
+        return f"there is no folder {folder}", "make the folder first, or write to another one"
+    why = error.strerror or str(error)
+    if error.errno in _FORBIDDEN:
+        return why, f"let this process write in {there}, or write to another folder"
+    if error.errno in _FULL:
+        return why, f"make room on the disk of {there}, or write to another folder"
+    return why, f"see to the disk of {there}, or write to another folder"
 
 
 def check_archive(path: Path, limits: ModelLimits) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.graph.costs.model import operator
+from onward.graph.mapped import MappedTensor
 from onward.graph.scopes import bodies
 
 _LARGEST = 10
@@ -77,7 +78,7 @@ def summarize(model: ir.Model) -> Summary:
         weights += tensor
         kind = tensor.dtype.name.lower()
         by_type[kind] = by_type.get(kind, Amount()) + tensor
-        if isinstance(tensor, ir.ExternalTensor):
+        if isinstance(tensor, (MappedTensor, ir.ExternalTensor)):
             name = str(tensor.location)
             files[name] = files.get(name, 0) + tensor.nbytes
     largest = sorted(tensors, key=lambda pair: -pair[1].nbytes)[:_LARGEST]
@@ -113,7 +114,7 @@ def _tensors(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[tuple[str, i
 
 
 def _facts(name: str, tensor: ir.TensorProtocol) -> TensorFacts:
-    file = str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else None
+    file = str(tensor.location) if isinstance(tensor, (MappedTensor, ir.ExternalTensor)) else None
     shape = [int(size) for size in tensor.shape.numpy()]
     return TensorFacts(name, tensor.dtype.name.lower(), shape, int(tensor.nbytes), file)
 

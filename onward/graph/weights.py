@@ -13,11 +13,14 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import onnx_ir as ir
 
 from onward.errors import WeightsError
+from onward.graph.external import map_file
+from onward.graph.mapped import MappedTensor
+from onward.graph.paths import look_around
 
 # safetensors' names of types -> ONNX's
 _DTYPES = {
@@ -94,13 +97,13 @@ def _check_fit(name: str, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         )
 
 
-def read_weights(weights: str | os.PathLike[str]) -> dict[str, ir.ExternalTensor]:
+def read_weights(weights: str | os.PathLike[str]) -> dict[str, MappedTensor]:
     """Every tensor of a safetensors file, of an index's shards, or of a folder with either."""
     path = Path(weights)
     if path.is_dir():
         path = _main_file(path)
     if not path.is_file():
-        raise WeightsError(f"no weights at {path}")
+        raise WeightsError(f"no weights at {path}\n{look_around(path)}")
     if path.suffix == ".json":
         return _read_shards(path)
     return _read_file(path)
@@ -119,12 +122,12 @@ def _main_file(folder: Path) -> Path:
     raise WeightsError(f"{folder} has neither a .safetensors file nor an index of shards")
 
 
-def _read_shards(index: Path) -> dict[str, ir.ExternalTensor]:
+def _read_shards(index: Path) -> dict[str, MappedTensor]:
     try:
         shard_of: dict[str, str] = json.loads(index.read_text())["weight_map"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WeightsError(f"{index} is not an index of safetensors shards: {error!r}") from error
-    tensors: dict[str, ir.ExternalTensor] = {}
+    tensors: dict[str, MappedTensor] = {}
     for shard in sorted(set(shard_of.values())):
         if Path(shard).name != shard:
             raise WeightsError(f"{index}: shard {shard!r} is not in the index's folder")
@@ -138,9 +141,10 @@ def _read_shards(index: Path) -> dict[str, ir.ExternalTensor]:
     return {name: tensors[name] for name in shard_of}
 
 
-def _read_file(path: Path) -> dict[str, ir.ExternalTensor]:
-    size = path.stat().st_size
-    header, start = _read_header(path, size)
+def _read_file(path: Path) -> dict[str, MappedTensor]:
+    with path.open("rb") as file:
+        mapping, size = map_file(file.fileno())
+        header, start = _read_header(file, path, size)
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -152,18 +156,12 @@ def _read_file(path: Path) -> dict[str, ir.ExternalTensor]:
             raise WeightsError(f"{path}: the entry of {name!r} is broken: {error!r}") from error
         if not 0 <= begin <= end <= size - start:
             raise WeightsError(f"{path}: {name!r} ends at byte {start + end:,} of {size:,}")
-        tensor = ir.ExternalTensor(
-            path.name,
-            start + begin,
-            end - begin,
-            dtype,
-            shape=shape,
-            name=name,
-            base_dir=path.parent,
+        place = ir.ExternalTensor(
+            path.name, start + begin, end - begin, dtype, shape=shape, name=name
         )
-        if tensor.nbytes != end - begin:
-            raise WeightsError(f"{path}: {name!r} has {end - begin:,} bytes for {tensor.nbytes:,}")
-        tensors[name] = tensor
+        if place.nbytes != end - begin:
+            raise WeightsError(f"{path}: {name!r} has {end - begin:,} bytes for {place.nbytes:,}")
+        tensors[name] = MappedTensor(place, mapping, path.parent)
     _check_apart(path, tensors)
     return tensors
 
@@ -174,26 +172,25 @@ def _sizes(numbers: Any) -> list[int]:
     return list(numbers)
 
 
-def _check_apart(path: Path, tensors: dict[str, ir.ExternalTensor]) -> None:
+def _check_apart(path: Path, tensors: dict[str, MappedTensor]) -> None:
     """No two tensors share bytes: what one of them says would change the other."""
     end, before = 0, ""
-    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.length)):
-        if (tensor.offset or 0) < end and tensor.nbytes:
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.nbytes)):
+        if tensor.offset < end and tensor.nbytes:
             raise WeightsError(f"{path}: {tensor.name!r} and {before!r} overlap")
-        end, before = (tensor.offset or 0) + tensor.nbytes, tensor.name
+        end, before = tensor.offset + tensor.nbytes, str(tensor.name)
 
 
-def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+def _read_header(file: IO[bytes], path: Path, size: int) -> tuple[dict[str, Any], int]:
     """The JSON header of a safetensors file, and where its data starts."""
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
-        if length > min(size - 8, _LONGEST_HEADER):
-            raise WeightsError(f"{path} is not a safetensors file")
-        try:
-            header = json.loads(file.read(length))
-        except (ValueError, RecursionError) as error:
-            raise WeightsError(f"{path} is not a safetensors file: {error}") from error
+    prefix = file.read(8)
+    length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+    if length > min(size - 8, _LONGEST_HEADER):
+        raise WeightsError(f"{path} is not a safetensors file")
+    try:
+        header = json.loads(file.read(length))
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is not a safetensors file: {error}") from error
     if not isinstance(header, dict):
         raise WeightsError(f"{path} is not a safetensors file")
     return header, 8 + length

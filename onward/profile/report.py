@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError
+from onward.graph.paths import writing
 from onward.profile.analysis import Analysis, Figures, analyse, number_type
 from onward.profile.ceilings import Ceilings, find_ceilings
 from onward.profile.measure import Feeds, Measurement, Plan, Progress, measure
@@ -99,14 +100,16 @@ class Profile:
         """Write the records as a trace that chrome://tracing and ui.perfetto.dev open."""
         events = [_event(record) for record in self.measured.trace.records]
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-        Path(path).write_text(text, encoding="utf-8")
+        with writing(Path(path)):
+            Path(path).write_text(text, encoding="utf-8")
 
     def save_page(self, path: str | os.PathLike[str]) -> None:
         """Write a page with plots and tables: one file that needs no network."""
         data = self.to_json()
         data["timeline"] = timeline(self.measured, self.analysis)
         data["memory"] = memory_lines(self.measured)
-        Path(path).write_text(render(data), encoding="utf-8")
+        with writing(Path(path)):
+            Path(path).write_text(render(data), encoding="utf-8")
 
 
 def profile_model(

@@ -14,6 +14,7 @@ from onward.errors import (
     OptionError,
     OptionTypeError,
 )
+from onward.graph.paths import absolute
 from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.choose import Asked, Choice, choose
@@ -83,6 +84,7 @@ class InferenceSession:
         self._options = options
         self._source, self._weights = path_or_bytes, weights
         self._plan: Plan | Auto = self._planned(providers, provider_options)
+        self._source, self._weights = absolute(path_or_bytes), absolute(weights)  # for later
         give_back()
         self._cache: ResultCache | None = None
         if options.result_cache_bytes:
@@ -110,7 +112,8 @@ class InferenceSession:
             return open_plan(self._source, choice, options, self._weights)
 
         tuning = auto.tuning_options(providers)
-        return auto.Auto(self._source, self._options, tuning, self._weights, open_it)
+        source, weights = absolute(self._source), absolute(self._weights)
+        return auto.Auto(source, self._options, tuning, weights, open_it)
 
     # -- running -------------------------------------------------------------------------------
 

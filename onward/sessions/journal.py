@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from onward.graph.paths import writing
 from onward.providers.events import Event, Profiled
 from onward.providers.provider import Executable
 
@@ -50,5 +51,6 @@ class Journal:
                     events.append(event)
         events.sort(key=lambda event: (event["ts"], -event["dur"]))
         path = Path(f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json")
-        path.write_text(json.dumps(events))
+        with writing(path):
+            path.write_text(json.dumps(events))
         return str(path)

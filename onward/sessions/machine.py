@@ -65,15 +65,16 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def keep(path: Path, record: dict[str, Any]) -> None:
-    """Write a record whole or not at all; a folder that cannot be written to is no error."""
+def keep(path: Path, record: dict[str, Any]) -> bool:
+    """Write a record whole or not at all, and return whether: a read-only folder is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(record, file, indent=2)
         os.replace(file.name, path)
     except OSError:
-        return
+        return False
+    return True
 
 
 def kept(path: Path) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onward.graph.external import embedded
 from onward.graph.files import save, weight_bytes
 
 _BYTES_AT_MOST = 1 << 30  # beyond it, protobuf does not go
@@ -23,9 +24,10 @@ def ship(model: Any) -> tuple[bytes, None] | tuple[None, tempfile.TemporaryDirec
             "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
             f"not {type(model).__name__}"
         )
-    model = ir.external_data.load_to_model(model.clone())
+    model = model.clone()  # the user's own stays as it is
     if weight_bytes(model) <= _BYTES_AT_MOST:
-        return ir.to_proto(model).SerializeToString(), None
+        with embedded(model):
+            return ir.to_proto(model).SerializeToString(), None
     folder = tempfile.TemporaryDirectory(prefix="onward-")
     save(model, Path(folder.name) / "model.onnx")
     return None, folder

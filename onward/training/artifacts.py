@@ -21,8 +21,9 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.external import embedded, external_tensors
+from onward.graph.external import embedded, external_tensors, referenced
 from onward.graph.files import load, save, weight_bytes
+from onward.graph.paths import make_folder
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Group
 from onward.optimizers.optimizer import Optimizer
@@ -124,7 +125,7 @@ def generate_artifacts(
 
     folder = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
     start = str(folder / f"{prefix or ''}x")[:-1]  # a prefix may name a folder
-    Path(f"{start}x").parent.mkdir(parents=True, exist_ok=True)
+    make_folder(Path(f"{start}x").parent)
     for name, made in models.items():
         save(made, f"{start}{name}.onnx")
         if ort_format:
@@ -240,7 +241,9 @@ def _message(model: ModelSource) -> tuple[onnx.ModelProto, Path | None]:
     if weight_bytes(graph) <= _EMBEDDED_AT_MOST:
         with embedded(graph):
             return ir.to_proto(graph), None
+    with referenced(graph):
+        outside = external_tensors(graph)
+        proto = ir.to_proto(graph)
     if isinstance(model, (str, os.PathLike)):
-        return ir.to_proto(graph), Path(model)
-    outside = external_tensors(graph)
-    return ir.to_proto(graph), Path(outside[0].base_dir) / "model.onnx" if outside else None
+        return proto, Path(model)
+    return proto, Path(outside[0].base_dir) / "model.onnx" if outside else None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onward.cli.outputs import check_target, count_odd, describe, top_classes, write_outputs
-from onward.errors import OptionError
+from onward.errors import OptionError, WriteFailed
 
 
 def test_a_tensor_is_described() -> None:
@@ -72,5 +72,5 @@ def test_a_target_is_checked_beforehand(tmp_path: Path) -> None:
         (tmp_path / "d.npy", "it is a folder"),
         (tmp_path / "no/o.npy", "there is no folder"),
     ):
-        with pytest.raises(OptionError, match=message):
+        with pytest.raises((OptionError, WriteFailed), match=message):
             check_target(path, (".npy", ".json"))

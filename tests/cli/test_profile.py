@@ -84,7 +84,10 @@ def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
         (["nowhere.onnx"], "no model at nowhere.onnx"),
         (["m.onnx", "--range", "late"], "--range takes FIRST:LAST, such as 5:15, not 'late'"),
         (["m.onnx", "--size", "time=3"], "no open dimension 'time'"),
-        (["m.onnx", "--page", "no/where.html"], "--page no/where.html: there is no folder no"),
+        (
+            ["m.onnx", "--page", "no/where.html"],
+            "no/where.html cannot be written: there is no folder no; make",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(home: Path, arguments: list[str], message: str) -> None:

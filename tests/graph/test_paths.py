@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import onward
-from onward.errors import OptionError
-from onward.graph.paths import to_path
+from onward.cli.outputs import write_outputs
+from onward.cli.png import Picture
+from onward.errors import FileMissing, OnwardError, OptionError, WriteFailed
+from onward.graph.paths import check_writable, make_folder, to_path, writing
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
 from onward.sessions.checkpoint import files
+from onward.training.artifacts import generate_artifacts
 from tests.sessions.training.small import mlp
+
+X = np.ones(3, np.float32)
 
 LAW = r"a path is a text without null characters, or a Path, not .*\ngive the name of a file or of"
 each_bad = pytest.mark.parametrize("bad", ["\0bad", Path("a\0b"), 3, None, b"name"])
@@ -38,3 +47,107 @@ def test_nothing_that_saves_or_loads_takes_it(bad: Any) -> None:
             call(bad)
     with pytest.raises(OptionError, match=LAW):
         onward.Checkpoints(bad)
+
+
+# -- what is not there, and what cannot be written ------------------------------------------------
+
+
+def test_a_missing_model_is_told_with_what_is_there(tmp_path: Path) -> None:
+    onward.save(mlp(), tmp_path / "model.onnx")
+    for name, advice in (
+        ("modle.onnx", r"did you mean 'model\.onnx'\?"),
+        ("zzz.onnx", r"check the path: .* has 'model\.onnx'"),
+        ("zzz.bin", "nothing in .* has a name like it: check the path"),
+        ("no/model.onnx", "there is no folder .*no: check the path"),
+    ):
+        for opens in (onward.load, onward.InferenceSession):
+            with pytest.raises(FileMissing, match=rf"no model at .*{name}\n{advice}") as caught:
+                opens(tmp_path / name)
+            assert isinstance(caught.value, FileNotFoundError)
+
+
+def writers() -> dict[str, Callable[[Path], object]]:
+    """What writes a file, or a folder, for a user; those that make the folder end with a slash."""
+    program = onward.compile_training(mlp(), CrossEntropy(), SGD())
+    session = onward.TrainingSession(program)
+    grown = onward.gradient(mlp(), {"logits": "dlogits"}, ["w1"])
+    options = {"loss": CrossEntropy(), "requires_grad": ["w1"]}
+    return {
+        "save": lambda path: onward.save(grown, path),
+        "export": session.export,
+        "checkpoint": session.save,
+        "program/": program.save,
+        "artifacts/": lambda path: generate_artifacts(mlp(), artifact_directory=path, **options),
+        "outputs": lambda path: write_outputs(path.with_suffix(".npz"), {"y": X}, one=False),
+        "output": lambda path: write_outputs(path.with_suffix(".npy"), {"y": X}, one=True),
+        "text": lambda path: write_outputs(path.with_suffix(".json"), {"y": X}, one=True),
+        "picture": lambda path: Picture(4, 4).save(path),
+    }
+
+
+def test_what_cannot_be_written_is_told_by_the_users_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    monkeypatch.chdir(tmp_path)
+    for name, write in writers().items():
+        for target, why in (
+            ("missing/deep/target", "there is no folder missing/deep"),
+            ("file/target", "file is not a folder"),
+        ):
+            if name.endswith("/") and "missing" in target:
+                continue
+            with pytest.raises(OnwardError) as caught:
+                write(Path(target))
+            first, second = str(caught.value).splitlines()
+            assert first.startswith(target), (name, first)
+            assert ".onward-" not in first, (name, first)
+            if name != "checkpoint":
+                assert isinstance(caught.value, WriteFailed) and caught.value.errno, name
+                assert f"cannot be written: {why}" in first and second, (name, first)
+    assert sorted(os.listdir(tmp_path)) == ["file"]
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "let this process write in {}, or write to another folder"),
+        (errno.EROFS, "let this process write in {}, or write to another folder"),
+        (errno.ENOSPC, "make room on the disk of {}, or write to another folder"),
+        (errno.EIO, "see to the disk of {}, or write to another folder"),
+    ],
+)
+def test_what_to_do_depends_on_what_the_system_says(
+    tmp_path: Path, number: int, advice: str
+) -> None:
+    with pytest.raises(WriteFailed) as caught, writing(tmp_path / "m.onnx"):
+        raise OSError(number, os.strerror(number), "/tmp/.onward-abc/m.onnx")
+    line = f"{tmp_path / 'm.onnx'} cannot be written: {os.strerror(number)}"
+    assert str(caught.value) == f"{line}\n{advice.format(tmp_path)}"
+    assert caught.value.errno == number
+
+
+def test_a_read_only_folder_is_told_by_the_users_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".onward-abc"))
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(
+        WriteFailed, match=r"m\.onnx cannot be written: Permission denied\nlet this"
+    ):
+        onward.save(mlp(), tmp_path / "m.onnx")
+
+
+def test_a_folder_or_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WriteFailed, match=r"cannot be written: it is a folder\ngive the name of a"):
+        onward.save(mlp(), tmp_path)
+    with pytest.raises(WriteFailed, match="it is a folder"):
+        check_writable(tmp_path)
+    (tmp_path / "there").write_text("")
+    with pytest.raises(FileExistsError, match=r"there is a file of that name\nremove it, or"):
+        make_folder(tmp_path / "there")
+    check_writable(tmp_path / "new")
+    assert os.listdir(tmp_path) == ["there"]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import onward
-from onward.errors import OptionError
+from onward.errors import OptionError, WriteFailed
 from onward.graph.builder import OpBuilder
 from onward.profile import report
 from onward.profile.ceilings import Ceilings
@@ -118,6 +118,9 @@ def test_what_is_fed_is_used_and_the_rest_is_random() -> None:
 def test_the_trace_is_chromes(tmp_path: Path) -> None:
     profile = profiled(mlp(), CPU)
     profile.save_trace(tmp_path / "trace.json")
+    for write in (profile.save_trace, profile.save_page):
+        with pytest.raises(WriteFailed, match="cannot be written: there is no folder"):
+            write(tmp_path / "no" / "file")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert len(events) == len(profile.measured.trace.records)
     assert {event["args"]["iteration"] for event in events} == {0, 1, 2}

@@ -172,13 +172,7 @@ class _Walk:
                 spans.append((a, b))
         self.count(len(spans))
         for each in spans:
-            self.node(
-                read_node(self.data, *each, self.limits.node_values),
-                scope,
-                0,
-                body,
-                "in a function",
-            )
+            self.node(read_node(self.data, *each, self.limits.node_values), scope, 0, body, "")
         call = ("" if names[82] == "ai.onnx" else names[82], names[10], names[106])
         if call in self.look.functions:
             raise InvalidModel(f"function {call[0]}::{call[1]} is defined twice")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.external import embedded
 from onward.passes.downgrade import lower_opset
 from onward.providers.openvino.defects import merged_casts
 
@@ -26,18 +27,17 @@ def serialize(model: ir.Model) -> tuple[bytes, list[Array]]:
     copy = lower_opset(model.clone(), NEWEST_OPSET)
     copy.graph.outputs.extend(value for value in merged_casts(copy.graph))
     pointed: list[Array] = []
-    for graph in copy.graphs():
-        for name, value in list(graph.initializers.items()):
-            tensor = value.const_value
-            if value.is_graph_input():  # OpenVINO would make a constant of it
-                del graph.initializers[name]
-            elif tensor is not None and _is_plain(tensor) and tensor.nbytes > _EMBEDDED_AT_MOST:
-                array = np.ascontiguousarray(tensor.numpy())
-                pointed.append(array)
-                value.const_value = _pointer(array, tensor, name)
-            elif isinstance(tensor, ir.ExternalTensor):
-                (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
-    return ir.to_proto(copy).SerializeToString(), pointed
+    with embedded(copy):
+        for graph in copy.graphs():
+            for name, value in list(graph.initializers.items()):
+                tensor = value.const_value
+                if value.is_graph_input():  # OpenVINO would make a constant of it
+                    del graph.initializers[name]
+                elif tensor is not None and _is_plain(tensor) and tensor.nbytes > _EMBEDDED_AT_MOST:
+                    array = np.ascontiguousarray(tensor.numpy())
+                    pointed.append(array)
+                    value.const_value = _pointer(array, tensor, name)
+        return ir.to_proto(copy).SerializeToString(), pointed
 
 
 def _is_plain(tensor: ir.TensorProtocol) -> bool:

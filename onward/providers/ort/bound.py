@@ -18,6 +18,7 @@ import numpy as np
 import onnxruntime
 
 from onward.errors import FeedError, InvalidModel, OnwardError, OptionError
+from onward.graph.paths import check_readable
 from onward.graph.survey.look import survey
 from onward.names import near, spell_sizes
 from onward.providers.options import SessionOptions
@@ -263,6 +264,8 @@ def _open(
     model: bytes | str | os.PathLike[str], options: SessionOptions, providers: session.ProviderList
 ) -> Any:
     name = "the model" if isinstance(model, bytes) else repr(os.fspath(model))
+    if not isinstance(model, bytes):
+        check_readable(Path(model))
     given = model if isinstance(model, bytes) else Path(model).read_bytes()
     look = None if given[4:8] == b"ORTM" else survey(given, options.limits, any_domain=True)
     if look is not None and look.external and not isinstance(model, bytes):

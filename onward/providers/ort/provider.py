@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import LimitExceeded, ProviderError
+from onward.graph.external import embedded
 from onward.passes.downgrade import fits_opset, lower_opset
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.providers.events import Event
@@ -135,29 +136,25 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     spell_for_onnxruntime(model)
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}
-    kept: list[tuple[ir.Value, Any]] = []
-    for graph in model.graphs():
-        for name, value in graph.initializers.items():
-            tensor = value.const_value
-            if tensor is None:
-                continue
-            kept.append((value, tensor))
-            if (
-                graph is model.graph
-                and tensor.nbytes > _EMBEDDED_AT_MOST
-                and _shareable(tensor.dtype)
-            ):
-                outside[name] = tensor.numpy()
-                value.const_value = _reference(tensor, name)
-            elif isinstance(tensor, ir.ExternalTensor):
-                (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
-    try:
-        proto = ir.to_proto(model)
-    finally:
-        for value, tensor in kept:
-            value.const_value = tensor
+    kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
+    with embedded(model):
+        try:
+            for name, value in model.graph.initializers.items():
+                tensor = value.const_value
+                if tensor is not None and _is_passed_by_pointer(tensor):
+                    outside[name] = tensor.numpy()
+                    kept.append((value, tensor))
+                    value.const_value = _reference(tensor, name)
+            proto = ir.to_proto(model)
+        finally:  # whatever happened, no reference stays behind
+            for value, tensor in kept:
+                value.const_value = tensor
     proto.ir_version = min(proto.ir_version, NEWEST_IR)
     return proto.SerializeToString(), outside
+
+
+def _is_passed_by_pointer(tensor: ir.TensorProtocol) -> bool:
+    return tensor.nbytes > _EMBEDDED_AT_MOST and _shareable(tensor.dtype)
 
 
 def _reference(tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:

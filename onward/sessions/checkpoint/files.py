@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from onward.errors import CheckpointCorrupt, CheckpointError
-from onward.graph.paths import to_path
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
+from onward.graph.paths import explain_failure, look_around, to_path
 from onward.sessions.checkpoint.disk import DISK, Disk, Handle
 from onward.sessions.checkpoint.layout import (
     Header,
@@ -199,6 +199,8 @@ def cannot_save(path: Path, error: OSError, doing: str, size: int, disk: Disk) -
         return CheckpointError(text + f"let this process write in {folder}")
     if error.errno == errno.ENOENT:
         return CheckpointError(text + f"make the folder {folder} first")
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+        return CheckpointError(text + explain_failure(path, error)[1])
     return CheckpointError(text + f"see to the disk of {folder}, or save in another folder")
 
 
@@ -237,9 +239,14 @@ def _opened(path: Path, disk: Disk) -> Iterator[Handle]:
             yield file
         finally:
             disk.close(file)
-    except FileNotFoundError as error:
-        raise CheckpointCorrupt(f"{path}: there is no such file") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointMissing(f"{path}: there is no such file\n{look_around(path)}") from error
     except OSError as error:
+        if path.is_dir():
+            raise CheckpointError(
+                f"{path} cannot be read: not an ordinary file, but a folder\n"
+                "give the path of a file in it, or read it with Checkpoints(folder)"
+            ) from error
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from onward.errors import CheckpointCorrupt, CheckpointError, OptionError
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OptionError
 from onward.graph.paths import to_path
 from onward.sessions.checkpoint.disk import DISK, Disk
 from onward.sessions.checkpoint.files import Array, Checkpoint, StrPath, cannot_save, read, write
@@ -210,7 +210,7 @@ class Checkpoints:
         path = self.folder / entry.file
         try:
             found = read(path, disk=self._disk)
-        except CheckpointCorrupt:
+        except (CheckpointCorrupt, CheckpointMissing):
             self._damaged.add(entry.sha256)
             raise
         if found.sha256 != entry.sha256:

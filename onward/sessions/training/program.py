@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import InvalidModel
-from onward.graph.paths import to_path
+from onward.graph.paths import to_path, writing
 from onward.lazy import LazyModule
 from onward.optimizers.rows import Blocks
 from onward.sessions.checkpoint import files
@@ -110,8 +110,14 @@ class TrainingProgram:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write it to a folder, from which `TrainingSession` and `load_program` read it."""
         where = to_path(folder)
-        from_model = _saved_model(self.model, where)
+        with writing(where):
+            self._write(where)
+        return where
+
+    def _write(self, where: Path) -> None:
         where.mkdir(parents=True, exist_ok=True)
+        if self.model is not None:
+            models.save(models.load(self.model, any_domain=True), where / _MODEL)
         for name in _GRAPHS:
             graph = getattr(self, name)
             if graph is not None:
@@ -126,9 +132,9 @@ class TrainingProgram:
         plain["updates"] = [_without_graphs(update) for update in self.updates]
         plain["parameters"] = [dataclasses.asdict(each) for each in self.parameters]
         plain["labels"] = [dataclasses.asdict(each) for each in self.labels]
+        from_model = None if self.model is None else _MODEL
         manifest = {"version": VERSION, "model": from_model, **plain}
         (where / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        return where
 
 
 _UNREADABLE = (KeyError, TypeError, AttributeError, RecursionError, UnicodeDecodeError,
@@ -163,7 +169,7 @@ def load_program(folder: str | os.PathLike[str]) -> TrainingProgram:
             parameters=parameters,
             labels=labels,
             initial=files.read(where / _TENSORS).tensors,
-            model=where / _MODEL if model else None,
+            model=where.absolute() / _MODEL if model else None,
         )
     except (OSError, *_UNREADABLE) as error:
         raise InvalidModel(
@@ -180,15 +186,6 @@ def is_program(source: Any) -> bool:
 def _graph(where: Path, name: str) -> Any:
     path = where / f"{name}.onnx"
     return path.read_bytes() if path.exists() or name not in _OPTIONAL else None
-
-
-def _saved_model(model: Any, folder: Path) -> str | None:
-    """The model to export from, beside the program; a path stays where it is."""
-    if model is None:
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    models.save(model, folder / _MODEL)
-    return _MODEL
 
 
 def _without_graphs(update: Update) -> dict[str, Any]:

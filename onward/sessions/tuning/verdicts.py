@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import OptionError, ProviderError
+from onward.graph.paths import check_writable, make_folder
 from onward.lazy import LazyModule
 from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available
 from onward.sessions.machine import cache_folder, digest, keep, kept, machine, versions
@@ -82,6 +83,7 @@ class Verdict:
     shapes: dict[str, list[int]]
     measured: str = ""  # the date
     circumstances: dict[str, Any] = field(default_factory=dict)
+    kept: bool = True  # whether the next session will find it
 
     def best(self, shapes: Mapping[str, Sequence[int]]) -> Candidate:
         """The fastest for these shapes: code compiled for others would be compiled anew."""
@@ -135,20 +137,27 @@ def tune(
     weights: Any = None,
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    must_keep: bool = False,
 ) -> Verdict:
-    """The verdict for a model on feeds of these shapes: remembered, or measured and kept."""
+    """The verdict for a model on feeds of these shapes: remembered, or measured and kept.
+
+    `must_keep` refuses a folder that cannot be written to before anything is measured.
+    """
     shapes = {name: list(np.shape(feed)) for name, feed in feeds.items()}
     with on_disk(source) as path:
         place = _place(path, feeds, options, dict(settings or {}))
         record = None if options.fresh else kept(place)
         if record is not None:
             return Verdict.from_json(record)
+        if must_keep:
+            make_folder(place.parent)
+            check_writable(place)
         more = {"weights": weights, "settings": settings}
         rows = _measure(path, feeds, options, more, progress or (lambda *_: None))
     circumstances = {"machine": machine(), "versions": versions()}
     verdict = Verdict(rows, shapes, time.strftime("%Y-%m-%d"), circumstances)
     if any(not row.error for row in rows):
-        keep(place, verdict.to_json())
+        return replace(verdict, kept=keep(place, verdict.to_json()))
     return verdict
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from onward.errors import (
     OptionError,
     ProviderMissing,
 )
+from onward.graph.paths import check_readable
 from onward.lazy import LazyModule
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, is_ort, taking_turns, to_numpy, to_ort
@@ -61,8 +63,8 @@ class Module:
         self._providers = _providers(device)
         self._eval_uri = eval_model_uri
         self._eval: tuple[BoundSession, Roles] | None = None
-        if eval_model_uri is not None and not os.path.isfile(eval_model_uri):
-            raise FileNotFoundError(f"no evaluation model at {os.fspath(eval_model_uri)!r}")
+        if eval_model_uri is not None:
+            check_readable(Path(eval_model_uri), "evaluation model")
         self._accumulating = False  # whether the gradients hold something to add to
         self._finite = True  # whether the losses that they are of are finite
         self._is_empty = False  # whether none but empty batches came since they were reset

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import InvalidModel, OptionError
+from onward.graph.paths import check_readable
 from onward.sessions.training.empty import EMPTY
 from onward.sessions.training.finite import NOT_FINITE
 from onward.training.api.metadata import metadata_of
@@ -36,6 +37,7 @@ class Optimizer:
             raise TypeError(f"module is a Module, not {type(module).__name__}")
         self._module, self._state = module, module._state._state
         self.skipped_steps = 0
+        check_readable(Path(optimizer_uri), "optimizer model")
         model = Path(optimizer_uri).read_bytes()
         about = _About(_metadata(model, module))
         slots = about.slots(self._state.kinds(trainable_only=True))

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.extension import extend
+from onward.graph.external import referenced
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.passes.pipelines import PREPARE
@@ -194,7 +195,8 @@ class LossBlock(blocks.Block):
             if not value.is_graph_output():
                 value.name = value.name if name in known else name
                 graph.outputs.append(value)
-        accessor.replace(ir.to_proto(model))
+        with referenced(model):
+            accessor.replace(ir.to_proto(model))
         self.base = accessor.model
         names = tuple(str(value.name) for value in (loss, *parts.values()))
         return names if parts else names[0]

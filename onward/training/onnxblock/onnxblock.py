@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onward.graph.external import embedded, map_external
+from onward.graph.external import embedded, map_external, referenced
 from onward.graph.files import weight_bytes
 from onward.training import graphs
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
@@ -123,7 +123,8 @@ class TrainingBlock(blocks.Block):
         self._graphs = graphs.training_graphs(
             to_ir(model, accessor.folder), names, trainable, frozen, accessor.opset, self.tied
         )
-        accessor.replace(ir.to_proto(self._graphs.training))
+        with referenced(self._graphs.training):
+            accessor.replace(ir.to_proto(self._graphs.training))
         return output
 
 

@@ -23,7 +23,7 @@ from hypothesis.extra import numpy as npst
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from onward.errors import CheckpointCorrupt, CheckpointError, OnwardError
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OnwardError
 from onward.sessions.checkpoint.disk import DISK, RealDisk
 from onward.sessions.checkpoint.files import TensorSpec, look, read, tidy, write
 
@@ -198,8 +198,28 @@ def test_what_is_no_ordinary_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(CheckpointError, match="cannot be read: not an ordinary file"):
             read(path)
-    with pytest.raises(CheckpointCorrupt, match="there is no such file"):
-        read(tmp_path / "nowhere")
+
+
+def test_a_missing_checkpoint_is_missing_not_damaged(tmp_path: Path) -> None:
+    write(tmp_path / "step-1.safetensors", {})
+    for path, advice in (
+        (tmp_path / "step-2.safetensors", "did you mean 'step-1.safetensors'"),
+        (tmp_path / "other.safetensors", "check the path: .* has 'step-1.safetensors'"),
+        (tmp_path / "no" / "c", "there is no folder .*no: check the path"),
+        (tmp_path / "step-1.safetensors" / "c", "there is no folder .*: check the path"),
+    ):
+        for reads in (read, look):
+            with pytest.raises(
+                CheckpointMissing, match=f"there is no such file\n{advice}"
+            ) as caught:
+                reads(path)
+            assert isinstance(caught.value, FileNotFoundError)
+            assert not isinstance(caught.value, CheckpointCorrupt)
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"but a folder\ngive the path of a file in it, or"):
+        read(tmp_path)
 
 
 # -- what cannot be written ------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onward.errors import CheckpointCorrupt, CheckpointError, FeedError
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, FeedError
 from onward.sessions.checkpoint import files
 from onward.training.api import CheckpointState, Module
 from tests.training.api.made import Folder, batch
@@ -113,7 +113,7 @@ def test_a_state_is_made_from_a_file(whole: Folder) -> None:
 
 
 def test_files_that_hold_something_else_are_refused(whole: Folder, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointCorrupt, match="there is no such file"):
+    with pytest.raises(CheckpointMissing, match="there is no such file\n"):
         CheckpointState.load_checkpoint(tmp_path / "nowhere")
     with pytest.raises(CheckpointError):
         CheckpointState.load_checkpoint(whole.training)

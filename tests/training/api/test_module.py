@@ -15,6 +15,7 @@ from onward.errors import (
     CheckpointMismatch,
     CheckpointNominal,
     FeedError,
+    FileMissing,
     InvalidModel,
     OptionError,
     ProviderMissing,
@@ -322,9 +323,11 @@ def test_what_is_no_state_no_training_model_or_no_device_is_refused(whole: Folde
         Module(whole.training, "checkpoint")  # type: ignore[arg-type]
     with pytest.raises(InvalidModel, match="is not a training model: it has no gradients"):
         Module(whole.evaluation, state)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileMissing, match=r"no model at .*nowhere\.onnx\n"):
         Module(whole.path / "nowhere.onnx", state)
-    with pytest.raises(FileNotFoundError, match="no evaluation model at"):
+    with pytest.raises(FileMissing, match=r"no optimizer model at .*nowhere"):
+        Optimizer(whole.path / "nowhere.onnx", Module(whole.training, state))
+    with pytest.raises(FileMissing, match="no evaluation model at"):
         Module(whole.training, state, whole.path / "nowhere.onnx")
     with pytest.raises(OptionError, match=r"no device 'tpu'"):
         Module(whole.training, state, device="tpu")

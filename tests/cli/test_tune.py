@@ -1,0 +1,62 @@
+"""onward tune: where its verdict goes, and what it says when it cannot go there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.sessions.tuning import verdicts
+from onward.sessions.tuning.trials import Candidate
+from onward.sessions.tuning.verdicts import Row
+from tests.cli.conftest import Call, is_one_line
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The measurements that were made; none is real."""
+    made: list[Any] = []
+
+    def measure(*given: Any) -> list[Row]:
+        made.append(given)
+        return [Row(Candidate("CPUExecutionProvider"), 0.001, 0.002, 0.1, 1 << 20)]
+
+    monkeypatch.setattr(verdicts, "_measure", measure)
+    return made
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_measuring(
+    call: Call, model: Path, tmp_path: Path, measured: list[Any]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in ("file", "file/inner"):
+        called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / folder)
+        assert is_one_line(called, str(tmp_path / "file"), "cannot be written: ")
+        assert "takes it from here" not in called.out
+    assert not measured
+
+
+def test_a_verdict_is_shown_though_it_could_not_be_kept(
+    call: Call, model: Path, tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "keep", lambda *_: False)
+    called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v")
+    assert is_one_line(called, "the verdict could not be kept in", str(tmp_path / "v"), "--folder")
+    assert "1.00 ms" in called.out and "takes it from here" not in called.out
+    called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v", "--json")
+    assert called.code == 2 and json.loads(called.out)["kept"] is False
+    assert len(measured) == 2
+
+
+def test_the_folder_is_part_of_what_takes_it_from_here(
+    call: Call, model: Path, tmp_path: Path, measured: list[Any]
+) -> None:
+    folder = tmp_path / "v"
+    for _ in range(2):
+        called = call("tune", model, "--size", "batch=2", "--folder", folder)
+        assert called.code == 0
+        said = f'providers=[("auto", {{"folder": "{folder}"}})]) takes it from here.'
+        assert said in called.out.replace("\n", "")
+    assert len(measured) == 1 and len(list(folder.iterdir())) == 1
