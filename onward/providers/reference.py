@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from onward.errors import ProviderError
+from onward.graph.protos import to_proto
 from onward.providers.events import Event, Notes, TypeAndShape, type_word
 from onward.providers.stopping import ended, stopper
 
@@ -37,7 +38,7 @@ class ReferenceProvider:
 
     def compile(self, model: ir.Model) -> ReferenceExecutable:
         loaded = ir.external_data.load_to_model(model)
-        evaluator = Evaluator(ir.to_proto(loaded))
+        evaluator = Evaluator(to_proto(loaded))
         return ReferenceExecutable(evaluator, self._noted(evaluator) if self._profiled else None)
 
     def _noted(self, evaluator: ReferenceEvaluator) -> Notes:

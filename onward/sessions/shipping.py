@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.files import save, weight_bytes
+from onward.graph.protos import to_proto
 
 _BYTES_AT_MOST = 1 << 30  # beyond it, protobuf does not go
 
@@ -25,7 +26,7 @@ def ship(model: Any) -> tuple[bytes, None] | tuple[None, tempfile.TemporaryDirec
         )
     model = ir.external_data.load_to_model(model.clone())
     if weight_bytes(model) <= _BYTES_AT_MOST:
-        return ir.to_proto(model).SerializeToString(), None
+        return to_proto(model).SerializeToString(), None
     folder = tempfile.TemporaryDirectory(prefix="onward-")
     save(model, Path(folder.name) / "model.onnx")
     return None, folder

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import LimitExceeded, ProviderError
+from onward.graph.protos import to_proto
 from onward.passes.downgrade import fits_opset, lower_opset
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.providers.events import Event
@@ -152,7 +153,7 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
             elif isinstance(tensor, ir.ExternalTensor):
                 (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
     try:
-        proto = ir.to_proto(model)
+        proto = to_proto(model)
     finally:
         for value, tensor in kept:
             value.const_value = tensor
