@@ -13,6 +13,7 @@ from onward.errors import OptionError
 from onward.gradients.backward import FLOATS
 from onward.gradients.model import gradient
 from onward.graph.files import load, save
+from onward.passes.linear_models import write_linear_models
 
 
 def grad(
@@ -45,7 +46,7 @@ def grad(
     onward grad model.onnx --parameters --output loss --save training.onnx
     onward grad model.onnx --wrt x --output logits=dlogits
     """
-    loaded = load(model)
+    loaded = write_linear_models(load(model)) if parameters else load(model)
     initializers = loaded.graph.initializers.values()
     names = [*(wrt or ()), *(str(v.name) for v in initializers if parameters and v.dtype in FLOATS)]
     if not names:

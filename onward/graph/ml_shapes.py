@@ -34,7 +34,7 @@ def mentions_ml(model: ir.Model) -> bool:
 
 def learn_ml(model: ir.Model) -> bool:
     """Write what the laws tell onto every node's outputs; whether anything was new."""
-    return any([tell_ml(node) for node in walk(model.graph) if node.domain == DOMAIN])
+    return sum(tell_ml(node) for node in walk(model.graph) if node.domain == DOMAIN) > 0
 
 
 def tell_ml(node: ir.Node) -> bool:
@@ -43,7 +43,7 @@ def tell_ml(node: ir.Node) -> bool:
     if law is None or not node.inputs or node.inputs[0] is None:
         return False
     found = zip(node.outputs, law(node))
-    return any([_fill(value, kind, sizes) for value, (kind, sizes) in found if value.name])
+    return sum(_fill(value, kind, sizes) for value, (kind, sizes) in found if value.name) > 0
 
 
 def _fill(value: ir.Value, kind: Kind, sizes: list[Size] | None) -> bool:

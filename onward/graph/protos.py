@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -17,18 +18,15 @@ import onnx_ir as ir
 from onward.graph.scopes import walk
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class MapType:
     """A map from keys, integers or strings, to values of one type."""
 
     key_type: ir.DataType
-    elem_type: ir.TypeProtocol
+    elem_type: Any  # a type; a DataType, as the protocol would have it too, it never is
     denotation: str | None = None
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """A map has no element type: nobody may take it for a tensor."""
-        return ir.DataType.UNDEFINED
+    # a map has no element type of its own: nobody may take it for a tensor
+    dtype: ir.DataType = field(default=ir.DataType.UNDEFINED, init=False)
 
 
 def holds_map(kind: object) -> bool:
@@ -135,7 +133,7 @@ def _write_type(proto: onnx.TypeProto, kind: ir.TypeProtocol) -> None:
 
 
 def _has_map(proto: onnx.TypeProto) -> bool:
-    kind = proto.WhichOneof("value")
+    kind: str | None = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         return _has_map(getattr(proto, kind).elem_type)
     return kind == "map_type"

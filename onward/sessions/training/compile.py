@@ -11,22 +11,25 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import OptionError
+from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.model import extend as differentiate
 from onward.gradients.model import lift_weights
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps, extend
 from onward.graph.files import Source, load
+from onward.graph.protos import holds_map
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
+from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.native import fuse_for_onnxruntime
 from onward.passes.noise import left_random, take_noise
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
+from onward.passes.zip_maps import unzipped
 from onward.sessions.training.labels import find_labels, promised_labels
 from onward.sessions.training.merging import merge
 from onward.sessions.training.one_run import one_run
@@ -156,12 +159,15 @@ class _Base:
 
     @classmethod
     def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
+        _check_inputs(source)
         model = restore(distinct(free_weights(source.clone())), apart=settings.trainable or ())
+        model = write_linear_models(model)
         carried = set(initializers(model))  # not what lies in Constant nodes
         model = PREPARE(model)
         known = [name for name in weights(model, carried) if name not in settings.state]
         graph = model.graph
-        inputs, own = [_name(value) for value in graph.inputs], list(graph.outputs)
+        inputs = [_name(value) for value in graph.inputs]
+        own = list(dict.fromkeys(map(unzipped, graph.outputs)))
         op = extend(model)
         values = {_name(value): value for value in (*own, *_values(model))}
         made, parts = build_with_parts(loss, op, values)
@@ -177,6 +183,7 @@ class _Base:
             unknown = [name for name in asked if name not in values]
             if unknown:
                 raise OptionError(f"outputs: the model has no value {unknown[0]!r}")
+            asked = list(dict.fromkeys(_name(unzipped(values[name])) for name in asked))
         asked = [name for name in asked if values[name] is not made]
         shown = [values[name] for name in asked]
         for name, part in parts.items():
@@ -189,6 +196,17 @@ class _Base:
         found = (*promised_labels(loss, values), *find_labels(model))
         labels = tuple({each.name: each for each in found}.values())
         return cls(model, made, inputs, targets, owns, asked, labels, known)
+
+
+def _check_inputs(model: ir.Model) -> None:
+    """A step is fed with tensors."""
+    for value in model.graph.inputs:
+        if holds_map(value.type):
+            raise UnsupportedModel(
+                f"input {value.name!r} is a map: a training step takes tensors\n"
+                "train the model that comes after it: what reads the map (DictVectorizer, CastMap) "
+                "is run beforehand"
+            )
 
 
 def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
