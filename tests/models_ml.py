@@ -89,4 +89,5 @@ def dict_vectorizer() -> onnx.ModelProto:
         ml("DictVectorizer", ["x"], ["v"], string_vocabulary=["a", "b", "c"]),
         ml("LinearRegressor", ["v"], ["y"], coefficients=[1.0, 2.0, 3.0], intercepts=[0.5]),
     ]
-    return model(nodes, [helper.make_value_info("x", kind)], [table("y", 1)])
+    y = helper.make_tensor_value_info("y", FLOAT, [1, 1])
+    return model(nodes, [helper.make_value_info("x", kind)], [y])
