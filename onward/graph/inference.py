@@ -15,6 +15,7 @@ from onward.graph.plain_shapes import tell
 from onward.graph.protos import from_type_proto, holds_map, shape_from_type_proto, to_type_proto
 from onward.graph.stand_ins import like_first
 
+_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
 _MOST_DATA = 64  # elements: shapes and axes are told to the inference, weights are not
 
 
@@ -35,7 +36,7 @@ def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
             data[str(value.name)] = onnx.numpy_helper.from_array(tensor.numpy())
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, _proto(node, schema), types, data)
-    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+    except _REFUSALS as error:
         raise ValueError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
     for output in node.outputs:
         kind = found.get(str(output.name))
