@@ -14,6 +14,7 @@ from onward.gradients.backward import FLOATS
 from onward.gradients.model import gradient
 from onward.graph.files import load, save
 from onward.graph.paths import check_writable
+from onward.passes.linear_models import write_linear_models
 
 
 def grad(
@@ -48,7 +49,7 @@ def grad(
     """
     path = save_as or model.with_suffix(f".grad{model.suffix}")
     check_writable(path)
-    loaded = load(model)
+    loaded = write_linear_models(load(model)) if parameters else load(model)
     initializers = loaded.graph.initializers.values()
     names = [*(wrt or ()), *(str(v.name) for v in initializers if parameters and v.dtype in FLOATS)]
     if not names:

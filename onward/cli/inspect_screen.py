@@ -132,6 +132,11 @@ def _show_cost(
         rows.append(("memory", text))
     if cost["unknown_nodes"]:
         rows.append(("not counted", f"{cost['unknown_nodes']:,} nodes of unknown shapes"))
+    if cost["branches"]:
+        rows.append(("branches", f"of {cost['branches']:,} If, the dearer one counts"))
+    if cost["loops_counted_once"]:
+        count = cost["loops_counted_once"]
+        rows.append(("per turn", f"{count:,} loops whose turns nobody can count, taken once"))
     if cost["estimated_nodes"]:
         rows.append(("estimated", f"{cost['estimated_nodes']:,} nodes"))
     print_pairs(console, rows)

@@ -38,7 +38,10 @@ def ops(
         str | None, typer.Option("--domain", help="ai.onnx, ai.onnx.ml, com.microsoft, ...")
     ] = None,
     op: Annotated[
-        list[str] | None, typer.Option("--op", metavar="NAME", help="This operator alone.")
+        list[str] | None,
+        typer.Option(
+            "--op", metavar="NAME", help="This operator alone: Conv, or com.microsoft::Gelu."
+        ),
     ] = None,
     gradients: Annotated[
         bool,
@@ -85,7 +88,9 @@ def ops(
 
 def _show_gradients(domain: str | None, names: Sequence[str] | None, as_json: bool) -> None:
     """The whole table of rules: the formula, or why no gradient flows."""
-    chosen = _choose(differentiable.differentiable(table.GRADIENTS), domain, names)
+    others = coverage.known_operators() if names or domain else ()  # those without a rule, if asked
+    found = differentiable.differentiable(table.GRADIENTS, others=others)
+    chosen = _choose(found, domain, names)
     if as_json:
         print_json([asdict(operator) for operator in chosen])
         return
@@ -111,12 +116,19 @@ def _choose(
             raise OptionError(f"no operators of domain {domain!r}\n{hint}")
     if not names:
         return chosen
+    known = {word for operator in chosen for word in _words(operator)}
     for name in names:
-        if name.lower() not in {operator.name.lower() for operator in chosen}:
-            hint = near(name, (operator.name for operator in chosen))
+        if name.lower() not in known:
+            spelled = _name if "::" in name else (lambda operator: str(operator.name))
+            hint = near(name, map(spelled, chosen))
             raise OptionError(f"no operator {name!r} in the newest opsets\n{hint}")
     wishes = {name.lower() for name in names}
-    return [operator for operator in chosen if operator.name.lower() in wishes]
+    return [operator for operator in chosen if wishes & _words(operator)]
+
+
+def _words(operator: Operator | Differentiable) -> set[str]:
+    """What an operator may be called: by its name, or with its domain before it."""
+    return {operator.name.lower(), f"{operator.domain}::{operator.name}".lower()}
 
 
 def _show(console: Console, chosen: Sequence[Operator], providers: Sequence[str]) -> None:

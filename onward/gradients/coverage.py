@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
 
 from onward.gradients.rule import GradientTable, NoGradient
 
-DOMAINS = ("", "ai.onnx.preview")  # whose every operator is in the table
+DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview")  # whose every operator is in the table
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,16 @@ class Differentiable:
     why: str  # the rule's formula, or the reason that there is none
 
 
-def differentiable(rules: GradientTable, domains: Sequence[str] = DOMAINS) -> list[Differentiable]:
-    """Every operator of the newest opset, and what else the table has, by domain and name."""
-    names = {key for domain in domains for key in _newest(domain)} | set(rules)
+def differentiable(
+    rules: GradientTable,
+    domains: Sequence[str] = DOMAINS,
+    others: Iterable[tuple[str, str]] = (),
+) -> list[Differentiable]:
+    """Every operator of the newest opset, what else the table has, and others, by domain and name.
+
+    `others` are pairs of domain and name.
+    """
+    names = {key for domain in domains for key in _newest(domain)} | set(rules) | set(others)
     return [_look(rules, domain, name) for domain, name in sorted(names)]
 
 

@@ -19,12 +19,14 @@ from onward.gradients.table import GRADIENTS
 from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
 from onward.graph.scopes import ancestors, graphs_of
-from onward.names import near
+from onward.names import near, some
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.linear_models import write_linear_models
 from onward.passes.merged import separate_merged
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.rewrite import Names
 from onward.passes.spelling import spell_for_onnxruntime
+from onward.passes.zip_maps import unzipped, zipped_tensor
 
 SUFFIX = "_grad"
 
@@ -40,13 +42,16 @@ def gradient(
 
     `outputs` are scalars, whose sum is differentiated; or, for outputs of any shape, a mapping from
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
-    inputs, initializers (those of subgraphs too) or values in between. Parameters that torch's
-    older exporter has merged are separate ones: each has a gradient of its own.
+    inputs, initializers (those of subgraphs too), values in between, or the coefficients of
+    ai.onnx.ml's linear models, after their nodes: "lr.coefficients", "lr.intercepts". Parameters
+    that torch's older exporter has merged are separate ones: each has a gradient of its own.
     """
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
     with _uncollected():
         copy = load(model, any_domain=True).clone()
         separate_merged(copy)
+        if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
+            copy = write_linear_models(copy)
         prepared = PREPARE(copy)
         extend(prepared, cotangents, _names(wrt), rules)
         with kept_open(prepared.graph, _names(wrt)):
@@ -193,8 +198,17 @@ def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value
 
 def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) -> ir.Value:
     """dy: one for a scalar, or what is fed under the cotangent's name."""
+    tensor = zipped_tensor(y)
+    if tensor is not None:
+        raise OptionError(
+            f"output {y.name!r} is a list of maps (ZipMap): it has no gradient\n"
+            f"ask for the tensor that it is made from: {tensor.name!r}"
+        )
     if y.dtype not in FLOATS:
-        raise OptionError(f"output {y.name!r} is not of a float type: it has no gradient")
+        floats = [unzipped(value) for value in op.graph.outputs]
+        known = [str(value.name) for value in floats if value.dtype in FLOATS]
+        hint = f"\nask for one that is: {some(known)}" if known else ""
+        raise OptionError(f"output {y.name!r} is not of a float type: it has no gradient{hint}")
     if cotangent is not None:
         if cotangent in taken:
             raise OptionError(

@@ -22,6 +22,7 @@ from onward.errors import InvalidModel, OnwardError
 from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
 from onward.graph.paths import read_model, to_path, writing
+from onward.graph.protos import from_proto, maps_aside, write_maps
 from onward.graph.survey.look import survey
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
@@ -119,7 +120,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
 
 def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     try:
-        model = ir.from_proto(proto)
+        model = from_proto(proto)
         _check_values(model)
         map_external(model, folder)
     except OnwardError:
@@ -205,11 +206,17 @@ def _save(model: ir.Model, path: Path, more: bytes) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
-        ir.save(model, Path(aside) / path.name, external_data=outside)
+        made = Path(aside) / path.name
+        with maps_aside(model) as maps:
+            ir.save(model, made, external_data=outside)
+        if maps:
+            proto = onnx.load(made, load_external_data=False)
+            write_maps(proto, maps)
+            made.write_bytes(proto.SerializeToString())
         if more:
-            with (Path(aside) / path.name).open("ab") as file:
+            with made.open("ab") as file:
                 file.write(more)
-        for made in sorted(
+        for each in sorted(
             Path(aside).iterdir(), reverse=True
         ):  # the data before what points to it
-            os.replace(made, path.parent / made.name)
+            os.replace(each, path.parent / each.name)

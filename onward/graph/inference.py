@@ -10,15 +10,18 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onward.graph.ml_shapes import tell_ml
 from onward.graph.plain_shapes import tell
+from onward.graph.protos import from_type_proto, holds_map, shape_from_type_proto, to_type_proto
 from onward.graph.stand_ins import like_first
 
+_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
 _MOST_DATA = 64  # elements: shapes and axes are told to the inference, weights are not
 
 
 def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     """Write what ONNX infers onto the node's outputs; a node that breaks ONNX's rules raises."""
-    if tell(node):
+    if tell(node) or tell_ml(node):
         return
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -33,14 +36,14 @@ def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
             data[str(value.name)] = onnx.numpy_helper.from_array(tensor.numpy())
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, _proto(node, schema), types, data)
-    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+    except _REFUSALS as error:
         raise ValueError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
     for output in node.outputs:
         kind = found.get(str(output.name))
         if kind is not None:
             forget_false_sizes(node, kind)
-            output.type = ir.serde.deserialize_type_proto_for_type(kind)
-            output.shape = ir.serde.deserialize_type_proto_for_shape(kind)
+            output.type = from_type_proto(kind)
+            output.shape = shape_from_type_proto(kind)
     if node.op_type in ("Reshape", "Expand") and node.outputs[0].shape is None:
         node.outputs[0].shape = _of_asked_rank(node)
     first = node.inputs[0] if node.inputs else None
@@ -84,7 +87,7 @@ def _of_asked_rank(node: ir.Node) -> ir.Shape | None:
 def type_proto(value: ir.Value) -> onnx.TypeProto:
     """A value's type and shape as ONNX writes them."""
     if not isinstance(value.type, ir.TensorType):
-        return ir.to_proto(value).type
+        return _other_type_proto(value)
     proto = onnx.TypeProto()
     proto.tensor_type.elem_type = int(value.type.dtype)
     if value.shape is not None:
@@ -96,6 +99,14 @@ def type_proto(value: ir.Value) -> onnx.TypeProto:
             elif size.value is not None:
                 dim.dim_param = size.value
     return proto
+
+
+def _other_type_proto(value: ir.Value) -> onnx.TypeProto:
+    """The same of what is no tensor."""
+    if holds_map(value.type):
+        assert value.type is not None
+        return to_type_proto(value.type)
+    return ir.to_proto(value).type
 
 
 def _proto(node: ir.Node, schema: onnx.defs.OpSchema) -> onnx.NodeProto:

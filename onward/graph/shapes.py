@@ -10,6 +10,8 @@ from google.protobuf.message import EncodeError
 
 from onward.graph import stand_ins
 from onward.graph.inference import forget_false_sizes
+from onward.graph.ml_shapes import learn_ml, mentions_ml
+from onward.graph.protos import from_type_proto, shape_from_type_proto, to_proto
 from onward.graph.scopes import graphs_of, walk
 
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
@@ -45,6 +47,9 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     What a graph declares for its inputs and outputs stays; operators of unknown domains keep
     what was known about their outputs. An initializer that a feed may override is not a constant.
     """
+    is_ml = mentions_ml(model)
+    if is_ml:
+        learn_ml(model)
     facts: Facts = {}
     hidden = _long_reads(model, facts)
     if hidden or model.functions:
@@ -59,7 +64,8 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     for value, proto in facts.items():
         _learn(value, proto)
     learnt = [_learn_ranks(graph) for graph in graphs_of(model)]
-    if any(learnt):
+    while any(learnt) or (is_ml and learn_ml(model)):
+        learnt = []
         for value, proto in _infer(model, {}, None).items():
             _learn(value, proto)
     return model
@@ -137,7 +143,7 @@ def fix_dimensions(
 
 def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) -> Facts:
     """One run of ONNX's inference; None does not follow data, so that nothing need be hidden."""
-    proto = ir.to_proto(_skeleton(model))
+    proto = to_proto(_skeleton(model))
     proto.opset_import.add(domain=_HIDDEN, version=1)
     for node, node_proto, graph_proto in _pairs(model.graph, proto.graph):
         if hidden and node in hidden:
@@ -288,8 +294,7 @@ def _learn(value: ir.Value, proto: onnx.TypeProto) -> None:
     """Take over what was inferred; what a graph declares for its outputs is only filled in."""
     if _is_known(value, proto):
         return
-    kind = ir.serde.deserialize_type_proto_for_type(proto)
-    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    kind, shape = from_type_proto(proto), shape_from_type_proto(proto)
     declared = value.is_graph_output()
     if kind is not None and (value.type is None or not declared):
         value.type = kind

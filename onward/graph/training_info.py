@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import InvalidModel
+from onward.graph import protos
 from onward.graph.files import Source, read_proto, save
 from onward.names import near
 
@@ -55,7 +56,7 @@ def write_training_info(
 def to_proto(model: ir.Model, infos: Sequence[TrainingInfo]) -> onnx.ModelProto:
     """A model and how it is trained as ONNX's message."""
     check_training_info(model, infos)
-    proto: onnx.ModelProto = ir.to_proto(model)
+    proto = protos.to_proto(model)
     proto.training_info.extend(_message(infos).training_info)
     return proto
 

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps
 from onward.names import near, spell_sizes
+from onward.passes.zip_maps import zipped_tensor
 
 Values: TypeAlias = Mapping[str, ir.Value]
 Sizes: TypeAlias = list[int | str | None]
@@ -72,6 +73,12 @@ def read_as_is(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir
 
 def checked_float(loss: Loss, value: ir.Value) -> ir.Value:
     """The value, if it is of a float type and its rank is known."""
+    tensor = zipped_tensor(value)
+    if tensor is not None:
+        raise OptionError(
+            f"{_who(loss)} reads {value.name!r}, which is a list of maps (ZipMap)\n"
+            f"name the tensor that it is made from: {tensor.name!r}"
+        )
     if value.dtype not in _FLOATS:
         kind = value.dtype.name if value.dtype is not None else "of no known type"
         raise OptionError(

@@ -15,9 +15,11 @@ from onnx.reference import ReferenceEvaluator
 
 from onward.errors import ProviderError
 from onward.graph.external import embedded
+from onward.graph.protos import to_proto
 from onward.providers.events import Event, Notes, TypeAndShape, type_word
 from onward.providers.stopping import ended, stopper
 
+_LACKING = {("ai.onnx.ml", name) for name in ("CastMap", "CategoryMapper", "ZipMap")}
 _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
@@ -32,13 +34,18 @@ class ReferenceProvider:
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         """Whatever ONNX defines: the evaluator has its operator, or its function's body."""
         domain = "" if node.domain == "ai.onnx" else node.domain
+        if (domain, node.op_type) in _LACKING:
+            return False
         return onnx.defs.has(
             node.op_type, max_inclusive_version=opsets.get(domain, 1), domain=domain
         )
 
     def compile(self, model: ir.Model) -> ReferenceExecutable:
-        with embedded(model):
-            evaluator = Evaluator(ir.to_proto(model))
+        try:
+            with embedded(model):
+                evaluator = Evaluator(to_proto(model))
+        except NotImplementedError as error:
+            raise ProviderError(f"ONNX's reference evaluator lacks an operator: {error}") from error
         return ReferenceExecutable(evaluator, self._noted(evaluator) if self._profiled else None)
 
     def _noted(self, evaluator: ReferenceEvaluator) -> Notes:

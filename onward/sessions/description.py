@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.protos import MapType
 from onward.graph.signature import NodeArg
 from onward.sessions.metadata import ModelMetadata
 
@@ -34,7 +35,7 @@ def describe(value: ir.Value) -> NodeArg:
 
 def numpy_dtype(value: ir.Value) -> np.dtype[Any] | None:
     """The type of a value's numpy array; None for text and for what is not known."""
-    if value.dtype is None or value.dtype == ir.DataType.STRING:
+    if value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
     return np.dtype(value.dtype.numpy())
 
@@ -52,4 +53,10 @@ def _spell(kind: Any) -> str:
         return f"seq({_spell(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):
         return f"optional({_spell(kind.elem_type)})"
-    return f"tensor({_WORDS.get(kind.dtype.name, kind.dtype.name.lower())})"
+    if isinstance(kind, MapType):
+        return f"map({_word(kind.key_type)},{_spell(kind.elem_type)})"
+    return f"tensor({_word(kind.dtype)})"
+
+
+def _word(dtype: ir.DataType) -> str:
+    return _WORDS.get(dtype.name, dtype.name.lower())

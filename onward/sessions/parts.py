@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import ProviderError, UnsupportedModel
+from onward.errors import FeedError, ProviderError, UnsupportedModel
 from onward.graph.signature import NodeArg, check_feeds
 from onward.names import near
 from onward.passes.partition import Part, extract, partition
@@ -180,6 +180,12 @@ class Parts:
 
     def _readable(self, feeds: Any) -> dict[str, Any]:
         """Feeds as arrays of the declared types; a wrong one is an error that names it."""
+        for name, feed in feeds.items():
+            if isinstance(feed, dict):
+                raise FeedError(
+                    f"input {name!r} is a map, which only onnxruntime takes, and only by itself\n"
+                    "open the model without providers, or with CPUExecutionProvider alone"
+                )
         ready = {name: _array(feed, self._dtypes.get(name)) for name, feed in feeds.items()}
         check_feeds(ready, self._inputs, [arg.name for arg in self._overridable])
         return ready

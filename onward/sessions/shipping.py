@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onward.graph.external import embedded
 from onward.graph.files import save, weight_bytes
+from onward.graph.protos import to_proto
 
 _BYTES_AT_MOST = 1 << 30  # beyond it, protobuf does not go
 
@@ -27,7 +28,7 @@ def ship(model: Any) -> tuple[bytes, None] | tuple[None, tempfile.TemporaryDirec
     model = model.clone()  # the user's own stays as it is
     if weight_bytes(model) <= _BYTES_AT_MOST:
         with embedded(model):
-            return ir.to_proto(model).SerializeToString(), None
+            return to_proto(model).SerializeToString(), None
     folder = tempfile.TemporaryDirectory(prefix="onward-")
     save(model, Path(folder.name) / "model.onnx")
     return None, folder

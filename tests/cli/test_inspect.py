@@ -121,3 +121,19 @@ def test_no_weight_is_read(call: Call, tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_ort_file_is_one_line(call: Call, tmp_path: Path) -> None:
     (tmp_path / "m.ort").write_bytes(b"    ORTM")
     assert is_one_line(call("inspect", tmp_path / "m.ort"), "ORT format")
+
+
+def test_branches_and_loops_say_how_they_are_counted(call: Call, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (bool c, int64 n, float[4] x) => (float[4] z)
+        { y = If(c) <then_branch = a () => (float[4] p) { p = Sigmoid(x) },
+                     else_branch = b () => (float[4] q) { q = Relu(x) }>
+          z = Loop(n, , y) <body = t (int64 i, bool ci, float[4] v) => (bool co, float[4] w)
+                  { co = Identity(ci)
+                    w = Relu(v) }> }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    cost = json.loads(call("inspect", tmp_path / "m.onnx", "--json").out)["cost"]
+    assert (cost["flops"], cost["branches"], cost["loops_counted_once"]) == (20, 1, 1)
+    shown = call("inspect", tmp_path / "m.onnx").out
+    assert "of 1 If, the dearer one counts" in shown
+    assert "1 loops whose turns nobody can count, taken once" in shown

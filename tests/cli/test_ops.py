@@ -41,3 +41,25 @@ def test_unknown_names_are_one_line(call: Call) -> None:
     assert is_one_line(call("ops", *TWO, "--op", "Konv"), "no operator 'Konv'", "mean 'Conv'?")
     assert is_one_line(call("ops", *TWO, "--domain", "frob"), "no operators of domain 'frob'")
     assert is_one_line(call("ops", "--provider", "frob"), "no provider 'frob'")
+
+
+def test_gradients_are_told_of_every_domains_operators(call: Call) -> None:
+    called = call(
+        "ops", "--gradients", "--op", "LinearClassifier", "--op", "com.microsoft::FusedConv"
+    )
+    assert called.code == 0
+    assert "ai.onnx.ml::LinearClassifier" in called.out and "labels have no gradient" in called.out
+    assert "1 rule, 0 none, 1 missing" in called.out
+    training = call("ops", "--gradients", "--domain", "ai.onnx.preview.training")
+    assert "ai.onnx.preview.training::Adam" in training.out
+    hint = "mean 'LinearClassifier'"
+    assert is_one_line(call("ops", "--gradients", "--op", "LinearClasifier"), "no operator", hint)
+
+
+def test_an_operator_is_found_with_its_domain(call: Call) -> None:
+    called = call(
+        "ops", *TWO, "--op", "ai.onnx.ml::treeensembleclassifier", "--op", "ai.onnx::Conv"
+    )
+    assert "2 operators" in called.out and "ai.onnx.ml::TreeEnsembleClassifier" in called.out
+    wrong = call("ops", *TWO, "--op", "com.microsoft::Gleu")
+    assert is_one_line(wrong, "no operator 'com.microsoft::Gleu'", "mean 'com.microsoft::Gelu'")

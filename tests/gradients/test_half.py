@@ -29,8 +29,11 @@ WIDE = {  # defined for float32, or for float32 and float64, alone
     "ai.onnx.ml::ArrayFeatureExtractor",
     "ai.onnx.ml::FeatureVectorizer",
     "ai.onnx.ml::Imputer",
+    "ai.onnx.ml::LinearClassifier",
     "ai.onnx.ml::LinearRegressor",
     "ai.onnx.ml::Normalizer",
+    "ai.onnx.ml::SVMClassifier",
+    "ai.onnx.ml::SVMRegressor",
     "ai.onnx.ml::Scaler",
 }
 

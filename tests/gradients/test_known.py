@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from onward.gradients.model import gradient
 from onward.testing import check_gradient
 
 MICROSOFT = "com.microsoft"
@@ -37,3 +39,20 @@ def test_shapes_behind_unknown_operators_are_found() -> None:
         "x": (2, 3, 8),
         "w": (8, 8),
     }
+
+
+def test_a_node_whose_types_break_onnxs_rules_is_left_to_who_runs_it() -> None:
+    """scikit-learn's converter puts ZipMap behind doubles, which ONNX does not allow."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node(
+            "ZipMap", ["y"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3]
+        ),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n", 4])
+    outputs = [onnx.ValueInfoProto(name="maps")]
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph(nodes, "g", [x], outputs)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    extended = gradient(model, {"y": "dy"}, "x")
+    assert str(extended.graph.outputs[-1].name) == "x_grad"

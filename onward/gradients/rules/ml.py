@@ -1,6 +1,7 @@
 """ai.onnx.ml: what is smooth in its features. All of it computes in float32.
 
-LinearClassifier, post_transforms and support vector machines have no rule: MissingGradient says so.
+Labels have no gradient, scores do. Weights that are attributes have none here: the pass
+`write_linear_models` makes initializers of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from onward.gradients.formula import formula
 from onward.gradients.ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
 from onward.passes.facts import attribute, operators
+from onward.passes.ml_formulas import (
+    linear_coefficients,
+    linear_results,
+    linear_scores,
+    svm_classifier_scores,
+    svm_regressor_results,
+)
 
 gradient = GradientTable()
 
@@ -59,13 +67,16 @@ def feature_vectorizer(op: GradientOps, node: ir.Node) -> Any:
 @gradient("Normalizer", domain=_DOMAIN)
 @formula
 def normalizer(op: GradientOps, node: ir.Node) -> Any:
-    """y = x / norm(x) row by row: the largest |x|, the sum of |x|, or the root of the sum of x^2"""
+    """y = x / norm(x) row by row: the largest x, the sum of |x|, or the root of the sum of x^2
+
+    As onnxruntime does: the largest is not that of |x|, and a row whose norm is 0 stays as it is.
+    """
     x = op.Cast(node.inputs[0], to=_FLOAT)
-    norm, size = attribute(node, "norm"), op.Abs(x)
+    norm = attribute(node, "norm")
     if norm == "MAX":
-        length = op.ReduceMax(size, [-1], keepdims=1)
+        length = op.ReduceMax(x, [-1], keepdims=1)
     elif norm == "L1":
-        length = op.ReduceSum(size, [-1], keepdims=1)
+        length = op.ReduceSum(op.Abs(x), [-1], keepdims=1)
     else:
         length = op.ReduceL2(x, [-1], keepdims=1)
     return op.Div(x, op.Where(op.Equal(length, 0.0), 1.0, length))
@@ -74,12 +85,31 @@ def normalizer(op: GradientOps, node: ir.Node) -> Any:
 @gradient("LinearRegressor", domain=_DOMAIN)
 @formula
 def linear_regressor(op: GradientOps, node: ir.Node) -> Any:
-    """y = x w' + b"""
-    if attribute(node, "post_transform") != "NONE":
-        raise ValueError("of a post_transform there is no gradient rule")
-    x = op.Cast(node.inputs[0], to=_FLOAT)
-    x = op.Unsqueeze(x, [0]) if rank(x) == 1 else x
-    targets = attribute(node, "targets")
-    w = np.array(attribute(node, "coefficients"), np.float32).reshape(targets, -1)
-    b = np.array(attribute(node, "intercepts") or [0.0] * targets, np.float32)
-    return op.Add(op.MatMul(x, w.T.copy()), b)
+    """y = post_transform(x w' + b)"""
+    return _linear(op, node)
+
+
+@gradient("LinearClassifier", domain=_DOMAIN)
+@formula
+def linear_classifier(op: GradientOps, node: ir.Node) -> Any:
+    """scores = post_transform(x w' + b); labels have no gradient"""
+    return None, _linear(op, node)
+
+
+def _linear(op: GradientOps, node: ir.Node) -> ir.Value:
+    w, b = linear_coefficients(node)
+    return linear_results(op, node, linear_scores(op, node, w, b, w.shape[1]), len(w))
+
+
+@gradient("SVMRegressor", domain=_DOMAIN)
+@formula
+def svm_regressor(op: GradientOps, node: ir.Node) -> Any:
+    """y = k(x, v) a' + rho"""
+    return svm_regressor_results(op, node)
+
+
+@gradient("SVMClassifier", domain=_DOMAIN)
+@formula
+def svm_classifier(op: GradientOps, node: ir.Node) -> Any:
+    """scores = k(x, v) a' + rho for each pair of classes; labels have no gradient"""
+    return None, svm_classifier_scores(op, node)

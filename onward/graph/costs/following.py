@@ -15,6 +15,9 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from onward.graph.costs.loops import TRIPS, give_sizes, scan_length, take_sizes
+from onward.graph.inference import type_proto
+from onward.graph.ml_shapes import tell_ml
 from onward.graph.scopes import bodies
 
 _MOST_ELEMENTS = 4096  # of a tensor that is computed: shapes and masks of short sequences
@@ -24,18 +27,42 @@ Array = np.ndarray[Any, Any]
 
 
 def follow_sizes(model: ir.Model) -> ir.Model:
-    """Write onto the main graph's values the shapes that follow from computed sizes."""
-    known: dict[ir.Value, Array] = {}
-    opsets = dict(model.opset_imports)
-    for node in model.graph:
-        if not bodies(node):
-            _learn_shapes(node, known, opsets)
-            _compute(node, known, opsets)
+    """Write onto the values the shapes that follow from computed sizes.
+
+    What a loop carries is taken to keep the sizes that it begins with.
+    """
+    _follow(model.graph, {}, dict(model.opset_imports))
     return model
 
 
+def _follow(graph: ir.Graph, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
+    for node in graph:
+        inner = bodies(node)
+        if not inner:
+            _learn_shapes(node, known, opsets)
+            _compute(node, known, opsets)
+            continue
+        trips = _count_trips(node, known)
+        for body in inner:
+            give_sizes(node, body)
+            _follow(body, known, opsets)
+        take_sizes(node, inner, trips)
+
+
+def _count_trips(node: ir.Node, known: dict[ir.Value, Array]) -> int | None:
+    """How often a loop's body runs at most; noted on the node."""
+    if node.op_type == "Scan":
+        return scan_length(node)
+    limit = node.inputs[0] if node.op_type == "Loop" and node.inputs else None
+    found = None if limit is None else _array(limit, known)
+    if found is None or found.size != 1:
+        return None
+    node.meta[TRIPS] = max(0, int(found.item()))
+    return int(node.meta[TRIPS])
+
+
 def _learn_shapes(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
-    if all(_is_static(value) for value in node.outputs if value.name):
+    if all(_is_static(value) for value in node.outputs if value.name) or tell_ml(node):
         return
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
@@ -44,7 +71,7 @@ def _learn_shapes(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str,
     given = {value for value in node.inputs if value is not None and value.name}
     if any(value.type is None for value in given):
         return
-    types = {str(value.name): ir.serde.serialize_value(value).type for value in given}
+    types = {str(value.name): type_proto(value) for value in given}
     constants = {}
     for value in given:
         array = _array(value, known)

@@ -18,10 +18,13 @@ from onward.graph.costs.attention import ATTENTION_FLOPS
 from onward.graph.costs.flops import FLOPS as ARITHMETIC
 from onward.graph.costs.flops import Call, Tensor, UnknownShape
 from onward.graph.costs.following import follow_sizes
+from onward.graph.costs.loops import TRIPS, changes_sizes, scan_length
+from onward.graph.costs.ml import ML_FLOPS
+from onward.graph.ml_shapes import DOMAIN
 from onward.graph.scopes import bodies
 from onward.graph.shapes import infer_shapes
 
-FLOPS = ARITHMETIC | ATTENTION_FLOPS
+FLOPS = ARITHMETIC | ATTENTION_FLOPS | ML_FLOPS
 _NEWEST = 1 << 30
 
 # How a figure came about: by a rule; by taking an unknown operator for an elementwise one; with a
@@ -44,6 +47,7 @@ _PICKS = {  # these read no more of their first input than they give out
         "ArrayFeatureExtractor",
     ),
 }
+_OF_MAPS = {"CastMap", "DictVectorizer", "ZipMap"}
 _MOVES = {
     *("Cast", "CastLike", "BitCast", "Concat", "ConstantOfShape", "Expand", "EyeLike", "Range"),
     *("Transpose", "Pad", "Tile", "Split", "SplitToSequence", "ConcatFromSequence", "Where"),
@@ -212,6 +216,9 @@ def call_cost(call: Call) -> Cost:
     node = call.node
     if is_view(node):
         return Cost()
+    if node.op_type in _OF_MAPS and node.domain == DOMAIN:  # of whose other side nobody knows bytes
+        side = (call.input(0) if node.op_type == "ZipMap" else call.out).nbytes
+        return Cost(0, side, side)
     written = sum(tensor.nbytes for tensor in call.outputs if tensor is not None)
     read = sum(tensor.nbytes for tensor in call.inputs if tensor is not None)
     if node.op_type in _PICKS and call.has(0):
@@ -231,23 +238,21 @@ def _control(node: ir.Node, inner: list[ir.Graph], shapes: Shapes) -> Cost:
         return max(each, key=lambda cost: (cost.flops, cost.bytes))
     trips = _trips(node, shapes)
     total = sum(each, Cost()).times(1 if trips is None else trips)
-    return total if trips is not None else total + Cost(basis="once")
+    if trips is None:
+        return total + Cost(basis="once")
+    return total + Cost(basis="estimate") if changes_sizes(node, inner) else total
 
 
 def _trips(node: ir.Node, shapes: Shapes) -> int | None:
     """How often a body runs, where the model says it: a constant bound, or the length of a scan."""
     if node.op_type == "Loop":
         limit, condition = (*node.inputs, None, None)[:2]
-        bound = _constant(limit)
+        bound = node.meta.get(TRIPS, _constant(limit))
         if bound is None or not (condition is None or (_constant(condition) and _goes_on(node))):
             return None
-        return max(0, bound)
+        return max(0, int(bound))
     if node.op_type == "Scan":
-        scanned = node.attributes.get_int("num_scan_inputs", 0)
-        axes = node.attributes.get_ints("scan_input_axes") or [0]
-        first = node.inputs[len(node.inputs) - scanned]
-        shape = None if first is None else shapes(first).shape
-        return None if not shape else shape[axes[0]]
+        return scan_length(node, lambda value: shapes(value).shape)
     return None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from onward.graph.protos import from_proto
 from onward.graph.shapes import infer_shapes
 from onward.providers.events import type_word
 from onward.providers.options import GraphOptimizationLevel, SessionOptions
@@ -107,7 +108,7 @@ def _scalars(every: onnx.ModelProto, names: list[str], options: SessionOptions) 
 
 
 def _annotated(proto: onnx.ModelProto, facts: Facts) -> ir.Model:
-    model = ir.from_proto(proto)
+    model = from_proto(proto)
     for node in model.graph:
         for value in node.outputs:
             kind, shape = facts.get(str(value.name), ("", None))

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onward.errors import LimitExceeded, ProviderError
 from onward.graph.external import embedded
+from onward.graph.protos import to_proto
 from onward.passes.downgrade import fits_opset, lower_opset
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.providers.events import Event
@@ -145,7 +146,7 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
                     outside[name] = tensor.numpy()
                     kept.append((value, tensor))
                     value.const_value = _reference(tensor, name)
-            proto = ir.to_proto(model)
+            proto = to_proto(model)
         finally:  # whatever happened, no reference stays behind
             for value, tensor in kept:
                 value.const_value = tensor

@@ -70,7 +70,7 @@ def to_numpy(value: Any) -> Any:
     """An OrtValue (or what `run` returned) as numpy."""
     if isinstance(value, (list, tuple)):
         return [to_numpy(item) for item in value]
-    if value is None or isinstance(value, np.ndarray):
+    if value is None or isinstance(value, (np.ndarray, dict)):  # a map is a dict
         return value
     if not isinstance(value, onnxruntime.OrtValue):
         return np.asarray(value)

@@ -61,10 +61,24 @@ def operators(
 
 
 def known_operators() -> dict[Key, int]:
-    """Every operator that ONNX or onnxruntime defines and has not withdrawn: its version."""
+    """Every operator that ONNX or onnxruntime defines and has not withdrawn: its version.
+
+    Of ai.onnx.ml those too that it has: scikit-learn's converter goes on writing them.
+    """
     schemas = onnx.defs.get_all_schemas()
     defined = {(s.domain, s.name): int(s.since_version) for s in schemas if not s.deprecated}
-    return contributed() | defined
+    return contributed() | _withdrawn("ai.onnx.ml") | defined
+
+
+def _withdrawn(domain: str) -> dict[Key, int]:
+    """Operators by their last version before they were withdrawn."""
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
+    last: dict[Key, int] = {}
+    for schema in schemas:
+        if not schema.deprecated:
+            key = (domain, schema.name)
+            last[key] = max(last.get(key, 0), int(schema.since_version))
+    return last
 
 
 def types_of(key: Key, provider: str) -> list[str]:

@@ -33,7 +33,7 @@ class Difference:
 
 
 def compare_tensors(a: Any, b: Any, tolerance: Tolerance | None = None) -> Difference:
-    """How far two tensors, or two sequences of tensors, are apart.
+    """How far two tensors are apart, or two sequences or maps of them.
 
     >>> compare_tensors(np.array([1.0, 2.0]), np.array([1.0, 2.5])).beyond
     1
@@ -41,6 +41,8 @@ def compare_tensors(a: Any, b: Any, tolerance: Tolerance | None = None) -> Diffe
     tolerance = tolerance or Tolerance()
     if isinstance(a, list) and isinstance(b, list):
         return _compare_lists(a, b, tolerance)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return _compare_maps(a, b, tolerance)
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         same = a is None and b is None
         return Difference(same, reason="" if same else f"{_kind(a)} against {_kind(b)}")
@@ -96,8 +98,23 @@ def _compare_lists(a: list[Any], b: list[Any], tolerance: Tolerance) -> Differen
     return worst
 
 
+def _compare_maps(a: dict[Any, Any], b: dict[Any, Any], tolerance: Tolerance) -> Difference:
+    """Maps of the same keys, by what they hold; the first one's order counts the elements."""
+    for here, there in ((a, b), (b, a)):
+        lone = [key for key in here if key not in there]
+        if lone:
+            return Difference(False, reason=f"key {lone[0]!r} is in one map alone")
+    return compare_tensors(_array(list(a.values())), _array([b[key] for key in a]), tolerance)
+
+
+def _array(values: list[Any]) -> Array:
+    array = np.array(values)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else "a sequence" if isinstance(value, list) else "a tensor"
+    kinds = {list: "a sequence", dict: "a map", type(None): "nothing"}
+    return kinds.get(type(value), "a tensor")
 
 
 def _shape(array: Array) -> str:

@@ -105,6 +105,8 @@ def _cost_facts(costs: Costs) -> dict[str, Any]:
         "bytes_read": total.read,
         "bytes_written": total.written,
         "estimated_nodes": costs.count("estimate") + costs.count("once"),
+        "loops_counted_once": costs.count("once"),
+        "branches": sum(node.operator == "If" for node in costs.nodes),
         "unknown_nodes": costs.count("unknown"),
         "flops_by_operator": {name: cost.flops for name, cost in costs.operators.items()},
     }

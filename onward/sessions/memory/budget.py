@@ -28,6 +28,7 @@ _VIEWS = (
 VIEWS = Rules(dict.fromkeys(_VIEWS, _FIRST))  # as torch: what only looks at memory differently
 _NEW = {"Concat", "Conv", "ConvTranspose", "Gather", "Gemm", "MatMul", "Pad", "Resize", "Tile"}
 _REMEMBERED = 64  # sets of shapes
+_POINTER = 8  # bytes: what a text takes of a tensor, wherever its letters lie
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -63,7 +64,8 @@ def follow(model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: Rules) -
         if value.shape is None or not value.shape.is_static() or value.dtype is None:
             unknown.add(str(value.name))
             return 0
-        total: float = math.prod(value.shape.numpy()) * value.dtype.itemsize
+        each = _POINTER if value.dtype == ir.DataType.STRING else value.dtype.itemsize
+        total: float = math.prod(value.shape.numpy()) * each
         return math.ceil(total)
 
     lives = lifetimes(model.graph, rules, nbytes)

@@ -11,22 +11,25 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import OptionError
+from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.model import extend as differentiate
 from onward.gradients.model import lift_weights
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import GraphOps, extend
 from onward.graph.files import Source, load
+from onward.graph.protos import holds_map
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
+from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.native import fuse_for_onnxruntime
 from onward.passes.noise import left_random, take_noise
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
+from onward.passes.zip_maps import unzipped
 from onward.sessions.training.constant_weights import lift_constant_weights
 from onward.sessions.training.exporter_changes import warn_of_exporter
 from onward.sessions.training.labels import find_labels, promised_labels
@@ -159,15 +162,18 @@ class _Base:
 
     @classmethod
     def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
+        _check_inputs(source)
         model = lift_constant_weights(free_weights(source.clone()), _named(settings))
         model = distinct(model)
         guesses = restore(model, apart=settings.trainable or (), tied=settings.tied)
         restored = model.clone()
+        model = write_linear_models(model)
         carried = set(initializers(model))  # not what lies in Constant nodes
         model = untie_statistics(PREPARE(model))
         known = [name for name in weights(model, carried) if name not in settings.state]
         graph = model.graph
-        inputs, own = [_name(value) for value in graph.inputs], list(graph.outputs)
+        inputs = [_name(value) for value in graph.inputs]
+        own = list(dict.fromkeys(map(unzipped, graph.outputs)))
         op = extend(model)
         values = {_name(value): value for value in (*own, *_values(model))}
         made, parts = build_with_parts(loss, op, values)
@@ -183,6 +189,7 @@ class _Base:
             unknown = [name for name in asked if name not in values]
             if unknown:
                 raise OptionError(f"outputs: the model has no value {unknown[0]!r}")
+            asked = list(dict.fromkeys(_name(unzipped(values[name])) for name in asked))
         asked = [name for name in asked if values[name] is not made]
         shown = [values[name] for name in asked]
         for name, part in parts.items():
@@ -201,6 +208,17 @@ def _named(settings: TrainingOptions) -> set[str]:
     """Every name that a user has written: Constants that have one of them are weights."""
     tied = [name for group in settings.tied or () for name in group]
     return {*(settings.trainable or ()), *settings.frozen, *settings.state, *tied}
+
+
+def _check_inputs(model: ir.Model) -> None:
+    """A step is fed with tensors."""
+    for value in model.graph.inputs:
+        if holds_map(value.type):
+            raise UnsupportedModel(
+                f"input {value.name!r} is a map: a training step takes tensors\n"
+                "train the model that comes after it: what reads the map (DictVectorizer, CastMap) "
+                "is run beforehand"
+            )
 
 
 def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:

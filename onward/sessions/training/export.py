@@ -18,6 +18,7 @@ from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import walk
 from onward.graph.shapes import infer_shapes
 from onward.names import near
+from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
@@ -79,6 +80,9 @@ def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
     places = {str(value.name): value for value in initializers(copy)}
     if not places.keys() >= tensors.keys():  # statistics that were merged
         untie_statistics(copy)
+        places = {str(value.name): value for value in initializers(copy)}
+    if not places.keys() >= tensors.keys():  # coefficients were attributes
+        copy = write_linear_models(copy)
         places = {str(value.name): value for value in initializers(copy)}
     if not places.keys() >= tensors.keys():  # weights that lay in functions
         copy = untie_statistics(PREPARE(copy))

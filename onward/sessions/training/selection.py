@@ -18,7 +18,7 @@ from onward.sessions.training.provenance import Provenance
 
 _STATISTICS = (3, 4)  # of BatchNormalization's inputs
 # where a single number with an axis is a parameter all the same, by an operator's inputs
-_BIASES = {"Gemm": 2, "Conv": 2, "ConvTranspose": 2, "PRelu": 1}
+_BIASES = {"Gemm": (1, 2), "Conv": (2,), "ConvTranspose": (2,), "PRelu": (1,)}
 
 
 def free_weights(model: ir.Model) -> ir.Model:
@@ -154,4 +154,4 @@ def _is_bias(node: ir.Node, index: int) -> bool:
         other = node.inputs[1 - index]
         maker = None if other is None else other.producer()
         return maker is not None and maker.op_type == "MatMul"
-    return _BIASES.get(node.op_type) == index
+    return index in _BIASES.get(node.op_type, ())

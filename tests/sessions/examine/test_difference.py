@@ -66,3 +66,13 @@ def test_the_tolerance_can_be_given() -> None:
     a, b = np.array([1.0]), np.array([1.4])
     assert compare_tensors(a, b, Tolerance(relative=0.5)).same
     assert compare_tensors(a, b, Tolerance(absolute=0.5)).same
+
+
+def test_maps_are_compared_key_by_key() -> None:
+    a, b = [{"x": 0.25, "y": 0.75}], [{"y": 0.5, "x": 0.25}]
+    assert compare_tensors(a, a).same
+    apart = compare_tensors(a, b)
+    assert (apart.same, apart.beyond, apart.max_absolute, apart.worst) == (False, 1, 0.25, (1,))
+    assert compare_tensors({"x": 1.0}, {"y": 1.0}).reason == "key 'x' is in one map alone"
+    assert compare_tensors({"x": 1.0}, np.ones(1)).reason == "a map against a tensor"
+    assert not compare_tensors({1: "a"}, {1: "b"}).same
