@@ -16,6 +16,7 @@ from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.choose import INDUCTOR, available, how_to_get
+from onward.providers.naming import short_name
 
 if TYPE_CHECKING:
     from onward.gradients import coverage as differentiable
@@ -120,7 +121,7 @@ def _choose(
 
 
 def _show(console: Console, chosen: Sequence[Operator], providers: Sequence[str]) -> None:
-    table = make_table("operator", ">since", *map(arguments.short_name, providers))
+    table = make_table("operator", ">since", *map(short_name, providers))
     for operator in chosen:
         signs = [_SIGNS[operator.runs[name]] for name in providers]
         table.add_row(_name(operator), str(operator.since), *signs)
@@ -140,7 +141,7 @@ def _show_types(console: Console, chosen: Sequence[Operator], providers: Sequenc
                 spelled = ", ".join(
                     word.removeprefix("tensor(").removesuffix(")") for word in types
                 )
-                short = arguments.short_name(name)
+                short = short_name(name)
                 console.print(f"{_name(operator)} on {short} takes {spelled}", soft_wrap=True)
 
 

@@ -25,6 +25,7 @@ from onward.cli.screen import (
 )
 from onward.errors import OptionError, ProviderError
 from onward.names import near
+from onward.providers.naming import short_name
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
@@ -152,7 +153,7 @@ def _show(
     if top:
         _show_top(console, outputs, top)
     runs = f"{report['runs']} runs, median" if report["runs"] > 1 else "1 run"
-    engines = ", ".join(map(arguments.short_name, report["providers"]))
+    engines = ", ".join(map(short_name, report["providers"]))
     console.print(f"{runs} {show_seconds(report['seconds'])} on {engines}")
     for name, tensor in outputs.items():
         if odd := count_odd(tensor):

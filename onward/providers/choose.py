@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
+from onward.providers.naming import AUTO, find_name
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 
@@ -105,9 +106,8 @@ def choose(
 ) -> Choice:
     """Check the user's list against this machine, and add what may stand in."""
     here = available()
-    asked = _pairs(providers, provider_options)
+    asked = named_options(providers, provider_options)
     for name in asked:
-        _check_known(name)
         if name not in here:
             message = f"{name} is not on this machine\n{how_to_get(name)}"
             if options.disable_fallback:
@@ -122,14 +122,14 @@ def choose(
     return Choice(listed, tuple((name, {}) for name in fallback), named=bool(asked))
 
 
-def _pairs(
-    providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None
+def named_options(
+    providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Mapping[str, Any]]:
-    """name: options, from the two ways in which onnxruntime takes them."""
+    """Full name: options, from the two ways in which onnxruntime takes them."""
     if isinstance(providers, str):
         raise TypeError(f'providers is a list of names: [{providers!r}], or "auto"')
     asked = list(providers or ())
-    pairs: list[Named] = [(i, {}) if isinstance(i, str) else (i[0], i[1]) for i in asked]
+    pairs = [_pair(item) for item in asked]
     if provider_options is not None:
         if len(provider_options) != len(asked) or not all(isinstance(item, str) for item in asked):
             raise OptionError("provider_options holds one dict for each name in providers")
@@ -137,15 +137,32 @@ def _pairs(
     return dict(pairs)
 
 
+def _pair(item: Any) -> Named:
+    """A name alone, or a name with its options; `full_name` refuses what is neither."""
+    if isinstance(item, (tuple, list)) and len(item) == 2:
+        return full_name(item[0]), item[1]
+    return full_name(item), {}
+
+
+def full_name(text: str) -> str:
+    """A provider's name in full, from the short one or from its own in any case.
+
+    >>> full_name("cpu"), full_name("cpuexecutionprovider"), full_name("onnxruntime")
+    ('CPUExecutionProvider', 'CPUExecutionProvider', 'CPUExecutionProvider')
+    """
+    return find_name(text, known(), available())
+
+
+def mentions_auto(providers: Any) -> bool:
+    """Whether "auto" is among them, by itself or with options."""
+    listed = [providers] if isinstance(providers, str) else providers or ()
+    names = (item[0] if isinstance(item, (tuple, list)) and item else item for item in listed)
+    return any(isinstance(name, str) and name.lower() == AUTO for name in names)
+
+
 def known() -> list[str]:
     """Every provider that has a name, here or elsewhere."""
     return list(dict.fromkeys([*ort.known(), *OURS]))
-
-
-def _check_known(name: str) -> None:
-    names = known()
-    if name not in names:
-        raise OptionError(f"no provider {name!r}\n{near(name, names)}")
 
 
 def how_to_get(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.errors import NodeFailed, OnwardError, OptionError
 from onward.lazy import LazyModule
-from onward.providers.choose import Asked, Choice, choose
+from onward.providers.choose import Asked, Choice, choose, mentions_auto
 from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.sessions.cache import ResultCache
@@ -71,7 +71,7 @@ class InferenceSession:
         self, providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None
     ) -> Plan | Auto:
         """The model on these providers; on the fastest ones where the user asks for "auto"."""
-        measures = self._is_auto = _mentions_auto(providers)
+        measures = self._is_auto = mentions_auto(providers)
         self._observed: Observed | None = None
         self._choice = choose(None if measures else providers, provider_options, self._options)
         if not measures:
@@ -292,9 +292,3 @@ class InferenceSession:
         """When profiling started."""
         start = self._plan.get_profiling_start_time_ns
         return int(start() if callable(start) else start)
-
-
-def _mentions_auto(providers: Any) -> bool:
-    """Whether "auto" is among them."""
-    listed = [providers] if isinstance(providers, str) else providers or ()
-    return any(item == "auto" or item[0] == "auto" for item in listed)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward.errors import OptionError, ProviderError
+from onward.errors import OptionError, ProviderError, ProviderMissing
 from onward.lazy import LazyModule
-from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available
+from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
 from onward.sessions.machine import cache_folder, digest, keep, kept, machine, versions
 from onward.sessions.tuning.trials import Candidate, Timing, Trial
 
@@ -57,9 +57,16 @@ class TuningOptions:
             raise OptionError(f"precision is one of {', '.join(_APART)}, not {self.precision!r}")
         if not self.seconds > 0:
             raise OptionError(f"seconds is a time above 0, not {self.seconds}")
-        for name in self.providers or ():
-            if name not in available():
-                raise OptionError(f"auto cannot try {name!r}\nthis machine has {available()}")
+        if self.providers is not None:
+            object.__setattr__(self, "providers", [_tried(name) for name in self.providers])
+
+
+def _tried(text: str) -> str:
+    """A provider of this machine, by its full name."""
+    name = full_name(text)
+    if name not in available():
+        raise ProviderMissing(f"auto cannot try {name}: not on this machine\n{how_to_get(name)}")
+    return name
 
 
 @dataclass(frozen=True)
