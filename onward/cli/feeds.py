@@ -17,15 +17,15 @@ from onward.graph.signature import check_feeds
 from onward.lazy import LazyModule
 from onward.names import near, some, spell_sizes
 from onward.sessions.feeds import open_names, random_feeds
-from onward.sessions.inference import InferenceSession
 
 if TYPE_CHECKING:
     import onnx
 
-    from onward.sessions import description, planning
+    from onward.sessions import description, inference, planning
 else:  # loaded where a model is looked into: a TAB in the shell must not wait for them
     onnx = LazyModule("onnx")
     description = LazyModule("onward.sessions.description")
+    inference = LazyModule("onward.sessions.inference")
     planning = LazyModule("onward.sessions.planning")
 
 _NUMPY = {"float": "float32", "double": "float64", "string": "object"}
@@ -35,7 +35,7 @@ _FORMS = "a feeds file is .npy, .npz, .json, .pb or an image"
 def inputs_of(model: Path) -> list[Any]:
     """What a model's feeds must be; no weight is read."""
     if model.suffix == ".ort":  # onnxruntime alone reads it
-        return list(InferenceSession(model).get_inputs())
+        return list(inference.InferenceSession(model).get_inputs())
     graph = planning.open_model(model).graph
     return [description.describe(value) for value in graph.inputs if not value.is_initializer()]
 

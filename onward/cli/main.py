@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from onward.errors import OnwardError
+from onward.lazy import defer_imports
 
 # verb: its module, and the line that lists it. The function in the module has the verb's name.
 VERBS = {
@@ -38,6 +39,8 @@ VERBS = {
     "providers": ("onward.cli.providers", "List what this machine can run models on."),
 }
 BAD_INPUT, BUG, INTERRUPTED = 2, 70, 130
+# onnx-ir imports sympy (0.4 s) for arithmetic on symbolic sizes, which few commands come to
+_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
 
 
 class Verbs(TyperGroup):
@@ -94,6 +97,7 @@ def main() -> None:
     """Run a verb; bad input is one clear line and exit code 2, never a traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
     in_full = len(arguments) < len(sys.argv) - 1
+    defer_imports(*_DEFERRED)
     warnings.showwarning = _warn
     try:
         code = app(arguments, prog_name="onward", standalone_mode=False)
