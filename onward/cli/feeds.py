@@ -13,7 +13,7 @@ import numpy as np
 
 from onward.cli.images import SUFFIXES, Preparation, read_images
 from onward.errors import FeedError
-from onward.graph.signature import check_feeds
+from onward.graph.signature import check_feeds, numpy_type, to_array
 from onward.lazy import LazyModule
 from onward.names import near, some, spell_sizes
 from onward.sessions.feeds import open_names, random_feeds
@@ -28,7 +28,6 @@ else:  # loaded where a model is looked into: a TAB in the shell must not wait f
     inference = LazyModule("onward.sessions.inference")
     planning = LazyModule("onward.sessions.planning")
 
-_NUMPY = {"float": "float32", "double": "float64", "string": "object"}
 _FORMS = "a feeds file is .npy, .npz, .json, .pb or an image"
 
 
@@ -186,24 +185,7 @@ def _from_json(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[str,
 
 def _array(value: Any, arg: Any, path: Path) -> Any:
     """Nested lists as an array of the declared type; numbers that it cannot hold are refused."""
-    dtype = _dtype(arg, path)
-    what = f"{path}: input {arg.name!r} takes {arg.type}"
-    try:
-        found = np.asarray(value)
-    except ValueError as error:
-        raise FeedError(f"{what}, but its lists are of different lengths") from error
-    if dtype == np.object_:
-        if found.dtype.kind != "U" and found.size:
-            raise FeedError(f"{what}, but was given something else than text")
-        return found.astype(np.object_)
-    if found.dtype.kind not in "biuf":
-        raise FeedError(f"{what}, but was given something else than numbers")
-    with np.errstate(all="ignore"):
-        array = found.astype(dtype)
-    if dtype.kind in "biu" and not np.array_equal(array, found):
-        wrong = found[array != found].flat[0]
-        raise FeedError(f"{what}, which cannot hold {wrong}")
-    return array
+    return to_array(value, _dtype(arg, path), f"{path}: input {arg.name!r} takes {arg.type}")
 
 
 def _from_tensor(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -220,11 +202,9 @@ def _from_tensor(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[st
 
 
 def _dtype(arg: Any, path: Path) -> np.dtype[Any]:
-    word = arg.type.removeprefix("tensor(").removesuffix(")")
-    try:
-        dtype: np.dtype[Any] = np.dtype(_NUMPY.get(word, word))
-    except TypeError:
-        raise FeedError(f"{path}: nothing but .npy, .npz and .pb can feed {arg.type}") from None
+    dtype = numpy_type(arg.type)
+    if dtype is None or not arg.type.startswith("tensor("):
+        raise FeedError(f"{path}: nothing but .npy, .npz and .pb can feed {arg.type}")
     return dtype
 
 

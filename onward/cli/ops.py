@@ -50,8 +50,8 @@ def ops(
     """List which operators each provider runs.
 
     Each is asked about one small node of each operator, at the newest opset; the answer for a
-    node of other types or attributes may differ (onward inspect asks about a model's own nodes).
-    The first call asks, later ones remember.
+    node of other types or attributes may differ: onward inspect --providers asks about a model's
+    own nodes. The first call asks, later ones remember.
 
     \b
     onward ops
@@ -130,7 +130,9 @@ def _show(console: Console, chosen: Sequence[Operator], providers: Sequence[str]
     table.add_row(f"{len(chosen)} operators", "", *map(str, counts))
     print_table(console, table)
     if any(runs is None for operator in chosen for runs in operator.runs.values()):
-        console.print("?: not known without a model; onward inspect asks about its nodes")
+        console.print(
+            "?: not known without a model; onward inspect --providers asks about its nodes"
+        )
 
 
 def _show_types(console: Console, chosen: Sequence[Operator], providers: Sequence[str]) -> None:

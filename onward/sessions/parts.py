@@ -11,11 +11,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onward.errors import ProviderError, UnsupportedModel
-from onward.graph.signature import NodeArg, check_feeds
+from onward.graph.signature import NodeArg, read_feeds
 from onward.names import near
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
@@ -180,9 +179,7 @@ class Parts:
 
     def _readable(self, feeds: Any) -> dict[str, Any]:
         """Feeds as arrays of the declared types; a wrong one is an error that names it."""
-        ready = {name: _array(feed, self._dtypes.get(name)) for name, feed in feeds.items()}
-        check_feeds(ready, self._inputs, [arg.name for arg in self._overridable])
-        return ready
+        return read_feeds(feeds, self._inputs, self._overridable)
 
     def _run(self, feeds: dict[str, Any], run_options: Any) -> dict[str, Made]:
         """Every feed and every result that is left, each with the executable that made it."""
@@ -296,14 +293,3 @@ def _mark_drops(steps: Sequence[Step], kept: Iterable[str]) -> None:
     for name, step in last.items():
         if name not in kept:
             step.drops.append(name)
-
-
-def _array(feed: Any, dtype: np.dtype[Any] | None) -> Any:
-    """A feed as an engine takes it: tensors and lists of tensors as they are, numbers as arrays."""
-    if isinstance(feed, np.generic):
-        return np.asarray(feed)
-    if feed is None or hasattr(feed, "__dlpack__"):
-        return feed
-    if isinstance(feed, (list, tuple)) and all(hasattr(f, "__dlpack__") or f is None for f in feed):
-        return feed
-    return np.asarray(feed, dtype=dtype)
