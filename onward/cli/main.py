@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, said in
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -99,6 +100,7 @@ def main() -> None:
     in_full = len(arguments) < len(sys.argv) - 1
     defer_imports(*_DEFERRED)
     warnings.showwarning = _warn
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what is wrong is raised, in one line
     try:
         code = app(arguments, prog_name="onward", standalone_mode=False)
         sys.stdout.flush()

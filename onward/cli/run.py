@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import names_of_sizes, read_feeds
+from onward.cli.feeds import inputs_of, names_of_sizes, read_feeds
 from onward.cli.images import Preparation
 from onward.cli.outputs import check_target, count_odd, describe, top_classes, write_outputs
 from onward.cli.screen import (
@@ -66,6 +66,10 @@ def run(
     preparation = Preparation(scale, _numbers("--mean", mean), _numbers("--std", std))
     asked, sizes = arguments.read_providers(provider), arguments.read_sizes(size)
     paths, notes = arguments.feed_paths(files, feed), list[str]()
+    inputs = inputs_of(model)  # bad feeds are refused before an engine is loaded
+    feeds = read_feeds(
+        inputs, paths, sizes, seed, random=random, preparation=preparation, notes=notes
+    )
     # What an engine prints on its own would stand beside our one line.
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)
@@ -73,15 +77,6 @@ def run(
     for name in filter(None, targets):
         if name not in names:
             raise OptionError(f"no output {name!r}; {near(name, names, 'the model gives')}")
-    feeds = read_feeds(
-        session.get_inputs(),
-        paths,
-        sizes,
-        seed,
-        random=random,
-        preparation=preparation,
-        notes=notes,
-    )
     results, times = _run(session, feeds, repeat, random and not sizes)
     outputs = dict(zip(names, results, strict=True))
     for name, path in targets.items():

@@ -8,7 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,21 @@ from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from onward.providers import reference
     from onward.providers.openvino import provider as openvino_provider
     from onward.providers.ort import provider as ort_provider
     from onward.providers.provider import Provider
     from onward.providers.torch import compile as torch_compile
+    from onward.providers.torch import operators as torch_operators
     from onward.providers.torch import provider as torch_provider
 else:  # each engine is imported when a node needs it
     reference = LazyModule("onward.providers.reference")
     openvino_provider = LazyModule("onward.providers.openvino.provider")
     ort_provider = LazyModule("onward.providers.ort.provider")
     torch_compile = LazyModule("onward.providers.torch.compile")
+    torch_operators = LazyModule("onward.providers.torch.operators")
     torch_provider = LazyModule("onward.providers.torch.provider")
 
 TORCH, INDUCTOR = "TorchExecutionProvider", "InductorExecutionProvider"
@@ -52,10 +56,15 @@ class Engine:
 
     names: tuple[str, ...]
     make: Callable[[], Provider]
+    may_have: Callable[[str, str], bool] = lambda domain, operator: True  # without loading it
 
     @property
     def is_ort(self) -> bool:
         return self.names[0] not in OURS
+
+    def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        """Whether it runs a node; it is loaded only where it may."""
+        return self.may_have(node.domain, node.op_type) and self.provider.supports(node, opsets)
 
     @cached_property
     def provider(self) -> Provider:
@@ -70,6 +79,12 @@ class Choice:
     fallback: tuple[Named, ...]  # what may run the nodes that are left
     named: bool  # whether the user named any
     failed: frozenset[str] = frozenset()  # operators that failed while onnxruntime ran them
+
+    def judged_by_definition(self) -> Choice:
+        """onnxruntime, and ONNX's definitions for what failed there: no other engine is loaded."""
+        kept = (*ort.available(), REFERENCE)
+        listed = tuple(pair for pair in self.listed if pair[0] in kept)
+        return replace(self, listed=listed, fallback=())
 
     @property
     def may_move(self) -> bool:
@@ -190,9 +205,13 @@ def _ours(named: Named, options: SessionOptions) -> Engine:
         return Engine((name,), lambda: openvino_provider.make_openvino(given, options))
     if name == TORCH:
         _check_options(name, given, ("device",))
-        return Engine((name,), lambda: torch_provider.make_torch(given, options))
+        return Engine((name,), lambda: torch_provider.make_torch(given, options), _torch_may_have)
     _check_options(name, given, ("device", "dynamic", "mode"))
-    return Engine((name,), lambda: torch_compile.make_inductor(given, options))
+    return Engine((name,), lambda: torch_compile.make_inductor(given, options), _torch_may_have)
+
+
+def _torch_may_have(domain: str, operator: str) -> bool:
+    return torch_operators.may_have(domain, operator)
 
 
 def _reference(options: SessionOptions) -> Provider:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,11 @@ else:  # loaded only when they are asked for
     planning = LazyModule("onward.sessions.planning")
 
 T = TypeVar("T")
+# written out in numpy loops: on a large tensor, torch loads faster than these run
+_SLOW_BY_DEFINITION = (
+    *("Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv"),
+    *("GRU", "LSTM", "QLinearConv", "Resize", "RNN"),
+)
 
 
 class InferenceSession:
@@ -151,16 +157,39 @@ class InferenceSession:
             or self._options.disable_fallback
         ):
             raise error
+        choice = replace(self._choice, failed=failed)
+        if not self._is_defined(error.op_type, choice, (names, feeds, run_options)):
+            raise error
         log = log_of(self._options)
         log.warning("%s failed in onnxruntime; another provider tries", error.op_type)
-        self._choice = replace(self._choice, failed=failed)
+        self._choice = choice
         try:
-            plan = open_plan(self._source, self._choice, self._options, self._weights)
+            plan = open_plan(self._source, choice, self._options, self._weights)
             results: list[Any] = plan.run(names, feeds, run_options)
         except OnwardError:
             raise error from None
         self._plan = plan
         return results
+
+    def _is_defined(self, operator: str, choice: Choice, call: tuple[Any, Any, Any]) -> bool:
+        """Whether ONNX's definition of the operator runs: else the feeds or the model are wrong.
+
+        The definitions are at hand; torch takes seconds to load. True where nobody can tell.
+        """
+        if operator in _SLOW_BY_DEFINITION:
+            return True
+        quiet = copy.copy(self._options)
+        quiet.log_severity_level = 4  # it has been told once
+        quiet.enable_profiling, quiet.optimized_model_filepath = False, ""
+        try:
+            plan = open_plan(self._source, choice.judged_by_definition(), quiet, self._weights)
+        except OnwardError:
+            return True
+        try:
+            plan.run(*call)
+        except OnwardError:
+            return False
+        return True
 
     def run_async(
         self,

@@ -69,9 +69,9 @@ def first_engine(
     node: ir.Node, opsets: dict[str, int], engines: Sequence[Engine], choice: Choice
 ) -> int | None:
     """The first engine that supports a node and is not known to get it wrong; None: nobody."""
-    moves = choice.may_move and (defect(node) or node.op_type in choice.failed)
+    moves = node.op_type in choice.failed or (choice.may_move and defect(node))
     for number, engine in enumerate(engines):
-        if engine.provider.supports(node, opsets) and not (engine.is_ort and moves):
+        if not (engine.is_ort and moves) and engine.supports(node, opsets):
             return number
     return None
 
@@ -282,7 +282,7 @@ def _compile(piece: ir.Model, number: int, engines: Sequence[Engine]) -> tuple[i
     except ProviderError:
         opsets = piece.opset_imports
         for later in range(number + 1, len(engines)):
-            if all(engines[later].provider.supports(node, opsets) for node in piece.graph):
+            if all(engines[later].supports(node, opsets) for node in piece.graph):
                 return _compile(piece, later, engines)
         raise
 

@@ -101,7 +101,7 @@ def _refused(
     if bare is not None and _takes_whole(engine, bare):
         return set()
     opsets = model.opset_imports
-    return {node for node in model.graph if not engine.provider.supports(node, opsets)}
+    return {node for node in model.graph if not engine.supports(node, opsets)}
 
 
 def _takes_whole(engine: Engine, bare: onnx.ModelProto) -> bool:
