@@ -97,6 +97,15 @@ Seed = Annotated[int, typer.Option("--seed", help="The seed of random feeds.")]
 Threads = Annotated[
     int, typer.Option("--threads", min=0, help="Threads inside an operator; 0: as it finds right.")
 ]
+Limit = Annotated[
+    float,
+    typer.Option(
+        "--limit",
+        min=0.1,
+        metavar="SECONDS",
+        help="The most that one way may take, beside its measuring; then it is ended.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 

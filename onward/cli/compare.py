@@ -12,7 +12,7 @@ from rich.console import Console
 
 from onward.cli import arguments
 from onward.cli.feeds import feeds_for
-from onward.cli.racing import Runner, race
+from onward.cli.racing import LIMIT, Runner, race
 from onward.cli.screen import (
     make_console,
     make_table,
@@ -57,6 +57,7 @@ def compare(
     seconds: Annotated[
         float, typer.Option(min=0, help="To measure each model's latency for; 0: not at all.")
     ] = 1.0,
+    limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,
 ) -> None:
     """Compare two models: outputs, latency, size.
@@ -83,7 +84,7 @@ def compare(
         Runner(model, candidate, feeds),
         Runner(other, candidate, comparing.feeds_for_other(model, other, feeds)),
     ]
-    ended = bool(seconds) and race(runners, seconds, console)
+    ended = bool(seconds) and race(runners, seconds, limit)
     report = {
         "same": comparison.same,
         "tolerance": asdict(tolerance),

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.screen import make_console, make_progress, make_table, print_json, print_table
+from onward.cli.progress import Work
+from onward.cli.screen import make_console, make_table, print_json, print_table
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
@@ -69,11 +70,9 @@ def ops(
     # Inductor compiles what torch runs: its column would be torch's again.
     listed = named or [name for name in available() if name != INDUCTOR]
     console = make_console(stderr=as_json)
-    with make_progress(console) as progress:
-        task = progress.add_task("asking", total=len(listed))
+    with Work() as work:
         found = coverage.operators(
-            listed,
-            progress=lambda name: progress.update(task, advance=1, description=f"asking {name}"),
+            listed, progress=lambda name: work.at(f"asking {name}", listed.index(name), len(listed))
         )
     chosen = _choose(found, domain, op)
     if as_json:

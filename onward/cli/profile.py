@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
+from onward.cli.progress import Work
 from onward.cli.screen import (
     make_console,
-    make_progress,
     make_table,
     print_json,
     print_pairs,
@@ -86,7 +86,7 @@ def profile(
         if path is not None and not path.parent.is_dir():
             raise OptionError(f"{option} {path}: there is no folder {path.parent}\nmake it first")
     console = make_console(stderr=as_json)
-    found = _in_own_process(request, console)
+    found = _in_own_process(request)
     if as_json:
         print_json(found)
         return
@@ -108,10 +108,10 @@ def _read_range(text: str | None, iterations: int) -> list[int]:
 # -- the child ---------------------------------------------------------------------------------
 
 
-def _in_own_process(request: Mapping[str, Any], console: Console) -> dict[str, Any]:
+def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure in a process where no other engine's threads run; Ctrl-C is the child's to handle."""
-    with tempfile.TemporaryFile("w+") as errors, make_progress(console) as progress:
-        task = progress.add_task("starting", total=1.0)
+    with tempfile.TemporaryFile("w+") as errors, Work() as work:
+        work.at("starting", 0, 1)
         command = [sys.executable, "-m", "onward.cli.profile_child", json.dumps(request)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         answer: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _in_own_process(request: Mapping[str, Any], console: Console) -> dict[str, A
             if "doing" in told:
                 begin = _STEPS.get(told["doing"], _LAST)
                 done = begin + told["part"] * (0.35 if begin in (0.05, 0.4) else 0)
-                progress.update(task, completed=done, description=told["doing"])
+                work.at(told["doing"], done, 1)
             else:
                 answer = told
         code = child.wait()
