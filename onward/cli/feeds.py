@@ -13,7 +13,7 @@ import numpy as np
 
 from onward.cli.images import SUFFIXES, Preparation, read_images
 from onward.errors import FeedError
-from onward.graph.signature import check_feeds, numpy_type, to_array
+from onward.graph.signature import NodeArg, check_feeds, numpy_type, to_array
 from onward.lazy import LazyModule
 from onward.names import near, some, spell_sizes
 from onward.sessions.feeds import open_names, random_feeds
@@ -37,6 +37,34 @@ def inputs_of(model: Path) -> list[Any]:
         return list(inference.InferenceSession(model).get_inputs())
     graph = planning.open_model(model).graph
     return [description.describe(value) for value in graph.inputs if not value.is_initializer()]
+
+
+def declared_inputs(model: Path) -> list[NodeArg] | None:
+    """What a model's feeds must be, from its protobuf alone: neither engine nor graph is loaded.
+
+    None where the file does not tell it, or is none: whoever opens the model says why.
+    """
+    if model.suffix not in (".onnx", ""):
+        return None
+    try:
+        graph = onnx.load_model(model, load_external_data=False).graph
+    except Exception:  # protobuf's errors have no common name across its versions
+        return None
+    weights = {tensor.name for tensor in graph.initializer}
+    found = [value for value in graph.input if value.name not in weights]
+    if not all(value.type.HasField("tensor_type") for value in found):
+        return None
+    return [_declared(value) for value in found]
+
+
+def _declared(value: Any) -> NodeArg:
+    kind = value.type.tensor_type
+    sizes = [
+        size.dim_value if size.HasField("dim_value") else size.dim_param or None
+        for size in kind.shape.dim
+    ]
+    word = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+    return NodeArg(value.name, f"tensor({word})", sizes, is_ranked=kind.HasField("shape"))
 
 
 def feeds_for(

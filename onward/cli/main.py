@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, said in
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from onward.cli.hints import translate_hints
 from onward.errors import OnwardError
 from onward.lazy import defer_imports
 
@@ -54,9 +56,22 @@ class Verbs(TyperGroup):
 
 def _load(name: str) -> Any:
     module, _ = VERBS[name]
+    verb = getattr(importlib.import_module(module), name)
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(getattr(importlib.import_module(module), name))
+    alone.command(name, help=unwrap(verb.__doc__ or ""))(verb)
     return typer.main.get_command(alone)
+
+
+def unwrap(text: str) -> str:
+    """A docstring with each paragraph on one line, for the terminal to wrap at its own width.
+
+    Paragraphs that begin with a backspace, such as examples, stay as they are.
+
+    >>> unwrap("Read\\na model.\\n\\n\\b\\nonward a\\nonward b")
+    'Read a model.\\n\\n\\x08\\nonward a\\nonward b'
+    """
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
 
 
 app = typer.Typer(
@@ -125,7 +140,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, OnwardError):
-        _say("error", str(error))
+        _say("error", translate_hints(str(error)))
         return BAD_INPUT
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename is not None else ""
@@ -142,7 +157,7 @@ def _explain(error: Exception) -> int:
 
 
 def _warn(message: Any, *where: Any, **more: Any) -> None:
-    _say("warning", str(message))
+    _say("warning", translate_hints(str(message)))
 
 
 def _say(kind: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import inputs_of, names_of_sizes, read_feeds
+from onward.cli.feeds import declared_inputs, names_of_sizes, read_feeds
 from onward.cli.images import Preparation
 from onward.cli.outputs import check_target, count_odd, describe, top_classes, write_outputs
 from onward.cli.screen import (
@@ -66,13 +67,18 @@ def run(
     preparation = Preparation(scale, _numbers("--mean", mean), _numbers("--std", std))
     asked, sizes = arguments.read_providers(provider), arguments.read_sizes(size)
     paths, notes = arguments.feed_paths(files, feed), list[str]()
-    inputs = inputs_of(model)  # bad feeds are refused before an engine is loaded
-    feeds = read_feeds(
-        inputs, paths, sizes, seed, random=random, preparation=preparation, notes=notes
-    )
+
+    def read(inputs: Sequence[Any]) -> dict[str, Any]:
+        return read_feeds(
+            inputs, paths, sizes, seed, random=random, preparation=preparation, notes=notes
+        )
+
+    declared = declared_inputs(model)
+    feeds = None if declared is None else read(declared)  # bad ones, before an engine is loaded
     # What an engine prints on its own would stand beside our one line.
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)
+    feeds = read(session.get_inputs()) if feeds is None else feeds
     names = [arg.name for arg in session.get_outputs()]
     for name in filter(None, targets):
         if name not in names:
