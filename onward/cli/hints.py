@@ -21,6 +21,7 @@ _TRANSLATIONS = {
     r"list a provider that runs (.*)": r"give --provider one that runs \1",
     r"list another provider after \w+": "give another --provider after it",
     r"put CPUExecutionProvider before it": "give --provider cpu before it",
+    r"pair them: names=.*": "pair them with --map NAME=OTHER",
     r"list one": "give --provider cpu",
     r"feed it yourself": "feed it with --feed NAME=FILE",
     r'to choose among a few: \[\("auto".*': (

@@ -168,11 +168,10 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
             _KINDS[row["bound"]],
             f"{row['reached']:.0%}",
         )
+    for name, share in _the_rest(found):
+        table.add_row(name, "", "", f"{share:.1%}", "", "", "", "")
     title = f"{found['model']}: one run on {', '.join(found['providers'])}"
     print_table(console, table, title)
-    left = len(found["operators"]) - _SHOWN
-    if left > 0:
-        console.print(f"and {left} more operators (--json or --page lists all)")
     latency = found["latency"]
     print_pairs(console, _facts(found, latency))
     console.print()
@@ -180,6 +179,15 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
     console.print(found["verdict"]["advice"])
     for note in found["notes"]:
         console.print(f"note: {note}")
+
+
+def _the_rest(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """What of the run no shown operator took: with it, the shares are 100 %."""
+    more = found["operators"][_SHOWN:]
+    rest = [(f"{len(more)} more operators (--json lists all)", sum(row["share"] for row in more))]
+    rest.append(("between nodes", found["waiting"]["gaps between nodes"]))
+    rest.append(("input and output", found["shares"]["io"]))
+    return rest[0 if more else 1 :]
 
 
 def _facts(found: Mapping[str, Any], latency: Mapping[str, float]) -> list[tuple[str, str]]:
