@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from onward.errors import OptionError
-from onward.names import near
-from onward.providers.choose import available, known
+from onward.lazy import LazyModule
+from onward.providers.naming import AUTO, short_name
+
+if TYPE_CHECKING:
+    from onward.providers import choose
+else:  # it loads onnxruntime, which not every verb needs
+    choose = LazyModule("onward.providers.choose")
 
 Named = tuple[str, dict[str, Any]]  # a provider's name and its options
 MODELS = (".onnx", ".ort", ".onnxtxt", ".textproto", ".json")
@@ -48,7 +53,7 @@ def complete_paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
 
 def complete_providers(incomplete: str) -> list[str]:
     """The providers of this machine, by the short names."""
-    return [name for name in map(short_name, available()) if name.startswith(incomplete)]
+    return [name for name in map(short_name, choose.available()) if name.startswith(incomplete)]
 
 
 Model = Annotated[
@@ -92,6 +97,15 @@ Seed = Annotated[int, typer.Option("--seed", help="The seed of random feeds.")]
 Threads = Annotated[
     int, typer.Option("--threads", min=0, help="Threads inside an operator; 0: as it finds right.")
 ]
+Limit = Annotated[
+    float,
+    typer.Option(
+        "--limit",
+        min=0.1,
+        metavar="SECONDS",
+        help="The most that one way may take, beside its measuring; then it is ended.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
@@ -128,42 +142,4 @@ def _read_provider(text: str) -> Named:
         if not equals:
             raise OptionError(f"--provider {text}: an option is NAME=VALUE, not {part!r}")
         options[key] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
-    return full_name(name), options
-
-
-def full_name(text: str) -> str:
-    """A provider's name in full, from the short one or from its own in any case.
-
-    >>> full_name("torch"), full_name("cpuexecutionprovider"), full_name("onnxruntime")
-    ('TorchExecutionProvider', 'CPUExecutionProvider', 'CPUExecutionProvider')
-    """
-    wanted = "cpu" if text.lower() in ("ort", "onnxruntime") else text.lower()
-    if wanted == "auto":
-        return wanted
-    for name in known():
-        if wanted in (name.lower(), short_name(name)):
-            return name
-    here = ", ".join(map(short_name, available()))
-    hint = near(wanted, map(short_name, known()))
-    raise OptionError(f"no provider {text!r}\nthis machine has {here}; {hint}")
-
-
-def short_name(provider: str) -> str:
-    """A provider's name as one types it.
-
-    >>> short_name("CPUExecutionProvider")
-    'cpu'
-    """
-    return provider.removesuffix("ExecutionProvider").lower()
-
-
-def show_provider(provider: Named) -> str:
-    """A provider with its options, as one types them.
-
-    >>> show_provider(("TorchExecutionProvider", {"device": "cpu"}))
-    'torch:device=cpu'
-    """
-    name, options = provider
-    return ":".join(
-        filter(None, (short_name(name), ",".join(f"{k}={v}" for k, v in options.items())))
-    )
+    return name.lower() if name.lower() == AUTO else choose.full_name(name), options

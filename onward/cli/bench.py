@@ -11,7 +11,7 @@ from rich.console import Console
 
 from onward.cli import arguments
 from onward.cli.feeds import feeds_for
-from onward.cli.racing import Runner, race
+from onward.cli.racing import LIMIT, Runner, race
 from onward.cli.screen import (
     make_console,
     make_table,
@@ -38,13 +38,15 @@ def bench(
         str, typer.Option("--threads", help="Threads inside an operator; several: 1,2,4.")
     ] = "0",
     seconds: Annotated[float, typer.Option(min=0, help="To measure each for.")] = 3.0,
+    limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,
 ) -> None:
     """Measure a model on several providers, side by side.
 
     Each runs in a process of its own and they take turns. Without --provider: all of this machine
     but the reference. `onnxruntime alone` is the stock package without Onward. Feeds are random
-    where no file is given.
+    where no file is given. One that is not done within --limit is ended, and the others go on;
+    Ctrl-C prints what is there.
 
     \b
     onward bench model.onnx
@@ -55,7 +57,7 @@ def bench(
     feeds = feeds_for(model, paths, sizes, seed)
     runners = [Runner(model, candidate, feeds) for candidate in candidates]
     console = make_console(stderr=as_json)
-    ended = race(runners, seconds, console)
+    ended = race(runners, seconds, limit)
     report = _report(model, feeds, runners, ended)
     if as_json:
         print_json(report)
@@ -63,7 +65,7 @@ def bench(
         _show(console, report)
     if ended:
         raise typer.Exit(130)
-    if all(runner.error for runner in runners):
+    if not any(runner.timing for runner in runners):
         raise OptionError(f"nothing ran this model: {runners[0].error}")
 
 

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import feeds_for
-from onward.cli.racing import Runner, race
+from onward.cli.feeds import inputs_of, read_feeds
+from onward.cli.racing import LIMIT, Runner, race
 from onward.cli.screen import (
     make_console,
     make_table,
@@ -22,6 +22,7 @@ from onward.cli.screen import (
     show_count,
     show_seconds,
 )
+from onward.errors import OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import available
 from onward.sessions.examine.difference import Tolerance
@@ -45,6 +46,26 @@ def compare(
     other: arguments.Model,
     files: arguments.FeedFiles = None,
     feed: arguments.Feeds = None,
+    feeds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--feeds",
+            metavar="FILE[,FILE]...",
+            help="One more set of feeds, files with commas between; repeat it for several.",
+            autocompletion=arguments.complete_feeds,
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, help="Sets of random feeds, of as many seeds.")
+    ] = 1,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="NAME=OTHER",
+            help="An input or output of the first model, and its name in the second.",
+        ),
+    ] = None,
     size: arguments.Sizes = None,
     seed: arguments.Seed = 0,
     provider: arguments.Providers = None,
@@ -57,35 +78,44 @@ def compare(
     seconds: Annotated[
         float, typer.Option(min=0, help="To measure each model's latency for; 0: not at all.")
     ] = 1.0,
+    limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,
 ) -> None:
     """Compare two models: outputs, latency, size.
 
     The second is typically the first after optimisation, quantisation or conversion. Where their
     outputs differ, the first value inside that differs is named. Exit code 1 says that they
-    differ beyond the tolerance. Feeds are random where no file is given.
+    differ beyond the tolerance. Feeds are random where no file is given. On several sets of feeds,
+    the figures are of the worst. Inputs and outputs go by name, then by place, or as --map says.
 
     \b
     onward compare model.onnx model.int8.onnx --rtol 0.05
+    onward compare model.onnx model.int8.onnx --samples 20
+    onward compare model.onnx converted.onnx --map image=x --map scores=y
     onward compare model.onnx converted.onnx feeds.npz --all
     """
     asked = arguments.read_providers(provider)
-    paths, sizes = arguments.feed_paths(files, feed), arguments.read_sizes(size)
-    feeds = feeds_for(model, paths, sizes, seed)
+    names, sizes = _read_pairs(pairs), arguments.read_sizes(size)
+    sets = [text.split(",") for text in feeds or ()]
+    paths = arguments.feed_paths(files, feed)
+    sets = [paths, *sets] if paths or not sets else sets
+    inputs = inputs_of(model)
+    fed = [read_feeds(inputs, each, sizes, seed + n) for each in sets for n in range(samples)]
     tolerance = Tolerance(rtol, atol)
     comparison = comparing.compare_models(
-        model, other, feeds, tolerance=tolerance, providers=asked or None, every=every
+        model, other, fed, names=names, tolerance=tolerance, providers=asked or None, every=every
     )
     console = make_console(stderr=as_json)
     first = asked[0] if asked else (available()[0], {})
     candidate = Candidate(first[0], threads, first[1])
     runners = [
-        Runner(model, candidate, feeds),
-        Runner(other, candidate, comparing.feeds_for_other(model, other, feeds)),
+        Runner(model, candidate, fed[0]),
+        Runner(other, candidate, comparing.feeds_for_other(model, other, fed[0], names)),
     ]
-    ended = bool(seconds) and race(runners, seconds, console)
+    ended = bool(seconds) and race(runners, seconds, limit)
     report = {
         "same": comparison.same,
+        "samples": comparison.samples,
         "tolerance": asdict(tolerance),
         "notes": comparison.notes,
         "outputs": [asdict(output) for output in comparison.outputs],
@@ -103,6 +133,17 @@ def compare(
         raise typer.Exit(130)
     if not comparison.same:
         raise typer.Exit(DIFFERENT)
+
+
+def _read_pairs(texts: list[str] | None) -> dict[str, str]:
+    """{"image": "x"} from image=x."""
+    pairs = {}
+    for text in texts or ():
+        name, equals, other = text.partition("=")
+        if not (name and equals and other):
+            raise OptionError(f"--map takes NAME=OTHER, such as image=x, not {text!r}")
+        pairs[name] = other
+    return pairs
 
 
 def _facts(runner: Runner) -> dict[str, Any]:
@@ -126,7 +167,8 @@ def _show(console: Console, report: Mapping[str, Any], comparison: Comparison, e
     for note in comparison.notes:
         console.print(note, style="dim")
     print_table(console, _models_table(report))
-    print_table(console, _values_table(comparison.outputs), "outputs")
+    sets = f", the worst of {comparison.samples} sets of feeds" if comparison.samples > 1 else ""
+    print_table(console, _values_table(comparison.outputs), f"outputs{sets}")
     if every:
         print_table(console, _values_table(comparison.values), "every value that both compute")
     limits = report["tolerance"]
@@ -166,13 +208,21 @@ def _models_table(report: Mapping[str, Any]) -> Any:
 
 def _values_table(values: list[Compared]) -> Any:
     table = make_table(
-        "value", "made by", ">max error", ">relative", ">beyond", "worst element", ""
+        "value",
+        "made by",
+        ">max error",
+        ">relative",
+        ">cosine",
+        ">SNR",
+        ">beyond",
+        "worst element",
+        "",
     )
     for value in values:
         difference = value.difference
         name = value.name if value.name == value.other else f"{value.name} / {value.other}"
         if difference.reason:
-            table.add_row(name, value.node, "", "", "", difference.reason, "differs")
+            table.add_row(name, value.node, *[""] * 5, difference.reason, "differs")
             continue
         worst = f"{list(difference.worst)}: {' / '.join(difference.values)}"
         table.add_row(
@@ -180,6 +230,8 @@ def _values_table(values: list[Compared]) -> Any:
             value.node,
             f"{difference.max_absolute:.2e}",
             f"{difference.max_relative:.2e}",
+            "" if difference.cosine is None else f"{difference.cosine:.6f}",
+            "" if difference.snr is None else f"{difference.snr:.1f} dB",
             f"{difference.beyond:,} of {difference.elements:,}",
             worst if difference.max_absolute else "",
             "same" if difference.same else "differs",

@@ -98,7 +98,7 @@ def _compare(console: Console, model: Path, images: Array) -> bool:
     """Run it on every provider, each in its own process; False when Ctrl-C ended it."""
     names = [name for name in available() if name not in _SLOW_TO_OPEN]
     runners = [Runner(model, Candidate(name), {"image": images}) for name in names]
-    ended = race(runners, _SECONDS, console)
+    ended = race(runners, _SECONDS)
     good = [runner for runner in runners if runner.timing is not None]
     if ended or not good:
         warn(console, "ended before the providers were compared" if ended else runners[0].error)

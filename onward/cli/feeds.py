@@ -14,31 +14,58 @@ import numpy as np
 from onward.cli.images import SUFFIXES, Preparation, read_images
 from onward.errors import FeedError
 from onward.graph.paths import check_exists
-from onward.graph.signature import check_feeds
+from onward.graph.signature import NodeArg, check_feeds, numpy_type, to_array
 from onward.lazy import LazyModule
 from onward.names import near, some, spell_sizes
 from onward.sessions.feeds import open_names, random_feeds
-from onward.sessions.inference import InferenceSession
 
 if TYPE_CHECKING:
     import onnx
 
-    from onward.sessions import description, planning
+    from onward.sessions import description, inference, planning
 else:  # loaded where a model is looked into: a TAB in the shell must not wait for them
     onnx = LazyModule("onnx")
     description = LazyModule("onward.sessions.description")
+    inference = LazyModule("onward.sessions.inference")
     planning = LazyModule("onward.sessions.planning")
 
-_NUMPY = {"float": "float32", "double": "float64", "string": "object"}
 _FORMS = "a feeds file is .npy, .npz, .json, .pb or an image"
 
 
 def inputs_of(model: Path) -> list[Any]:
     """What a model's feeds must be; no weight is read."""
     if model.suffix == ".ort":  # onnxruntime alone reads it
-        return list(InferenceSession(model).get_inputs())
+        return list(inference.InferenceSession(model).get_inputs())
     graph = planning.open_model(model).graph
     return [description.describe(value) for value in graph.inputs if not value.is_initializer()]
+
+
+def declared_inputs(model: Path) -> list[NodeArg] | None:
+    """What a model's feeds must be, from its protobuf alone: neither engine nor graph is loaded.
+
+    None where the file does not tell it, or is none: whoever opens the model says why.
+    """
+    if model.suffix not in (".onnx", ""):
+        return None
+    try:
+        graph = onnx.load_model(model, load_external_data=False).graph
+    except Exception:  # protobuf's errors have no common name across its versions
+        return None
+    weights = {tensor.name for tensor in graph.initializer}
+    found = [value for value in graph.input if value.name not in weights]
+    if not all(value.type.HasField("tensor_type") for value in found):
+        return None
+    return [_declared(value) for value in found]
+
+
+def _declared(value: Any) -> NodeArg:
+    kind = value.type.tensor_type
+    sizes = [
+        size.dim_value if size.HasField("dim_value") else size.dim_param or None
+        for size in kind.shape.dim
+    ]
+    word = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+    return NodeArg(value.name, f"tensor({word})", sizes, is_ranked=kind.HasField("shape"))
 
 
 def feeds_for(
@@ -186,24 +213,7 @@ def _from_json(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[str,
 
 def _array(value: Any, arg: Any, path: Path) -> Any:
     """Nested lists as an array of the declared type; numbers that it cannot hold are refused."""
-    dtype = _dtype(arg, path)
-    what = f"{path}: input {arg.name!r} takes {arg.type}"
-    try:
-        found = np.asarray(value)
-    except ValueError as error:
-        raise FeedError(f"{what}, but its lists are of different lengths") from error
-    if dtype == np.object_:
-        if found.dtype.kind != "U" and found.size:
-            raise FeedError(f"{what}, but was given something else than text")
-        return found.astype(np.object_)
-    if found.dtype.kind not in "biuf":
-        raise FeedError(f"{what}, but was given something else than numbers")
-    with np.errstate(all="ignore"):
-        array = found.astype(dtype)
-    if dtype.kind in "biu" and not np.array_equal(array, found):
-        wrong = found[array != found].flat[0]
-        raise FeedError(f"{what}, which cannot hold {wrong}")
-    return array
+    return to_array(value, _dtype(arg, path), f"{path}: input {arg.name!r} takes {arg.type}")
 
 
 def _from_tensor(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -220,11 +230,9 @@ def _from_tensor(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[st
 
 
 def _dtype(arg: Any, path: Path) -> np.dtype[Any]:
-    word = arg.type.removeprefix("tensor(").removesuffix(")")
-    try:
-        dtype: np.dtype[Any] = np.dtype(_NUMPY.get(word, word))
-    except TypeError:
-        raise FeedError(f"{path}: nothing but .npy, .npz and .pb can feed {arg.type}") from None
+    dtype = numpy_type(arg.type)
+    if dtype is None or not arg.type.startswith("tensor("):
+        raise FeedError(f"{path}: nothing but .npy, .npz and .pb can feed {arg.type}")
     return dtype
 
 

@@ -53,7 +53,9 @@ def grad(
     initializers = loaded.graph.initializers.values()
     names = [*(wrt or ()), *(str(v.name) for v in initializers if parameters and v.dtype in FLOATS)]
     if not names:
-        raise OptionError("gradients of what?\nname inputs with --wrt NAME, or give --parameters")
+        raise OptionError(
+            "no inputs selected\ngive --wrt NAME, or --parameters for every float initializer"
+        )
     asked = output or [str(loaded.graph.outputs[0].name)]
     pairs = [text.partition("=") for text in asked]
     cotangents = {name: cotangent for name, _, cotangent in pairs if cotangent}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -33,10 +33,9 @@ def show_facts(console: Console, report: dict[str, Any], nodes: bool) -> None:
         _show_nodes(console, report)
 
 
-def show_providers(console: Console, report: dict[str, Any]) -> None:
-    """Who runs which nodes; and what could not be found out."""
-    _show_providers(console, report["providers"])
-    for warning in report["warnings"]:
+def show_warnings(console: Console, warnings: Sequence[str]) -> None:
+    """What could not be found out."""
+    for warning in warnings:
         warn(console, warning)
 
 
@@ -142,9 +141,8 @@ def _show_cost(
     print_pairs(console, rows)
 
 
-def _show_providers(console: Console, support: dict[str, Any] | None) -> None:
-    if support is None:
-        return
+def show_providers(console: Console, support: dict[str, Any]) -> None:
+    """Who runs which nodes, and why some are not with the first provider."""
     table = make_table("provider", ">takes", ">gets", "refuses")
     for name, count in support["takes"].items():
         refused = ", ".join(

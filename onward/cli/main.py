@@ -7,6 +7,8 @@ Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, said in
 from __future__ import annotations
 
 import importlib
+import inspect
+import logging
 import os
 import sys
 import traceback
@@ -17,7 +19,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from onward.cli.hints import translate_hints
 from onward.errors import OnwardError
+from onward.lazy import defer_imports
 
 # verb: its module, and the line that lists it. The function in the module has the verb's name.
 VERBS = {
@@ -38,6 +42,8 @@ VERBS = {
     "providers": ("onward.cli.providers", "List what this machine can run models on."),
 }
 BAD_INPUT, BUG, INTERRUPTED = 2, 70, 130
+# onnx-ir imports sympy (0.4 s) for arithmetic on symbolic sizes, which few commands come to
+_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
 
 
 class Verbs(TyperGroup):
@@ -50,9 +56,22 @@ class Verbs(TyperGroup):
 
 def _load(name: str) -> Any:
     module, _ = VERBS[name]
+    verb = getattr(importlib.import_module(module), name)
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(getattr(importlib.import_module(module), name))
+    alone.command(name, help=unwrap(verb.__doc__ or ""))(verb)
     return typer.main.get_command(alone)
+
+
+def unwrap(text: str) -> str:
+    """A docstring with each paragraph on one line, for the terminal to wrap at its own width.
+
+    Paragraphs that begin with a backspace, such as examples, stay as they are.
+
+    >>> unwrap("Read\\na model.\\n\\n\\b\\nonward a\\nonward b")
+    'Read a model.\\n\\n\\x08\\nonward a\\nonward b'
+    """
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
 
 
 app = typer.Typer(
@@ -94,7 +113,9 @@ def main() -> None:
     """Run a verb; bad input is one clear line and exit code 2, never a traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
     in_full = len(arguments) < len(sys.argv) - 1
+    defer_imports(*_DEFERRED)
     warnings.showwarning = _warn
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what is wrong is raised, in one line
     try:
         code = app(arguments, prog_name="onward", standalone_mode=False)
         sys.stdout.flush()
@@ -119,7 +140,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, OnwardError):
-        _say("error", str(error))
+        _say("error", translate_hints(str(error)))
         return BAD_INPUT
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename is not None else ""
@@ -136,7 +157,7 @@ def _explain(error: Exception) -> int:
 
 
 def _warn(message: Any, *where: Any, **more: Any) -> None:
-    _say("warning", str(message))
+    _say("warning", translate_hints(str(message)))
 
 
 def _say(kind: str, message: str) -> None:

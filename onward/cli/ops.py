@@ -11,11 +11,13 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.screen import make_console, make_progress, make_table, print_json, print_table
+from onward.cli.progress import Work
+from onward.cli.screen import make_console, make_table, print_json, print_table
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.choose import INDUCTOR, available, how_to_get
+from onward.providers.naming import short_name
 
 if TYPE_CHECKING:
     from onward.gradients import coverage as differentiable
@@ -52,8 +54,8 @@ def ops(
     """List which operators each provider runs.
 
     Each is asked about one small node of each operator, at the newest opset; the answer for a
-    node of other types or attributes may differ (onward inspect asks about a model's own nodes).
-    The first call asks, later ones remember.
+    node of other types or attributes may differ: onward inspect --providers asks about a model's
+    own nodes. The first call asks, later ones remember.
 
     \b
     onward ops
@@ -71,11 +73,9 @@ def ops(
     # Inductor compiles what torch runs: its column would be torch's again.
     listed = named or [name for name in available() if name != INDUCTOR]
     console = make_console(stderr=as_json)
-    with make_progress(console) as progress:
-        task = progress.add_task("asking", total=len(listed))
+    with Work() as work:
         found = coverage.operators(
-            listed,
-            progress=lambda name: progress.update(task, advance=1, description=f"asking {name}"),
+            listed, progress=lambda name: work.at(f"asking {name}", listed.index(name), len(listed))
         )
     chosen = _choose(found, domain, op)
     if as_json:
@@ -132,7 +132,7 @@ def _words(operator: Operator | Differentiable) -> set[str]:
 
 
 def _show(console: Console, chosen: Sequence[Operator], providers: Sequence[str]) -> None:
-    table = make_table("operator", ">since", *map(arguments.short_name, providers))
+    table = make_table("operator", ">since", *map(short_name, providers))
     for operator in chosen:
         signs = [_SIGNS[operator.runs[name]] for name in providers]
         table.add_row(_name(operator), str(operator.since), *signs)
@@ -141,7 +141,9 @@ def _show(console: Console, chosen: Sequence[Operator], providers: Sequence[str]
     table.add_row(f"{len(chosen)} operators", "", *map(str, counts))
     print_table(console, table)
     if any(runs is None for operator in chosen for runs in operator.runs.values()):
-        console.print("?: not known without a model; onward inspect asks about its nodes")
+        console.print(
+            "?: not known without a model; onward inspect --providers asks about its nodes"
+        )
 
 
 def _show_types(console: Console, chosen: Sequence[Operator], providers: Sequence[str]) -> None:
@@ -152,7 +154,7 @@ def _show_types(console: Console, chosen: Sequence[Operator], providers: Sequenc
                 spelled = ", ".join(
                     word.removeprefix("tensor(").removesuffix(")") for word in types
                 )
-                short = arguments.short_name(name)
+                short = short_name(name)
                 console.print(f"{_name(operator)} on {short} takes {spelled}", soft_wrap=True)
 
 

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
+from onward.cli.progress import Work
 from onward.cli.screen import (
     make_console,
-    make_progress,
     make_table,
     print_json,
     print_pairs,
@@ -86,7 +86,7 @@ def profile(
     for path in filter(None, (trace, page)):
         check_writable(path)
     console = make_console(stderr=as_json)
-    found = _in_own_process(request, console)
+    found = _in_own_process(request)
     if as_json:
         print_json(found)
         return
@@ -108,10 +108,10 @@ def _read_range(text: str | None, iterations: int) -> list[int]:
 # -- the child ---------------------------------------------------------------------------------
 
 
-def _in_own_process(request: Mapping[str, Any], console: Console) -> dict[str, Any]:
+def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure in a process where no other engine's threads run; Ctrl-C is the child's to handle."""
-    with tempfile.TemporaryFile("w+") as errors, make_progress(console) as progress:
-        task = progress.add_task("starting", total=1.0)
+    with tempfile.TemporaryFile("w+") as errors, Work() as work:
+        work.at("starting", 0, 1)
         command = [sys.executable, "-m", "onward.cli.profile_child", json.dumps(request)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         answer: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _in_own_process(request: Mapping[str, Any], console: Console) -> dict[str, A
             if "doing" in told:
                 begin = _STEPS.get(told["doing"], _LAST)
                 done = begin + told["part"] * (0.35 if begin in (0.05, 0.4) else 0)
-                progress.update(task, completed=done, description=told["doing"])
+                work.at(told["doing"], done, 1)
             else:
                 answer = told
         code = child.wait()
@@ -168,11 +168,10 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
             _KINDS[row["bound"]],
             f"{row['reached']:.0%}",
         )
+    for name, share in _the_rest(found):
+        table.add_row(name, "", "", f"{share:.1%}", "", "", "", "")
     title = f"{found['model']}: one run on {', '.join(found['providers'])}"
     print_table(console, table, title)
-    left = len(found["operators"]) - _SHOWN
-    if left > 0:
-        console.print(f"and {left} more operators (--json or --page lists all)")
     latency = found["latency"]
     print_pairs(console, _facts(found, latency))
     console.print()
@@ -180,6 +179,15 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
     console.print(found["verdict"]["advice"])
     for note in found["notes"]:
         console.print(f"note: {note}")
+
+
+def _the_rest(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """What of the run no shown operator took: with it, the shares are 100 %."""
+    more = found["operators"][_SHOWN:]
+    rest = [(f"{len(more)} more operators (--json lists all)", sum(row["share"] for row in more))]
+    rest.append(("between nodes", found["waiting"]["gaps between nodes"]))
+    rest.append(("input and output", found["shares"]["io"]))
+    return rest[0 if more else 1 :]
 
 
 def _facts(found: Mapping[str, Any], latency: Mapping[str, float]) -> list[tuple[str, str]]:

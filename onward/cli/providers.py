@@ -9,6 +9,7 @@ from typing import Any
 from onward.cli import arguments
 from onward.cli.screen import make_console, make_table, print_json, print_table
 from onward.providers.choose import OURS, available, how_to_get, known
+from onward.providers.naming import short_name
 
 _WHAT = {
     "CPUExecutionProvider": "onnxruntime's own CPU kernels",
@@ -69,7 +70,7 @@ def providers(as_json: arguments.Json = False) -> None:
 def _facts(name: str, here: bool) -> dict[str, Any]:
     return {
         "name": name,
-        "called": arguments.short_name(name),
+        "called": short_name(name),
         "here": here,
         "version": _version(_PACKAGES.get(name, _BUILDS)) if here else None,
         "what": _WHAT.get(name, "through onnxruntime"),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rich.console import Console
-
-from onward.cli.screen import make_progress
-from onward.errors import OnwardError
+from onward.cli.progress import Work
+from onward.errors import DeadlineExceeded, OnwardError
 from onward.sessions.tuning.trials import Candidate, Timing, Trial
 
+LIMIT = 60.0  # seconds that one of them may take beside its measuring: Inductor compiles for long
 _ROUNDS = 5
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -28,52 +30,71 @@ class Runner:
     outputs: list[Any] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     memory: int = 0
-    error: str = ""
+    error: str = ""  # why it was not measured, or not to the end
+    limit: float = LIMIT  # seconds that it may take beside its measuring
+    left: float = LIMIT  # ... that are left, with those of its measuring
 
     @property
     def timing(self) -> Timing | None:
-        return Timing(self.times, self.memory) if self.times and not self.error else None
+        return Timing(self.times, self.memory) if self.times else None
 
 
-def race(runners: Sequence[Runner], seconds: float, console: Console) -> bool:
-    """Open each, then let them take turns; True when Ctrl-C ended it before its time."""
-    with ExitStack() as stack, make_progress(console) as progress:
-        task = progress.add_task("opening", total=len(runners) * (_ROUNDS + 1))
+def race(runners: Sequence[Runner], seconds: float, limit: float = LIMIT) -> bool:
+    """Open each and measure it, then let them take turns; True when Ctrl-C ended it early.
+
+    One that takes longer than `limit`, beside the seconds that it is measured for, is ended.
+    """
+    with ExitStack() as stack, Work() as work:
         trials = [
             stack.enter_context(Trial(runner.model, runner.candidate, runner.feeds))
             for runner in runners
         ]
         pairs = list(zip(runners, trials, strict=True))
+        total, done = len(pairs) * _ROUNDS, 0
         try:
             for runner, trial in pairs:
-                progress.update(task, advance=1, description=f"opening {runner.candidate}")
+                runner.limit, runner.left = limit, limit + seconds
+                work.at(f"opening {runner.candidate} (at most {limit:g} s)", done, total)
                 _open(runner, trial)
-            for turn in range(_ROUNDS):  # every other time in reverse: nobody is always first
+                _measure(runner, trial, seconds / _ROUNDS)  # to have figures if it ends early
+                done += 1
+            for turn in range(1, _ROUNDS):  # every other one in reverse: nobody is always first
                 for runner, trial in pairs if turn % 2 == 0 else reversed(pairs):
-                    progress.update(task, advance=1, description=f"measuring {runner.candidate}")
+                    work.at(f"measuring {runner.candidate}", done, total)
                     _measure(runner, trial, seconds / _ROUNDS)
+                    done += 1
         except KeyboardInterrupt:
             return True
     return False
 
 
 def _open(runner: Runner, trial: Trial) -> None:
-    try:
-        opening = trial.open()
+    opening = _within(runner, trial, lambda: trial.open(timeout=runner.left))
+    if opening is not None:
         runner.first, runner.outputs = opening.seconds, opening.outputs
-        trial.measure(0.0)  # warm: a few calls that do not count
-    except OnwardError as error:
-        runner.error = str(error).splitlines()[0]
-        trial.close()
+        # warm: a few calls that do not count
+        _within(runner, trial, lambda: trial.measure(0.0, timeout=runner.left))
 
 
 def _measure(runner: Runner, trial: Trial, seconds: float) -> None:
     if runner.error:
         return
+    timing = _within(runner, trial, lambda: trial.measure(seconds, timeout=runner.left))
+    if timing is not None:
+        runner.times += timing.times
+        runner.memory = max(runner.memory, timing.memory)
+
+
+def _within(runner: Runner, trial: Trial, work: Callable[[], T]) -> T | None:
+    """What the work gives, its time taken from the runner's; None, and why, where it failed."""
+    start = time.monotonic()
     try:
-        timing = trial.measure(seconds)
+        return work()
+    except DeadlineExceeded:
+        runner.error = f"not done within {runner.limit:g} s (--limit gives it more)"
     except OnwardError as error:
         runner.error = str(error).splitlines()[0]
-        return
-    runner.times += timing.times
-    runner.memory = max(runner.memory, timing.memory)
+    finally:
+        runner.left = max(0.001, runner.left - (time.monotonic() - start))
+    trial.close()
+    return None

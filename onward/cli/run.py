@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import names_of_sizes, read_feeds
+from onward.cli.feeds import declared_inputs, names_of_sizes, read_feeds
 from onward.cli.images import Preparation
 from onward.cli.outputs import check_target, count_odd, describe, top_classes, write_outputs
 from onward.cli.screen import (
@@ -25,6 +26,7 @@ from onward.cli.screen import (
 )
 from onward.errors import OptionError, ProviderError
 from onward.names import near
+from onward.providers.naming import short_name
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
@@ -65,22 +67,22 @@ def run(
     preparation = Preparation(scale, _numbers("--mean", mean), _numbers("--std", std))
     asked, sizes = arguments.read_providers(provider), arguments.read_sizes(size)
     paths, notes = arguments.feed_paths(files, feed), list[str]()
+
+    def read(inputs: Sequence[Any]) -> dict[str, Any]:
+        return read_feeds(
+            inputs, paths, sizes, seed, random=random, preparation=preparation, notes=notes
+        )
+
+    declared = declared_inputs(model)
+    feeds = None if declared is None else read(declared)  # bad ones, before an engine is loaded
     # What an engine prints on its own would stand beside our one line.
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)
+    feeds = read(session.get_inputs()) if feeds is None else feeds
     names = [arg.name for arg in session.get_outputs()]
     for name in filter(None, targets):
         if name not in names:
             raise OptionError(f"no output {name!r}; {near(name, names, 'the model gives')}")
-    feeds = read_feeds(
-        session.get_inputs(),
-        paths,
-        sizes,
-        seed,
-        random=random,
-        preparation=preparation,
-        notes=notes,
-    )
     results, times = _run(session, feeds, repeat, random and not sizes)
     outputs = dict(zip(names, results, strict=True))
     for name, path in targets.items():
@@ -152,7 +154,7 @@ def _show(
     if top:
         _show_top(console, outputs, top)
     runs = f"{report['runs']} runs, median" if report["runs"] > 1 else "1 run"
-    engines = ", ".join(map(arguments.short_name, report["providers"]))
+    engines = ", ".join(map(short_name, report["providers"]))
     console.print(f"{runs} {show_seconds(report['seconds'])} on {engines}")
     for name, tensor in outputs.items():
         if odd := count_odd(tensor):

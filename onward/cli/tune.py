@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import read_feeds
+from onward.cli.feeds import inputs_of, read_feeds
+from onward.cli.progress import Work
 from onward.cli.screen import (
     make_console,
-    make_progress,
     make_table,
     print_json,
     print_table,
@@ -21,9 +23,8 @@ from onward.cli.screen import (
     show_seconds,
 )
 from onward.errors import WriteFailed
-from onward.sessions.inference import InferenceSession
 from onward.sessions.machine import cache_folder
-from onward.sessions.tuning.verdicts import TuningOptions, Verdict
+from onward.sessions.tuning.verdicts import Row, TuningOptions, Verdict
 from onward.sessions.tuning.verdicts import tune as measure
 
 
@@ -41,12 +42,14 @@ def tune(
     folder: Annotated[
         str | None, typer.Option(help="Where verdicts are kept; the user's cache if not given.")
     ] = None,
+    limit: arguments.Limit = TuningOptions.limit,
     seed: arguments.Seed = 0,
     as_json: arguments.Json = False,
 ) -> None:
     """Measure which way of running a model is fastest here, and remember it.
 
-    Sessions opened with providers="auto" then start with the verdict at once.
+    Sessions opened with providers="auto" then start with the verdict at once. A way that is not
+    ready within --limit is out. Ctrl-C prints what was measured, and remembers nothing.
 
     \b
     onward tune model.onnx --size batch=8
@@ -60,10 +63,17 @@ def tune(
         folder=folder,
         fresh=fresh,
         threads=threads,
+        limit=limit,
     )
-    inputs = InferenceSession(model).get_inputs()
-    feeds = read_feeds(inputs, feed or [], arguments.read_sizes(size), seed)
-    verdict = _measured(model, feeds, options, console)
+    feeds = read_feeds(inputs_of(model), feed or [], arguments.read_sizes(size), seed)
+    rows: list[Row] = []
+    try:
+        verdict = _measured(model, feeds, options, rows)
+    except KeyboardInterrupt:
+        if as_json:
+            print_json({"complete": False, "rows": [asdict(row) for row in rows]})
+        _show_rows(rows, "ended before its time: these are the figures so far", console)
+        raise
     if as_json:
         print_json(verdict.to_json())
     else:
@@ -80,25 +90,28 @@ def tune(
 
 
 def _measured(
-    model: os.PathLike[str], feeds: dict[str, Any], options: TuningOptions, console: Console
+    model: os.PathLike[str], feeds: dict[str, Any], options: TuningOptions, rows: list[Row]
 ) -> Verdict:
-    with make_progress(console) as progress:
-        task = progress.add_task("opening", total=None)
+    with Work() as work:
 
         def tell(done: int, total: int, what: str) -> None:
-            progress.update(task, completed=done, total=total, description=what)
+            work.at(f"trying {what} (at most {options.limit:g} s)", done, total)
 
-        return measure(model, feeds, options, progress=tell, must_keep=True)
+        return measure(model, feeds, options, progress=tell, finished=rows.append, must_keep=True)
 
 
 def _show(verdict: Verdict, console: Console) -> None:
     shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in verdict.shapes.items())
+    _show_rows(verdict.rows, f"measured {verdict.measured} on {shapes}", console, "fastest")
+
+
+def _show_rows(rows: Sequence[Row], title: str, console: Console, first: str = "") -> None:
     table = make_table("way", ">median", ">p99", ">ready", ">memory", "")
-    for place, row in enumerate(verdict.rows):
+    for place, row in enumerate(rows):
         if row.error:
             table.add_row(str(row.candidate), "", "", "", "", row.error)
             continue
         figures = map(show_seconds, (row.median, row.p99, row.first))
-        mark = "fastest" if place == 0 else ""
+        mark = first if place == 0 else ""
         table.add_row(str(row.candidate), *figures, show_bytes(row.memory), mark)
-    print_table(console, table, f"measured {verdict.measured} on {shapes}")
+    print_table(console, table, title)

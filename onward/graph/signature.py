@@ -1,9 +1,9 @@
-"""What a model takes and gives: names, types, symbolic shapes; and the check of feeds."""
+"""What a model takes and gives: names, types, symbolic shapes; feeds read and checked by them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,15 +51,103 @@ def spell(dtype: np.dtype[Any]) -> str:
     return f"tensor({_SPELLINGS.get(name, name)})"
 
 
+@functools.cache
+def numpy_type(kind: str) -> np.dtype[Any] | None:
+    """The numpy type of a tensor type in ONNX Runtime's words; None where there is none.
+
+    >>> numpy_type("tensor(float)")
+    dtype('float32')
+    """
+    word = kind.removeprefix("optional(").removeprefix("tensor(").rstrip(")")
+    named = {spelling: name for name, spelling in _SPELLINGS.items()}
+    try:
+        return np.dtype(named.get(word, word))
+    except TypeError:
+        return None
+
+
+def read_feeds(feeds: Any, inputs: Sequence[Any], defaulted: Sequence[Any] = ()) -> dict[str, Any]:
+    """Feeds as engines take them: tensors as they are, numbers and nested lists as arrays.
+
+    `inputs` and `defaulted`, which need no feed, are NodeArgs (ours or ONNX Runtime's). A feed
+    that does not fit its input is a FeedError of one line.
+    """
+    if not hasattr(feeds, "items"):
+        names = ", ".join(f"{arg.name!r}: ..." for arg in inputs[:3])
+        raise FeedError(
+            f"feeds are a dict of tensors by input, not {_kind(feeds)}\ngive {{{names}}}"
+        )
+    known = {arg.name: arg for arg in (*inputs, *defaulted)}
+    check_names(feeds, known)
+    ready = {name: _read_feed(feed, known[name]) for name, feed in feeds.items()}
+    check_feeds(ready, inputs, [arg.name for arg in defaulted])
+    return ready
+
+
+def check_names(names: Iterable[Any], known: Collection[str]) -> None:
+    """Refuse a feed that no input has the name of."""
+    for name in names:
+        if name not in known:
+            raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
+
+
+def _read_feed(feed: Any, arg: Any) -> Any:
+    """One feed as a tensor; what is none, and cannot become one, is refused."""
+    if feed is None:
+        if arg.type.startswith("optional"):
+            return None
+        raise FeedError(
+            f"input {arg.name!r} is None, but takes {arg.type} of shape {_shape(arg.shape)}"
+        )
+    if isinstance(feed, np.ndarray):
+        return feed if feed.dtype.isnative else feed.astype(feed.dtype.newbyteorder("="))
+    if isinstance(feed, np.generic):
+        return np.asarray(feed)
+    if hasattr(feed, "__dlpack__") or not arg.type.removeprefix("optional(").startswith("tensor("):
+        return feed  # another engine's tensor; a sequence or a map
+    return to_array(feed, numpy_type(arg.type), f"input {arg.name!r} takes {arg.type}")
+
+
+def to_array(value: Any, dtype: np.dtype[Any] | None, takes: str) -> np.ndarray[Any, Any]:
+    """Numbers, text or nested lists as an array of the declared type.
+
+    `takes` begins the message where the type cannot hold them.
+    """
+    try:
+        found = np.asarray(value)
+    except ValueError as error:
+        raise FeedError(f"{takes}, but was given lists of different lengths") from error
+    if dtype is None:
+        return found
+    if found.size and found.dtype.kind not in ("U" if dtype == np.object_ else "biuf"):
+        first = found.flat[0] if isinstance(value, (list, tuple)) else value
+        if isinstance(first, int) and dtype != np.object_:  # of more than 64 bits
+            raise FeedError(f"{takes}, which cannot hold {first}")
+        raise FeedError(f"{takes}, but was given {_kind(first)}")
+    with np.errstate(all="ignore"):
+        array = found.astype(dtype)
+    if dtype.kind in "biu" and not np.array_equal(array, found):
+        wrong = found[array != found].flat[0]
+        raise FeedError(f"{takes}, which cannot hold {wrong}")
+    return array
+
+
+def _kind(value: Any) -> str:
+    """
+    >>> _kind(None), _kind(3), _kind("text")
+    ('None', 'an int', 'a str')
+    """
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 def check_feeds(feeds: Mapping[str, Any], inputs: Sequence[Any], optional: Sequence[str]) -> None:
     """Say in one line what is wrong with the feeds: a name, a type, a rank, a dimension.
 
     `inputs` are NodeArgs (ours or ONNX Runtime's); `optional` are inputs that have a default.
     """
     known = {arg.name: arg for arg in inputs}
-    for name in feeds:
-        if name not in known and name not in optional:
-            raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
+    check_names((name for name in feeds if name not in optional), known)
     for name, arg in known.items():
         if name in feeds:
             _check_feed(feeds[name], arg)
@@ -67,29 +155,35 @@ def check_feeds(feeds: Mapping[str, Any], inputs: Sequence[Any], optional: Seque
             raise FeedError(f"input {name!r} is missing: {arg.type} of shape {_shape(arg.shape)}")
     seen: dict[str, tuple[int, str]] = {}
     for arg in inputs:
-        feed = feeds.get(arg.name)
-        if isinstance(feed, np.ndarray) and feed.ndim == len(arg.shape):
-            check_symbols(arg.name, feed.shape, arg.shape, seen)
+        given = _sizes(feeds.get(arg.name))
+        if given is not None and len(given) == len(arg.shape):
+            check_symbols(arg.name, given, arg.shape, seen)
+
+
+def _sizes(feed: Any) -> tuple[int, ...] | None:
+    """The shape of an array, or of another engine's tensor that tells it; else None."""
+    shape = getattr(feed, "shape", None)
+    return tuple(shape) if isinstance(shape, tuple) else None
 
 
 def _check_feed(feed: Any, arg: Any) -> None:
-    if not arg.type.startswith("tensor(") or not isinstance(feed, (np.ndarray, np.generic)):
+    given = _sizes(feed)
+    if not arg.type.startswith("tensor(") or given is None:
         return
-    given = spell(feed.dtype)
-    if given != arg.type:
-        raise FeedError(f"input {arg.name!r} takes {arg.type}, but was given {given}")
+    if isinstance(feed, (np.ndarray, np.generic)) and (kind := spell(feed.dtype)) != arg.type:
+        raise FeedError(f"input {arg.name!r} takes {arg.type}, but was given {kind}")
     shape = list(arg.shape)
     if not shape and not getattr(arg, "is_ranked", False):  # ONNX Runtime does not tell
         return
-    if feed.ndim != len(shape):
+    if len(given) != len(shape):
         raise FeedError(
-            f"input {arg.name!r} takes shape {_shape(shape)}, but was given {_shape(feed.shape)}"
+            f"input {arg.name!r} takes shape {_shape(shape)}, but was given {_shape(given)}"
         )
-    for axis, (size, wanted) in enumerate(zip(feed.shape, shape, strict=True)):
+    for axis, (size, wanted) in enumerate(zip(given, shape, strict=True)):
         if isinstance(wanted, int) and wanted >= 0 and wanted != size:
             raise FeedError(
                 f"input {arg.name!r} takes shape {_shape(shape)}, "
-                f"but was given {_shape(feed.shape)}: dimension {axis} is {size}"
+                f"but was given {_shape(given)}: dimension {axis} is {size}"
             )
 
 

@@ -10,6 +10,8 @@ The rule, for anyone to check:
   carried between engines) where no engine was executing, and waiting (gaps between nodes) where
   one was.
 - The model is bound by the kind with the largest share of the run.
+- All of it is of one and the same run, that of the middle length, so that the shares of the nodes,
+  of the gaps between them and of input and output are 100 % together.
 
 A node whose time is far over all three of its bounds (LOW) still counts under the largest: it
 is a kernel that uses the machine badly, and the verdict says so.
@@ -92,35 +94,39 @@ class _Node:
     record: Record
     cost: Cost = field(default_factory=Cost)
     calls: int = 0
-    times: dict[int, float] = field(default_factory=dict)  # by iteration
-    waited: dict[int, float] = field(default_factory=dict)
+    time: float = 0.0
+    waited: float = 0.0
+
+
+def middle_run(measured: Measurement) -> int:
+    """The number of the profiled run whose length is in the middle."""
+    order = np.argsort(measured.walls)
+    return int(order[len(order) // 2])
 
 
 def analyse(measured: Measurement, ceilings: Mapping[str, Ceilings]) -> Analysis:
-    """Take a measurement apart; `ceilings` are by provider."""
-    runs = len(measured.trace.runs)
+    """Take one run of a measurement apart; `ceilings` are by provider."""
+    turn = middle_run(measured)
     latency = typical(measured.timing.times)
-    gathered = _gather(measured)
-    in_nodes = sum(typical(_every(node.times, runs)) for node in gathered)
-    outside = typical(
-        [wall - run.executing for wall, run in zip(measured.walls, measured.trace.runs)]
-    )
-    gaps = _gaps(measured, latency - in_nodes - outside)
+    gathered = _gather(measured, turn)
+    executing = measured.trace.runs[turn].executing
+    in_nodes = sum(node.time for node in gathered)
+    outside = max(0.0, measured.walls[turn] - executing)
+    # What a profiled run shows between nodes is too much, because writing records takes time; what
+    # is left of a run without profiling is too much where the machine was busy meanwhile.
+    gaps = max(0.0, min(latency - in_nodes - outside, executing - in_nodes))
     whole = in_nodes + outside + gaps
     shares: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
     waiting = {"gaps between nodes": gaps / whole, "dispatch": 0.0, "threads": 0.0}
     shares["io"] = outside / whole
     nodes = []
     for node in gathered:
-        limits = ceilings[node.record.provider]
-        time = typical(_every(node.times, runs))
-        waited = min(time, typical(_every(node.waited, runs)))
-        figures = _figures(node, runs, time, whole, limits)
-        kind = "dispatch" if figures.bound == "waiting" else ""
-        if kind:
-            waiting[kind] += (time - waited) / whole
+        waited = min(node.time, node.waited)
+        figures = _figures(node, whole, ceilings[node.record.provider])
+        if figures.bound == "waiting":
+            waiting["dispatch"] += (node.time - waited) / whole
         else:
-            shares[figures.bound] += (time - waited) / whole
+            shares[figures.bound] += (node.time - waited) / whole
         waiting["threads"] += waited / whole
         nodes.append(figures)
     shares["waiting"] = sum(waiting.values())
@@ -130,50 +136,33 @@ def analyse(measured: Measurement, ceilings: Mapping[str, Ceilings]) -> Analysis
     return Analysis(latency, profiled, nodes, operators, shares, waiting, outside)
 
 
-def _gaps(measured: Measurement, left: float) -> float:
-    """Seconds of a run between its nodes: never more than two bounds allow.
-
-    What profiled runs show is too much, because writing records takes time between nodes; what is
-    `left` of a run without profiling is too much where the machine was busy meanwhile.
-    """
-    inside = [0.0] * len(measured.trace.runs)
-    for record in measured.trace.records:
-        inside[record.iteration] += record.duration
-    shown = [run.executing - time for run, time in zip(measured.trace.runs, inside, strict=True)]
-    return max(0.0, min(left, typical(shown)))
-
-
-def _gather(measured: Measurement) -> list[_Node]:
-    """The records of each node, by iteration."""
+def _gather(measured: Measurement, turn: int) -> list[_Node]:
+    """The records of each node in one run."""
     found: dict[tuple[str, str, str], _Node] = {}
     for record in measured.trace.records:
-        key = (record.provider, record.operator, record.node)
-        node = found.setdefault(key, _Node(record))
+        if record.iteration != turn:
+            continue
+        node = found.setdefault((record.provider, record.operator, record.node), _Node(record))
         node.cost += measured.graphs.cost(record)
         node.calls += 1
-        turn = record.iteration
-        node.times[turn] = node.times.get(turn, 0.0) + record.duration
-        node.waited[turn] = node.waited.get(turn, 0.0) + record.waited
+        node.time += record.duration
+        node.waited += record.waited
     return list(found.values())
 
 
-def _every(times: Mapping[int, float], runs: int) -> list[float]:
-    return [times.get(turn, 0.0) for turn in range(runs)]
-
-
-def _figures(node: _Node, runs: int, time: float, whole: float, limits: Ceilings) -> Figures:
-    record, calls = node.record, node.calls / runs
-    flops, moved = node.cost.flops / runs, node.cost.bytes / runs
-    bound, least = bind(flops, moved, calls, limits, number_type(record.inputs or record.outputs))
+def _figures(node: _Node, whole: float, limits: Ceilings) -> Figures:
+    record, time = node.record, node.time
+    kind = number_type(record.inputs or record.outputs)
+    bound, least = bind(node.cost.flops, node.cost.bytes, node.calls, limits, kind)
     return Figures(
         name=record.node,
         operator=record.operator,
         provider=record.provider,
-        calls=calls,
+        calls=node.calls,
         time=time,
         share=time / whole,
-        flops=flops,
-        bytes=moved,
+        flops=node.cost.flops,
+        bytes=node.cost.bytes,
         bound=bound,
         reached=least / time if time else 0.0,
         basis=node.cost.basis,

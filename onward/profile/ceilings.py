@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import ProviderError
+from onward.errors import DeadlineExceeded, ProviderError
 from onward.graph.builder import OpBuilder
 from onward.profile.measure import Feeds, Measurement, Plan, measure
 from onward.sessions.machine import cache_folder, digest, keep, kept, machine, versions
@@ -27,6 +27,7 @@ _CHAIN = 200  # nodes
 _FEWEST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
 _LONG_ENOUGH = 0.03  # seconds of a product after which a larger one tells nothing new
 _LARGEST = 8192
+_LONGEST = 600.0  # seconds until measuring is given up: it takes some
 FLOAT32 = "float32"
 
 
@@ -73,7 +74,15 @@ def _in_own_process(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Another engine's threads in the same process would slow this one down."""
     command = [sys.executable, "-m", "onward.profile.ceilings", json.dumps(asked)]
     # Ctrl-C is the parent's to handle: a session of its own keeps it from the child.
-    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, start_new_session=True, timeout=_LONGEST
+        )
+    except subprocess.TimeoutExpired:
+        raise DeadlineExceeded(
+            f"{asked['provider']}'s ceilings were not measured within {_LONGEST:g} s\n"
+            "profile the model on another provider"
+        ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
         raise ProviderError(f"{asked['provider']}'s ceilings could not be measured: {last[:300]}")

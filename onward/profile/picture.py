@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.profile.analysis import Analysis
+from onward.profile.analysis import Analysis, middle_run
 from onward.profile.measure import Measurement
 from onward.profile.trace import Record
 
@@ -16,8 +16,7 @@ _BINS = 60  # of the memory that was sampled
 
 def typical_run(measured: Measurement) -> tuple[int, list[Record]]:
     """The run whose length is in the middle, and its records."""
-    order = np.argsort(measured.walls)
-    turn = int(order[len(order) // 2])
+    turn = middle_run(measured)
     return turn, [record for record in measured.trace.records if record.iteration == turn]
 
 

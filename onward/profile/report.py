@@ -23,7 +23,7 @@ from onward.profile.page import render
 from onward.profile.picture import memory_lines, timeline
 from onward.profile.trace import PART, Record
 from onward.profile.verdict import Verdict, judge
-from onward.providers.choose import Asked
+from onward.providers.choose import Asked, mentions_auto, named_options
 from onward.providers.options import SessionOptions
 from onward.sessions.feeds import random_feeds
 from onward.sessions.machine import machine, usable_cores, versions
@@ -177,7 +177,7 @@ def _ceilings(
     measured: Measurement, providers: Asked, threads: int, fresh: bool
 ) -> dict[str, Ceilings]:
     """Of every provider that ran a node, for the types of numbers that it multiplied."""
-    options = {pair[0]: pair[1] for pair in providers or () if not isinstance(pair, str)}
+    options = {} if mentions_auto(providers) else named_options(providers)
     kinds: dict[str, set[str]] = {}
     for record in measured.trace.records:
         kind = number_type(record.inputs or record.outputs)

@@ -8,28 +8,33 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
+from onward.providers.naming import AUTO, find_name
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from onward.providers import reference
     from onward.providers.openvino import provider as openvino_provider
     from onward.providers.ort import provider as ort_provider
     from onward.providers.provider import Provider
     from onward.providers.torch import compile as torch_compile
+    from onward.providers.torch import operators as torch_operators
     from onward.providers.torch import provider as torch_provider
 else:  # each engine is imported when a node needs it
     reference = LazyModule("onward.providers.reference")
     openvino_provider = LazyModule("onward.providers.openvino.provider")
     ort_provider = LazyModule("onward.providers.ort.provider")
     torch_compile = LazyModule("onward.providers.torch.compile")
+    torch_operators = LazyModule("onward.providers.torch.operators")
     torch_provider = LazyModule("onward.providers.torch.provider")
 
 TORCH, INDUCTOR = "TorchExecutionProvider", "InductorExecutionProvider"
@@ -51,10 +56,15 @@ class Engine:
 
     names: tuple[str, ...]
     make: Callable[[], Provider]
+    may_have: Callable[[str, str], bool] = lambda domain, operator: True  # without loading it
 
     @property
     def is_ort(self) -> bool:
         return self.names[0] not in OURS
+
+    def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        """Whether it runs a node; it is loaded only where it may."""
+        return self.may_have(node.domain, node.op_type) and self.provider.supports(node, opsets)
 
     @cached_property
     def provider(self) -> Provider:
@@ -69,6 +79,12 @@ class Choice:
     fallback: tuple[Named, ...]  # what may run the nodes that are left
     named: bool  # whether the user named any
     failed: frozenset[str] = frozenset()  # operators that failed while onnxruntime ran them
+
+    def judged_by_definition(self) -> Choice:
+        """onnxruntime, and ONNX's definitions for what failed there: no other engine is loaded."""
+        kept = (*ort.available(), REFERENCE)
+        listed = tuple(pair for pair in self.listed if pair[0] in kept)
+        return replace(self, listed=listed, fallback=())
 
     @property
     def may_move(self) -> bool:
@@ -105,9 +121,8 @@ def choose(
 ) -> Choice:
     """Check the user's list against this machine, and add what may stand in."""
     here = available()
-    asked = _pairs(providers, provider_options)
+    asked = named_options(providers, provider_options)
     for name in asked:
-        _check_known(name)
         if name not in here:
             message = f"{name} is not on this machine\n{how_to_get(name)}"
             if options.disable_fallback:
@@ -122,14 +137,14 @@ def choose(
     return Choice(listed, tuple((name, {}) for name in fallback), named=bool(asked))
 
 
-def _pairs(
-    providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None
+def named_options(
+    providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Mapping[str, Any]]:
-    """name: options, from the two ways in which onnxruntime takes them."""
+    """Full name: options, from the two ways in which onnxruntime takes them."""
     if isinstance(providers, str):
         raise TypeError(f'providers is a list of names: [{providers!r}], or "auto"')
     asked = list(providers or ())
-    pairs: list[Named] = [(i, {}) if isinstance(i, str) else (i[0], i[1]) for i in asked]
+    pairs = [_pair(item) for item in asked]
     if provider_options is not None:
         if len(provider_options) != len(asked) or not all(isinstance(item, str) for item in asked):
             raise OptionError("provider_options holds one dict for each name in providers")
@@ -137,15 +152,32 @@ def _pairs(
     return dict(pairs)
 
 
+def _pair(item: Any) -> Named:
+    """A name alone, or a name with its options; `full_name` refuses what is neither."""
+    if isinstance(item, (tuple, list)) and len(item) == 2:
+        return full_name(item[0]), item[1]
+    return full_name(item), {}
+
+
+def full_name(text: str) -> str:
+    """A provider's name in full, from the short one or from its own in any case.
+
+    >>> full_name("cpu"), full_name("cpuexecutionprovider"), full_name("onnxruntime")
+    ('CPUExecutionProvider', 'CPUExecutionProvider', 'CPUExecutionProvider')
+    """
+    return find_name(text, known(), available())
+
+
+def mentions_auto(providers: Any) -> bool:
+    """Whether "auto" is among them, by itself or with options."""
+    listed = [providers] if isinstance(providers, str) else providers or ()
+    names = (item[0] if isinstance(item, (tuple, list)) and item else item for item in listed)
+    return any(isinstance(name, str) and name.lower() == AUTO for name in names)
+
+
 def known() -> list[str]:
     """Every provider that has a name, here or elsewhere."""
     return list(dict.fromkeys([*ort.known(), *OURS]))
-
-
-def _check_known(name: str) -> None:
-    names = known()
-    if name not in names:
-        raise OptionError(f"no provider {name!r}\n{near(name, names)}")
 
 
 def how_to_get(name: str) -> str:
@@ -173,9 +205,13 @@ def _ours(named: Named, options: SessionOptions) -> Engine:
         return Engine((name,), lambda: openvino_provider.make_openvino(given, options))
     if name == TORCH:
         _check_options(name, given, ("device",))
-        return Engine((name,), lambda: torch_provider.make_torch(given, options))
+        return Engine((name,), lambda: torch_provider.make_torch(given, options), _torch_may_have)
     _check_options(name, given, ("device", "dynamic", "mode"))
-    return Engine((name,), lambda: torch_compile.make_inductor(given, options))
+    return Engine((name,), lambda: torch_compile.make_inductor(given, options), _torch_may_have)
+
+
+def _torch_may_have(domain: str, operator: str) -> bool:
+    return torch_operators.may_have(domain, operator)
 
 
 def _reference(options: SessionOptions) -> Provider:

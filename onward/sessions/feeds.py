@@ -1,4 +1,4 @@
-"""Feeds that nobody had to write: random tensors of the types and shapes that a session takes."""
+"""Sizes of open dimensions, and random feeds of the types and shapes that a session takes."""
 
 from __future__ import annotations
 
@@ -72,6 +72,40 @@ def names_of_size(name: str, place: int, size: Any) -> list[str]:
     if isinstance(size, int):
         return []
     return [f"{name}:{place}", *([size] if size else [])]
+
+
+def input_shapes(
+    inputs: Sequence[tuple[str, str, Sequence[Any]]], sizes: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """The shape of each input, from sizes of dimensions or from feeds."""
+    if any(not isinstance(size, (int, np.integer)) for size in sizes.values()):
+        names = sorted(name for name, _, _ in inputs)
+        for name in sizes:
+            if name not in names:
+                raise FeedError(f"no input {name!r}; {near(name, names, 'the model takes')}")
+        return {name: tuple(np.shape(feed)) for name, feed in sizes.items()}
+    check_sizes(sorted(sizes), open_names((name, dims) for name, _, dims in inputs))
+    shapes: dict[str, tuple[int, ...]] = {}
+    missing: list[str] = []
+    for name, kind, dims in inputs:
+        if not kind.startswith("tensor("):
+            raise OptionError(f"input {name!r} is a {kind}\nplan with feeds instead of sizes")
+        shape = []
+        for place, dim in enumerate(dims):
+            found = [n for n in names_of_size(name, place, dim) if n in sizes]
+            if isinstance(dim, int):
+                shape.append(dim)
+            elif found:
+                shape.append(int(sizes[found[0]]))
+            else:
+                missing.append(f"{dim!r} of input {name!r}" if dim else f"'{name}:{place}'")
+        shapes[name] = tuple(shape)
+    if missing:
+        raise OptionError(
+            f"the sizes of {', '.join(missing)} are open: what the model takes depends on them\n"
+            "give each: sizes={'batch': 8}, 'input:place' where it has no name, or give feeds"
+        )
+    return shapes
 
 
 def _shape(arg: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:

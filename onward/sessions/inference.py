@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from onward.errors import (
 from onward.graph.paths import absolute
 from onward.lazy import LazyModule
 from onward.names import near
-from onward.providers.choose import Asked, Choice, choose
+from onward.providers.choose import Asked, Choice, choose, mentions_auto
 from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.sessions.cache import ResultCache
@@ -50,6 +51,11 @@ _NATIVE = {
     "release_captured_graph", "run_with_ortvaluevector", "set_ep_dynamic_options",
     "set_tuning_results",
 }  # fmt: skip
+# written out in numpy loops: on a large tensor, torch loads faster than these run
+_SLOW_BY_DEFINITION = (
+    *("Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv"),
+    *("GRU", "LSTM", "QLinearConv", "Resize", "RNN"),
+)
 
 
 class InferenceSession:
@@ -102,7 +108,7 @@ class InferenceSession:
     ) -> Plan | Auto:
         """The model on these providers; on the fastest ones where the user asks for "auto"."""
         providers = providers or self._options.added_providers or None
-        measures = self._is_auto = _mentions_auto(providers)
+        measures = self._is_auto = mentions_auto(providers)
         self._observed: Observed | None = None
         self._choice = choose(None if measures else providers, provider_options, self._options)
         if not measures:
@@ -196,16 +202,39 @@ class InferenceSession:
             or self._options.disable_fallback
         ):
             raise error
+        choice = replace(self._choice, failed=failed)
+        if not self._is_defined(error.op_type, choice, (names, feeds, run_options)):
+            raise error
         log = log_of(self._options)
         log.warning("%s failed in onnxruntime; another provider tries", error.op_type)
-        self._choice = replace(self._choice, failed=failed)
+        self._choice = choice
         try:
-            plan = open_plan(self._source, self._choice, self._options, self._weights)
+            plan = open_plan(self._source, choice, self._options, self._weights)
             results: list[Any] = plan.run(names, feeds, run_options)
         except OnwardError:
             raise error from None
         self._plan = plan
         return results
+
+    def _is_defined(self, operator: str, choice: Choice, call: tuple[Any, Any, Any]) -> bool:
+        """Whether ONNX's definition of the operator runs: else the feeds or the model are wrong.
+
+        The definitions are at hand; torch takes seconds to load. True where nobody can tell.
+        """
+        if operator in _SLOW_BY_DEFINITION:
+            return True
+        quiet = copy.copy(self._options)
+        quiet.log_severity_level = 4  # it has been told once
+        quiet.enable_profiling, quiet.optimized_model_filepath = False, ""
+        try:
+            plan = open_plan(self._source, choice.judged_by_definition(), quiet, self._weights)
+        except OnwardError:
+            return True
+        try:
+            plan.run(*call)
+        except OnwardError:
+            return False
+        return True
 
     def run_async(
         self,
@@ -352,9 +381,3 @@ class InferenceSession:
         """When profiling started."""
         start = self._plan.get_profiling_start_time_ns
         return int(start() if callable(start) else start)
-
-
-def _mentions_auto(providers: Any) -> bool:
-    """Whether "auto" is among them."""
-    listed = [providers] if isinstance(providers, str) else providers or ()
-    return any(item == "auto" or item[0] == "auto" for item in listed)

@@ -11,11 +11,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onward.errors import FeedError, ProviderError, UnsupportedModel
-from onward.graph.signature import NodeArg, check_feeds
+from onward.graph.signature import NodeArg, read_feeds
 from onward.names import near
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
@@ -70,9 +69,9 @@ def first_engine(
     node: ir.Node, opsets: dict[str, int], engines: Sequence[Engine], choice: Choice
 ) -> int | None:
     """The first engine that supports a node and is not known to get it wrong; None: nobody."""
-    moves = choice.may_move and (defect(node) or node.op_type in choice.failed)
+    moves = node.op_type in choice.failed or (choice.may_move and defect(node))
     for number, engine in enumerate(engines):
-        if engine.provider.supports(node, opsets) and not (engine.is_ort and moves):
+        if not (engine.is_ort and moves) and engine.supports(node, opsets):
             return number
     return None
 
@@ -180,14 +179,13 @@ class Parts:
 
     def _readable(self, feeds: Any) -> dict[str, Any]:
         """Feeds as arrays of the declared types; a wrong one is an error that names it."""
-        for name, feed in feeds.items():
+        ready = read_feeds(feeds, self._inputs, self._overridable)
+        for name, feed in ready.items():
             if isinstance(feed, dict):
                 raise FeedError(
                     f"input {name!r} is a map, which only onnxruntime takes, and only by itself\n"
                     "open the model without providers, or with CPUExecutionProvider alone"
                 )
-        ready = {name: _array(feed, self._dtypes.get(name)) for name, feed in feeds.items()}
-        check_feeds(ready, self._inputs, [arg.name for arg in self._overridable])
         return ready
 
     def _run(self, feeds: dict[str, Any], run_options: Any) -> dict[str, Made]:
@@ -291,7 +289,7 @@ def _compile(piece: ir.Model, number: int, engines: Sequence[Engine]) -> tuple[i
     except ProviderError:
         opsets = piece.opset_imports
         for later in range(number + 1, len(engines)):
-            if all(engines[later].provider.supports(node, opsets) for node in piece.graph):
+            if all(engines[later].supports(node, opsets) for node in piece.graph):
                 return _compile(piece, later, engines)
         raise
 
@@ -302,14 +300,3 @@ def _mark_drops(steps: Sequence[Step], kept: Iterable[str]) -> None:
     for name, step in last.items():
         if name not in kept:
             step.drops.append(name)
-
-
-def _array(feed: Any, dtype: np.dtype[Any] | None) -> Any:
-    """A feed as an engine takes it: tensors and lists of tensors as they are, numbers as arrays."""
-    if isinstance(feed, np.generic):
-        return np.asarray(feed)
-    if feed is None or hasattr(feed, "__dlpack__"):
-        return feed
-    if isinstance(feed, (list, tuple)) and all(hasattr(f, "__dlpack__") or f is None for f in feed):
-        return feed
-    return np.asarray(feed, dtype=dtype)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from onward.errors import MemoryLimitExceeded, ProviderError
-from onward.graph.signature import check_feeds
+from onward.errors import FeedError, MemoryLimitExceeded, ProviderError
+from onward.graph.signature import read_feeds
 from onward.names import near
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.session import explain, native_run_options
@@ -42,9 +42,15 @@ class Whole:
         if isinstance(run_options, RunOptions):
             run_options = native_run_options(run_options)
         try:
+            for feed in feeds.values():  # what onnxruntime would run with, and get wrong
+                if feed is None or (isinstance(feed, np.ndarray) and not feed.dtype.isnative):
+                    feeds = self._read(feeds)
+                    break
             if self._bits:
                 return self._run_bits(names, feeds, run_options)
             return self.native.run(names, feeds, run_options)
+        except FeedError:
+            raise
         except Exception as error:
             return self._run_again(names, feeds, run_options, error)
 
@@ -57,32 +63,38 @@ class Whole:
         """onnxruntime refused: convert what it could not read, or say what is wrong."""
         if run_options is not None and run_options.terminate:
             raise ProviderError("the run was ended by RunOptions.terminate") from error
-        readable = {name: _readable(value) for name, value in feeds.items()}
-        self._diagnose(readable, error, names)
-        if all(readable[name] is value for name, value in feeds.items()):
+        ready = self._diagnose(feeds, error, names)
+        if all(ready[name] is value for name, value in feeds.items()):
             raise explain(error, self._limit) from error
         try:
             run = self._run_bits if self._bits else self.native.run
-            return run(names, readable, run_options)
+            return run(names, ready, run_options)
         except Exception as again:
             raise explain(again, self._limit) from again
 
-    def _diagnose(self, feeds: dict[str, Any], error: Exception, names: Any = None) -> None:
-        """Raise the plain error behind onnxruntime's, where there is one."""
+    def _diagnose(self, feeds: Any, error: Exception, names: Any = None) -> dict[str, Any]:
+        """Raise the plain error behind onnxruntime's; where there is none, the feeds to try."""
         known = explain(error, self._limit)
         if isinstance(known, MemoryLimitExceeded):
             raise known from error
-        optional = [arg.name for arg in self.get_overridable_initializers()]
-        check_feeds(feeds, self.get_inputs(), optional)
+        ready = self._read(feeds)
         given = [arg.name for arg in self.get_outputs()]
         unknown = [name for name in names or () if name not in given]
         if unknown:
             hint = near(unknown[0], given, "the model gives")
             raise KeyError(f"no output {unknown[0]!r}; {hint}")
+        return ready
+
+    def _read(self, feeds: Any) -> dict[str, Any]:
+        """Feeds as onnxruntime reads them; a wrong one is an error that names it."""
+        ready = read_feeds(feeds, self.get_inputs(), self.get_overridable_initializers())
+        return {name: _on_host(feed) for name, feed in ready.items()}
 
     def run_async(
         self, names: Any, feeds: Any, callback: Callable[..., None], user_data: Any, options: Any
     ) -> None:
+        if any(feed is None for feed in feeds.values()):
+            self._read(feeds)
         try:
             native = native_run_options(options)
 
@@ -91,7 +103,7 @@ class Whole:
 
             self.native.run_async(names, feeds, done, user_data, native)
         except Exception as error:
-            self._diagnose(dict(feeds), error, names)
+            self._diagnose(feeds, error, names)
             raise
 
     def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> Sequence[Any]:
@@ -109,10 +121,10 @@ class Whole:
             raise explain(error, self._limit) from error
 
 
-def _readable(value: Any) -> Any:
-    """What onnxruntime reads: arrays, and lists of arrays for sequences."""
-    if isinstance(value, (list, tuple)) and value and isinstance(value[0], np.ndarray):
-        return value
-    if isinstance(value, np.ndarray) or value is None:
-        return value
-    return np.asarray(value)
+def _on_host(feed: Any) -> Any:
+    """A tensor of another package as numpy's."""
+    if feed is None or isinstance(feed, np.ndarray) or not hasattr(feed, "__dlpack__"):
+        return feed
+    if hasattr(feed, "detach"):  # torch's own, of a training step or on a GPU
+        feed = feed.detach().cpu()
+    return np.asarray(feed)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from onward.cli import racing
-from onward.errors import ProviderError
+from onward.errors import DeadlineExceeded, ProviderError
 from onward.sessions.tuning.trials import BARE, Candidate, Opening, Timing
 from tests.cli.conftest import Call, is_one_line
 
@@ -33,13 +33,13 @@ class FakeTrial:
     def close(self) -> None:
         pass
 
-    def open(self) -> Opening:
+    def open(self, timeout: float) -> Opening:
         if self.candidate.provider.startswith("Inductor"):
             raise ProviderError("it broke\nin two lines")
         wrong = self.candidate.provider.startswith("Torch")
         return Opening(0.25, [np.ones(3) + wrong])
 
-    def measure(self, seconds: float) -> Timing:
+    def measure(self, seconds: float, timeout: float) -> Timing:
         each = 0.002 if self.candidate.provider.startswith("Torch") else 0.001
         return Timing([each] * 4, 50 << 20)
 
@@ -85,7 +85,7 @@ def test_ctrl_c_prints_what_is_there(
 ) -> None:
     calls: list[float] = []
 
-    def measure(self: FakeTrial, seconds: float) -> Timing:
+    def measure(self: FakeTrial, seconds: float, timeout: float) -> Timing:
         calls.append(seconds)
         if len(calls) > 8:
             raise KeyboardInterrupt
@@ -98,10 +98,45 @@ def test_ctrl_c_prints_what_is_there(
 
 
 @pytest.mark.usefixtures("fake")
+def test_ctrl_c_while_one_opens_prints_those_before_it(
+    call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_it(self: FakeTrial, timeout: float) -> Opening:
+        if self.candidate.provider.startswith("Torch"):
+            raise KeyboardInterrupt
+        return Opening(0.25, [np.ones(3)])
+
+    monkeypatch.setattr(FakeTrial, "open", open_it)
+    called = call("bench", model, "--provider", "cpu", "--provider", "torch")
+    assert called.code == 130 and "1.00 ms" in called.out and "Torch" not in called.out
+    report = json.loads(call("bench", model, "--provider", "torch", "--json").out)
+    assert not report["complete"] and "median" in report["results"][0]
+
+
+@pytest.mark.usefixtures("fake")
+def test_provider_over_the_limit_is_ended_and_the_others_are_shown(
+    call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    def open_it(self: FakeTrial, timeout: float) -> Opening:
+        given.append(timeout)
+        if self.candidate.provider.startswith("Torch"):
+            raise DeadlineExceeded("Torch took longer than 7 s")
+        return Opening(0.25, [np.ones(3)])
+
+    monkeypatch.setattr(FakeTrial, "open", open_it)
+    called = call("bench", model, *arguments("--limit", "7", "--seconds", "1"))
+    assert called.code == 0 and "1.00 ms" in called.out
+    assert "Torch: not done within 7 s (--limit gives it more)" in called.out
+    assert given == [8.0] * 4  # what it is measured for comes on top
+
+
+@pytest.mark.usefixtures("fake")
 def test_a_model_that_nothing_runs_is_one_line(
     call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: FakeTrial) -> Opening:
+    def refuse(self: FakeTrial, timeout: float) -> Opening:
         raise ProviderError("no")
 
     monkeypatch.setattr(FakeTrial, "open", refuse)
@@ -117,6 +152,7 @@ def test_a_model_that_nothing_runs_is_one_line(
         (["--size", "bach=1"], "no open dimension"),
         (["none.npz"], "no feeds file"),
         (["--seconds", "-1"], "--seconds"),
+        (["--limit", "0"], "--limit"),
     ],
 )
 def test_bad_arguments_are_one_line(

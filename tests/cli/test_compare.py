@@ -77,3 +77,39 @@ def test_models_that_have_nothing_in_common_are_one_line(
     assert is_one_line(called, "is in one model alone")
     assert is_one_line(call("compare", model, tmp_path / "none.onnx"), "no model at")
     assert is_one_line(call("compare", model), "Missing argument")
+
+
+def test_cosine_and_snr_are_shown(call: Call, model: Path, other: Path, ones: Path) -> None:
+    called = call("compare", model, other, ones, "--seconds", "0")
+    assert "cosine" in called.out and "dB" in called.out
+    report = json.loads(call("compare", model, other, ones, "--seconds", "0", "--json").out)
+    [output] = report["outputs"]
+    assert 0 <= output["difference"]["cosine"] <= 1 and output["difference"]["snr"] > 0
+
+
+def test_several_sets_of_feeds_are_compared(
+    call: Call, model: Path, other: Path, ones: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "zeros.npz", x=np.zeros((2, 4), np.float32))
+    quick = ("--seconds", "0")
+    called = call("compare", model, other, "--feeds", tmp_path / "zeros.npz", *quick)
+    assert called.code == 0
+    more = ("--feeds", tmp_path / "zeros.npz", "--feeds", f"x={ones}")
+    called = call("compare", model, other, *more, *quick)
+    assert called.code == 1 and "the worst of 2 sets of feeds" in called.out
+    report = json.loads(call("compare", model, other, "--samples", "3", *quick, "--json").out)
+    assert report["samples"] == 3 and report["outputs"][0]["difference"]["elements"] == 6
+
+
+def test_inputs_and_outputs_can_be_paired(call: Call, model: Path, tmp_path: Path) -> None:
+    renamed = onnx.load(model)
+    renamed.graph.input[0].name = renamed.graph.node[0].input[0] = "u"
+    renamed.graph.output[0].name = renamed.graph.node[-1].output[0] = "v"
+    onnx.save(renamed, tmp_path / "renamed.onnx")
+    pairs = ("--map", "x=u", "--map", "y=v")
+    called = call("compare", model, tmp_path / "renamed.onnx", *pairs, "--seconds", "0")
+    assert called.code == 0 and "taken for" not in called.out
+    wrong = ("--map", "x=w", "--seconds", "0")
+    called = call("compare", model, tmp_path / "renamed.onnx", *wrong)
+    assert is_one_line(called, "no input or output 'w' to pair")
+    assert is_one_line(call("compare", model, model, "--map", "x"), "--map takes NAME=OTHER")

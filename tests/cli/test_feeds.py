@@ -84,11 +84,11 @@ def test_random_feeds_take_their_sizes_and_repeat_with_the_seed() -> None:
     ("content", "message"),
     [
         ({"y": [1]}, r"feeds 'y'; the model takes 'x'"),
-        ({"x": [[1, 2], [3]]}, "lists are of different lengths"),
-        ({"x": [["a", "b", "c", "d"]]}, "something else than numbers"),
+        ({"x": [[1, 2], [3]]}, "was given lists of different lengths"),
+        ({"x": [["a", "b", "c", "d"]]}, "but was given a str"),
         ({"x": [[1, 2, 3]]}, r"takes shape \(batch, 4\), but was given \(1, 3\)"),
-        ({"x": None}, "something else than numbers"),
-        ("text", "something else than numbers"),
+        ({"x": None}, "but was given None"),
+        ("text", "but was given a str"),
         (3, r"takes shape \(batch, 4\), but was given \(\)"),
     ],
 )
@@ -99,9 +99,9 @@ def test_json_of_another_form_is_refused(tmp_path: Path, content: Any, message: 
 
 def test_a_number_that_the_type_cannot_hold_is_refused(tmp_path: Path) -> None:
     for value in (1.5, 2**70):
-        with pytest.raises(FeedError, match=r"cannot hold|something else"):
+        with pytest.raises(FeedError, match="cannot hold"):
             read_feeds([IDS], [write(tmp_path / "f.json", [[value]])])
-    with pytest.raises(FeedError, match="something else than text"):
+    with pytest.raises(FeedError, match="but was given an int64"):
         read_feeds([WORD], [write(tmp_path / "f.json", [1, 2])])
 
 

@@ -59,7 +59,7 @@ def test_an_output_with_a_cotangent(path: Path, call: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "gradients of what?"),
+        ([], "no inputs selected; give --wrt NAME"),
         (["--wrt", "z"], "the model has no value 'z'"),
         (["--wrt", "x", "-o", "y"], "only a scalar has a gradient by itself"),
         (["--wrt", "x", "-o", "y=dy", "-o", "loss"], "give every output a cotangent, or none"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +26,31 @@ def test_inspect_shows_what_a_model_is(call: Call, model: Path) -> None:
         "ai.onnx 23; IR 10",
         "weights: 2 tensors, 9 elements, 36 B",
         "at batch=1",
-        "CPUExecutionProvider",
         "activations at most",
     ):
         assert word in called.out
+    assert "ExecutionProvider" not in called.out
+
+
+def test_inspect_loads_no_engine(model: Path) -> None:
+    program = (
+        "import sys; from onward.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(*{name.split('.')[0] for name in sys.modules}, 'sympy.core' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, "inspect", str(model)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *_, last = done.stdout.splitlines()
+    assert not {"torch", "openvino", "onnxruntime", "onnxscript"} & set(last.split())
+    assert last.endswith("False")  # sympy, which onnx-ir imports, has not run
+
+
+def test_providers_are_asked_on_demand(call: Call, model: Path) -> None:
+    assert json.loads(call("inspect", model, "--json").out)["providers"] is None
+    called = call("inspect", model, "--providers")
+    assert "who runs its" in called.out and "CPUExecutionProvider" in called.out
+    report = json.loads(call("inspect", model, "--provider", "reference", "--json").out)
+    assert list(report["providers"]["shares"]) == ["ReferenceExecutionProvider"]
 
 
 def test_sizes_make_the_cost_a_number(call: Call, model: Path) -> None:
@@ -41,7 +64,7 @@ def test_sizes_make_the_cost_a_number(call: Call, model: Path) -> None:
 
 def test_json_says_who_runs_what(call: Call, tmp_path: Path) -> None:
     onward.save(sandwich(), tmp_path / "s.onnx")
-    report = json.loads(call("inspect", tmp_path / "s.onnx", "--json").out)
+    report = json.loads(call("inspect", tmp_path / "s.onnx", "--providers", "--json").out)
     providers = report["providers"]
     assert providers["takes"]["CPUExecutionProvider"] == 2
     assert providers["refuses"]["CPUExecutionProvider"] == {"Pow": 1}
@@ -52,14 +75,14 @@ def test_json_says_who_runs_what(call: Call, tmp_path: Path) -> None:
 
 def test_the_reason_is_told(call: Call, tmp_path: Path) -> None:
     onward.save(sandwich(), tmp_path / "s.onnx")
-    called = call("inspect", tmp_path / "s.onnx", "--nodes")
+    called = call("inspect", tmp_path / "s.onnx", "--nodes", "--providers")
     assert "TorchExecutionProvider, because CPUExecutionProvider refuses it" in called.out
     assert "node_Pow_1" in called.out
 
 
 def test_a_node_that_nobody_runs_is_named(call: Call, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(needs("Magic", domain="nobody"))
-    called = call("inspect", tmp_path / "m.onnx")
+    called = call("inspect", tmp_path / "m.onnx", "--providers")
     assert called.code == 0
     assert "nobody::Magic 'the_node': nobody" in called.out
     assert "warning: nobody here runs every node of this model" in called.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import os
 import subprocess
 import sys
@@ -180,3 +181,16 @@ def test_the_version_is_printed(call: Call) -> None:
 def test_the_exit_codes_are_documented() -> None:
     for code in (0, 1, front.BAD_INPUT, front.BUG, front.INTERRUPTED):
         assert f"{code} " in (front.__doc__ or "")
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_help_is_wrapped_once_at_the_width_of_the_terminal(
+    call: Call, monkeypatch: pytest.MonkeyPatch, verb: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = call(verb, "--help").out
+    prose = shown.split("\n onward ")[0].split("\u256d")[0].splitlines()
+    for line, after in itertools.pairwise(map(str.strip, prose)):
+        if line and after:  # inside a paragraph: the next word did not fit
+            assert len(line) + 1 + len(after.split()[0]) > width - 2, line

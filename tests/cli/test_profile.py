@@ -15,7 +15,6 @@ import pytest
 
 import onward
 from onward.cli import profile
-from onward.cli.screen import make_console
 from onward.errors import ProviderError
 from onward.profile.ceilings import kept_name
 from onward.sessions.machine import keep
@@ -138,7 +137,7 @@ class Interrupted:
 def test_the_command_waits_for_the_child_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Interrupted('{"doing": "timing", "part": 0.5}', "ctrl-c", '{"verdict": 1}')
     monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
-    assert profile._in_own_process({}, make_console()) == {"verdict": 1}
+    assert profile._in_own_process({}) == {"verdict": 1}
     assert not child.killed
 
 
@@ -146,7 +145,7 @@ def test_a_second_ctrl_c_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Interrupted("ctrl-c", "ctrl-c", "")
     monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
     with pytest.raises(KeyboardInterrupt):
-        profile._in_own_process({}, make_console())
+        profile._in_own_process({})
     assert child.killed
 
 
@@ -156,4 +155,4 @@ def test_a_child_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ProviderError, match="the profile ended with code 0: it ended without a word"
     ):
-        profile._in_own_process({}, make_console())
+        profile._in_own_process({})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from onward.cli.arguments import complete_providers, full_name
-from onward.providers.choose import available
+from onward.cli.arguments import complete_providers
+from onward.providers.choose import available, full_name
 from tests.cli.conftest import Call
 
 

@@ -137,3 +137,15 @@ def test_a_failing_run_says_that_sizes_were_guessed(call: Call, tmp_path: Path) 
     onward.save(op.model(y=op.Reshape(x, [2, 2])), tmp_path / "m.onnx")
     called = call("run", tmp_path / "m.onnx", "--random", "-p", "cpu")
     assert is_one_line(called, "taken to be 1", "--size (n, x:0)")
+
+
+def test_bad_feeds_are_refused_before_a_session_is_opened(
+    call: Call, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*arguments: object) -> None:
+        raise AssertionError("a session was opened")
+
+    monkeypatch.setattr("onward.cli.run.InferenceSession", opened)
+    np.save(tmp_path / "x.npy", np.zeros((2, 5), np.float32))
+    assert is_one_line(call("run", model, tmp_path / "x.npy"), "(batch, 4)", "(2, 5)")
+    assert is_one_line(call("run", model), "input 'x' is missing")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onward.errors import FeedError
-from onward.graph.signature import NodeArg, check_feeds, spell
+from onward.graph.signature import NodeArg, check_feeds, numpy_type, read_feeds, spell
 
 INPUTS = [
     NodeArg("x", "tensor(float)", ["batch", 3]),
@@ -64,3 +64,45 @@ def test_types_are_spelled_as_onnxruntime_does(dtype: Any, name: str) -> None:
 def test_an_input_of_unknown_rank_takes_any_shape() -> None:
     any_rank = NodeArg("x", "tensor(float)", [], is_ranked=False)
     check_feeds({"x": np.ones((2, 3), np.float32)}, [any_rank], [])
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        (None, r"feeds are a dict of tensors by input, not None\ngive \{'x': ..., 'n': ..., 'o'"),
+        ([X, N], "feeds are a dict of tensors by input, not a list"),
+        (
+            {"x": None, "n": N},
+            r"input 'x' is None, but takes tensor\(float\) of shape \(batch, 3\)",
+        ),
+        ({"x": "text", "n": N}, r"'x' takes tensor\(float\), but was given a str"),
+        ({"x": [[None]], "n": N}, r"'x' takes tensor\(float\), but was given None"),
+        ({"x": [[1, 2], [3]], "n": N}, "but was given lists of different lengths"),
+        ({"x": X, "n": [1.5]}, r"'n' takes tensor\(int64\), which cannot hold 1.5"),
+        ({"x": X, "n": 2**70}, r"'n' takes tensor\(int64\), which cannot hold 11805"),
+        ({"x": [X], "n": N}, r"'x' takes shape \(batch, 3\), but was given \(1, 2, 3\)"),
+        ({"x": 3, "n": N}, r"'x' takes shape \(batch, 3\), but was given \(\)"),
+        ({"y": X, "n": N}, "no input 'y'; the model takes 'x', 'n', 'o'"),
+    ],
+)
+def test_feed_that_is_no_tensor_is_refused_in_one_line(feeds: Any, message: str) -> None:
+    with pytest.raises(FeedError, match=message):
+        read_feeds(feeds, INPUTS)
+
+
+def test_lists_and_numbers_become_arrays_of_the_declared_type() -> None:
+    ready = read_feeds({"x": [[1, 2, 3]], "n": [True], "o": None}, INPUTS)
+    assert ready["x"].dtype == np.float32 and ready["n"].dtype == np.int64
+    assert ready["o"] is None
+
+
+def test_bytes_in_foreign_order_are_turned() -> None:
+    x = np.array([[1, 2, 3]], ">f4")
+    ready = read_feeds({"x": x, "n": np.zeros(1, np.int64)}, INPUTS)
+    assert ready["x"].dtype.isnative and ready["x"].tolist() == x.tolist()
+
+
+def test_numpy_type_is_the_inverse_of_spell() -> None:
+    for dtype in (np.float32, np.float64, np.int8, np.bool_, ml_dtypes.bfloat16, np.complex64):
+        assert numpy_type(spell(np.dtype(dtype))) == dtype
+    assert numpy_type("seq(tensor(float))") is None

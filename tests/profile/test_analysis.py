@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from onward.profile.analysis import Analysis, analyse, bind, typical
-from onward.profile.measure import Measurement
+from onward.profile.costing import Graphs
+from onward.profile.measure import Measurement, Timing
+from onward.profile.trace import Run, Trace
 from onward.profile.verdict import Verdict, judge
 from tests.profile.measured import CPU, ROUND, measurement, record
 
@@ -100,3 +102,25 @@ def test_typical_is_the_mean_of_the_middle_half() -> None:
     assert typical([1, 2, 3, 100]) == 2.5
     assert typical([4]) == 4
     assert typical([]) == 0
+
+
+def test_shares_are_of_one_run_and_add_up() -> None:
+    """Two nodes that take turns being slow: no run is as slow as the sum of their medians."""
+    times = [(10e-6, 50e-6), (50e-6, 10e-6), (30e-6, 40e-6)]
+    records = [
+        record(name, "Relu" if name == "a" else "Neg", time, (1000,), iteration=turn)
+        for turn, pair in enumerate(times)
+        for name, time in zip("ab", pair, strict=True)
+    ]
+    runs = [Run(0.0, sum(pair) + 30e-6, sum(pair) + 20e-6) for pair in times]
+    walls = [run.duration for run in runs]
+    timing = Timing(0.1, 0.2, 0, [0.0], [1e-3], [])
+    measured = Measurement(timing, Trace(records, runs), walls, Graphs([], {}), {}, [CPU])
+    analysis, _ = judged(measured)
+    found = {node.name: node.time for node in analysis.nodes}
+    assert found in [dict(zip("ab", pair, strict=True)) for pair in times]
+    assert analysis.outside == pytest.approx(10e-6)
+    inside = sum(operator.share for operator in analysis.operators)
+    gaps = analysis.waiting["gaps between nodes"]
+    assert inside + gaps + analysis.shares["io"] == pytest.approx(1)
+    assert sum(analysis.shares.values()) == pytest.approx(1)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onward.errors import OptionError
+from onward.errors import FeedError, OptionError
 from onward.graph.signature import NodeArg
-from onward.sessions.feeds import check_sizes, names_of_size, open_names, random_feeds
+from onward.sessions.feeds import (
+    check_sizes,
+    input_shapes,
+    names_of_size,
+    open_names,
+    random_feeds,
+)
 
 X = NodeArg("x", "tensor(float)", ["batch", 3, None])
 
@@ -37,3 +43,30 @@ def test_sizes_fill_what_is_open_and_the_place_goes_first() -> None:
 def test_a_size_that_nothing_has_is_refused(known: list[str], law: str) -> None:
     with pytest.raises(OptionError, match=law):
         check_sizes(["bath"], known)
+
+
+INPUTS = [("x", "tensor(float)", ["batch", 3, None]), ("s", "tensor(int64)", [])]
+
+
+def test_sizes_fill_open_dimensions_by_name_or_by_place() -> None:
+    assert input_shapes(INPUTS, {"batch": 2, "x:2": 5}) == {"x": (2, 3, 5), "s": ()}
+
+
+def test_an_open_dimension_without_a_size_is_named() -> None:
+    with pytest.raises(OptionError, match=r"'batch' of input 'x', 'x:2' are open.*\ngive each"):
+        input_shapes(INPUTS, {})
+
+
+def test_a_size_that_nothing_has_is_an_error() -> None:
+    with pytest.raises(OptionError, match="no open dimension 'bath'\ndid you mean 'batch'"):
+        input_shapes(INPUTS, {"bath": 2})
+
+
+def test_a_feed_that_nothing_takes_is_an_error() -> None:
+    with pytest.raises(FeedError, match="no input 'z'; the model takes 's', 'x'"):
+        input_shapes(INPUTS, {"z": np.zeros(3)})
+
+
+def test_a_sequence_needs_feeds() -> None:
+    with pytest.raises(OptionError, match=r"is a seq.*\nplan with feeds"):
+        input_shapes([("q", "seq(tensor(float))", [])], {})

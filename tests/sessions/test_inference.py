@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -188,7 +191,9 @@ def test_what_is_no_model_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_an_unknown_provider_is_named_with_the_nearest() -> None:
-    with pytest.raises(OptionError, match="no provider 'CPUProvider'\ndid you mean 'CPUExecution"):
+    with pytest.raises(
+        OptionError, match=r"no provider 'CPUProvider'\nthis machine has cpu, .*'cpu'"
+    ):
         onward.InferenceSession(serialized(mlp()), providers=["CPUProvider"])
 
 
@@ -651,3 +656,52 @@ def test_a_trusted_model_may_have_its_external_data_opened_by_path(tmp_path: Pat
     options = onward.SessionOptions(limits=onward.ModelLimits(allow_data_by_path=True))
     (result,) = onward.InferenceSession(tmp_path / "m.onnx", options).run(None, feeds)
     np.testing.assert_array_equal(result, expected)
+
+
+# -- runs that fail -----------------------------------------------------------------------------
+
+FAILING = """
+import sys
+import numpy as np, onnx.parser
+import onward
+model = onnx.parser.parse_model(
+    '<ir_version: 10, opset_import: ["" : 21]> '
+    'g (float[a, b] x, float[c, d] z) => (float[e, f] y) { s = Concat<axis=0>(x, z) y = Neg(s) }'
+)
+options = onward.SessionOptions(log_severity_level=4)
+session = onward.InferenceSession(model.SerializeToString(), options)
+try:
+    session.run(None, {"x": np.ones((2, 3), np.float32), "z": np.ones((2, 4), np.float32)})
+except onward.errors.NodeFailed as error:
+    assert error.op_type == "Concat", error
+else:
+    raise AssertionError("it ran")
+print("torch" in sys.modules)
+"""
+
+
+def test_failing_run_does_not_load_torch() -> None:
+    command = [sys.executable, "-W", "error", "-c", FAILING]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_operator_that_onnxruntime_alone_fails_at_moves() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (bool[n, 2] x) => (bool[2] y) '
+        "<int64[1] axes = {0}> { y = ReduceMax<keepdims=0>(x, axes) }"
+    )
+    session = onward.InferenceSession(model, onward.SessionOptions(log_severity_level=4))
+    [y] = session.run(None, {"x": np.zeros((0, 2), np.bool_)})
+    assert y.tolist() == [False, False] and session.get_providers() == [TORCH]
+
+
+def test_operator_of_no_standard_does_not_load_torch() -> None:
+    code = (
+        "import sys, onward\nfrom tests.models import needs\n"
+        "try: onward.InferenceSession(needs('Frobnicate'))\n"
+        "except onward.errors.UnsupportedModel: print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import FeedError
+from onward.errors import FeedError, OptionError
 from onward.graph.pairing import Pair, pair_values
 from onward.graph.shapes import infer_shapes
+from onward.names import near
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.sessions.description import numpy_dtype
-from onward.sessions.examine.difference import Difference, Tolerance, compare_tensors
+from onward.sessions.examine.difference import (
+    Difference,
+    Tolerance,
+    compare_tensors,
+    worst_of,
+)
 from onward.sessions.inference import InferenceSession
 from onward.sessions.planning import open_model
 
@@ -49,6 +55,7 @@ class Comparison:
     first: Compared | None = None  # the first value, in the first model's order, that differs
     agreed: int = 0  # values before it that agree
     values: list[Compared] = field(default_factory=list)  # every one that was compared
+    samples: int = 1  # sets of feeds that both ran on
 
     @property
     def same(self) -> bool:
@@ -58,51 +65,71 @@ class Comparison:
 def compare_models(
     a: Source,
     b: Source,
-    feeds: Mapping[str, Any],
+    feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
+    names: Mapping[str, str] | None = None,
     tolerance: Tolerance | None = None,
     providers: Asked = None,
     every: bool = False,
 ) -> Comparison:
-    """Run both on the same feeds and compare. `feeds` are the first model's.
+    """Run both on the same feeds and compare. `feeds` are the first model's, one set or several.
 
     Where outputs differ, values that both models compute are compared too, to find where it
-    begins; with `every`, all of them in any case. Inputs and outputs of other names go by place.
+    begins, on the first set that shows it; with `every`, all of them in any case. `names` pairs
+    inputs and outputs, the first model's with the second's; the others go by name, then by place.
     """
     tolerance, notes = tolerance or Tolerance(), list[str]()
     first, second = open_model(a), open_model(b)
-    inputs = _pair_names("input", _inputs(first), _inputs(second), notes)
-    outputs = _pair_names("output", _outputs(first), _outputs(second), notes)
-    others = _other_feeds(feeds, inputs, second, notes)
-    found = _run(a, list(outputs), feeds, providers)
+    inputs, outputs = _paired(first, second, names or {}, notes)
+    samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
+    others = [_other_feeds(sample, inputs, second, notes) for sample in samples]
+    notes = list(dict.fromkeys(notes))
+    found = _run(a, list(outputs), samples, providers)
     expected = _run(b, list(outputs.values()), others, providers)
-    pairs = zip(outputs.items(), found, expected, strict=True)
-    compared = [
-        Compared(
-            name,
-            other,
-            _maker(first, name),
-            _maker(second, other),
-            compare_tensors(ours, theirs, tolerance),
-        )
-        for (name, other), ours, theirs in pairs
+    differences = [
+        [compare_tensors(x, y, tolerance) for x, y in zip(ours, theirs, strict=True)]
+        for ours, theirs in zip(found, expected, strict=True)
     ]
-    comparison = Comparison(compared, notes)
+    compared = [
+        Compared(name, other, _maker(first, name), _maker(second, other), worst_of(each))
+        for (name, other), *each in zip(outputs.items(), *differences, strict=True)
+    ]
+    comparison = Comparison(compared, notes, samples=len(samples))
     if comparison.same and not every:
         return comparison
-    values = list(
-        _compare_inside(first, second, inputs, (feeds, others), tolerance, providers, every)
-    )
+    shown = next((n for n, row in enumerate(differences) if not all(d.same for d in row)), 0)
+    pair = (samples[shown], others[shown])
+    values = list(_compare_inside(first, second, inputs, pair, tolerance, providers, every))
     worst = next((value for value in values if not value.difference.same), None)
     agreed = values.index(worst) if worst is not None else len(values)
-    return Comparison(compared, notes, worst, agreed, values)
+    return Comparison(compared, notes, worst, agreed, values, len(samples))
 
 
-def feeds_for_other(a: Source, b: Source, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def feeds_for_other(
+    a: Source, b: Source, feeds: Mapping[str, Any], names: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The first model's feeds by the second one's names and types."""
-    second = open_model(b)
-    inputs = _pair_names("input", _inputs(open_model(a)), _inputs(second), [])
+    first, second = open_model(a), open_model(b)
+    inputs, _ = _paired(first, second, names or {}, [])
     return _other_feeds(feeds, inputs, second, [])
+
+
+def _paired(
+    a: ir.Model, b: ir.Model, names: Mapping[str, str], notes: list[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The inputs of both models, and their outputs: as told, then by name, then by place."""
+    ends = [("input", _inputs(a), _inputs(b)), ("output", _outputs(a), _outputs(b))]
+    for name, other in names.items():
+        if any(name in ours and other in theirs for _, ours, theirs in ends):
+            continue
+        for wrong, model in ((name, a), (other, b)):
+            known = [*_inputs(model), *_outputs(model)]
+            if wrong not in known:
+                hint = near(wrong, known, "that model has")
+                raise OptionError(f"no input or output {wrong!r} to pair\n{hint}")
+        raise OptionError(f"{name!r} and {other!r} cannot be paired: an input and an output")
+    inputs, outputs = (_pair_names(what, x, y, names, notes) for what, x, y in ends)
+    return inputs, outputs
 
 
 def _inputs(model: ir.Model) -> list[str]:
@@ -113,10 +140,15 @@ def _outputs(model: ir.Model) -> list[str]:
     return [str(value.name) for value in model.graph.outputs]
 
 
-def _pair_names(what: str, a: Sequence[str], b: Sequence[str], notes: list[str]) -> dict[str, str]:
-    """Names of the first model and theirs in the second: the same, else those at the same place."""
-    pairs = {name: name for name in a if name in b}
-    left, right = ([n for n in names if n not in pairs] for names in (a, b))
+def _pair_names(
+    what: str, a: Sequence[str], b: Sequence[str], told: Mapping[str, str], notes: list[str]
+) -> dict[str, str]:
+    """Names of the first model and theirs in the second: as told, the same, at the same place."""
+    pairs = {name: other for name, other in told.items() if name in a and other in b}
+    taken = set(pairs.values())
+    pairs |= {name: name for name in a if name in b and name not in pairs and name not in taken}
+    left = [name for name in a if name not in pairs]
+    right = [name for name in b if name not in pairs.values()]
     if len(a) == len(b) and not all(a.index(x) == b.index(y) for x, y in zip(left, right)):
         left = right = []  # what is left stands at other places: nothing pairs it
     for name, other in zip(left, right) if len(left) == len(right) else ():
@@ -125,11 +157,15 @@ def _pair_names(what: str, a: Sequence[str], b: Sequence[str], notes: list[str])
     for name in (*(n for n in a if n not in pairs), *(n for n in b if n not in pairs.values())):
         if what == "input":
             raise FeedError(
-                f"input {name!r} is in one model alone: {', '.join(a)} against {', '.join(b)}"
+                f"input {name!r} is in one model alone: {', '.join(a)} against {', '.join(b)}\n"
+                f"pair them: names={{{name!r}: ...}}"
             )
         notes.append(f"output {name!r} is in one model alone, and not compared")
     if not pairs and (a or b):
-        raise FeedError(f"the models have no {what} in common: {a} against {b}")
+        raise FeedError(
+            f"the models have no {what} in common: {', '.join(a)} against {', '.join(b)}\n"
+            "pair them: names={...}"
+        )
     return {name: pairs[name] for name in a if name in pairs}
 
 
@@ -150,9 +186,14 @@ def _other_feeds(
 
 
 def _run(
-    source: Source, names: Sequence[str], feeds: Mapping[str, Any], providers: Asked
-) -> list[Any]:
-    return InferenceSession(source, _quiet(), providers).run(names, feeds)
+    source: Source,
+    names: Sequence[str],
+    samples: Sequence[Mapping[str, Any]],
+    providers: Asked,
+) -> list[list[Any]]:
+    """The named outputs on each set of feeds."""
+    session = InferenceSession(source, _quiet(), providers)
+    return [session.run(names, feeds) for feeds in samples]
 
 
 def _quiet() -> SessionOptions:

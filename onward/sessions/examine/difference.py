@@ -1,8 +1,9 @@
-"""How far two tensors are apart: the worst element, and how many are beyond the tolerance."""
+"""How far two tensors are apart: the worst element, those beyond the tolerance, the likeness."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ class Difference:
     values: tuple[str, str] = ("", "")  # that element in either
     beyond: int = 0  # elements beyond the tolerance
     elements: int = 0
+    cosine: float | None = None  # similarity of the two as vectors: 1 where they point the same way
+    snr: float | None = None  # dB: the first's power over that of their difference; inf: equal
     reason: str = ""  # where the tensors cannot be compared by element
 
 
@@ -76,6 +79,60 @@ def _compare_numbers(a: Array, b: Array, tolerance: Tolerance) -> Difference:
         values=(_spell(a[worst]), _spell(b[worst])),
         beyond=int((excess > 0).sum()),
         elements=int(a.size),
+        cosine=cosine_similarity(x, y),
+        snr=signal_to_noise(x, y),
+    )
+
+
+def cosine_similarity(x: Array, y: Array) -> float:
+    """x . y / (|x| |y|), over the elements that are finite in both; 1 where both are zero.
+
+    >>> cosine_similarity(np.array([3.0, 4.0]), np.array([4.0, 3.0]))
+    0.96
+    """
+    x, y = _finite(x, y)
+    lengths = float(np.linalg.norm(x)), float(np.linalg.norm(y))
+    if not all(lengths):
+        return 1.0 if lengths[0] == lengths[1] else 0.0
+    product = float(np.vdot(x / lengths[0], y / lengths[1]).real)
+    return 1.0 if np.array_equal(x, y) else product
+
+
+def signal_to_noise(x: Array, y: Array) -> float:
+    """10 log10(|x|^2 / |x - y|^2) in dB, over the elements that are finite in both.
+
+    >>> round(signal_to_noise(np.array([10.0]), np.array([9.0])), 6)
+    20.0
+    """
+    x, y = _finite(x, y)
+    signal, noise = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
+    if noise == 0:
+        return float("inf")
+    return 20 * float(np.log10(signal / noise)) if signal else float("-inf")
+
+
+def _finite(x: Array, y: Array) -> tuple[Array, Array]:
+    both = np.isfinite(x) & np.isfinite(y)
+    return x[both], y[both]
+
+
+def worst_of(differences: Sequence[Difference]) -> Difference:
+    """Of the same value on several feeds: the worst, with the counts and the least likeness of all.
+
+    >>> worst_of([Difference(True, elements=2), Difference(False, beyond=1, elements=2)]).elements
+    4
+    """
+    worst = max(differences, key=lambda d: (not d.same, bool(d.reason), d.max_absolute))
+    cosines = [d.cosine for d in differences if d.cosine is not None]
+    ratios = [d.snr for d in differences if d.snr is not None]
+    return replace(
+        worst,
+        max_absolute=max(d.max_absolute for d in differences),
+        max_relative=max(d.max_relative for d in differences),
+        beyond=sum(d.beyond for d in differences),
+        elements=sum(d.elements for d in differences),
+        cosine=min(cosines, default=None),
+        snr=min(ratios, default=None),
     )
 
 

@@ -1,4 +1,4 @@
-"""What can be said of a model without running it, as one report: what it is, costs, who runs it."""
+"""What the graph alone tells of a model, as one report: what it is made of, what a run costs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.errors import OnwardError
 from onward.graph.costs.model import Costs, model_costs, operator
 from onward.graph.summary import file_bytes, summarize
 from onward.passes.pipelines import PREPARE
-from onward.providers.choose import Asked
 from onward.sessions.description import describe, metadata
-from onward.sessions.examine.support import who_runs
+from onward.sessions.feeds import input_shapes
 from onward.sessions.memory.budget import VIEWS, follow
-from onward.sessions.memory.plans import input_shapes
 
 
 def model_facts(model: ir.Model, path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -83,17 +80,6 @@ def _memory(model: ir.Model, costs: Costs, warnings: list[str]) -> dict[str, int
         "activations": values.lives.peak,
         "values_of_unknown_size": len(values.unknown),
     }
-
-
-def provider_facts(model: ir.Model, providers: Asked, warnings: list[str]) -> dict[str, Any] | None:
-    """Which provider runs which nodes; None, with a warning, where that cannot be asked."""
-    try:
-        support = who_runs(model, providers)
-    except OnwardError as error:
-        warnings.append(str(error).replace("\n", "; "))
-        return None
-    shares = {name or "nobody": count for name, count in support.shares.items()}
-    return {**asdict(support), "shares": shares}
 
 
 def _cost_facts(costs: Costs) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from onward.errors import InvalidModel
+from onward.errors import InvalidModel, OnwardError
 from onward.graph.costs.model import operator
 from onward.passes.pipelines import PREPARE
 from onward.providers.choose import INDUCTOR, TORCH, Asked, Choice, Engine, available, choose
@@ -81,6 +82,17 @@ def who_runs(model: ir.Model, providers: Asked = None) -> Support:
     )
 
 
+def provider_facts(model: ir.Model, providers: Asked, warnings: list[str]) -> dict[str, Any] | None:
+    """Which provider runs which nodes; None, with a warning, where that cannot be asked."""
+    try:
+        support = who_runs(model, providers)
+    except OnwardError as error:
+        warnings.append(str(error).replace("\n", "; "))
+        return None
+    shares = {name or "nobody": count for name, count in support.shares.items()}
+    return {**asdict(support), "shares": shares}
+
+
 def _refused(
     model: ir.Model, name: str, options: SessionOptions, bare: onnx.ModelProto | None
 ) -> set[ir.Node]:
@@ -89,7 +101,7 @@ def _refused(
     if bare is not None and _takes_whole(engine, bare):
         return set()
     opsets = model.opset_imports
-    return {node for node in model.graph if not engine.provider.supports(node, opsets)}
+    return {node for node in model.graph if not engine.supports(node, opsets)}
 
 
 def _takes_whole(engine: Engine, bare: onnx.ModelProto) -> bool:

@@ -14,7 +14,7 @@ from onward.graph.signature import check_feeds, spell
 from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.ort.values import to_ort
-from onward.sessions.memory.plans import input_shapes
+from onward.sessions.feeds import input_shapes
 
 if TYPE_CHECKING:
     from onward.graph.files import Source

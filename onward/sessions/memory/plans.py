@@ -13,7 +13,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward import errors
-from onward.errors import FeedError, OnwardError, OptionError, ProviderError
+from onward.errors import OnwardError, OptionError, ProviderError
 from onward.lazy import LazyModule
-from onward.names import near
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
-from onward.sessions.feeds import check_sizes, names_of_size, open_names
+from onward.sessions.feeds import input_shapes
 from onward.sessions.machine import usable_cores
 from onward.sessions.memory.footprint import MEASURABLE
 
@@ -211,40 +210,6 @@ def measure_memory(
     request = {"writing": None, "feeds": arrays, "runs": runs}
     answer = _ask_often(source, providers, settings, None, request)
     return MeasuredMemory(int(answer["opening"]), int(answer["held"]), tuple(answer["runs"]))
-
-
-def input_shapes(
-    inputs: Sequence[tuple[str, str, Sequence[Any]]], sizes: Mapping[str, Any]
-) -> dict[str, tuple[int, ...]]:
-    """The shape of each input, from sizes of dimensions or from feeds."""
-    if any(not isinstance(size, (int, np.integer)) for size in sizes.values()):
-        names = sorted(name for name, _, _ in inputs)
-        for name in sizes:
-            if name not in names:
-                raise FeedError(f"no input {name!r}; {near(name, names, 'the model takes')}")
-        return {name: tuple(np.shape(feed)) for name, feed in sizes.items()}
-    check_sizes(sorted(sizes), open_names((name, dims) for name, _, dims in inputs))
-    shapes: dict[str, tuple[int, ...]] = {}
-    missing: list[str] = []
-    for name, kind, dims in inputs:
-        if not kind.startswith("tensor("):
-            raise OptionError(f"input {name!r} is a {kind}\nplan with feeds instead of sizes")
-        shape = []
-        for place, dim in enumerate(dims):
-            found = [n for n in names_of_size(name, place, dim) if n in sizes]
-            if isinstance(dim, int):
-                shape.append(dim)
-            elif found:
-                shape.append(int(sizes[found[0]]))
-            else:
-                missing.append(f"{dim!r} of input {name!r}" if dim else f"'{name}:{place}'")
-        shapes[name] = tuple(shape)
-    if missing:
-        raise OptionError(
-            f"the sizes of {', '.join(missing)} are open: what the model takes depends on them\n"
-            "give each: sizes={'batch': 8}, 'input:place' where it has no name, or give feeds"
-        )
-    return shapes
 
 
 def _plain(options: SessionOptions) -> SessionOptions:

@@ -11,9 +11,11 @@ turns and what the machine does meanwhile hits them alike.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.errors import FeedError, ProviderError
+from onward.errors import DeadlineExceeded, FeedError, ProviderError
 
 BARE = "onnxruntime alone"  # a Candidate's provider: no Onward in between
 
@@ -128,7 +130,8 @@ class Trial:
     def _ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         child = self._child
         assert child is not None and child.stdin is not None and child.stdout is not None
-        watchdog = threading.Timer(timeout, child.kill)
+        watchdog = threading.Timer(timeout, _kill, [child])
+        watchdog.daemon = True
         watchdog.start()
         try:
             child.stdin.write(json.dumps(request) + "\n")
@@ -139,16 +142,16 @@ class Trial:
         finally:
             expired = not watchdog.is_alive()
             watchdog.cancel()
+        if not line and expired:
+            raise DeadlineExceeded(f"{self.candidate} took longer than {timeout:g} s")
         if not line:
-            raise ProviderError(self._how_it_ended(timeout if expired else None))
+            raise ProviderError(self._how_it_ended())
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise ProviderError(answer["error"])
         return answer
 
-    def _how_it_ended(self, timeout: float | None) -> str:
-        if timeout is not None:
-            return f"{self.candidate} took longer than {timeout:g} s"
+    def _how_it_ended(self) -> str:
         assert self._child is not None
         lines = (self._folder / "stderr").read_text(errors="replace").splitlines()
         last = next((line for line in reversed(lines) if line.strip()), "without a word")
@@ -157,7 +160,7 @@ class Trial:
     def close(self) -> None:
         """End the child and remove what it wrote."""
         if self._child is not None:
-            self._child.kill()
+            _kill(self._child)
             self._child.communicate()
             self._child = None
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -172,6 +175,14 @@ class Trial:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """End a child and the processes that it started, such as Inductor's compilers."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):  # the child leads a session of its own
+            os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
 
 
 def run_trial(

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward.errors import OptionError, ProviderError
+from onward.errors import OptionError, ProviderError, ProviderMissing
 from onward.graph.paths import check_writable, make_folder
 from onward.lazy import LazyModule
-from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available
+from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
 from onward.sessions.machine import cache_folder, digest, keep, kept, machine, versions
 from onward.sessions.tuning.trials import Candidate, Timing, Trial
 
@@ -40,6 +40,7 @@ TIE = 1.02  # within this, the one that was listed first wins: verdicts should n
 _APART = {"f32": 1e-3, "bf16": 5e-2, "f16": 5e-2}  # of an output's largest element
 
 Progress = Callable[[int, int, str], None]  # done, of how many, what is tried now
+Finished = Callable[["Row"], None]  # a candidate's figures, when it has been measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +53,24 @@ class TuningOptions:
     folder: str | None = None  # where verdicts are kept; None: the user's cache
     fresh: bool = False  # measure even where a verdict is known
     threads: int = 0  # 0: several counts are tried
+    limit: float = 120.0  # seconds that a candidate may take to open, or in a turn
 
     def __post_init__(self) -> None:
         if self.precision not in _APART:
             raise OptionError(f"precision is one of {', '.join(_APART)}, not {self.precision!r}")
-        if not self.seconds > 0:
-            raise OptionError(f"seconds is a time above 0, not {self.seconds}")
-        for name in self.providers or ():
-            if name not in available():
-                raise OptionError(f"auto cannot try {name!r}\nthis machine has {available()}")
+        for name in ("seconds", "limit"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name} is a time above 0, not {getattr(self, name)}")
+        if self.providers is not None:
+            object.__setattr__(self, "providers", [_tried(name) for name in self.providers])
+
+
+def _tried(text: str) -> str:
+    """A provider of this machine, by its full name."""
+    name = full_name(text)
+    if name not in available():
+        raise ProviderMissing(f"auto cannot try {name}: not on this machine\n{how_to_get(name)}")
+    return name
 
 
 @dataclass(frozen=True)
@@ -137,11 +147,13 @@ def tune(
     weights: Any = None,
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    finished: Finished | None = None,
     must_keep: bool = False,
 ) -> Verdict:
     """The verdict for a model on feeds of these shapes: remembered, or measured and kept.
 
-    `must_keep` refuses a folder that cannot be written to before anything is measured.
+    `progress` is told what is tried next, `finished` how each candidate did. `must_keep` refuses a
+    folder that cannot be written to before anything is measured.
     """
     shapes = {name: list(np.shape(feed)) for name, feed in feeds.items()}
     with on_disk(source) as path:
@@ -153,7 +165,8 @@ def tune(
             make_folder(place.parent)
             check_writable(place)
         more = {"weights": weights, "settings": settings}
-        rows = _measure(path, feeds, options, more, progress or (lambda *_: None))
+        tell = (progress or (lambda *_: None), finished or (lambda _: None))
+        rows = _measure(path, feeds, options, more, tell)
     circumstances = {"machine": machine(), "versions": versions()}
     verdict = Verdict(rows, shapes, time.strftime("%Y-%m-%d"), circumstances)
     if any(not row.error for row in rows):
@@ -199,9 +212,10 @@ def _measure(
     feeds: Mapping[str, Any],
     options: TuningOptions,
     more: Mapping[str, Any],
-    progress: Progress,
+    tell: tuple[Progress, Finished],
 ) -> list[Row]:
     """A first turn for everyone, more turns for those in the lead."""
+    progress, finished = tell
     listed = candidates(options, machine()["cores"])
     expected: list[Any] | None = None
     rows: dict[Candidate, Row] = {}
@@ -211,23 +225,26 @@ def _measure(
             progress(number, len(listed) + 1, str(candidate))
             if _hopeless(candidate, rows.values()):
                 rows[candidate] = Row(candidate, error="not tried: torch is far behind")
+                finished(rows[candidate])
                 continue
             trial = trials.enter_context(Trial(path, candidate, feeds, **more))
             try:
-                opening = trial.open()
+                opening = trial.open(timeout=options.limit)
                 expected = opening.outputs if expected is None else expected
                 _check_same(opening.outputs, expected, _APART[options.precision])
-                trial.measure(options.seconds / 4)  # warm
-                timing = trial.measure(options.seconds)
+                trial.measure(options.seconds / 4, timeout=options.limit)  # warm
+                timing = trial.measure(options.seconds, timeout=options.limit)
             except (ProviderError, OptionError) as error:
                 rows[candidate] = Row(candidate, error=str(error).splitlines()[0])
+                finished(rows[candidate])
                 trial.close()
                 continue
             rows[candidate] = _row(candidate, opening.seconds, timing, timing.times)
+            finished(rows[candidate])
             racing[candidate] = (trial, list(timing.times))
             _drop_the_slow(racing)
         progress(len(listed), len(listed) + 1, "the final")
-        _final(racing, rows, options.seconds)
+        _final(racing, rows, options)
     return _ranked(rows, listed)
 
 
@@ -258,13 +275,13 @@ def _drop_the_slow(racing: dict[Candidate, tuple[Trial, list[float]]]) -> None:
 def _final(
     racing: dict[Candidate, tuple[Trial, list[float]]],
     rows: dict[Candidate, Row],
-    seconds: float,
+    options: TuningOptions,
 ) -> None:
     """The finalists take turns; where there is one alone it has won."""
     for _ in range(ROUNDS if len(racing) > 1 else 0):
         for candidate, (trial, times) in racing.items():
             try:
-                timing = trial.measure(seconds)
+                timing = trial.measure(options.seconds, timeout=options.limit)
             except ProviderError as error:
                 rows[candidate] = Row(candidate, error=str(error).splitlines()[0])
                 continue

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import version_converter
 
-from onward.errors import FeedError
+from onward.errors import FeedError, OptionError
 from onward.sessions.examine.compare import compare_models, feeds_for_other
 from onward.sessions.examine.difference import Tolerance
 
@@ -149,3 +149,51 @@ def test_text_is_compared_too() -> None:
     comparison = compare_models(text("a"), text("b"), {"x": np.array(["c"], object)})
     assert comparison.first is not None and comparison.first.name == "y"
     assert comparison.first.difference.values == ("'ca'", "'cb'") and comparison.agreed == 1
+
+
+def two(inputs: str, outputs: str) -> onnx.ModelProto:
+    """p = a - b and q = a + b, under other names and in another order."""
+    a, b, p, q = "abpq" if "a" in inputs else "uvst"
+    declared = {name: f"float[n] {name}" for name in (a, b, p, q)}
+    heads = [", ".join(declared[name] for name in names.split()) for names in (inputs, outputs)]
+    return onnx.parser.parse_model(
+        f'<ir_version: 7, opset_import: ["" : 13]> g ({heads[0]}) => ({heads[1]}) '
+        f"{{ {p} = Sub({a}, {b})  {q} = Add({a}, {b}) }}"
+    )
+
+
+AB = {"a": np.ones(3, np.float32), "b": np.arange(3, dtype=np.float32)}
+NAMES = {"a": "u", "b": "v", "p": "s", "q": "t"}
+
+
+def test_names_pair_inputs_and_outputs_of_another_order() -> None:
+    first, second = two("a b", "p q"), two("v u", "t s")
+    assert not compare_models(first, second, AB).same  # by place
+    comparison = compare_models(first, second, AB, names=NAMES)
+    assert comparison.same and not comparison.notes
+    assert [(c.name, c.other) for c in comparison.outputs] == [("p", "s"), ("q", "t")]
+    assert list(feeds_for_other(first, second, AB, NAMES)) == ["u", "v"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"a": "w"}, "no input or output 'w' to pair\nthat model has 'v', 'u', 't', 's'"),
+        ({"z": "u"}, "no input or output 'z' to pair"),
+        ({"a": "s"}, "'a' and 's' cannot be paired: an input and an output"),
+    ],
+)
+def test_names_that_cannot_be_paired_are_refused(names: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        compare_models(two("a b", "p q"), two("v u", "t s"), AB, names=names)
+
+
+def test_several_sets_of_feeds_show_the_worst() -> None:
+    other = net(lambda text: text.replace("Relu(k)", "LeakyRelu(k)"))
+    above, below = {"x": np.ones((1, 4), np.float32)}, {"x": np.full((1, 4), -3, np.float32)}
+    assert compare_models(net(), other, above).same
+    comparison = compare_models(net(), other, [above, below, above])
+    [output] = comparison.outputs
+    assert comparison.samples == 3 and not comparison.same
+    assert (output.difference.beyond, output.difference.elements) == (3, 12)
+    assert comparison.first is not None and comparison.first.name == "r"

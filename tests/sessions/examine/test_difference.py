@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.sessions.examine.difference import Tolerance, compare_tensors
+from onward.sessions.examine.difference import Tolerance, compare_tensors, worst_of
 
 NAN, INF = float("nan"), float("inf")
 
@@ -76,3 +76,29 @@ def test_maps_are_compared_key_by_key() -> None:
     assert compare_tensors({"x": 1.0}, {"y": 1.0}).reason == "key 'x' is in one map alone"
     assert compare_tensors({"x": 1.0}, np.ones(1)).reason == "a map against a tensor"
     assert not compare_tensors({1: "a"}, {1: "b"}).same
+
+
+def test_cosine_and_snr_of_known_vectors() -> None:
+    found = compare_tensors(np.array([3.0, 4.0]), np.array([4.0, 3.0]))
+    assert found.cosine == pytest.approx(0.96)
+    assert found.snr == pytest.approx(10 * np.log10(25 / 2))
+    equal = compare_tensors(np.array([1, 2]), np.array([1, 2]))
+    assert equal.cosine == 1 and equal.snr == np.inf
+    zero = compare_tensors(np.zeros(2), np.ones(2))
+    assert zero.cosine == 0 and zero.snr == -np.inf
+    assert compare_tensors(np.zeros(2), np.zeros(2)).cosine == 1
+
+
+def test_likeness_leaves_out_what_is_not_finite_and_what_is_no_number() -> None:
+    found = compare_tensors(np.array([np.nan, 1.0]), np.array([np.nan, 1.0]))
+    assert found.cosine == 1 and found.snr == np.inf
+    assert compare_tensors(np.array(["a"]), np.array(["a"])).cosine is None
+    assert compare_tensors(np.zeros(2), np.zeros(3)).snr is None
+
+
+def test_worst_of_several_counts_all_of_them() -> None:
+    a, b, c = np.array([1.0, 2.0]), np.array([1.0, 2.5]), np.array([1.0, 2.0])
+    found = worst_of([compare_tensors(a, c), compare_tensors(a, b)])
+    assert not found.same and (found.beyond, found.elements) == (1, 4)
+    assert found.max_absolute == 0.5 and found.worst == (1,) and found.snr is not None
+    assert found.snr < np.inf

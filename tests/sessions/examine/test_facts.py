@@ -10,7 +10,7 @@ import pytest
 import onward
 from onward.errors import InvalidModel
 from onward.sessions.examine import facts as inspection
-from onward.sessions.examine.facts import model_facts, provider_facts
+from onward.sessions.examine.facts import model_facts
 from tests.models import mlp
 
 
@@ -35,12 +35,9 @@ def test_what_cannot_be_found_out_is_a_warning(path: Path, monkeypatch: pytest.M
         raise InvalidModel("oh\nno")
 
     monkeypatch.setattr(inspection, "follow", broken)
-    monkeypatch.setattr(inspection, "who_runs", broken)
     facts = model_facts(mlp(), path, {})
     assert facts["memory"] is None and facts["warnings"] == [
         "the memory is not known: InvalidModel: oh"
     ]
-    assert provider_facts(mlp(), None, facts["warnings"]) is None
-    assert facts["warnings"][-1] == "oh; no"
     monkeypatch.setattr(inspection, "model_costs", broken)
     assert model_facts(mlp(), path, {})["cost"] is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -9,7 +11,7 @@ import pytest
 import onward
 from onward.errors import InvalidModel
 from onward.sessions.examine import support
-from onward.sessions.examine.support import who_runs
+from onward.sessions.examine.support import provider_facts, who_runs
 from tests.models import mlp, needs, sandwich
 
 CPU, TORCH = "CPUExecutionProvider", "TorchExecutionProvider"
@@ -65,3 +67,16 @@ def test_a_model_that_cannot_be_prepared_is_an_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(support, "PREPARE", broken)
     with pytest.raises(InvalidModel, match="could not be prepared: IndexError: oh"):
         who_runs(mlp())
+
+
+def test_facts_of_providers_are_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    facts = provider_facts(mlp(), [TORCH], warnings)
+    assert facts is not None and json.loads(json.dumps(facts)) == facts
+    assert facts["shares"] == {TORCH: 3} and not warnings
+
+    def broken(*arguments: object) -> None:
+        raise InvalidModel("oh\nno")
+
+    monkeypatch.setattr(support, "who_runs", broken)
+    assert provider_facts(mlp(), None, warnings) is None and warnings == ["oh; no"]

@@ -14,7 +14,7 @@ import onward
 from onward.errors import FeedError, InvalidModel, MemoryLimitExceeded, OptionError
 from onward.graph.builder import OpBuilder
 from onward.sessions.memory import footprint
-from onward.sessions.memory.plans import MeasuredMemory, MemoryPlan, Moment, input_shapes
+from onward.sessions.memory.plans import MeasuredMemory, MemoryPlan, Moment
 from tests.models import mlp, sandwich, serialized
 
 CPU, TORCH = "CPUExecutionProvider", "TorchExecutionProvider"
@@ -92,33 +92,6 @@ def test_a_plan_reads_as_a_table() -> None:
 def test_the_measured_peak_is_the_greater_of_opening_and_running() -> None:
     assert MeasuredMemory(5, 1, (3, 4)).peak == 5
     assert MeasuredMemory(5, 1, (3, 9)).peak == 9
-
-
-INPUTS = [("x", "tensor(float)", ["batch", 3, None]), ("s", "tensor(int64)", [])]
-
-
-def test_sizes_fill_open_dimensions_by_name_or_by_place() -> None:
-    assert input_shapes(INPUTS, {"batch": 2, "x:2": 5}) == {"x": (2, 3, 5), "s": ()}
-
-
-def test_an_open_dimension_without_a_size_is_named() -> None:
-    with pytest.raises(OptionError, match=r"'batch' of input 'x', 'x:2' are open.*\ngive each"):
-        input_shapes(INPUTS, {})
-
-
-def test_a_size_that_nothing_has_is_an_error() -> None:
-    with pytest.raises(OptionError, match="no open dimension 'bath'\ndid you mean 'batch'"):
-        input_shapes(INPUTS, {"bath": 2})
-
-
-def test_a_feed_that_nothing_takes_is_an_error() -> None:
-    with pytest.raises(FeedError, match="no input 'z'; the model takes 's', 'x'"):
-        input_shapes(INPUTS, {"z": np.zeros(3)})
-
-
-def test_a_sequence_needs_feeds() -> None:
-    with pytest.raises(OptionError, match=r"is a seq.*\nplan with feeds"):
-        input_shapes([("q", "seq(tensor(float))", [])], {})
 
 
 def test_measuring_needs_a_run() -> None:

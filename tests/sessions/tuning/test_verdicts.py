@@ -128,7 +128,8 @@ def test_less_than_f32_is_tried_only_where_the_user_allows_it() -> None:
     [
         ({"precision": "f8"}, "precision is one of f32, bf16, f16, not 'f8'"),
         ({"seconds": 0}, "seconds is a time above 0, not 0"),
-        ({"providers": ["Nope"]}, "auto cannot try 'Nope'"),
+        ({"limit": -1}, "limit is a time above 0, not -1"),
+        ({"providers": ["Nope"]}, "no provider 'Nope'\nthis machine has cpu, "),
         ({"speed": 1}, "auto has no option 'speed'; it has 'seconds', 'precision'"),
     ],
 )
@@ -166,14 +167,14 @@ class FakeTrial:
 
     def __exit__(self, *_: Any) -> None: ...
 
-    def open(self) -> Any:
+    def open(self, timeout: float) -> Any:
         self.opened.append(self.name)
         if self.medians[self.name] < 0:
             raise ProviderError("it cannot")
         outputs = self.outputs.get(self.name, [np.ones(3, np.float32)])
         return type("Opening", (), {"seconds": 1.0, "outputs": outputs})
 
-    def measure(self, seconds: float) -> Timing:
+    def measure(self, seconds: float, timeout: float) -> Timing:
         return Timing([self.medians[self.name]] * 3, 100)
 
     def close(self) -> None: ...

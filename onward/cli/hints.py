@@ -1,0 +1,59 @@
+"""What the library advises in Python, said as options of the command line."""
+
+from __future__ import annotations
+
+import re
+
+_LIMITS = "the command line keeps its limits: a model that you trust runs from Python, with others"
+
+# the library's second line: what to type instead
+_TRANSLATIONS = {
+    r'give the cotangent a name: outputs=\{"(.+)": "(.+)"\}': r"name its cotangent: --output \1=\2",
+    r'give it one of its own: outputs=\{"(.+)": "(.+)"\}': (
+        r"give it one of its own: --output \1=\2"
+    ),
+    r"add one with @gradient\(.*": "choose a --wrt that lies behind it, or --output before it",
+    r"give each: sizes=.*": "give each with --size NAME=N, or --size INPUT:PLACE=N",
+    r"plan with feeds instead of sizes": "its size is not told by --size",
+    r"list a provider that has it, or leave fallback enabled": (
+        "onward ops lists who runs what; --provider names one"
+    ),
+    r"list a provider that runs (.*)": r"give --provider one that runs \1",
+    r"list another provider after \w+": "give another --provider after it",
+    r"put CPUExecutionProvider before it": "give --provider cpu before it",
+    r"pair them: names=.*": "pair them with --map NAME=OTHER",
+    r"list one": "give --provider cpu",
+    r"feed it yourself": "feed it with --feed NAME=FILE",
+    r'to choose among a few: \[\("auto".*': (
+        "give --provider auto alone; onward tune chooses among those of its --provider"
+    ),
+    r"register its custom operators, or name it in ModelLimits\.allow_domains": (
+        "onward inspect shows it; custom operators are registered in Python"
+    ),
+    r"if you trust this model, (?:set|raise) ModelLimits\.\w+, or (.*)": rf"\1; {_LIMITS}",
+    r"if you trust this model, (?:set|raise) ModelLimits\.\w+": _LIMITS,
+    r"raise the limit only for a model that you trust": _LIMITS,
+}
+# an argument, a call, a decorator or an attribute of a class: nothing that a shell takes
+_PYTHON = re.compile(r"""\b\w+=[\[{("'A-Z]|\w\(|@\w|\b[A-Z]\w+\.[a-z]\w*\b""")
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # names of a model's own, which may look like anything
+
+
+def translate_hints(message: str) -> str:
+    """An error's message whose advice, every line but the first, can be typed.
+
+    >>> translate_hints('output is no scalar\\ngive the cotangent a name: outputs={"y": "dy"}')
+    'output is no scalar\\nname its cotangent: --output y=dy'
+    """
+    first, *hints = message.splitlines() or [""]
+    return "\n".join([first, *filter(None, map(_translate, hints))])
+
+
+def _translate(hint: str) -> str:
+    """A hint for the command line; empty where it is Python that nobody has translated."""
+    for pattern, words in _TRANSLATIONS.items():
+        if re.fullmatch(pattern, hint.strip()):
+            return re.sub(pattern, words, hint.strip())
+    is_typed = "--" in hint
+    return hint if is_typed or not _PYTHON.search(_QUOTED.sub("", hint)) else ""

@@ -1,0 +1,27 @@
+"""Modules that load when they are first used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import sys
+from onward.lazy import defer_imports
+
+defer_imports("heavy")
+defer_imports("heavy")
+import light
+print(len([f for f in sys.meta_path if type(f).__name__ == "_Deferral"]))
+print("imported", light.heavy.__name__ and "used")
+print(light.heavy.answer)
+"""
+
+
+def test_deferred_module_runs_when_something_is_asked_of_it(tmp_path: Path) -> None:
+    (tmp_path / "heavy.py").write_text("print('ran')\nanswer = 42\n")
+    (tmp_path / "light.py").write_text("import heavy\nprint('light')\n")
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["light", "1", "ran", "imported", "used", "42"]
