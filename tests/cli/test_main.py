@@ -69,10 +69,10 @@ def test_a_path_that_is_no_model_is_one_line(call: Call, tmp_path: Path, verb: s
 def test_a_file_without_permission_is_one_line(
     call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, **more: object) -> None:
+    def refuse(path: Path, *more: object) -> None:  # root may read what others may not
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(importlib.import_module("onward.sessions.planning"), "open_model", refuse)
+    monkeypatch.setattr("onward.graph.files.read_model", refuse)
     assert is_one_line(call("inspect", model), f"Permission denied: {model}")
 
 
