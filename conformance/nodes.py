@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
+import importlib.util
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,18 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
+from onward.providers.defect import Defect, Place, architecture
+
 GAPS = Path(__file__).parent / "gaps"
+# The package whose gaps a provider has, and the oldest version that its list was tried with.
+ENGINES = {
+    "default": ("onnxruntime", "1.31"),
+    "CPUExecutionProvider": ("onnxruntime", "1.31"),
+    "OpenVINOExecutionProvider": ("openvino", "2026.4"),
+    "TorchExecutionProvider": ("torch", "2.11"),
+    "ReferenceExecutionProvider": ("onnx", "1.23"),
+}
+_LINE = re.compile(r"(?P<name>\w+)(?: \[(?P<where>[^\]]*)\])?: (?P<reason>.*)")
 
 
 @functools.cache
@@ -24,12 +38,43 @@ def load() -> dict[str, TestCase]:
         return {case.name: case for case in load_model_tests(kind="node")}
 
 
-def gaps(provider: str) -> dict[str, str]:
-    """The tests that a provider is known to fail, each with its reason."""
+def gaps(provider: str) -> dict[str, Defect]:
+    """The tests that a provider is known to fail: where, and why.
+
+    A line is `name: reason`, or `name [aarch64, since 1.30, until 1.31]: reason`, where each of
+    the three may be left out.
+    """
     path = GAPS / f"{provider}.txt"
     lines = path.read_text().splitlines() if path.exists() else []
-    pairs = (line.split(": ", 1) for line in lines if line and not line.startswith("#"))
-    return dict(pairs)  # type: ignore[arg-type]
+    rows = [parse(line, *ENGINES[provider]) for line in lines if line and line[0] != "#"]
+    return {row.subject: row for row in rows}
+
+
+def parse(line: str, engine: str, since: str) -> Defect:
+    """One line of a list of gaps."""
+    found = _LINE.fullmatch(line)
+    assert found, f"not a gap: {line!r}"
+    words = [word.split() for word in (found["where"] or "").split(",") if word]
+    versions = {word[0]: word[1] for word in words if len(word) == 2}
+    architectures = tuple(word[0] for word in words if len(word) == 1)
+    return Defect(
+        found["name"],
+        engine,
+        found["reason"],
+        **{"since": since, **versions},
+        architectures=architectures,
+    )
+
+
+def missing(provider: str) -> str | None:
+    """The package that a provider needs, where it is not installed."""
+    engine, _ = ENGINES[provider]
+    return None if importlib.util.find_spec(engine) else engine
+
+
+def here(provider: str) -> Place:
+    """The version of a provider's engine that is installed, and this processor."""
+    return Place(importlib.metadata.version(ENGINES[provider][0]), architecture())
 
 
 def read(proto: Any) -> Any:

@@ -53,16 +53,33 @@ def survey(provider: str) -> dict[str, str]:
     return failures
 
 
+def write(provider: str, failures: dict[str, str]) -> None:
+    """Replace a list of gaps by what failed here; what was seen elsewhere alone is kept."""
+    path, place = nodes.GAPS / f"{provider}.txt", nodes.here(provider)
+    rows = nodes.gaps(provider)
+    elsewhere = {name for name, row in rows.items() if not row.holds(place)}
+    kept = [
+        line
+        for line in (path.read_text().splitlines() if path.exists() else [])
+        if line.startswith("#") or re.split(r"[ :]", line)[0] in elsewhere - set(failures)
+    ]
+    bounds = {name: rows[name].bounds for name in failures if name in rows}
+    found = [f"{name}{bounds.get(name, '')}: {why}" for name, why in failures.items()]
+    path.write_text("".join(f"{line}\n" for line in sorted([*kept, *found])))
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     wanted = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     for provider in wanted or (*PROVIDERS, PEER):
+        if provider != PEER and (package := nodes.missing(provider)) is not None:
+            print(f"{provider}: {package} is not installed")
+            continue
         failures = survey(provider)
         total = len(nodes.load())
         print(f"{provider}: {total - len(failures)} of {total} ({1 - len(failures) / total:.2%})")
         if "--write" in sys.argv and provider != PEER:
-            lines = [f"{name}: {why}\n" for name, why in sorted(failures.items())]
-            (nodes.GAPS / f"{provider}.txt").write_text("".join(lines))
+            write(provider, failures)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):  # how tools look at objects; the module need not be there
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
 

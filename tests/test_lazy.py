@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.lazy import LazyModule
 
 PROGRAM = """
 import sys
@@ -25,3 +31,11 @@ def test_deferred_module_runs_when_something_is_asked_of_it(tmp_path: Path) -> N
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["light", "1", "ran", "imported", "used", "42"]
+
+
+def test_a_module_that_is_not_there_fails_where_it_is_used() -> None:
+    module: Any = LazyModule("onward.no_such_module")
+    assert inspect.unwrap(module) is module  # as doctest looks at every name of a file
+    assert not hasattr(module, "__wrapped__")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        _ = module.anything

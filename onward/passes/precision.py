@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
@@ -9,19 +11,18 @@ from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 HALF = ir.DataType.FLOAT16
 SUMS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Softmax", "Attention")
 
-_rules = Rules()
 
-
-def widen_sums(model: ir.Model) -> ir.Model:
+def widen_sums(model: ir.Model, operators: Collection[str] = SUMS) -> ir.Model:
     """Sums of float16 products in float32: y = f(a, b)  ->  y = half(f(float(a), float(b))).
 
     For engines that would add them up in float16, where 2048 + 1 is 2048. Types must be inferred.
     """
-    rewrite(model, _rules)
+    rules = Rules()
+    rules(*[name for name in SUMS if name in operators])(_widen)
+    rewrite(model, rules)
     return model
 
 
-@_rules(*SUMS)
 def _widen(op: Ops, node: ir.Node) -> Replacement:
     if not _halves(node):
         return None

@@ -20,7 +20,7 @@ from onward.providers.choose import Choice
 from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
-from onward.providers.ort.defects import adds_in_half
+from onward.providers.ort.defects import operators_in_half
 from onward.sessions.isolation.isolated import Isolated
 from onward.sessions.whole import Whole
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     Plan = Whole | Parts | Isolated
 else:  # loaded only when onnxruntime does not take the model as it is
     planning = LazyModule("onward.sessions.planning")
+
+
+HALF, DOUBLE = 10, 11  # ONNX's numbers of float16 and float64
 
 
 def open_plan(
@@ -55,7 +58,7 @@ def open_plan(
             planning.check_memory(planning.open_model(source, None, options.limits), options)
         try:
             whole = Whole(ort.create(data, options, choice.leading_ort, look=look), options)
-            if choice.named or not _computes_in_half(whole, look):
+            if choice.named or not _has_doubtful_types(whole, look, choice):
                 return whole
         except OptionError:
             raise
@@ -114,10 +117,19 @@ def _needs_planning(look: Survey, choice: Choice) -> bool:
     return bool(choice.failed) or suspicious or bool(look.external)
 
 
-def _computes_in_half(whole: Whole, look: Survey) -> bool:
-    """Whether the model may add up float16 products, and onnxruntime would do so in float16."""
+def _has_doubtful_types(whole: Whole, look: Survey, choice: Choice) -> bool:
+    """Whether onnxruntime may get the model wrong in the types that it computes in.
+
+    That is where it would add up float16 products in float16, and in float64's Attention.
+    """
     types = {arg.type for arg in (*whole.get_inputs(), *whole.get_outputs())}
-    return ("tensor(float16)" in types or look.casts_to_half) and adds_in_half()
+    operators = {name for _, name in look.operators}
+    has_double = "tensor(double)" in types or DOUBLE in look.casts_to
+    if choice.may_move and has_double and "Attention" in operators:
+        return True
+    if "tensor(float16)" not in types and HALF not in look.casts_to:
+        return False
+    return bool(operators & operators_in_half())
 
 
 def is_ort_format(source: Source) -> bool:

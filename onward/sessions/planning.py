@@ -28,7 +28,7 @@ from onward.providers.choose import Choice
 from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
-from onward.providers.ort.defects import adds_in_half, defect
+from onward.providers.ort.defects import defect, operators_in_half
 from onward.providers.ort.provider import serialize
 from onward.providers.ort.values import to_numpy
 from onward.sessions.memory.budget import check_opening
@@ -95,9 +95,12 @@ def plan(
 def _planned(
     model: ir.Model, choice: Choice, options: SessionOptions, by_path: str | None
 ) -> Whole | Parts:
-    widen = not choice.named and _mentions_half(model) and adds_in_half()
+    half = not choice.named and _mentions(model, ir.DataType.FLOAT16)
+    widen = operators_in_half() if half else frozenset()
     if widen:
-        model = widen_sums(PREPARE(model))
+        model = widen_sums(PREPARE(model), widen)
+    elif choice.may_move and _has_double_attention(model):
+        model = PREPARE(model)  # its defect is one of the type
     moves = choice.failed or (choice.may_move and _has_defect(model))
     if choice.leading_ort and not moves and not options.own_passes:
         try:
@@ -120,14 +123,14 @@ def _whole(model: ir.Model, choice: Choice, options: SessionOptions) -> Whole:
 
 
 def _divided(
-    model: ir.Model, choice: Choice, options: SessionOptions, widen: bool
+    model: ir.Model, choice: Choice, options: SessionOptions, widen: frozenset[str]
 ) -> Whole | Parts:
     """Prepared, optimised and cut into parts; whole again where all of it is onnxruntime's."""
     options = replace(options, initializers={})  # they are in the model, and passes rewrite them
     if options.free_dimensions or options.free_dimension_denotations:
         fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
     model = inference(options.graph_optimization_level)(PREPARE(model))
-    model = widen_sums(model) if widen else model
+    model = widen_sums(model, widen) if widen else model
     if options.optimized_model_filepath:
         save(model, options.optimized_model_filepath)
     engines = choice.engines(options)
@@ -143,17 +146,22 @@ def _has_training_nodes(model: ir.Model) -> bool:
     return any(TRAINING_DOMAIN in each for each in imports)
 
 
-def _mentions_half(model: ir.Model) -> bool:
-    """Whether float16 comes into the model: by a feed, a weight or a Cast."""
-    half = ir.DataType.FLOAT16
+def _mentions(model: ir.Model, dtype: ir.DataType) -> bool:
+    """Whether a type comes into the model: by a feed, a weight or a Cast."""
     for graph in model.graphs():
-        if any(value.dtype == half for value in (*graph.inputs, *graph.initializers.values())):
+        if any(value.dtype == dtype for value in (*graph.inputs, *graph.initializers.values())):
             return True
         if any(
-            node.op_type == "Cast" and node.attributes.get_int("to", 0) == half for node in graph
+            node.op_type == "Cast" and node.attributes.get_int("to", 0) == dtype for node in graph
         ):
             return True
     return False
+
+
+def _has_double_attention(model: ir.Model) -> bool:
+    """Whether an Attention may be of float64."""
+    names = {node.op_type for graph in model.graphs() for node in graph}
+    return "Attention" in names and _mentions(model, ir.DataType.DOUBLE)
 
 
 def _has_defect(model: ir.Model) -> bool:

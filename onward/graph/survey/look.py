@@ -71,7 +71,7 @@ class Survey:
     largest_weight: int = 0  # bytes
     growth: Growth = field(default_factory=Growth)
     doubtful: set[str] = field(default_factory=set)  # operators that onnxruntime may get wrong
-    casts_to_half: bool = False
+    casts_to: set[int] = field(default_factory=set)  # the types that Casts name
 
 
 def survey(
@@ -298,10 +298,11 @@ class _Walk:
         return UNKNOWN if attribute.sparse else Constant(attribute.items or 1)
 
     def note(self, node: Node) -> None:
-        """What onnxruntime may get wrong (providers/ort/defects.py), and casts to half."""
+        """What onnxruntime may get wrong (providers/ort/defects.py), and what is cast to."""
         name, attributes = node.op, node.attributes
         if name == "Cast":
-            self.look.casts_to_half |= "to" in attributes and attributes["to"].number == 10
+            if "to" in attributes and attributes["to"].number is not None:
+                self.look.casts_to.add(int(attributes["to"].number))
         elif name == "Resize":
             mode = attributes.get("coordinate_transformation_mode")
             if mode is not None and mode.word == "align_corners":

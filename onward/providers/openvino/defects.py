@@ -1,7 +1,7 @@
-"""Where OpenVINO departs from the ONNX standard (2026.4, CPU), found by comparing answers.
+"""Where OpenVINO's CPU plugin departs from the ONNX standard (2026.4), found by comparing answers.
 
-Such a node goes to the next provider. Each row is held by a test that fails when OpenVINO mends
-it, so that the row can go.
+Such a node goes to the next provider, on the processors that the row was seen on. Each row is held
+by a test that fails when OpenVINO mends it, so that the row can go.
 """
 
 from __future__ import annotations
@@ -12,27 +12,19 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.graph.scopes import bodies
+from onward.providers.defect import ARM, X86, Defect, Place
 
-Law = Callable[[ir.Node], str | None]
-
-_ANY: dict[str, str] = {
-    "DFT": "the axis is mistaken",
-    "Log": "log(0) is -88, and of what is negative a number",
-    "Loop": "a run cannot be ended inside it",
-    "ReduceLogSum": "log(0) is -88",
-    "Scan": "a run cannot be ended inside it",
-    "Softplus": "it is up to 4e-4 away",
-    "ThresholdedRelu": "results end at 255 where sizes are free",
-}
+_SEEN_IN = "2026.4"
 
 
-def defect(node: ir.Node) -> str | None:
-    """What OpenVINO gets wrong about this node, or None."""
+def defect(node: ir.Node, place: Place) -> str | None:
+    """What OpenVINO gets wrong about this node in this place, or None."""
     if node.domain not in ("", "ai.onnx"):
         return None
-    law = _SOME.get(node.op_type)
-    special = law(node) if law is not None else None
-    return _ANY.get(node.op_type) or special or _empty(node) or _inside(node)
+    for row in ROWS.get(node.op_type, ()):
+        if row.holds(place) and row.when(node):
+            return row.reason
+    return _empty(node) or _inside(node)
 
 
 def _empty(node: ir.Node) -> str | None:
@@ -77,127 +69,171 @@ def _input(node: ir.Node, number: int) -> ir.Value | None:
     return node.inputs[number] if len(node.inputs) > number else None
 
 
-def _attention(node: ir.Node) -> str | None:
-    if len(node.outputs) > 3 and node.outputs[3].name:
-        return "the fourth output leaves out part of the mask"
-    if _input(node, 6) is not None:
-        return "rows without keys are averages, not zero"
+def _is_asked_for_products(node: ir.Node) -> bool:
+    return len(node.outputs) > 3 and bool(node.outputs[3].name)
+
+
+def _counts_keys(node: ir.Node) -> bool:
+    return _input(node, 6) is not None
+
+
+def _hides_heads(node: ir.Node) -> bool:
     heads = [v.shape[1] for v in node.inputs[:2] if v is not None and v.shape and len(v.shape) == 4]
-    if not all(isinstance(size, int) for size in heads):
-        return "it must know how many heads there are"
-    return None
+    return not all(isinstance(size, int) for size in heads)
 
 
-def _recurrent(node: ir.Node) -> str | None:
-    if _value(node, "layout", 0):
-        return "results of layout 1 are in another order"
-    return "peepholes are left out" if _input(node, 7) is not None else None
+def _is_batch_first(node: ir.Node) -> bool:
+    return bool(_value(node, "layout", 0))
 
 
-def _dilated(node: ir.Node) -> str | None:
-    if any(step > 1 for step in _value(node, "dilations", ())):
-        return "dilations fail while they run where sizes are free"
-    return None
+def _has_peepholes(node: ir.Node) -> bool:
+    return _input(node, 7) is not None
 
 
-def _max_pool(node: ir.Node) -> str | None:
-    """The last window of ceil_mode must not begin in the padding."""
+def _is_dilated(node: ir.Node) -> bool:
+    return any(step > 1 for step in _value(node, "dilations", ()))
+
+
+def _may_begin_in_padding(node: ir.Node) -> bool:
+    """The last window of ceil_mode must not."""
     strides, kernel = _value(node, "strides", ()), _value(node, "kernel_shape", ())
     beyond = any(_value(node, "pads", ())) or any(map(int.__gt__, strides, kernel))
-    if _value(node, "ceil_mode", 0) and beyond:
-        return "ceil_mode counts windows that begin in the padding"
-    return _dilated(node)
+    return bool(_value(node, "ceil_mode", 0)) and beyond
 
 
-def _prelu(node: ir.Node) -> str | None:
+def _has_slopes_of_last_axis(node: ir.Node) -> bool:
     x, slope = node.inputs[0], node.inputs[1]
     ranks = [len(v.shape) if v is not None and v.shape is not None else None for v in (x, slope)]
-    if ranks[1] == 1 and ranks[0] != 1:
-        return "one slope for each of the last sizes is read as one for each channel"
-    return None
+    return ranks[1] == 1 and ranks[0] != 1
 
 
-def _qlinear(node: ir.Node) -> str | None:
-    if node.outputs[0].dtype == ir.DataType.INT8:
-        return "int8 results are one too high where they are negative"
-    return None
+def _gives(*types: ir.DataType) -> Callable[[ir.Node], bool]:
+    return lambda node: node.outputs[0].dtype in types
 
 
-def _quantize(node: ir.Node) -> str | None:
-    if node.outputs[0].dtype in (ir.DataType.INT16, ir.DataType.UINT16):
-        return "results of 16 bits are cut off at 8"
+def _computes_scales(node: ir.Node) -> bool:
     scale = node.inputs[1]
-    if scale is not None and scale.const_value is None and scale.shape and len(scale.shape) > 0:
-        return "scales of an axis that are computed fail while they run"
-    return None
+    return (
+        scale is not None
+        and scale.const_value is None
+        and scale.shape is not None
+        and len(scale.shape) > 0
+    )
 
 
-def _reduce(node: ir.Node) -> str | None:
+def _is_of_nothing(node: ir.Node) -> bool:
     data = node.inputs[0]
-    if data is not None and data.shape is not None and 0 in tuple(data.shape):
-        return "the largest of nothing is a number, not -inf"
-    return None
+    return data is not None and data.shape is not None and 0 in tuple(data.shape)
 
 
-def _resize(node: ir.Node) -> str | None:
-    if _value(node, "antialias", 0) or _value(node, "exclude_outside", 0):
-        return "antialias and exclude_outside are ignored"
-    if _value(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "keep_aspect_ratio_policy is ignored"
-    mode = _value(node, "coordinate_transformation_mode", "half_pixel")
-    if mode == "align_corners" and _input(node, 2) is not None:
-        return "align_corners with scales rounds the output size before it maps coordinates"
-    if _value(node, "mode", "nearest") == "nearest" and mode != "asymmetric":
-        return "the nearest element is another one"
-    if any(each is not None and each.is_graph_input() for each in map(_input, [node] * 2, (2, 3))):
-        return "sizes that are fed may be 0, which ends the process"
-    return None
+def _coordinates(node: ir.Node) -> str:
+    return str(_value(node, "coordinate_transformation_mode", "half_pixel"))
 
 
-def _roi_align(node: ir.Node) -> str | None:
-    return "the maximum is of other points" if _value(node, "mode", "avg") == "max" else None
+def _has_settings_that_are_ignored(node: ir.Node) -> bool:
+    return bool(_value(node, "antialias", 0) or _value(node, "exclude_outside", 0))
 
 
-def _shape(node: ir.Node) -> str | None:
+def _keeps_aspect_ratio(node: ir.Node) -> bool:
+    return bool(_value(node, "keep_aspect_ratio_policy", "stretch") != "stretch")
+
+
+def _aligns_corners_by_scales(node: ir.Node) -> bool:
+    return _coordinates(node) == "align_corners" and _input(node, 2) is not None
+
+
+def _takes_nearest(node: ir.Node) -> bool:
+    return _value(node, "mode", "nearest") == "nearest" and _coordinates(node) != "asymmetric"
+
+
+def _is_fed_sizes(node: ir.Node) -> bool:
+    sizes = map(_input, [node] * 2, (2, 3))
+    return any(each is not None and each.is_graph_input() for each in sizes)
+
+
+def _takes_maximum(node: ir.Node) -> bool:
+    return bool(_value(node, "mode", "avg") == "max")
+
+
+def _is_empty_range(node: ir.Node) -> bool:
     end = _value(node, "end")
-    if end is not None and end >= 0 and _value(node, "start", 0) > end:
-        return "an empty range is not empty"
-    return None
+    return end is not None and end >= 0 and _value(node, "start", 0) > end
 
 
-def _split(node: ir.Node) -> str | None:
+def _may_be_uneven(node: ir.Node) -> bool:
     data, count = node.inputs[0], _value(node, "num_outputs")
     if count is None or data is None or data.shape is None:
-        return None
+        return False
     size = data.shape[_value(node, "axis", 0)]
-    if not isinstance(size, int) or size % count:
-        return "parts of unequal sizes fail while they run"
-    return None
+    return not isinstance(size, int) or bool(size % count)
 
 
-def _tile(node: ir.Node) -> str | None:
+def _computes_repeats(node: ir.Node) -> bool:
     repeats = _input(node, 1)
-    if repeats is None or repeats.const_value is None or repeats.is_graph_input():
-        return "repeats that are computed read memory that is not the tensor's"
-    return None
+    return repeats is None or repeats.const_value is None or repeats.is_graph_input()
 
 
-_SOME: dict[str, Law] = {
-    "Attention": _attention,
-    "AveragePool": _dilated,
-    "GRU": _recurrent,
-    "LSTM": _recurrent,
-    "LpPool": _dilated,
-    "MaxPool": _max_pool,
-    "PRelu": _prelu,
-    "QLinearMatMul": _qlinear,
-    "QuantizeLinear": _quantize,
-    "RNN": _recurrent,
-    "ReduceLogSumExp": _reduce,
-    "ReduceMax": _reduce,
-    "Resize": _resize,
-    "RoiAlign": _roi_align,
-    "Shape": _shape,
-    "Split": _split,
-    "Tile": _tile,
-}
+Rows = dict[str, list[Defect]]
+
+
+def _rows(*given: tuple[Any, ...]) -> Rows:
+    """From (operators, reason, which nodes, *where it was seen); the last two may be left out."""
+    found: Rows = {}
+    for operators, reason, *rest in given:
+        when = {"when": rest[0]} if rest and rest[0] is not None else {}
+        for name in operators.split():
+            row = Defect(name, "openvino", reason, _SEEN_IN, architectures=tuple(rest[1:]), **when)
+            found.setdefault(name, []).append(row)
+    return found
+
+
+_T = ir.DataType
+ROWS: Rows = _rows(
+    ("Loop Scan", "a run cannot be ended inside it"),
+    ("DFT", "the axis is mistaken"),
+    ("Softplus", "it is up to 4e-4 away"),
+    ("Log", "log(0) is -88, and of what is negative a number", None, ARM),
+    ("ReduceLogSum", "log(0) is -88", None, ARM),
+    ("ThresholdedRelu", "results end at 255 where sizes are free", None, ARM),
+    ("TopK", "equal values are in another order than that of their places", None, X86),
+    ("Attention", "the fourth output leaves out part of the mask", _is_asked_for_products),
+    ("Attention", "rows without keys are averages, not zero", _counts_keys, ARM),
+    ("Attention", "it must know how many heads there are", _hides_heads),
+    ("GRU LSTM RNN", "results of layout 1 are in another order", _is_batch_first),
+    ("GRU LSTM RNN", "peepholes are left out", _has_peepholes),
+    ("MaxPool", "ceil_mode counts windows that begin in the padding", _may_begin_in_padding),
+    (
+        "AveragePool LpPool MaxPool",
+        "dilations fail while they run where sizes are free",
+        _is_dilated,
+        ARM,
+    ),
+    (
+        "PRelu",
+        "one slope for each of the last sizes is read as one for each channel",
+        _has_slopes_of_last_axis,
+    ),
+    (
+        "QLinearMatMul",
+        "int8 results are one too high where they are negative",
+        _gives(_T.INT8),
+        ARM,
+    ),
+    ("QuantizeLinear", "results of 16 bits are cut off at 8", _gives(_T.INT16, _T.UINT16), ARM),
+    ("QuantizeLinear", "scales of an axis that are computed fail while they run", _computes_scales),
+    ("ReduceMax", "the largest of nothing is a number, not -inf", _is_of_nothing),
+    ("ReduceLogSumExp", "the largest of nothing is a number, not -inf", _is_of_nothing, ARM),
+    ("Resize", "antialias and exclude_outside are ignored", _has_settings_that_are_ignored),
+    ("Resize", "keep_aspect_ratio_policy is ignored", _keeps_aspect_ratio),
+    (
+        "Resize",
+        "align_corners with scales rounds the output size before it maps coordinates",
+        _aligns_corners_by_scales,
+    ),
+    ("Resize", "the nearest element is another one", _takes_nearest, ARM),
+    ("Resize", "sizes that are fed may be 0, which ends the process", _is_fed_sizes),
+    ("RoiAlign", "the maximum is of other points", _takes_maximum),
+    ("Shape", "an empty range is not empty", _is_empty_range),
+    ("Split", "parts of unequal sizes fail while they run", _may_be_uneven),
+    ("Tile", "repeats that are computed read memory that is not the tensor's", _computes_repeats),
+)

@@ -13,6 +13,7 @@ import openvino
 from onward.errors import OptionError, ProviderError
 from onward.passes.downgrade import fits_opset
 from onward.passes.rewrite import nodes_of
+from onward.providers.defect import Place, architecture
 from onward.providers.openvino.executable import OpenVINOExecutable, one_line
 from onward.providers.openvino.refusals import Refusals
 from onward.providers.openvino.serial import NEWEST_OPSET, serialize
@@ -49,6 +50,11 @@ def core() -> openvino.Core:
     return openvino.Core()
 
 
+def place_of(device: str) -> Place:
+    """Where a device's known defects are looked up: only its CPU plugin's were surveyed."""
+    return Place(openvino.__version__, architecture() if device == "CPU" else device)
+
+
 def _device(text: str) -> str:
     here = core().available_devices
     base = text.split(":")[0].split(".")[0]
@@ -83,9 +89,12 @@ class OpenVINOProvider:
 
     name = NAME
 
-    def __init__(self, device: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, device: str, settings: Mapping[str, Any], place: Place | None = None
+    ) -> None:
+        """`place` stands for another version or processor than this one, whose defects differ."""
         self._device, self._settings = device, dict(settings)
-        self._refusals = Refusals()
+        self._refusals = Refusals(place or place_of(device))
         self._probed: dict[tuple[Any, ...], bool] = {}
         self._whole: tuple[ir.Model, OpenVINOExecutable] | None = None
 

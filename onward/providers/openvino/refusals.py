@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.scopes import bodies
+from onward.providers.defect import Place
 from onward.providers.openvino.defects import defect
 
 _T = ir.DataType
@@ -48,12 +49,13 @@ UNKNOWN, SMALL, SIZE = 0, 1, 2  # any integer; below 2**24 either way; and not b
 class Refusals:
     """Why OpenVINO may not have a node; remembers what it learnt about integers."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._levels: dict[ir.Value, int] = {}
 
     def reason(self, node: ir.Node) -> str | None:
         """Why this node, or one in its subgraphs, must run elsewhere; None when it need not."""
-        why = _types(node) or defect(node) or self._integers(node)
+        why = _types(node) or defect(node, self._place) or self._integers(node)
         if why is not None:
             return why
         inner = (self.reason(each) for body in bodies(node) for each in body)

@@ -7,12 +7,12 @@ Both tables were read off onnxruntime itself, node by node, with its own record 
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
 from onward.graph.lifetimes import Pairs, Rules, aligned, spelled
+from onward.providers.defect import ARM, architecture
 
 Shape = tuple[int, ...]
 Shapes = Callable[[ir.Value], Shape | None]  # the concrete shape of a value
@@ -37,7 +37,7 @@ RULES = Rules(ALIASES, IN_PLACE, reuses_dead=True)
 
 _PER_THREAD = 64 << 10  # a convolution's columns, cut to what a core's cache holds
 _WORTH_A_THREAD = 64 << 10  # multiplications
-_IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
+_IS_ARM = architecture() == ARM
 
 
 def scratch(node: ir.Node, shapes: Shapes, threads: int) -> list[int]:

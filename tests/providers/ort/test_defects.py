@@ -9,16 +9,21 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import onward
 from conformance import nodes
 from onward.graph.builder import OpBuilder
-from onward.providers.ort.defects import adds_in_half, defect
+from onward.passes.pipelines import PREPARE
+from onward.providers.defect import ARM, X86, Place
+from onward.providers.ort import defects
+from onward.providers.ort.defects import ROWS, defect, operators_in_half
+from onward.sessions import opening, planning
 from onward.sessions.parts import Parts
 from tests.models import serialized
 
 # A node test of ONNX's that stock onnxruntime fails for each row of the table.
-ROWS = {
+TESTS = {
     "DFT": "test_dft",
     "STFT": "test_stft",
     "MaxUnpool": "test_maxunpool_export_with_output_shape",
@@ -44,7 +49,7 @@ def differs(results: list[Any], case: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("name", TESTS.values(), ids=TESTS)
 def test_the_defect_is_still_there_and_the_default_avoids_it(name: str) -> None:
     case = nodes.load()[name]
     (node,) = ir.from_proto(case.model).graph
@@ -85,7 +90,115 @@ def test_float16_products_are_summed_right_by_default(inside: bool) -> None:
     assert session.run(None, feeds)[0].tolist() == [[4096]]
     assert session.get_providers() == ["CPUExecutionProvider"]  # no other engine is needed
     named = onward.InferenceSession(serialized(model), providers=["CPUExecutionProvider"])
-    assert (named.run(None, feeds)[0].tolist() == [[4096]]) != adds_in_half()
+    assert (named.run(None, feeds)[0].tolist() == [[4096]]) != ("MatMul" in operators_in_half())
+
+
+def half_attention() -> tuple[bytes, dict[str, Any]]:
+    """Two keys whose scores, 2048 and 2049, are one number in float16."""
+    op = OpBuilder(opset=23)
+    shapes = {"q": (1, 1, 1, 2), "k": (1, 1, 2, 2), "v": (1, 1, 2, 1)}
+    q, k, v = [op.input(name, "float16", shape) for name, shape in shapes.items()]
+    values = ([2048, 1], [1, 0, 1, 1], [0, 1])
+    feeds = {
+        name: np.array(each, np.float16).reshape(shape)
+        for (name, shape), each in zip(shapes.items(), values, strict=True)
+    }
+    return serialized(op.model(y=op.Attention(q, k, v, scale=1.0))), feeds
+
+
+def test_float16_attention_keeps_its_scores_by_default() -> None:
+    model, feeds = half_attention()
+    session = onward.InferenceSession(model)
+    [y] = session.run(None, feeds)
+    assert abs(y.item() - 0.731) < 1e-3
+    named = onward.InferenceSession(model, providers=["CPUExecutionProvider"])
+    [theirs] = named.run(None, feeds)
+    assert (abs(theirs.item() - 0.731) > 1e-3) == ("Attention" in operators_in_half())
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("scores", [False, True])
+def test_what_is_widened_goes_by_what_the_kernels_do(
+    adds: bool, scores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defects, "_adds_in_half", lambda: adds)
+    monkeypatch.setattr(defects, "_scores_in_half", lambda: scores)
+    found = defects.operators_in_half.__wrapped__()
+    assert ("MatMul" in found, "Conv" in found, "Attention" in found) == (adds, adds, scores)
+
+
+def test_attention_alone_is_widened_where_products_are_summed_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on x86-64, where onnxruntime has no float16 products but such scores."""
+    for module in (opening, planning):
+        monkeypatch.setattr(module, "operators_in_half", lambda: frozenset({"Attention"}))
+    model, feeds = half_attention()
+    assert abs(onward.InferenceSession(model).run(None, feeds)[0].item() - 0.731) < 1e-3
+
+
+# -- float64 Attention -------------------------------------------------------------------------
+
+
+def double_attention(case: str) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Any] = {
+        "q": rng.normal(size=(2, 3, 4, 8)),
+        "k": rng.normal(size=(2, 3, 6, 8)),
+        "v": rng.normal(size=(2, 3, 6, 8)),
+    }
+    inputs, attributes = ["q", "k", "v"], {}
+    if case == "masked row":
+        feeds["mask"] = rng.random((4, 6)) > 0.3
+        feeds["mask"][1] = False
+        inputs += ["mask"]
+    if case == "counted keys":
+        feeds["counts"] = np.array([4, 6])
+        inputs += ["", "", "", "counts"]
+        attributes = {"is_causal": 1}
+    node = onnx.helper.make_node("Attention", inputs, ["y"], **attributes)
+    declared = [
+        onnx.helper.make_tensor_value_info(
+            name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
+        for name, value in feeds.items()
+    ]
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.DOUBLE, None)
+    graph = onnx.helper.make_graph([node], "g", declared, [y])
+    opset = [onnx.helper.make_opsetid("", 24)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), feeds
+
+
+@pytest.mark.parametrize("case", ["plain", "masked row", "counted keys"])
+def test_float64_attention_is_exact_by_default(case: str) -> None:
+    model, feeds = double_attention(case)
+    [wanted] = ReferenceEvaluator(model).run(None, feeds)
+    data = model.SerializeToString()
+    stock = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    [theirs] = stock.run(None, feeds)
+    assert not np.allclose(theirs, wanted, rtol=1e-9, atol=1e-12)
+    session = onward.InferenceSession(data)
+    [ours] = session.run(None, feeds)
+    np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-12)
+    assert "TorchExecutionProvider" in session.get_providers()
+
+
+def test_float64_attention_inside_a_float32_model_is_found() -> None:
+    """Its type is known only once types are inferred."""
+    op = OpBuilder(opset=23)
+    x = op.input("x", "float32", (1, 2, 3, 4))
+    wide = op.Cast(x, to=11)
+    model = op.model(y=op.Cast(op.Attention(wide, wide, wide), to=1))
+    session = onward.InferenceSession(serialized(model))
+    assert "TorchExecutionProvider" in session.get_providers()
+    rows = [defect(node) for node in PREPARE(model).graph]
+    assert [row is not None for row in rows] == [False, True, False]
+
+
+@pytest.mark.parametrize("architecture", [ARM, X86])
+def test_rows_hold_on_every_architecture(architecture: str) -> None:
+    """Those of onnxruntime were all seen on both."""
+    assert all(row.holds(Place("1.31.1", architecture)) for row in ROWS)
 
 
 def test_an_operator_that_fails_while_it_runs_moves_to_another_provider() -> None:

@@ -8,7 +8,6 @@ opaque operator: unrolled over time it would compile for ever.
 from __future__ import annotations
 
 import functools
-import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, cast
@@ -17,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from onward.graph.table import OpTable
+from onward.providers.defect import ARM, architecture
 from onward.providers.torch.kernels.halves import float32_on_cpu
 from onward.providers.torch.kernels.prepared import forgetful, prepared
 from onward.providers.torch.kernels.recurrent_steps import (
@@ -30,7 +30,7 @@ from onward.providers.torch.types import Tensor
 kernel = OpTable()
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-_ARM = platform.machine().lower() in ("aarch64", "arm64")
+_ON_ARM = architecture() == ARM
 _OPEN = 1e4  # what a sigmoid takes to be exactly one, in any float type
 # torch's fused layers: where each of its gates is in ONNX's order, and cuDNN's number for it
 _GATES = {
@@ -145,7 +145,7 @@ def _in_steps(x: Tensor) -> bool:
 
     The steps write in place, which autograd does not allow.
     """
-    return x.is_cpu and (_ARM or x.shape[0] == 1) and not torch.is_grad_enabled()
+    return x.is_cpu and (_ON_ARM or x.shape[0] == 1) and not torch.is_grad_enabled()
 
 
 def _plain_lstm(
@@ -295,6 +295,8 @@ def _fused(
     direction: str,
 ) -> list[Tensor]:
     """The layer as torch's own; y is (time, directions, batch, hidden)."""
+    if not x.shape[0] or not x.shape[1]:
+        return _nothing(x, lengths, states, direction)
     groups = _fused_weights(w, r, b, function, lengths is not None)
     if lengths is None and direction != "reverse":
         y, *last = _call(function, x, states, groups[0])
@@ -314,6 +316,17 @@ def _fused(
             ends = (lengths.long() - 1).clamp(min=0).view(1, -1, 1).expand(1, *y.shape[1:])
             last[0] = y.gather(0, ends).squeeze(0)
         return [y, *last]
+
+    return each_direction(run, x, lengths, states, direction)
+
+
+def _nothing(
+    x: Tensor, lengths: Tensor | None, states: Sequence[Tensor], direction: str
+) -> list[Tensor]:
+    """A layer without a step, or without a sequence: torch refuses it on some processors."""
+
+    def run(d: int, x: Tensor, *states: Tensor) -> list[Tensor]:
+        return [x.new_zeros(x.shape[0], *states[0].shape), *states]
 
     return each_direction(run, x, lengths, states, direction)
 
