@@ -40,6 +40,10 @@ def defect(node: ir.Node) -> str | None:
         return "the fourth output leaves out part of the mask"
     if node.op_type == "Dropout" and "seed" in node.attributes and len(node.inputs) > 2:
         return "a seeded mask is another one in every run"
+    if node.op_type == "Scan" and "body" in node.attributes:
+        body = node.attributes["body"].as_graph()
+        if any(value.is_graph_input() for value in body.outputs):
+            return "an input that the body returns as it came is not copied: the result is garbage"
     return None
 
 
