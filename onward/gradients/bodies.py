@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onward.gradients.backward import Found, backward, is_differentiable
 from onward.gradients.ops import GradientOps
+from onward.graph.naming import rename
 from onward.graph.scopes import bodies, reads
 
 
@@ -75,7 +76,7 @@ class Body:
     def _rename(self, op: GradientOps, graph: ir.Graph) -> None:
         """Names in a copy are its own: no scope may hide another's."""
         for value in (*graph.inputs, *list(graph.initializers.values())):
-            value.name = op.name("copy")
+            rename(value, op.name("copy"))
         for node in graph:
             node.name = op.name(node.op_type)
             for value in node.outputs:
@@ -124,7 +125,7 @@ class Body:
         given: dict[ir.Value, ir.Value] = {}
         for output, dy in seeds:
             if dy is not None and is_differentiable(output):
-                given[output] = self.op.Add(given[output], dy) if output in given else dy
+                given[output] = self.op.total([given[output], dy]) if output in given else dy
         return backward(self.op, self._nodes, given, wrt)
 
     def forward(self, carried: int) -> ir.Graph:

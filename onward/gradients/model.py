@@ -18,6 +18,7 @@ from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
+from onward.graph.naming import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
@@ -137,10 +138,7 @@ def lift_weights(model: ir.Model, names: Sequence[str]) -> None:
         for name in [name for name in body.initializers if name in names]:
             value = body.initializers[name]
             if name in model.graph.initializers:
-                tensor = value.const_value
-                if tensor is not None:  # it is renamed too, and other models may have it
-                    value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
-                value.name = fresh.fresh(name)
+                rename(value, fresh.fresh(name))
                 continue
             del body.initializers[name]
             if value.is_graph_output():  # what lies outside can only be returned as a copy

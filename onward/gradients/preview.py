@@ -18,6 +18,7 @@ from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.gradients.updates import UPDATES
 from onward.graph.extension import taken_names
+from onward.graph.naming import rename
 from onward.graph.scopes import bodies, reads
 from onward.graph.training_info import TrainingInfo, check_training_info
 from onward.passes.facts import attribute
@@ -168,7 +169,7 @@ def _own_bodies(
 
 def _rename(op: GradientOps, body: ir.Graph, twins: Mapping[ir.Value, ir.Value]) -> None:
     for value in (*body.inputs, *list(body.initializers.values())):
-        value.name = op.name("copy")
+        rename(value, op.name("copy"))
     for inner in body:
         inner.name = op.name(inner.op_type)
         for index, read in enumerate(inner.inputs):

@@ -15,7 +15,11 @@ from onward.graph.plain_shapes import tell
 from onward.graph.protos import from_type_proto, holds_map, shape_from_type_proto, to_type_proto
 from onward.graph.stand_ins import like_first
 
-_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
+_INFERENCE_ERRORS = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    RuntimeError,
+)
 _MOST_DATA = 64  # elements: shapes and axes are told to the inference, weights are not
 
 
@@ -36,14 +40,15 @@ def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
             data[str(value.name)] = onnx.numpy_helper.from_array(tensor.numpy())
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, _proto(node, schema), types, data)
-    except _REFUSALS as error:
+    except _INFERENCE_ERRORS as error:
         raise ValueError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
     for output in node.outputs:
         kind = found.get(str(output.name))
         if kind is not None:
             forget_false_sizes(node, kind)
-            output.type = from_type_proto(kind)
-            output.shape = shape_from_type_proto(kind)
+            output.type = from_type_proto(kind) or output.type
+            shape = shape_from_type_proto(kind)
+            output.shape = output.shape if shape is None else shape  # of a Loop nothing is found
     if node.op_type in ("Reshape", "Expand") and node.outputs[0].shape is None:
         node.outputs[0].shape = _of_asked_rank(node)
     first = node.inputs[0] if node.inputs else None

@@ -13,6 +13,7 @@ from onward.graph.inference import forget_false_sizes
 from onward.graph.ml_shapes import learn_ml, mentions_ml
 from onward.graph.protos import from_type_proto, shape_from_type_proto, to_proto
 from onward.graph.scopes import graphs_of, walk
+from onward.graph.stand_ins import HIDDEN, transform_shape
 
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
 # shapes, and a protobuf message ends at 2 GB.
@@ -36,7 +37,7 @@ _SAME_RANK = frozenset(
         *("Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"),
     )
 )
-_HIDDEN = "onward.hidden"  # a domain that inference does not know
+INVENTED = "unk__"  # how names begin that ONNX invents for sizes
 
 Facts = dict[ir.Value, onnx.TypeProto]
 
@@ -63,9 +64,10 @@ def infer_shapes(model: ir.Model) -> ir.Model:
             break
     for value, proto in facts.items():
         _learn(value, proto)
-    learnt = [_learn_ranks(graph) for graph in graphs_of(model)]
-    while any(learnt) or (is_ml and learn_ml(model)):
-        learnt = []
+    for _ in range(max(_MOST_ROUNDS, len(model.graph) if is_ml else 0)):
+        learnt = [_learn_ranks(graph) for graph in graphs_of(model)]
+        if not any(learnt) and not (is_ml and learn_ml(model)):
+            break
         for value, proto in _infer(model, {}, None).items():
             _learn(value, proto)
     return model
@@ -79,6 +81,10 @@ def _learn_ranks(graph: ir.Graph) -> bool:
     """
     learnt = False
     for node in reversed(graph):
+        found = transform_shape(node)
+        if found is not None and node.outputs[0].shape is None:
+            node.outputs[0].type, node.outputs[0].shape = node.inputs[0].type, found  # type: ignore[union-attr]
+            learnt = True
         demands = _demands(node) if node.domain == "" else {}
         for value, rank in demands.items():
             if value.shape is None and not value.is_graph_output():
@@ -144,10 +150,10 @@ def fix_dimensions(
 def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) -> Facts:
     """One run of ONNX's inference; None does not follow data, so that nothing need be hidden."""
     proto = to_proto(_skeleton(model))
-    proto.opset_import.add(domain=_HIDDEN, version=1)
+    proto.opset_import.add(domain=HIDDEN, version=1)
     for node, node_proto, graph_proto in _pairs(model.graph, proto.graph):
         if hidden and node in hidden:
-            node_proto.domain = _HIDDEN
+            node_proto.domain = HIDDEN
             _tell(node, facts, graph_proto)
     _stand_in(model.graph, proto.graph)
     try:
@@ -165,9 +171,26 @@ def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) ->
             if value.name and value.name in types:
                 forget_false_sizes(node, types[value.name])
                 found[value] = types[value.name]
+    _forget_shared_names(found)
     for node in _nodes(model):
         found.update(_subgraph_results(node, found))
     return found
+
+
+def _forget_shared_names(found: Facts) -> None:
+    """ONNX gives all elements of a sequence the same unknown sizes; each has its own."""
+    shared = {
+        dim.dim_param
+        for value, proto in found.items()
+        if getattr(value.producer(), "op_type", "") == "SequenceAt"
+        for dim in proto.tensor_type.shape.dim
+        if dim.dim_param.startswith(INVENTED)
+    }
+    if shared:
+        for proto in found.values():
+            for dim in proto.tensor_type.shape.dim:
+                if dim.dim_param in shared:
+                    dim.Clear()
 
 
 def _stand_in(graph: ir.Graph, proto: onnx.GraphProto) -> None:
@@ -238,6 +261,7 @@ def _type_subgraph_inputs(node: ir.Node) -> None:
         given[:2] = []
         for value, kind in zip(inputs, (ir.DataType.INT64, ir.DataType.BOOL)):
             value.type = value.type or ir.TensorType(kind)
+            value.shape = ir.Shape(()) if value.shape is None else value.shape
         inputs = inputs[2:]
     for inner, outer in zip(inputs, given):
         if inner.type is None and outer is not None:
@@ -286,7 +310,7 @@ def _tell(node: ir.Node, facts: Facts, graph: onnx.GraphProto) -> None:
         info = outputs[0] if outputs else graph.value_info.add(name=value.name)
         info.type.CopyFrom(facts[value])
         for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param.startswith("unk__"):
+            if dim.dim_param.startswith(INVENTED):
                 dim.ClearField("dim_param")
 
 

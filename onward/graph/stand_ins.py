@@ -26,6 +26,7 @@ _LIKE_FIRST = {
         )
     },
 }
+HIDDEN = "onward.hidden"  # a domain that inference does not know
 _EXTRA = "onward.extra"  # the name of nodes that are not the graph's
 
 
@@ -44,7 +45,46 @@ def replace(node: ir.Node, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
         return [onnx.helper.make_node("Identity", [first], [y], name=_EXTRA) for y in outputs[1:]]
     if node.domain == "com.microsoft" and node.op_type in ("FusedMatMul", "TransposeMatMul"):
         _as_einsum(node, proto)
+    if changes_length(node):
+        proto.domain = HIDDEN
     return []
+
+
+def changes_length(node: ir.Node) -> bool:
+    """Whether a DFT gives another length than it reads; one that is unknown, ONNX takes to stay."""
+    if node.op_type != "DFT" or node.domain != "":
+        return False
+    return bool(node.attributes.get_int("onesided", 0)) or _input(node, 1) is not None
+
+
+def transform_shape(node: ir.Node) -> ir.Shape | None:
+    """The shape that such a DFT gives: n, or n // 2 + 1 where one side of it is enough."""
+    x = node.inputs[0] if node.inputs else None
+    if not changes_length(node) or x is None or x.shape is None or len(x.shape) < 2:
+        return None
+    inverse, onesided = (node.attributes.get_int(name, 0) for name in ("inverse", "onesided"))
+    sizes: list[int | ir.SymbolicDim | None] = list(x.shape)
+    sizes[-1] = 1 if inverse and onesided else 2
+    axis = _number(_input(node, 2), node.attributes.get_int("axis", -2))
+    if axis is None or not -len(sizes) <= axis < len(sizes):
+        return ir.Shape([*[None] * (len(sizes) - 1), sizes[-1]])
+    read = x.shape[axis]
+    whole = 2 * (read - 1) if isinstance(read, int) and inverse and onesided else read
+    length = _number(_input(node, 1), whole if isinstance(whole, int) else None)
+    sizes[axis] = length // 2 + 1 if length is not None and onesided and not inverse else length
+    return ir.Shape(sizes)
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _number(value: ir.Value | None, absent: int | None) -> int | None:
+    """A constant's number; None where only a run knows it."""
+    if value is None:
+        return absent
+    known = value.const_value is not None and not value.is_graph_input()
+    return int(value.const_value.numpy().item()) if known else None  # type: ignore[union-attr]
 
 
 def _as_einsum(node: ir.Node, proto: onnx.NodeProto) -> None:

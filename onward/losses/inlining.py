@@ -9,6 +9,7 @@ from onward.errors import OptionError
 from onward.graph.extension import GraphOps
 from onward.graph.files import Source, load
 from onward.graph.inference import infer_outputs
+from onward.graph.naming import rename
 from onward.graph.scopes import bodies
 from onward.losses.loss import Loss, Values, agree, find, shown, sizes_of
 from onward.passes.downgrade import lower_opset
@@ -33,7 +34,7 @@ def inline(op: GraphOps, loss: Loss, source: Source, values: Values) -> ir.Value
     graph.inputs.clear()
     for name in list(graph.initializers):
         value = graph.initializers.pop(name)
-        value.name = op.name(name)
+        rename(value, op.name(name))
         op.graph.register_initializer(value)
     for domain, version in model.opset_imports.items():
         op.graph.opset_imports.setdefault(domain, version)
@@ -108,7 +109,7 @@ def _rename(op: GraphOps, node: ir.Node) -> None:
     for body in bodies(node):
         for name in list(body.initializers):
             value = body.initializers.pop(name)
-            value.name = op.name(name)
+            rename(value, op.name(name))
             body.register_initializer(value)
         for value in body.inputs:
             if not value.is_initializer():

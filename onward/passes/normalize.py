@@ -15,6 +15,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from onward.errors import InvalidModel, UnsafeModel
+from onward.graph.naming import rename
 from onward.passes.rewrite import Names, Ops, nodes_of, replace
 
 _MOST_INLINED = 1_000_000  # nodes: functions that call functions can double at every level
@@ -159,7 +160,7 @@ def name_values(model: ir.Model) -> ir.Model:
             return
         seen.add(value)
         if not value.name or value.name in taken:
-            value.name = names.fresh(value.name or wish)
+            rename(value, names.fresh(value.name or wish))
         taken.add(value.name)
 
     node_names: set[str] = set()

@@ -12,10 +12,12 @@ from enum import IntEnum
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.declared import infer_from_inputs
 from onward.graph.shapes import infer_missing, infer_shapes
 from onward.passes.fold import fold_constants
 from onward.passes.fuse import activation, attention, convolution, gemm, norm, rotary
 from onward.passes.layout import sink_transposes
+from onward.passes.loops import release_invariants, return_copies
 from onward.passes.normalize import (
     fill_default_attributes,
     free_old_initializers,
@@ -66,8 +68,10 @@ PREPARE = Pipeline(
         name_values,
         lift_constants,
         upgrade_opset,
+        return_copies,
+        release_invariants,
         fill_default_attributes,
-        infer_shapes,
+        infer_from_inputs,
         resolve_cast_like,
     ),
 )

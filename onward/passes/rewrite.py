@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.naming import rename
 from onward.graph.plain_shapes import tell
 from onward.graph.scopes import bodies, graphs_of, walk
 from onward.passes.facts import Array
@@ -208,7 +209,7 @@ def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
     assert graph is not None
     hint = node.outputs[0].name or node.op_type
     for constant in op.constants:
-        constant.name = names.fresh(f"{hint}/constant")
+        rename(constant, names.fresh(f"{hint}/constant"))
         graph.register_initializer(constant)
     for made in op.nodes:
         made.name = names.fresh(f"{node.name or hint}/{made.op_type}")

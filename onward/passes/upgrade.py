@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
-from onward.graph.shapes import infer_shapes
+from onward.graph.declared import infer_from_inputs
 from onward.passes.rewrite import Names, Ops, Replacement, nodes_of, place, substitute
 from onward.passes.upgrades import early, inputs, meanings
 from onward.passes.upgrades.compatible import COMPATIBLE, NEWEST, REVERSIBLE
@@ -27,7 +27,7 @@ def upgrade_opset(model: ir.Model) -> ir.Model:
     stale = [node for node in nodes_of(model) if node.domain == "" and _is_stale(node, opset)]
     adapted = any(_is_adapted(node.op_type, node.version or opset) for node in stale)
     if adapted and all(node.version in (None, opset) for node in stale):
-        infer_shapes(model)  # some old forms can only be told apart by their ranks
+        infer_from_inputs(model)  # some old forms can only be told apart by their ranks
     names = Names(model)
     for node in stale:
         _upgrade_node(node, node.version or opset, target, names)

@@ -36,6 +36,16 @@ END = np.iinfo(np.int64).max
 CASES = [
     *cut(normal(5, 4), "one axis", [1], [3], [0]),
     *cut(normal(5, 4), "every axis", [1, 0], [4, 2]),
+    *cut(normal(5, 4), "one row, by a vast step", [2], [5], [0], [10**9]),
+    *cut(normal(5, 4), "the last row, by a vast step", [-1], [-(10**9)], [0], [-(10**9)]),
+    Case(
+        "Slice",
+        lambda op, x, start: op.Slice(
+            x, start, np.array([5], np.int32), np.array([0], np.int32), np.array([1], np.int32)
+        ),
+        {"x": normal(5, 4), "start": np.array([2], np.int32)},
+        "int32, as TensorFlow has it",
+    ),
     *cut(normal(5, 4), "from the back", [-3], [-1], [-1]),
     *cut(normal(5, 4), "beyond the ends", [-9, 2], [3, 99], [0, 1]),
     *cut(normal(5, 4), "nothing", [3], [3], [0]),

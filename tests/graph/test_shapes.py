@@ -249,3 +249,19 @@ def test_a_graph_whose_types_are_known_is_left_alone(monkeypatch: pytest.MonkeyP
     model.graph.outputs[0].shape = None
     monkeypatch.setattr("onward.graph.shapes.infer_shapes", lambda model: "asked")
     assert infer_missing(model) == "asked"
+
+
+def test_elements_of_a_sequence_have_sizes_of_their_own() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float["n", 3] x, int64[2] sizes) => (float["k", 3] y) {
+            s = SplitToSequence<axis = 0>(x, sizes)
+            i = Constant<value_int = 0>()
+            j = Constant<value_int = 1>()
+            a = SequenceAt(s, i)
+            b = SequenceAt(s, j)
+            y = Concat<axis = 0>(a, b)
+        }"""
+    )
+    infer_shapes(model)
+    assert shape_of(model, "a") == shape_of(model, "b") == "FLOAT[None,3]"

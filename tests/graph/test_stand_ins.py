@@ -44,3 +44,24 @@ def test_a_group_normalisation_is_as_large_as_its_input() -> None:
     scale = op.initializer("scale", np.ones(4, np.float32))
     y = op.GroupNormalization(x, scale, scale, num_groups=2)
     assert y.shape == x.shape
+
+
+TRANSFORMS = {
+    "one side": ({"onesided": 1}, (), ("n", 8, 1), "[n,5,2]"),
+    "one side, unknown": ({"onesided": 1}, (), ("n", "t", 1), "[n,None,2]"),
+    "another length": ({}, (6,), ("n", "t", 2), "[n,6,2]"),
+    "one side of another length": ({"onesided": 1}, (6,), ("n", 8, 1), "[n,4,2]"),
+    "back": ({"onesided": 1, "inverse": 1}, (), ("n", 5, 2), "[n,8,1]"),
+    "another axis": ({"onesided": 1}, (None, 0), ("n", 8, 1), "[None,8,2]"),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_transform_has_the_length_that_it_gives(name: str) -> None:
+    attributes, numbers, sizes, expected = TRANSFORMS[name]
+    op = OpBuilder(opset=20)
+    more = [None if n is None else op.constant(np.array(n, np.int64)) for n in numbers]
+    y = op.DFT(op.input("x", "float32", sizes), *more, **attributes)
+    y.shape = None
+    infer_shapes(op.model(y=y))
+    assert str(y.shape) == expected

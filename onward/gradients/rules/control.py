@@ -39,7 +39,8 @@ def if_(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
 def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     """The same trips from the last to the first: dv = (d body / dv)' dv, captured ones summed
 
-    Sequences cannot be stacked: what one was in a trip is found by running the trips before again.
+    What keeps its shape is stacked. What may change it is collected in a sequence, by a second run
+    of the loop. What a sequence was in a trip is found by running the trips before again.
     """
     body = node.attributes["body"].as_graph()
     carried = list(node.inputs[2:])
@@ -47,15 +48,18 @@ def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
         if given.type is None and outside is not None:  # a body need not say it
             given.type = outside.type
     tensors = [v for v in body.inputs[2:] if not isinstance(v.type, ir.SequenceType)]
+    steady = [v for v in tensors if _keeps_shape(body, v)]
     inner = Body(op, body)  # before the forward body gives more than it did
     replay = _Replay(op, node) if len(tensors) < len(carried) else None
-    kept = {v: _stacked(op, node, body, v) for v in (body.inputs[0], *tensors)}
+    changing = [v for v in tensors if v not in steady]
+    collected = _collected(op, node, body, changing) if changing else {}
+    kept = {v: _stacked(op, node, body, v) for v in (body.inputs[0], *steady)}
     count = op.size(kept[body.inputs[0]], 0)
     captured = captures(op, node)
     floats = [i for i, v in enumerate(carried) if v is not None and is_differentiable(v)]
     inits = [_start(op, dys[i], node.outputs[i]) for i in floats]
     sums = [op.zeros_like(v) for v in captured]
-    back = _loop_body(inner, body, kept, replay, count, floats, list(dys), captured)
+    back = _loop_body(inner, body, kept | collected, replay, count, floats, list(dys), captured)
     last = op.constant(np.array(count)) if isinstance(count, int) else op.Squeeze(count, [0])
     likes = [*(_given(node, 2 + i) for i in floats), *captured]
     results = op.typed("Loop", [last, None, *inits, *sums], {"body": back}, likes)
@@ -64,6 +68,45 @@ def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
         value = _given(node, 2 + i)
         found[value] = op.total([found[value], gradient_]) if value in found else gradient_
     return found
+
+
+def _keeps_shape(body: ir.Graph, value: ir.Value) -> bool:
+    """Whether a carried value surely has one shape in all trips."""
+    result = body.outputs[list(body.inputs).index(value) - 1]
+    if value.shape is None or result.shape is None:
+        return False
+    return value.shape == result.shape and all(
+        isinstance(size, int) or size.value is not None for size in value.shape
+    )
+
+
+def _collected(
+    op: GradientOps, node: ir.Node, body: ir.Graph, values: Sequence[ir.Value]
+) -> dict[ir.Value, ir.Value]:
+    """What carried values are in every trip, as sequences; the loop runs once more for it."""
+    copy = Body(op, body)
+    carried = len(node.inputs) - 2
+    places = [list(body.inputs).index(value) for value in values]
+    graph = copy.forward(carried)
+    write = op.inside(graph)
+    empty = []
+    for place, value in zip(places, values):
+        assert value.dtype is not None
+        empty.append(op.SequenceEmpty(dtype=int(value.dtype)))
+        so_far = ir.val(op.name("trips"), type=ir.SequenceType(ir.TensorType(value.dtype)))
+        graph.inputs.append(so_far)
+        graph.outputs.append(write.SequenceInsert(so_far, graph.inputs[place]))
+    results = op.typed(
+        "Loop", [*node.inputs, *empty], {"body": graph}, [*node.outputs[:carried], *empty]
+    )
+    return dict(zip(values, results[carried:]))
+
+
+def _element(op: GradientOps, every: ir.Value, trip: ir.Value) -> ir.Value:
+    """What a value was in one trip."""
+    if isinstance(every.type, ir.SequenceType):
+        return op.SequenceAt(every, trip)
+    return op.Gather(every, trip, axis=0)
 
 
 class _Replay:
@@ -101,7 +144,7 @@ def _loop_body(
     )
     at = write.Sub(total, trip)
     carried = len(body.inputs) - 2
-    given = {value: write.Gather(stack, at, axis=0) for value, stack in kept.items()}
+    given = {value: _element(write, every, at) for value, every in kept.items()}
     if replay is not None:
         pairs = zip(body.inputs[2:], replay.before(write, at))
         given |= {value: found for value, found in pairs if value not in kept}
@@ -114,7 +157,8 @@ def _loop_body(
     found = inner.backward(seeds, [*captured, *wanted])
     back = [found.get(w) or write.zeros_like(w) for w in wanted]
     added = [
-        write.Add(s, found[v]) if v in found else write.Identity(s) for v, s in zip(captured, sums)
+        write.total([s, found[v]]) if v in found else write.Identity(s)
+        for v, s in zip(captured, sums)
     ]
     return inner.finish([write.Identity(going), *back, *added])
 
@@ -146,7 +190,8 @@ def scan(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     write = inner.op
     back = [found.get(t) or write.zeros_like(t) for t in targets]
     added = [
-        write.Add(s, found[v]) if v in found else write.Identity(s) for v, s in zip(captured, sums)
+        write.total([s, found[v]]) if v in found else write.Identity(s)
+        for v, s in zip(captured, sums)
     ]
     graph = inner.finish([*back[: len(floats)], *added, *back[len(floats) :]])
     starts = [_start(op, dys[i], node.outputs[i]) for i in floats]
@@ -161,7 +206,7 @@ def scan(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     )
     for value, result in pairs:
         known = found_outside.get(value)
-        found_outside[value] = result if known is None else op.Add(known, result)
+        found_outside[value] = result if known is None else op.total([known, result])
     return found_outside
 
 

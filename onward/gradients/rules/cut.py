@@ -15,6 +15,7 @@ from onward.passes.facts import attribute, input_of, ints
 gradient = GradientTable()
 
 _BEFORE_ALL = -(2**62)  # as the end of a slice that runs backwards: down to the very first
+_LONGEST_STEP = 64  # along an axis of unknown size
 
 
 @gradient("Slice")
@@ -23,13 +24,15 @@ def slice_(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     x = node.inputs[0]
     assert x is not None
     known = _axes_and_steps(node)
-    if known is None:
+    if known is None or _has_vast_steps(x, *known):
         return _by_position(op, x, dy, lambda numbers: op.Slice(numbers, *node.inputs[1:]))
     axes, steps = known
     begins: list[Size] = []
     ends: list[Size] = []
     for axis, step, start in zip(axes, steps, elements(op, node.inputs[1], len(axes))):
         size, count = op.size(x, axis), op.size(node.outputs[0], axis)
+        if isinstance(size, int):  # a step beyond the end is as good as one to it
+            step = max(-max(size, 1), min(step, max(size, 1)))
         if step < 0:
             dy = op.Slice(dy, [-1], [_BEFORE_ALL], [axis], [-1])
         if abs(step) > 1:
@@ -49,6 +52,14 @@ def _axes_and_steps(node: ir.Node) -> tuple[list[int], list[int]] | None:
     known_axes = list(range(count)) if axes is None else ints(axes)
     known_steps = [1] * count if steps is None else ints(steps)
     return None if known_axes is None or known_steps is None else (known_axes, known_steps)
+
+
+def _has_vast_steps(x: ir.Value, axes: list[int], steps: list[int]) -> bool:
+    """Whether zeros between the steps could take far more room than x: TensorFlow steps by 1e9."""
+    sizes = [x.shape[axis] if x.shape is not None else None for axis in axes]
+    return any(
+        abs(step) > _LONGEST_STEP and not isinstance(size, int) for step, size in zip(steps, sizes)
+    )
 
 
 def _foremost(op: GradientOps, start: Size, size: Size, count: Size, step: int) -> Size:

@@ -18,7 +18,8 @@ def elements(op: GradientOps, vector: ir.Value | None, count: int) -> list[Size]
     known = ints(vector)
     if known is not None:
         return list(known)
-    return [op.Slice(vector, [i], [i + 1], [0]) for i in range(count)]
+    wide = op.Cast(vector, to=int(ir.DataType.INT64))  # some may be int32; sizes are not
+    return [op.Slice(wide, [i], [i + 1], [0]) for i in range(count)]
 
 
 # -- the same elements under another shape ---------------------------------------------------

@@ -20,9 +20,9 @@ from onward.graph.costs.flops import Call, Tensor, UnknownShape
 from onward.graph.costs.following import follow_sizes
 from onward.graph.costs.loops import TRIPS, changes_sizes, scan_length
 from onward.graph.costs.ml import ML_FLOPS
+from onward.graph.declared import infer_from_inputs
 from onward.graph.ml_shapes import DOMAIN
 from onward.graph.scopes import bodies
-from onward.graph.shapes import infer_shapes
 
 FLOPS = ARITHMETIC | ATTENTION_FLOPS | ML_FLOPS
 _NEWEST = 1 << 30
@@ -136,7 +136,7 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
     if model.functions:
         InlinePass()(model)
     taken = fix_inputs(model, sizes or {})
-    follow_sizes(infer_shapes(model))
+    follow_sizes(infer_from_inputs(model))
     weights = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     tensors = [tensor for tensor in weights if tensor is not None]
     return Costs(

@@ -62,6 +62,11 @@ def _is_double(node: ir.Node) -> bool:
     return first is not None and first.dtype is not None and int(first.dtype) == _DOUBLE
 
 
+def _returns_input(node: ir.Node) -> bool:
+    body = node.attributes.get("body")
+    return body is not None and any(value.is_graph_input() for value in body.as_graph().outputs)
+
+
 ROWS = tuple(
     Defect(operator, "onnxruntime", reason, _SEEN_IN, when=when)
     for operator, reason, when in (
@@ -98,6 +103,11 @@ ROWS = tuple(
             "Dropout",
             "a seeded mask is another one in every run",
             lambda node: "seed" in node.attributes and len(node.inputs) > 2,
+        ),
+        (
+            "Scan",
+            "an input that the body returns as it came is not copied: the result is garbage",
+            _returns_input,
         ),
     )
 )

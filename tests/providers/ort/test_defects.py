@@ -60,6 +60,22 @@ def test_the_defect_is_still_there_and_the_default_avoids_it(name: str) -> None:
     assert not differs(run(onward.InferenceSession(data), case), case)
 
 
+def test_a_scan_that_returns_its_input_is_a_defect() -> None:
+    """Garbage: which numbers it gives depends on what the memory held. test_loops.py runs it."""
+    scan = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2] x, float[3, 2] rows) => (float[2] last, float[3, 2] y) {
+            last, y = Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] row)
+                => (float[2] row2, float[2] OUT) {
+                    row2 = Identity(row) copy = Identity(s) }>(x, rows)
+        }"""
+    found = []
+    for returned in ("s", "copy"):
+        model = onnx.parser.parse_model(scan.replace("OUT", returned))
+        (node,) = ir.from_proto(model).graph
+        found.append(defect(node) is not None)
+    assert found == [True, False]
+
+
 def test_a_named_provider_is_taken_at_its_word() -> None:
     data = nodes.load()["test_dft"].model.SerializeToString()
     session = onward.InferenceSession(data, providers=["CPUExecutionProvider"])

@@ -1,0 +1,80 @@
+"""Shapes from what surely holds: inputs and weights. What else a file declares is a hint.
+
+onnxruntime warns about an output or intermediate value whose declared size is wrong, and runs the
+model: files keep the sizes of the example that they were exported with. Numbers that were declared
+must therefore not be folded into a model; a rank, or a name, is taken where nothing else is known.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.graph.loop_shapes import LoopShapes, given_by_node
+from onward.graph.scopes import bodies, walk
+from onward.graph.shapes import INVENTED, infer_shapes
+
+_MOST_ROUNDS = 10  # loops in loops settle one by one
+
+
+def infer_from_inputs(model: ir.Model) -> ir.Model:
+    """Infer every shape again from the model's inputs and weights; types stay.
+
+    A declared shape counts where inference finds none, without its numbers.
+    """
+    declared = _forget(model)
+    loops = LoopShapes(model)
+    for _ in range(_MOST_ROUNDS):
+        infer_shapes(model)
+        if not loops.learn():
+            break
+        _forget(model)
+        loops.tell()
+    else:
+        _forget(model)
+        infer_shapes(model)
+    if _take_hints(declared, model.graph):
+        infer_shapes(model)
+    return model
+
+
+def _forget(model: ir.Model) -> dict[ir.Value, ir.Shape]:
+    """Take away the shapes that nodes' outputs and bodies' inputs have."""
+    found = {}
+    for node in walk(model.graph):
+        inside = [value for body in bodies(node) for value in body.inputs[given_by_node(node) :]]
+        for value in (*node.outputs, *inside):
+            if value.shape is not None and value.const_value is None:
+                found[value] = value.shape
+                value.shape = None
+    return found
+
+
+def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph) -> bool:
+    """Names of unknown sizes, and ranks that are unknown; whether there were any of these."""
+    learnt = False
+    given = {str(size) for value in graph.inputs for size in value.shape or ()}
+    outputs = set(graph.outputs)
+    for value, shape in declared.items():
+        names = [
+            None if isinstance(size, int) or _is_unknown(size) else size.value for size in shape
+        ]
+        if value.shape is None:
+            value.shape = ir.Shape(names)
+            learnt = True
+        elif len(value.shape) == len(names):
+            # an output keeps its own names: whoever asks a session for its outputs sees them
+            value.shape = ir.Shape(
+                [
+                    name
+                    if _is_unknown(size) or (name and value in outputs and name not in given)
+                    else size
+                    for size, name in zip(value.shape, names)
+                ]
+            )
+    return learnt
+
+
+def _is_unknown(size: int | ir.SymbolicDim) -> bool:
+    return isinstance(size, ir.SymbolicDim) and (
+        size.value is None or size.value.startswith(INVENTED)
+    )
