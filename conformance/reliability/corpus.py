@@ -273,7 +273,7 @@ def external_data_of_a_subgraph(folder: Path) -> Any:
     return path
 
 
-@case("UnsafeModel", "in a function, where nobody can fetch it")
+@case("UnsafeModel", "points outside the model's folder")
 def external_data_of_a_function(folder: Path) -> Any:
     secret(folder)
     path = weighted(folder, ones("w", 2))

@@ -14,12 +14,14 @@ from onward.graph.scopes import bodies, walk
 from onward.graph.shapes import INVENTED, infer_shapes
 
 _MOST_ROUNDS = 10  # loops in loops settle one by one
+_SCANNED = "onward.declared"  # where a Loop's output keeps the shape that the file declared
 
 
-def infer_from_inputs(model: ir.Model) -> ir.Model:
+def infer_from_inputs(model: ir.Model, numbers: bool = False) -> ir.Model:
     """Infer every shape again from the model's inputs and weights; types stay.
 
-    A declared shape counts where inference finds none, without its numbers.
+    A declared shape counts where inference finds none: without its numbers, unless `numbers` asks
+    for them, as an estimate may.
     """
     declared = _forget(model)
     loops = LoopShapes(model)
@@ -32,15 +34,27 @@ def infer_from_inputs(model: ir.Model) -> ir.Model:
     else:
         _forget(model)
         infer_shapes(model)
-    if _take_hints(declared, model.graph):
+    if _take_hints(declared, model.graph, numbers):
         infer_shapes(model)
     return model
+
+
+def scanned_shape(value: ir.Value) -> list[int | None] | None:
+    """The sizes of a node's output; of a Loop's, also those declared for a run without a trip."""
+    if value.shape is None:
+        return None
+    sizes = [size if isinstance(size, int) else None for size in value.shape]
+    declared = value.meta.get(_SCANNED)
+    if declared is None or len(declared) != len(sizes):
+        return sizes
+    return [hint if size is None else size for size, hint in zip(sizes, declared)]
 
 
 def _forget(model: ir.Model) -> dict[ir.Value, ir.Shape]:
     """Take away the shapes that nodes' outputs and bodies' inputs have."""
     found = {}
     for node in walk(model.graph):
+        _remember_scanned(node)
         inside = [value for body in bodies(node) for value in body.inputs[given_by_node(node) :]]
         for value in (*node.outputs, *inside):
             if value.shape is not None and value.const_value is None:
@@ -49,7 +63,19 @@ def _forget(model: ir.Model) -> dict[ir.Value, ir.Shape]:
     return found
 
 
-def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph) -> bool:
+def _remember_scanned(node: ir.Node) -> None:
+    """Keep the declared shapes of what a Loop stacks: without a trip, there is no other."""
+    if node.op_type != "Loop" or node.domain != "" or "body" not in node.attributes:
+        return
+    carried = len(node.inputs) - given_by_node(node)
+    inner = node.attributes["body"].as_graph().outputs[1 + carried :]
+    for value, element in zip(node.outputs[carried:], inner):
+        if element.shape is not None:
+            sizes = [size if isinstance(size, int) else None for size in element.shape]
+            value.meta.setdefault(_SCANNED, [None, *sizes])
+
+
+def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph, numbers: bool) -> bool:
     """Names of unknown sizes, and ranks that are unknown; whether there were any of these."""
     learnt = False
     given = {str(size) for value in graph.inputs for size in value.shape or ()}
@@ -59,7 +85,7 @@ def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph) -> bool:
             None if isinstance(size, int) or _is_unknown(size) else size.value for size in shape
         ]
         if value.shape is None:
-            value.shape = ir.Shape(names)
+            value.shape = shape if numbers else ir.Shape(names)
             learnt = True
         elif len(value.shape) == len(names):
             # an output keeps its own names: whoever asks a session for its outputs sees them

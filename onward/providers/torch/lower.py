@@ -33,6 +33,7 @@ import onnx_ir as ir
 import torch
 
 from onward.errors import InvalidModel, UnsupportedModel
+from onward.graph.declared import scanned_shape
 from onward.graph.scopes import last_uses
 from onward.graph.table import OpTable
 from onward.providers.events import Notes
@@ -262,7 +263,7 @@ class _Writer:
             "input_type": _type_number(*node.inputs[:1]),
             "output_type": _type_number(*node.outputs[:1]),
             "output_types": [_type_number(value) for value in node.outputs],
-            "output_shapes": [_known_shape(value) for value in node.outputs],
+            "output_shapes": [scanned_shape(value) for value in node.outputs],
         }
         return [f"{name}={answers[name]}" for name in signature.parameters if name in answers]
 
@@ -352,12 +353,6 @@ def _dtype(value: ir.Value | None) -> torch.dtype | None:
 def _type_number(value: ir.Value | None = None) -> int:
     """ONNX's number of a value's type, 0 if it is not known."""
     return 0 if value is None or value.dtype is None else int(value.dtype)
-
-
-def _known_shape(value: ir.Value) -> list[int | None] | None:
-    if value.shape is None:
-        return None
-    return [dim if isinstance(dim, int) else None for dim in value.shape]
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
