@@ -38,10 +38,10 @@ def pytest_exception_interact(
     report: pytest.CollectReport | pytest.TestReport,
 ) -> None:
     """A test file that cannot be imported for want of a package is skipped."""
-    if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
-        if (reason := missing_package(call.excinfo.value)) is not None:
-            report.outcome, report.longrepr = "skipped", (str(node.path), 0, f"Skipped: {reason}")
-            _forget(str(node.path))
+    reason = missing_package(call.excinfo.value) if call.excinfo is not None else None
+    if isinstance(report, pytest.CollectReport) and reason is not None:
+        report.outcome, report.longrepr = "skipped", (str(node.path), 0, f"Skipped: {reason}")
+        _forget(str(node.path))
 
 
 def _forget(path: str) -> None:
@@ -57,7 +57,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that imports a package while it runs is skipped too."""
     report = yield
-    if report.failed and call.excinfo is not None:
-        if (reason := missing_package(call.excinfo.value)) is not None:
-            report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {reason}")
+    reason = missing_package(call.excinfo.value) if call.excinfo is not None else None
+    if report.failed and reason is not None:
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {reason}")
     return report

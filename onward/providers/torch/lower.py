@@ -24,6 +24,7 @@ import linecache
 import math
 import re
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
@@ -52,15 +53,23 @@ from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.types import DTYPES, torch_dtype
 
 _CHECK = "check()"  # the line before a node, where a run may be stopped
+_FILE = "<onward lowered graph"
 _serial = count()
 
 
 class Lowered(torch.nn.Module):
     """A lowered graph: its weights as buffers, its function as `forward`."""
 
-    def __init__(self, lines: list[str], names: dict[str, Any], weights: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        lines: list[str],
+        names: dict[str, Any],
+        weights: dict[str, Any],
+        nodes: dict[str, tuple[str, str]] | None = None,
+    ) -> None:
         super().__init__()
         self._lines, self._names = lines, names
+        self._nodes = nodes or {}  # a node's line -> its operator and name
         for name, tensor in weights.items():
             self.register_buffer(name, tensor, persistent=False)
         self.source = "\n".join(line for line in lines if line.strip() != _CHECK) + "\n"
@@ -73,8 +82,16 @@ class Lowered(torch.nn.Module):
             "\n".join(self._lines).replace("def forward(self", "def forward(self, check", 1) + "\n"
         )
 
+    def failed_node(self, error: BaseException) -> tuple[str, str] | None:
+        """The operator and name of the node in which an error arose; None: in none of them."""
+        found = None
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename.startswith(_FILE) and frame.line:
+                found = self._nodes.get(frame.line.strip(), found)
+        return found
+
     def _function(self, source: str) -> Callable[..., Any]:
-        file, names = f"<onward lowered graph {next(_serial)}>", dict(self._names)
+        file, names = f"{_FILE} {next(_serial)}>", dict(self._names)
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
         weakref.finalize(self, linecache.cache.pop, file, None)
         exec(compile(source, file, "exec"), names)
@@ -96,7 +113,7 @@ def lower(
     """
     writer = _Writer(kernels, host, graph.opset_imports, device or torch.device("cpu"), notes)
     writer.function("forward", graph, method=True)
-    return Lowered(writer.lines, writer.names, writer.weights)
+    return Lowered(writer.lines, writer.names, writer.weights, writer.nodes)
 
 
 class _Writer:
@@ -125,6 +142,7 @@ class _Writer:
         if notes is not None:
             self.names.update(now=time.perf_counter_ns, note=notes.note)
         self.weights: dict[str, torch.Tensor] = {}
+        self.nodes: dict[str, tuple[str, str]] = {}
         self._values: dict[ir.Value, str] = {}  # what each value is called in the source
         self._on_host: set[ir.Value] = set()  # values that are Python numbers
         self._tensors_of: dict[ir.Value, str] = {}  # host value -> its tensor's name
@@ -198,7 +216,9 @@ class _Writer:
             targets.append("*_")
         if self.notes is not None:
             self._line("started = now()")
-        self._line(f"{', '.join(targets)} = {call}")
+        line = f"{', '.join(targets)} = {call}"
+        self.nodes[line] = (node.op_type, node.name or "")
+        self._line(line)
         if self.notes is not None:
             number = self.notes.enter(node.name, node.op_type, [v.name for v in node.outputs])
             self._line(f"note({number}, started, {results})")

@@ -121,9 +121,14 @@ class TorchExecutable:
         except Exception as error:
             if run_options is not None and run_options.terminate:
                 raise ended() from error
-            raise ProviderError(f"torch failed: {error}") from error
+            raise self._failure(error) from error
         taken = {*self._weights, *(_place(f) for f in feeds if isinstance(f, torch.Tensor))}
         return [_own(result, taken) for result in results]
+
+    def _failure(self, error: Exception) -> ProviderError:
+        node = None if self._stoppable is None else self._stoppable.failed_node(error)
+        where = "" if node is None else f" (at {node[0]}, node {node[1]!r})"
+        return ProviderError(f"torch failed: {error}{where}")
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)

@@ -143,6 +143,8 @@ def log_softmax(x: Tensor, *, axis: int) -> Tensor:
 @kernel("Hardmax")
 def hardmax(x: Tensor, *, axis: int) -> Tensor:
     """1 at the first largest element, 0 elsewhere"""
+    if not x.numel():
+        return x
     return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1.0)
 
 

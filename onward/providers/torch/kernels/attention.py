@@ -302,7 +302,7 @@ def linear_attention(
     state, ys = past_state.to(dtype), []
     if gates is not None and gates.shape[-1] > 1:
         chunk_size = 16  # a decay per key needs chunk * chunk * size numbers
-    for start in range(0, max(q.shape[2], 1), chunk_size):
+    for start in range(0, q.shape[2], chunk_size):
         part = slice(start, start + chunk_size)
         y, state = _linear_chunk(
             q[:, :, part],
@@ -313,7 +313,8 @@ def linear_attention(
             state,
         )
         ys.append(y)
-    y = torch.cat(ys, 2) * (scale or 1 / math.sqrt(q.shape[-1]))
+    y = torch.cat(ys, 2) if ys else q.new_empty(*q.shape[:3], v.shape[-1])
+    y = y * (scale or 1 / math.sqrt(max(q.shape[-1], 1)))
     return merge_heads(y).to(query.dtype), state.to(state_dtype)
 
 

@@ -34,6 +34,16 @@ def conv(
     rank = x.dim() - 2
     none, ones = [0] * rank, [1] * rank
     padding = pads[:rank] if pads else none
+    if not (x.numel() and w.numel()):
+        at = windows.place(
+            x.shape[2:],
+            w.shape[2:],
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            auto_pad=auto_pad,
+        )
+        return _sum_of_nothing(x, [x.shape[0], w.shape[0], *at.counts], b)
     if auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
         at = windows.place(
             x.shape[2:],
@@ -48,6 +58,17 @@ def conv(
             x, padding = windows.pad(x, at), none
     strides, dilations = strides or ones, dilations or ones
     return torch.convolution(x, w, b, strides, padding, dilations, False, none, group)
+
+
+def _sum_of_nothing(x: Tensor, shape: Ints, b: Tensor | None) -> Tensor:
+    """A convolution without images, channels, pixels or filters: its bias. torch refuses most."""
+    if min(shape) < 0:
+        raise ValueError(f"no window fits an image of {list(x.shape[2:])}")
+    return _biased(x.new_zeros(shape), b)
+
+
+def _biased(y: Tensor, b: Tensor | None) -> Tensor:
+    return y if b is None else y + b.reshape(-1, *[1] * (y.dim() - 2))
 
 
 @kernel("ConvTranspose")
@@ -89,14 +110,15 @@ def conv_transpose(
         begins = pads[:rank]
         lengths = [n - begin - end for n, begin, end in zip(grown, begins, pads[rank:])]
 
+    if not (x.numel() and w.numel()):
+        return _sum_of_nothing(x, [x.shape[0], w.shape[1] * group, *lengths], b)
     # ATen pads both sides alike; its output padding makes up for a smaller end
     spare = [length - n + 2 * begin for length, n, begin in zip(lengths, whole, begins)]
     if all(0 <= n < max(s, d) for n, s, d in zip(spare, strides, dilations)):
         return torch.convolution(x, w, b, strides, begins, dilations, True, spare, group)
     y = torch.convolution(x, w, None, strides, none, dilations, True, none, group)
     both = [(-begin, length - n + begin) for begin, length, n in zip(begins, lengths, whole)]
-    y = F.pad(y, windows.last_axis_first(both))
-    return y if b is None else y + b.reshape(-1, *[1] * rank)
+    return _biased(F.pad(y, windows.last_axis_first(both)), b)
 
 
 @kernel("DeformConv")
@@ -130,12 +152,11 @@ def deform_conv(
     pixels = x.to(wide).reshape(groups, channels // offset_group, *sizes)
     read = sample(pixels, grid, "linear", "zeros", align_corners=False)
     if mask is not None:
-        read = read.reshape(groups, -1, taps, *outputs)
+        read = read.reshape(groups, channels // offset_group, taps, *outputs)
         read = read * mask.reshape(groups, 1, taps, *outputs)
     columns = read.to(x.dtype).reshape(batch, group, channels // group * taps, prod(outputs))
-    y = w.reshape(group, w.shape[0] // group, -1) @ columns
-    y = y.reshape(batch, w.shape[0], *outputs)
-    return y if b is None else y + b.reshape(-1, *[1] * len(sizes))
+    y = w.reshape(group, w.shape[0] // group, channels // group * taps) @ columns
+    return _biased(y.reshape(batch, w.shape[0], *outputs), b)
 
 
 def _looked_at(offset: Tensor, at: windows.Windows, axis: int, size: int) -> Tensor:
@@ -167,5 +188,5 @@ def causal_conv_with_state(
     """y[t] = act(b + Σ over k: w[k] z[t + k]), z = [past, x]; the present is z's last K - 1."""
     carried = w.shape[2] - 1
     z = F.pad(x, (carried, 0)) if past is None else torch.cat([past, x], dim=2)
-    y = F.conv1d(z, w, b, groups=x.shape[1])
+    y = F.conv1d(z, w, b, groups=x.shape[1]) if x.numel() else x
     return y if activation == "none" else F.silu(y), z[:, :, z.shape[2] - carried :]

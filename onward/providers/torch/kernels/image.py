@@ -53,12 +53,14 @@ def resize(
     resized = _resized(
         list(x.shape), roi if crop else None, scales, sizes, axes, keep_aspect_ratio_policy
     )
+    lengths = list(x.shape)
+    for a in resized:
+        lengths[a.axis] = a.length
+    if 0 in lengths:
+        return x.new_empty(lengths)
     usual = mode != "cubic" or (cubic_coeff_a == CUBIC and not exclude_outside)
     aten = _aten_mode(x, resized, mode, coordinate_transformation_mode, nearest_mode)
     if aten is not None and usual and not antialias:
-        lengths = list(x.shape)
-        for a in resized:
-            lengths[a.axis] = a.length
         aligned = coordinate_transformation_mode == "align_corners"
         return F.interpolate(
             x, lengths[2:], mode=aten, align_corners=None if aten == "nearest" else aligned
@@ -92,7 +94,7 @@ def _resized(
     else:
         assert sizes is not None
         lengths, widths = sizes, [float(size) for size in sizes]
-        scales = [size / old for size, old in zip(sizes, olds)]
+        scales = [size / old if old else 1.0 for size, old in zip(sizes, olds)]
         if policy != "stretch":
             scale = min(scales) if policy == "not_larger" else max(scales)
             scales, widths = [scale] * len(axes), [scale * old for old in olds]

@@ -49,6 +49,10 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
         shape = [1] * (indices.dim() - 1)
         shape[axis] = x.shape[axis]
         batch.append(torch.arange(x.shape[axis], device=x.device).reshape(shape))
+    if not indices.shape[-1]:  # all of x, or of its batch, at each place
+        ones = [1] * (indices.dim() - 1 - batch_dims)
+        whole = x.reshape(*x.shape[:batch_dims], *ones, *x.shape[batch_dims:])
+        return whole.expand(*indices.shape[:-1], *x.shape[batch_dims:])
     return _at(x, [*batch, *indices.unbind(-1)])
 
 

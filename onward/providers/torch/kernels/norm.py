@@ -117,6 +117,8 @@ def rms_normalization(
 @kernel("LRN")
 def lrn(x: Tensor, *, alpha: float, beta: float, bias: float, size: int) -> Tensor:
     """Over `size` neighbouring channels: y = x / (bias + alpha / size * Σ x²)^beta"""
+    if not x.numel():
+        return x
     squares = (_wide(x) ** 2).reshape(x.shape[0], 1, x.shape[1], -1)
     squares = F.pad(squares, (0, 0, (size - 1) // 2, size // 2))
     mean = F.avg_pool2d(squares, (size, 1), stride=1).reshape(x.shape)

@@ -28,6 +28,12 @@ def _both_sides_alike(at: Windows) -> bool:
     return not any(at.begins) or all(2 * begin <= k for begin, k in zip(at.begins, at.kernel))
 
 
+def _nothing(x: Tensor, at: Windows) -> Tensor | None:
+    """The result where it has no elements, which torch refuses to pool; else None."""
+    shape = [*x.shape[:2], *at.counts]
+    return x.new_empty(shape) if min(shape) == 0 else None
+
+
 # -- windows -----------------------------------------------------------------------------------
 
 
@@ -54,6 +60,8 @@ def average_pool(
         ceil_mode=ceil_mode,
     )
     rank = len(kernel_shape)
+    if not x.numel() and (nothing := _nothing(x, at)) is not None:
+        return nothing
     if rank in _AVERAGE and max(at.dilations) == 1 and _both_sides_alike(at):
         pool = _AVERAGE[rank]
         return pool(x, at.kernel, at.strides, at.begins, at.ceil, bool(count_include_pad))
@@ -102,6 +110,8 @@ def lp_pool(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
     )
+    if not x.numel() and (nothing := _nothing(x, at)) is not None:
+        return nothing
     wide = x.float() if x.dtype.itemsize == 2 else x  # powers overflow a float16
     return _window_sums(wide.abs() ** p, at).pow(1 / p).to(x.dtype)
 
@@ -130,6 +140,8 @@ def max_pool(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
     )
+    if not x.numel() and (nothing := _nothing(x, at)) is not None:
+        return (nothing, nothing.to(torch.int64))[:outputs]
     wide = x if x.is_floating_point() else x.float()  # CUDA pools no integers
     if rank in _MAX and outputs == 1:
         return (_largest(wide, at).to(x.dtype),)

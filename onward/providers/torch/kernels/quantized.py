@@ -116,7 +116,7 @@ def dequantize_linear(
 @kernel("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """scale = (max(x, 0) - min(x, 0)) / 255; zero_point = -min(x, 0) / scale, rounded."""
-    low, high = torch.aminmax(x)
+    low, high = torch.aminmax(x) if x.numel() else (x.new_zeros(()), x.new_zeros(()))
     low, high = low.clamp(max=0), high.clamp(min=0)
     scale = torch.where(high == low, 1.0, (high - low) / 255)
     zero_point = torch.round((-low / scale).clamp(0, 255))

@@ -177,9 +177,21 @@ def arg_min(x: Tensor, *, axis: int, keepdims: int, select_last_index: int) -> T
 def _position(
     find: Callable[..., Tensor], x: Tensor, axis: int, keepdims: bool, last: int
 ) -> Tensor:
+    if not x.numel():
+        return _position_in_nothing(x, axis, keepdims)
     if not last:
         return find(x, axis, keepdims)
     return x.shape[axis] - 1 - find(x.flip(axis), axis, keepdims)
+
+
+def _position_in_nothing(x: Tensor, axis: int, keepdims: bool) -> Tensor:
+    """Positions for no elements, where another axis is empty too; else there is no answer."""
+    y = x.sum(axis, keepdim=keepdims, dtype=torch.int64)
+    if y.numel():
+        raise ValueError(
+            f"axis {axis} of an input of {list(x.shape)} is empty: no element is first"
+        )
+    return y
 
 
 @kernel("TopK")

@@ -73,6 +73,8 @@ def split_to_sequence(
     """Into parts of one size (a scalar), of several (a list), or of 1."""
     if split is None and not keepdims:
         return list(x.unbind(axis))
+    if not x.shape[axis] and not isinstance(split, list):
+        return []  # torch would give one part of nothing
     return list(torch.split(x, 1 if split is None else split, axis))
 
 

@@ -15,7 +15,10 @@ kernel = OpTable()
 def _signal(x: Tensor) -> Tensor:
     """(..., 1) as real numbers, (..., 2) as complex ones, in a type that has a transform."""
     x = x.float() if x.dtype.itemsize == 2 else x
-    return x.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
+    if x.shape[-1] == 1:
+        return x.squeeze(-1)
+    # what is empty is contiguous whatever its strides, and torch looks at them all the same
+    return torch.view_as_complex(x.contiguous() if x.numel() else x.new_empty(x.shape))
 
 
 def _transformed(x: Tensor, length: int, axis: int, onesided: bool) -> Tensor:
@@ -44,6 +47,8 @@ def dft(
         y: Tensor = torch.fft.irfft(signal, dft_length, axis)
         return y.unsqueeze(-1).to(x.dtype)
     length = x.shape[axis] if dft_length is None else dft_length
+    if not length and not onesided:
+        return x.narrow(axis, 0, 0).narrow(-1, 0, 1).repeat_interleave(2, -1)
     if inverse:
         return torch.view_as_real(torch.fft.ifft(signal, length, axis).resolve_conj()).to(x.dtype)
     return _transformed(signal, length, axis, bool(onesided)).to(x.dtype)
