@@ -8,6 +8,7 @@ from onward.gradients.rules import (
     constant,
     contrib,
     contrib_attention,
+    contrib_fused,
     contrib_group_attention,
     contrib_quantized,
     control,
@@ -64,6 +65,7 @@ GRADIENTS = (
     | scale.gradient
     | loss.gradient
     | contrib.gradient
+    | contrib_fused.gradient
     | resize.gradient
     | sampling.gradient
     | regions.gradient

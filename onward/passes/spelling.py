@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.passes.facts import attribute, dims, input_of, ints, rank
+from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 
 _rules = Rules()
@@ -13,9 +14,8 @@ _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def spell_for_onnxruntime(model: ir.Model) -> ir.Model:
-    """Say it as onnxruntime takes it; the meaning stays."""
-    rewrite(model, _rules)
-    return model
+    """Say it as onnxruntime takes it; the meaning stays. What was read before and is not goes."""
+    return drop_unused(model) if rewrite(model, _rules) else model
 
 
 @_rules("Attention")

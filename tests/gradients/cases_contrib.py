@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from tests.gradients.case import Case, normal
+from tests.gradients.case import Case, integers, normal
 
 MICROSOFT = "com.microsoft"
 
@@ -41,13 +42,59 @@ def _fused(note: str, a: Any, b: Any, shape: tuple[int, ...], **rest: Any) -> Ca
     return _contrib("FusedMatMul", note, {"x": a, "w": b}, shape=shape, **rest)
 
 
+_IDS = integers(0, 5, 2, 3).astype(np.int32)
+_EMBED = {"words": normal(5, 4), "positions": normal(6, 4), "kinds": normal(2, 4)}
+
+
+def _embedded(note: str, *, segments: bool, positions: bool) -> Case:
+    feeds: dict[str, Any] = {"ids": _IDS, **_EMBED, "gamma": _GAMMA, "beta": normal(4, seed=1)}
+    if segments:
+        feeds["segments"] = integers(0, 2, 2, 3).astype(np.int32)
+    else:
+        del feeds["kinds"]
+    if positions:
+        feeds["places"] = integers(0, 6, 2, 3).astype(np.int32)
+    names = ("ids", "segments", "words", "positions", "kinds", "gamma", "beta", "mask", "places")
+
+    def build(op: Any, **inputs: Any) -> Any:
+        given = [inputs.get(name) for name in names]
+        operator = "EmbedLayerNormalization"
+        attributes = {"epsilon": 1e-5}
+        node = ir.node(operator, given, attributes, num_outputs=2, domain=MICROSOFT)
+        op.graph.append(node)
+        op.graph.opset_imports.setdefault(MICROSOFT, 1)
+        y, counts = node.outputs
+        y.name, y.type, y.shape = op.name("y"), inputs["words"].type, ir.Shape((2, 3, 4))
+        counts.name, counts.type = op.name("counts"), ir.TensorType(ir.DataType.INT32)
+        return y
+
+    return Case(f"{MICROSOFT}::EmbedLayerNormalization", build, feeds, note)
+
+
 CASES = [
+    _embedded("", segments=True, positions=False),
+    _embedded("positions, no segments", segments=False, positions=True),
     _contrib("Gelu", "", {"x": _X}),
     _contrib("BiasGelu", "", {"x": _X, "b": _GAMMA}),
     _contrib("FastGelu", "", {"x": _X}),
     _contrib("FastGelu", "bias", {"x": _X, "b": _GAMMA}),
     _contrib("QuickGelu", "", {"x": _X}),
     _contrib("QuickGelu", "alpha", {"x": _X}, alpha=0.5),
+    _contrib(
+        "BiasSplitGelu", "", {"x": normal(2, 3, 8), "b": normal(8)}, shape=(2, 3, 4), ort=False
+    ),
+    _contrib("BiasAdd", "", {"x": _X, "b": _GAMMA, "skip": _SKIP}, ort=False),
+    _contrib(
+        "BiasSoftmax", "", {"x": _X, "b": normal(1, 3, 4)}, axis=2, is_inner_broadcast=0, ort=False
+    ),
+    _contrib(
+        "BiasSoftmax",
+        "two axes",
+        {"x": _X, "b": normal(1, 3, 4)},
+        axis=1,
+        is_inner_broadcast=0,
+        ort=False,
+    ),
     _contrib("SkipLayerNormalization", "", _SUM, epsilon=1e-5),
     _contrib(
         "SkipLayerNormalization",

@@ -61,6 +61,26 @@ CASES = [
     _dft("first axis", normal(4, 3, 2), axis=0),
     _dft("a negative axis", normal(2, 4, 3, 1), axis=-3, onesided=1),
     _dft("one signal", normal(5, 1)),
+    *(
+        Case(
+            "DFT",
+            lambda op, x, axis, flags=flags: op.DFT(x, None, axis, **flags),
+            {"x": normal(3, 5, 4, parts), "axis": np.array(axis)},
+            f"an axis that is fed, {axis}, {note}",
+        )
+        for axis, parts, note, flags in (
+            (0, 2, "complex", {}),
+            (1, 1, "onesided", {"onesided": 1}),
+            (-2, 2, "inverse", {"inverse": 1}),
+            (-3, 2, "onesided, inverse", {"inverse": 1, "onesided": 1}),
+        )
+    ),
+    Case(
+        "DFT",
+        lambda op, x, length, axis: op.DFT(x, length, axis, onesided=1),
+        {"x": normal(2, 5, 3, 1), "length": np.array(8), "axis": np.array(1)},
+        "a length and an axis that are fed",
+    ),
     Case(
         "DFT",
         lambda op, x, length: op.DFT(x, length, onesided=1),

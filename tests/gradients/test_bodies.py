@@ -34,7 +34,8 @@ PASSED_THROUGH = """g (float[2] x, int64 n) => (float[2] y) {
     yes = Constant<value = bool {1}>()
     k0 = Constant<value = int32 {3}>()
     k, u, y = Loop(n, yes, k0, x, x) <body = b
-        (int64 i, bool go, int32 k_in, float[2] v, float[2] a) => (bool go, int32 k_in, float[2] v, float[2] c) { s = Sin(a) c = Mul(s, v) }>
+        (int64 i, bool go, int32 k_in, float[2] v, float[2] a)
+        => (bool go, int32 k_in, float[2] v, float[2] c) { s = Sin(a) c = Mul(s, v) }>
 }"""
 SWAPPED = """g (float[2] x, int64 n) => (float[2] y) {
     x2 = Sin(x)

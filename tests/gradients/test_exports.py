@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import onward
 from onward.gradients.model import SUFFIX, gradient
 
 Make = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
@@ -262,3 +264,32 @@ def old_style(module: nn.Module, inputs: tuple[Tensor, ...], *, dynamic: bool) -
             dynamic_axes={name: {0: "batch", 1: "time"} for name in names} if dynamic else None,
         )
     return ir.from_proto(onnx.load_model_from_string(file.getvalue()))
+
+
+def test_a_model_that_onnxruntime_has_fused_has_the_same_gradient(tmp_path: Path) -> None:
+    op = onward.OpBuilder(opset=17)
+    rng = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> ir.Value:
+        return op.initializer(name, rng.normal(size=shape).astype(np.float32))
+
+    x = op.input("x", "float32", ("n", 3, 6, 6))
+    first = op.Relu(op.Conv(x, weight("w1", 4, 3, 3, 3), weight("b1", 4), pads=[1, 1, 1, 1]))
+    second = op.Conv(first, weight("w2", 4, 4, 3, 3), weight("b2", 4), pads=[1, 1, 1, 1])
+    third = op.Relu(op.Add(second, first))
+    last = op.Sigmoid(op.Conv(third, weight("w3", 2, 4, 1, 1), weight("b3", 2)))
+    rows = op.Flatten(last, axis=1)
+    model = op.model(y=op.Relu(op.Gemm(rows, weight("w4", 72, 5), weight("b4", 5))))
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    fused = onward.load(tmp_path / "fused.onnx")
+    assert {"FusedConv", "FusedGemm"} <= {node.op_type for node in fused.graph}
+    feeds = {"x": rng.normal(size=(2, 3, 6, 6)), "dy": rng.normal(size=(2, 5))}
+    feeds = {name: feed.astype(np.float32) for name, feed in feeds.items()}
+    expected, found = (
+        onward.InferenceSession(gradient(each, {"y": "dy"}, "x")).run(["x_grad"], feeds)[0]
+        for each in (model, fused)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -50,6 +50,52 @@ def quick_gelu(op: GradientOps, node: ir.Node) -> Any:
     return op.Mul(x, op.Sigmoid(op.Mul(x, attribute(node, "alpha", 1.702))))
 
 
+@gradient("BiasSplitGelu", domain=MICROSOFT)
+@formula
+def bias_split_gelu(op: GradientOps, node: ir.Node) -> Any:
+    """y = left gelu(right), the halves of x + bias"""
+    left, right = op.Split(op.Add(*node.inputs), axis=-1, num_outputs=2, outputs=2)
+    return op.Mul(left, op.Gelu(right))
+
+
+@gradient("BiasAdd", domain=MICROSOFT)
+@formula
+def bias_add(op: GradientOps, node: ir.Node) -> Any:
+    """y = x + bias + skip"""
+    x, bias, skip = node.inputs
+    return op.Add(op.Add(x, bias), skip)
+
+
+@gradient("BiasSoftmax", domain=MICROSOFT)
+@formula
+def bias_softmax(op: GradientOps, node: ir.Node) -> Any:
+    """y = softmax(x + bias) over all axes from `axis` on"""
+    x, bias = node.inputs
+    assert x is not None
+    axis, total = attribute(node, "axis", 1) % rank(x), op.Add(x, bias)
+    if axis == rank(x) - 1:
+        return op.Softmax(total, axis=-1)
+    return op.reshape_as(op.Softmax(op.Flatten(total, axis=axis), axis=-1), x)
+
+
+@gradient("EmbedLayerNormalization", domain=MICROSOFT)
+@formula
+def embed_layer_normalization(op: GradientOps, node: ir.Node) -> Any:
+    """y = layer_norm(word + position + segment) gamma + beta; and a count of words, the sum"""
+    ids, segments, words, positions, kinds, gamma, beta = node.inputs[:7]
+    places = input_of(node, 8)
+    assert ids is not None
+    if places is None:
+        place = op.Slice(positions, [0], op.shape(op.size(ids, 1)), [0])
+    else:
+        place = op.Gather(positions, places, axis=0)
+    total = op.Add(op.Gather(words, ids, axis=0), place)
+    if segments is not None and kinds is not None:
+        total = op.Add(total, op.Gather(kinds, segments, axis=0))
+    epsilon = attribute(node, "epsilon", 1e-12)
+    return op.LayerNormalization(total, gamma, beta, axis=-1, epsilon=epsilon), None, total
+
+
 @gradient("SkipLayerNormalization", domain=MICROSOFT)
 @formula
 def skip_layer_normalization(op: GradientOps, node: ir.Node) -> Any:

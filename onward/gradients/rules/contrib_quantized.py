@@ -1,4 +1,4 @@
-"""Products with weights of few bits (domain com.microsoft)."""
+"""Products and recurrent layers with weights of few bits (domain com.microsoft)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps
+from onward.gradients.ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
 from onward.passes.facts import attribute, input_of
 
@@ -44,6 +44,67 @@ def matmul_n_bits(op: GradientOps, node: ir.Node) -> Any:
     w = op.Slice(op.Reshape(w, [rows, -1]), [0], [columns], [1])
     y = op.MatMul(a, op.Transpose(w, perm=[1, 0]))
     return y if bias is None else op.Add(y, bias)
+
+
+@gradient("DynamicQuantizeMatMul", domain="com.microsoft")
+@formula
+def dynamic_quantize_matmul(op: GradientOps, node: ir.Node) -> Any:
+    """y = a w + bias, w = (q - zero) scale; a is rounded to bytes, which its gradient goes by"""
+    a, q, scale, zero, bias = (input_of(node, i) for i in range(5))
+    y = op.MatMul(a, _dequantized(op, q, scale, zero))
+    return y if bias is None else op.Add(y, bias)
+
+
+@gradient("MatMulIntegerToFloat", domain="com.microsoft")
+@formula
+def matmul_integer_to_float(op: GradientOps, node: ir.Node) -> Any:
+    """y = (a - zero) scale (b - zero) scale + bias"""
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (input_of(node, i) for i in range(7))
+    y = op.MatMul(_dequantized(op, a, a_scale, a_zero), _dequantized(op, b, b_scale, b_zero))
+    return y if bias is None else op.Add(y, bias)
+
+
+def _dequantized(
+    op: GradientOps, q: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None
+) -> ir.Value:
+    """(q - zero) scale, both of the last axis where there are more than one."""
+    return op.DequantizeLinear(q, scale, zero, axis=-1)
+
+
+@gradient("DynamicQuantizeLSTM", domain="com.microsoft")
+@formula
+def dynamic_quantize_lstm(op: GradientOps, node: ir.Node) -> Any:
+    """An LSTM with weights (q - zero) scale; its inputs are rounded to bytes, gradients go by it
+
+    The weights are (directions, inputs, gates), with a scale for each direction, or each gate.
+    """
+    x = node.inputs[0]
+    scales = [input_of(node, i) for i in range(8, 12)]
+    w = _weights(op, node.inputs[1], scales[0], scales[1], x)
+    r = _weights(op, node.inputs[2], scales[2], scales[3], x)
+    rest = [input_of(node, i) for i in range(3, 8)]
+    attributes = {name: each.value for name, each in node.attributes.items()}
+    return op.LSTM(x, w, r, *rest, outputs=3, **attributes)
+
+
+def _weights(
+    op: GradientOps,
+    q: ir.Value | None,
+    scale: ir.Value | None,
+    zero: ir.Value | None,
+    x: ir.Value | None,
+) -> ir.Value:
+    """Bytes as an LSTM's weights, (directions, gates, inputs)."""
+    assert q is not None and scale is not None and x is not None
+    steps = op.cast_like(q, x)
+    if zero is not None:
+        steps = op.Sub(steps, _of_gates(op, zero, x))
+    return op.Transpose(op.Mul(steps, _of_gates(op, scale, x)), perm=[0, 2, 1])
+
+
+def _of_gates(op: GradientOps, each: ir.Value, x: ir.Value) -> ir.Value:
+    """(directions) or (directions, gates) so that it broadcasts over (directions, inputs, gates)"""
+    return op.Unsqueeze(op.cast_like(each, x), [1, 2] if rank(each) == 1 else [1])
 
 
 def _unpacked(op: GradientOps, x: ir.Value, bits: int) -> ir.Value:

@@ -28,6 +28,8 @@ def dft(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     x = node.inputs[0]
     assert x is not None
     axis, inverse = _axis(node, x), attribute(node, "inverse")
+    if axis is None:
+        return _along_fed_axis(op, node, dy)
     length = found = _length(op, node, x, axis)
     if inverse and attribute(node, "onesided"):
         dx, found = _half_spectrum(op, dy, length, axis)
@@ -42,14 +44,35 @@ def dft(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     return _fitted(op, dx, found, op.size(x, axis), axis)
 
 
-def _axis(node: ir.Node, x: ir.Value) -> int:
+def _axis(node: ir.Node, x: ir.Value) -> int | None:
+    """Counted from the front; None where only a run knows it."""
     given = input_of(node, 2)
     if given is None:
         return rank(x) - 2
     known = ints(given)
-    if known is None:
-        raise ValueError("its axis must be a constant")
-    return known[0] % rank(x)
+    return None if known is None else known[0] % rank(x)
+
+
+@formula
+def _along_fed_axis(op: GradientOps, node: ir.Node) -> Any:
+    """x as (before, length, behind, parts), transformed along its second axis"""
+    x, length, axis = node.inputs
+    assert x is not None
+    places, sizes = op.arange(rank(x) - 1), op.Slice(op.Shape(x), [0], [-1])
+    axis = op.Reshape(axis, [1])
+    axis = op.Where(op.Less(axis, 0), op.Add(axis, rank(x)), axis)
+    here, before = op.Equal(places, axis), op.Less(places, axis)
+    ahead, along, behind = (
+        op.ReduceProd(op.Where(mask, sizes, 1), keepdims=1)
+        for mask in (before, here, op.Not(op.Or(before, here)))
+    )
+    parts = op.shape(op.size(x, -1))
+    four = op.Reshape(x, op.Concat(ahead, along, behind, parts, axis=0))
+    flags = {name: attribute(node, name) for name in ("inverse", "onesided")}
+    y = op.DFT(four, length, 1, **flags)
+    result = op.shape(op.size(y, 1))
+    whole = op.Concat(op.Where(here, result, sizes), op.shape(op.size(y, -1)), axis=0)
+    return op.Reshape(y, whole)
 
 
 def _length(op: GradientOps, node: ir.Node, x: ir.Value, axis: int) -> Size:
