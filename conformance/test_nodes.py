@@ -15,7 +15,7 @@ import pytest
 
 import onward
 from conformance import nodes
-from onward.providers.defect import Defect, Place
+from onward.providers.defect import ARM, X86, Defect, Place
 
 ALONE = onward.SessionOptions(disable_fallback=True, log_severity_level=4)
 QUIET = onward.SessionOptions(log_severity_level=4)
@@ -88,3 +88,30 @@ def test_no_gap_is_forgotten() -> None:
     """Every gap names a test that exists."""
     for provider in PROVIDERS:
         assert not set(nodes.gaps(provider)) - set(nodes.load())
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "architecture", "expected"),
+    [
+        ("test_log: it cannot", "2026.4.1", ARM, "fails"),
+        ("test_log: it cannot", "2026.4.1", X86, "fails"),
+        ("test_log [aarch64]: it cannot", "2026.4.1", ARM, "fails"),
+        ("test_log [aarch64]: it cannot", "2026.4.1", X86, "passes"),
+        ("test_log [aarch64]: it cannot", "2026.4.1", "riscv64", "either"),
+        ("test_log [aarch64]: it cannot", "2025.4", ARM, "either"),
+        ("test_log [aarch64, until 2026.5]: it cannot", "2026.5", ARM, "passes"),
+        ("test_log [since 2026.5]: it cannot", "2026.4", ARM, "either"),
+        ("test_log: rounding: in 16 bits", "2026.4.1", ARM, "either"),
+    ],
+)
+def test_a_gap_is_expected_where_it_was_seen(
+    line: str, version: str, architecture: str, expected: str
+) -> None:
+    row = nodes.parse(line, "openvino", "2026.4")
+    marks = marks_of(row, Place(version, architecture))
+    strict = [mark.kwargs["strict"] for mark in marks]
+    assert strict == {"passes": [], "fails": [True], "either": [False]}[expected]
+
+
+def test_a_test_without_a_gap_passes() -> None:
+    assert marks_of(None, Place("1.31.1", ARM)) == []

@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 import warnings
-from importlib.metadata import version as installed_version
 from typing import Annotated, Any
 
 import typer
@@ -93,7 +92,8 @@ for _name, (_, _line) in VERBS.items():
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"onward {installed_version('onward')}")
+        package = sys.modules["onward"]  # which need not be installed to be run
+        typer.echo(f"onward {package.__version__}")
         raise typer.Exit
 
 

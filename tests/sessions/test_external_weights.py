@@ -40,7 +40,8 @@ def answer(source: Any, provider: str | None = CPU, **options: Any) -> Any:
 @pytest.fixture(scope="module")
 def answers() -> dict[str | None, Any]:
     """What the same model gives with its weights inside."""
-    return {provider: answer(many_weights(), provider) for provider in PROVIDERS}
+    here = [None, *onward.get_available_providers()]
+    return {each: answer(many_weights(), each) for each in PROVIDERS if each in here}
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -13,12 +13,12 @@ from onward.errors import InvalidModel
 
 def read_program(path: str | os.PathLike[str]) -> ir.Model:
     """Read an exported program and translate it to ONNX, its parameters as initializers."""
-    try:
-        program = torch.export.load(os.fspath(path))
-    except Exception as error:  # torch raises many kinds on broken archives
-        raise InvalidModel(f"{path} is not a torch.export program: {error}") from error
-    with warnings.catch_warnings():
+    with warnings.catch_warnings():  # torch's own, about how it reads and writes
         warnings.simplefilter("ignore")
+        try:
+            program = torch.export.load(os.fspath(path))
+        except Exception as error:  # torch raises many kinds on broken archives
+            raise InvalidModel(f"{path} is not a torch.export program: {error}") from error
         exported = torch.onnx.export(program, dynamo=True, verbose=False)
     assert exported is not None
     model: ir.Model = exported.model

@@ -51,12 +51,19 @@ def _affine(x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, b: Tensor, eps:
     if x.dim() == 1:  # one channel
         return _affine(x.unsqueeze(1), mean, var, scale, b, eps).squeeze(1)
     if x.dtype == mean.dtype == var.dtype == scale.dtype == b.dtype:
-        return F.batch_norm(x, mean, var, scale, b, eps=eps)
+        return _normalized(x, mean, var, scale, b, eps)
     wide = reduce(torch.promote_types, [t.dtype for t in (x, mean, var, scale, b)])
     mean, var, scale, b = (t.to(wide) for t in (mean, var, scale, b))
     if not (wide == torch.float32 and x.dtype.itemsize == 2):  # the one mixture ATen knows
-        return F.batch_norm(x.to(wide), mean, var, scale, b, eps=eps).to(x.dtype)
-    return F.batch_norm(x, mean, var, scale, b, eps=eps)
+        return _normalized(x.to(wide), mean, var, scale, b, eps).to(x.dtype)
+    return _normalized(x, mean, var, scale, b, eps)
+
+
+def _normalized(
+    x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, b: Tensor, eps: float
+) -> Tensor:
+    """ATen's own: torch.nn.functional.batch_norm refuses an epsilon of 0 (2.11)."""
+    return torch.batch_norm(x, scale, b, mean, var, False, 0.0, eps, torch.backends.cudnn.enabled)
 
 
 @kernel("InstanceNormalization")
