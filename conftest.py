@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Generator
 
@@ -19,6 +20,18 @@ OPTIONAL = {
     "openvino": "onward[openvino]",
     "torch": "onward[torch]",
 }
+
+
+PROVIDERS = {"OpenVINO": "openvino", "Torch": "torch", "Inductor": "torch"}  # -> what they need
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A case of a table that is about a provider is skipped where its package is missing."""
+    for value in getattr(getattr(item, "callspec", None), "params", {}).values():
+        name = value.removesuffix("ExecutionProvider") if isinstance(value, str) else ""
+        package = PROVIDERS.get(name)
+        if package is not None and importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install {OPTIONAL[package]}")
 
 
 def missing_package(error: BaseException | None) -> str | None:
