@@ -60,11 +60,20 @@ FREE = [
     "test_quantizelinear_axis",
     "test_split_1d_uneven_split_opset18",
 ]
+IMAGE = np.arange(16.0).reshape(1, 1, 4, 4)
+UP = [0, 1, 1, 2, 2, 3, 3, 3]  # half of 0 to 7, rounded up
 # What no test of ONNX's shows: a graph of one node, a feed, and what ONNX would give.
 GRAPHS = {
     "Log": ("g (float[n] x) => (float[n] y) { y = Log(x) }", [0.0] * 8, [-np.inf] * 8),
     "Softplus": ("g (float[n] x) => (float[n] y) { y = Softplus(x) }", [-13.5], [1.37e-6]),
     "ThresholdedRelu": ("g (float[n] x) => (float[n] y) { y = ThresholdedRelu(x) }", [300], [300]),
+    "Resize by round_prefer_ceil": (
+        "g (float[1, 1, m, n] x) => (float[1, 1, 8, 8] y) <int64[4] sizes = {1, 1, 8, 8}> "
+        '{ y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", '
+        'nearest_mode = "round_prefer_ceil">(x, , , sizes) }',
+        IMAGE,
+        IMAGE[:, :, UP][:, :, :, UP],
+    ),
     "an empty constant": (
         "g (float[n] x) => (float[m] y) <int64[0] none = {}> { y = Gather(x, none) }",
         [1.0, 2.0],
