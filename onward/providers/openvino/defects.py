@@ -147,9 +147,8 @@ def _takes_nearest(node: ir.Node) -> bool:
 
 
 def _rounds_up(node: ir.Node) -> bool:
-    return _value(node, "mode", "nearest") == "nearest" and (
-        _value(node, "nearest_mode", "round_prefer_floor") == "round_prefer_ceil"
-    )
+    nearest = _value(node, "mode", "nearest") == "nearest"
+    return nearest and bool(_value(node, "nearest_mode") == "round_prefer_ceil")
 
 
 def _is_fed_sizes(node: ir.Node) -> bool:
