@@ -146,6 +146,11 @@ def _takes_nearest(node: ir.Node) -> bool:
     return _value(node, "mode", "nearest") == "nearest" and _coordinates(node) != "asymmetric"
 
 
+def _rounds_up(node: ir.Node) -> bool:
+    nearest = _value(node, "mode", "nearest") == "nearest"
+    return nearest and bool(_value(node, "nearest_mode") == "round_prefer_ceil")
+
+
 def _is_fed_sizes(node: ir.Node) -> bool:
     sizes = map(_input, [node] * 2, (2, 3))
     return any(each is not None and each.is_graph_input() for each in sizes)
@@ -231,6 +236,7 @@ ROWS: Rows = _rows(
         _aligns_corners_by_scales,
     ),
     ("Resize", "the nearest element is another one", _takes_nearest, ARM),
+    ("Resize", "round_prefer_ceil goes elsewhere where sizes are free", _rounds_up, ARM),
     ("Resize", "sizes that are fed may be 0, which ends the process", _is_fed_sizes),
     ("RoiAlign", "the maximum is of other points", _takes_maximum),
     ("Shape", "an empty range is not empty", _is_empty_range),
