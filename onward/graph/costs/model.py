@@ -132,7 +132,7 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
     if model.functions:
         InlinePass()(model)
     taken = fix_inputs(model, sizes or {})
-    follow_sizes(infer_from_inputs(model))
+    follow_sizes(infer_from_inputs(model, numbers=True))
     weights = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     tensors = [tensor for tensor in weights if tensor is not None]
     return Costs(
