@@ -17,11 +17,11 @@ _MOST_ROUNDS = 10  # loops in loops settle one by one
 _SCANNED = "onward.declared"  # where a Loop's output keeps the shape that the file declared
 
 
-def infer_from_inputs(model: ir.Model, numbers: bool = False) -> ir.Model:
+def infer_from_inputs(model: ir.Model, *, numbers: bool = False) -> ir.Model:
     """Infer every shape again from the model's inputs and weights; types stay.
 
-    A declared shape counts where inference finds none: without its numbers, unless `numbers` asks
-    for them, as an estimate may.
+    A declared shape counts where inference finds none: without its numbers, unless they are asked
+    for, by whoever estimates and computes nothing with them.
     """
     declared = _forget(model)
     loops = LoopShapes(model)
@@ -81,23 +81,35 @@ def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph, numbers: bo
     given = {str(size) for value in graph.inputs for size in value.shape or ()}
     outputs = set(graph.outputs)
     for value, shape in declared.items():
-        names = [
-            None if isinstance(size, int) or _is_unknown(size) else size.value for size in shape
-        ]
+        hints = [_hint(size, numbers) for size in shape]
         if value.shape is None:
-            value.shape = shape if numbers else ir.Shape(names)
+            value.shape = ir.Shape(hints)
             learnt = True
-        elif len(value.shape) == len(names):
-            # an output keeps its own names: whoever asks a session for its outputs sees them
-            value.shape = ir.Shape(
-                [
-                    name
-                    if _is_unknown(size) or (name and value in outputs and name not in given)
-                    else size
-                    for size, name in zip(value.shape, names)
-                ]
-            )
+        elif len(value.shape) == len(hints):
+            own = given if value in outputs else None
+            pairs = zip(value.shape, hints)
+            value.shape = ir.Shape([_merged(size, hint, own) for size, hint in pairs])
     return learnt
+
+
+def _merged(
+    size: int | ir.SymbolicDim, hint: int | str | None, given: set[str] | None
+) -> int | str | ir.SymbolicDim | None:
+    """A size, or the hint where it is unknown.
+
+    An output (`given` are the inputs' names) keeps a name of its own: sessions report it.
+    """
+    if hint is None or _is_unknown(size):
+        return size if hint is None else hint
+    keeps = given is not None and isinstance(hint, str) and hint not in given
+    return hint if keeps else size
+
+
+def _hint(size: int | ir.SymbolicDim, numbers: bool) -> int | str | None:
+    """What a declared size may tell."""
+    if isinstance(size, int):
+        return size if numbers else None
+    return None if _is_unknown(size) else size.value
 
 
 def _is_unknown(size: int | ir.SymbolicDim) -> bool:
