@@ -57,7 +57,7 @@ def resize(
     for a in resized:
         lengths[a.axis] = a.length
     if 0 in lengths:
-        return x.new_empty(lengths)
+        return x.reshape(-1)[:0].reshape(lengths)  # of x, so that gradients reach it
     usual = mode != "cubic" or (cubic_coeff_a == CUBIC and not exclude_outside)
     aten = _aten_mode(x, resized, mode, coordinate_transformation_mode, nearest_mode)
     if aten is not None and usual and not antialias:

@@ -42,16 +42,26 @@ def dft(
 ) -> Tensor:
     """The discrete Fourier transform along an axis, or its inverse (which divides by length)."""
     axis = (-2 if axis is None else axis) % x.dim()
+    length = x.shape[axis] if dft_length is None else dft_length
+    others = [size for place, size in enumerate(x.shape) if place != axis]
+    if 0 in others:  # MKL refuses to transform nothing
+        return _nothing(x, axis, length, bool(inverse), bool(onesided))
     signal = _signal(x)
     if inverse and onesided:
         y: Tensor = torch.fft.irfft(signal, dft_length, axis)
         return y.unsqueeze(-1).to(x.dtype)
-    length = x.shape[axis] if dft_length is None else dft_length
     if not length and not onesided:
         return x.narrow(axis, 0, 0).narrow(-1, 0, 1).repeat_interleave(2, -1)
     if inverse:
         return torch.view_as_real(torch.fft.ifft(signal, length, axis).resolve_conj()).to(x.dtype)
     return _transformed(signal, length, axis, bool(onesided)).to(x.dtype)
+
+
+def _nothing(x: Tensor, axis: int, length: int, inverse: bool, onesided: bool) -> Tensor:
+    """The transform of an empty batch: a tensor of the right sizes, and of x for its gradient."""
+    sizes = [*x.shape[:-1], 1 if inverse and onesided else 2]
+    sizes[axis] = length // 2 + 1 if onesided and not inverse else length
+    return x.reshape(-1)[:0].reshape(sizes)
 
 
 @kernel("STFT")

@@ -119,7 +119,7 @@ def test_any_rank_can_be_resized(shape: Any, mode: str) -> None:
 @pytest.mark.parametrize("dtype", ["e", "d", "b", "B", "H", "I", "i", "q"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_numbers_of_any_type_are_rounded_and_bounded(dtype: str, mode: str) -> None:
-    x = rng.integers(0, 127, (1, 1, 4, 4)).astype(dtype)
+    x = np.random.default_rng(0).integers(0, 127, (1, 1, 4, 4)).astype(dtype)
     x[0, 0, :2] = 0
     inputs = [x, None, None, np.array([1, 1, 7, 6])]
     (expected,) = reference_op("Resize", inputs, {"mode": mode})
