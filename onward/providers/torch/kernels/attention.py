@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from onward.graph.table import OpTable
+from onward.providers.torch.kernels.empty import empty_from
 from onward.providers.torch.kernels.halves import float32_on_cpu
 from onward.providers.torch.types import Branch, Tensor, torch_dtype
 
@@ -313,7 +314,7 @@ def linear_attention(
             state,
         )
         ys.append(y)
-    y = torch.cat(ys, 2) if ys else q.new_empty(*q.shape[:3], v.shape[-1])
+    y = torch.cat(ys, 2) if ys else empty_from(q, [*q.shape[:3], v.shape[-1]])
     y = y * (scale or 1 / math.sqrt(max(q.shape[-1], 1)))
     return merge_heads(y).to(query.dtype), state.to(state_dtype)
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from onward.graph.table import OpTable
 from onward.providers.torch.kernels import windows
+from onward.providers.torch.kernels.empty import zeros_from
 from onward.providers.torch.kernels.halves import float32_on_cpu
 from onward.providers.torch.kernels.sampling import sample
 from onward.providers.torch.types import Ints, Tensor
@@ -43,7 +44,7 @@ def conv(
             pads=pads,
             auto_pad=auto_pad,
         )
-        return _sum_of_nothing(x, [x.shape[0], w.shape[0], *at.counts], b)
+        return _sum_of_nothing(x, w, [x.shape[0], w.shape[0], *at.counts], b)
     if auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
         at = windows.place(
             x.shape[2:],
@@ -60,11 +61,11 @@ def conv(
     return torch.convolution(x, w, b, strides, padding, dilations, False, none, group)
 
 
-def _sum_of_nothing(x: Tensor, shape: Ints, b: Tensor | None) -> Tensor:
+def _sum_of_nothing(x: Tensor, w: Tensor, shape: Ints, b: Tensor | None) -> Tensor:
     """A convolution without images, channels, pixels or filters: its bias. torch refuses most."""
     if min(shape) < 0:
         raise ValueError(f"no window fits an image of {list(x.shape[2:])}")
-    return _biased(x.new_zeros(shape), b)
+    return _biased(zeros_from(shape, x, w), b)
 
 
 def _biased(y: Tensor, b: Tensor | None) -> Tensor:
@@ -111,7 +112,7 @@ def conv_transpose(
         lengths = [n - begin - end for n, begin, end in zip(grown, begins, pads[rank:])]
 
     if not (x.numel() and w.numel()):
-        return _sum_of_nothing(x, [x.shape[0], w.shape[1] * group, *lengths], b)
+        return _sum_of_nothing(x, w, [x.shape[0], w.shape[1] * group, *lengths], b)
     # ATen pads both sides alike; its output padding makes up for a smaller end
     spare = [length - n + 2 * begin for length, n, begin in zip(lengths, whole, begins)]
     if all(0 <= n < max(s, d) for n, s, d in zip(spare, strides, dilations)):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from onward.graph.table import OpTable
+from onward.providers.torch.kernels.empty import empty_from
 from onward.providers.torch.kernels.sampling import CUBIC, cubic_weight, sample
 from onward.providers.torch.kernels.widen import by_bits
 from onward.providers.torch.types import Floats, Ints, Tensor
@@ -57,7 +58,7 @@ def resize(
     for a in resized:
         lengths[a.axis] = a.length
     if 0 in lengths:
-        return x.reshape(-1)[:0].reshape(lengths)  # of x, so that gradients reach it
+        return empty_from(x, lengths)
     usual = mode != "cubic" or (cubic_coeff_a == CUBIC and not exclude_outside)
     aten = _aten_mode(x, resized, mode, coordinate_transformation_mode, nearest_mode)
     if aten is not None and usual and not antialias:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from onward.graph.table import OpTable
 from onward.providers.torch.kernels import windows
+from onward.providers.torch.kernels.empty import empty_from
 from onward.providers.torch.kernels.windows import Windows
 from onward.providers.torch.types import Ints, Tensor
 
@@ -31,7 +32,7 @@ def _both_sides_alike(at: Windows) -> bool:
 def _nothing(x: Tensor, at: Windows) -> Tensor | None:
     """The result where it has no elements, which torch refuses to pool; else None."""
     shape = [*x.shape[:2], *at.counts]
-    return x.new_empty(shape) if min(shape) == 0 else None
+    return empty_from(x, shape) if min(shape) == 0 else None
 
 
 # -- windows -----------------------------------------------------------------------------------

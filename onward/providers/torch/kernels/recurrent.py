@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from onward.graph.table import OpTable
 from onward.providers.defect import ARM, architecture
+from onward.providers.torch.kernels.empty import empty_from
 from onward.providers.torch.kernels.halves import float32_on_cpu
 from onward.providers.torch.kernels.prepared import forgetful, prepared
 from onward.providers.torch.kernels.recurrent_steps import (
@@ -326,7 +327,7 @@ def _nothing(
     """A layer without a step, or without a sequence: torch refuses it on some processors."""
 
     def run(d: int, x: Tensor, *states: Tensor) -> list[Tensor]:
-        return [x.new_zeros(x.shape[0], *states[0].shape), *states]
+        return [empty_from(x, [x.shape[0], *states[0].shape]), *states]
 
     return each_direction(run, x, lengths, states, direction)
 

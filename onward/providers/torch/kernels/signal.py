@@ -7,6 +7,7 @@ import math
 import torch
 
 from onward.graph.table import OpTable
+from onward.providers.torch.kernels.empty import empty_from
 from onward.providers.torch.types import Float, Int, Tensor, torch_dtype
 
 kernel = OpTable()
@@ -61,7 +62,7 @@ def _nothing(x: Tensor, axis: int, length: int, inverse: bool, onesided: bool) -
     """The transform of an empty batch: a tensor of the right sizes, and of x for its gradient."""
     sizes = [*x.shape[:-1], 1 if inverse and onesided else 2]
     sizes[axis] = length // 2 + 1 if onesided and not inverse else length
-    return x.reshape(-1)[:0].reshape(sizes)
+    return empty_from(x, sizes)
 
 
 @kernel("STFT")

@@ -11,9 +11,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+import torch
 
 import onward
 from onward.errors import ProviderError
+from onward.providers.torch.kernels.empty import empty_from, zeros_from
 from tests.providers.torch.one_node import Array, run_op
 from tests.providers.torch.ort_node import ort_op
 from tests.providers.torch.reference import reference_op
@@ -241,3 +243,14 @@ def test_a_position_in_nothing_is_an_error_that_names_its_node() -> None:
 def test_no_window_on_no_pixels_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"no window fits an image of \[0, 5\]"):
         run_op("Conv", [ones(1, 1, 0, 5), ones(2, 1, 3, 3)], {})
+
+
+def test_autograd_follows_results_of_nothing() -> None:
+    x, w = torch.ones(1, 0, 5, requires_grad=True), torch.full((2, 0, 3), torch.nan)
+    zeros_from([1, 2, 3], x, w.requires_grad_()).sum().backward()
+    assert x.grad is not None and w.grad is not None
+    assert (x.grad.shape, w.grad.shape) == (x.shape, w.shape)
+    y = empty_from(torch.full((2,), torch.nan, requires_grad=True), [0, 4])
+    assert (y.shape, y.requires_grad) == ((0, 4), True)
+    filled = torch.full((2,), torch.nan)
+    assert zeros_from([1], filled).tolist() == [0.0]  # whatever the sources hold
