@@ -17,7 +17,6 @@ from onward.errors import (
 )
 from onward.graph.paths import absolute
 from onward.lazy import LazyModule
-from onward.names import near
 from onward.providers.choose import Asked, Choice, choose, mentions_auto
 from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
@@ -88,6 +87,7 @@ class InferenceSession:
                 "set them in sess_options"
             )
         self._options = options
+        self._is_timed = options.run_timeout is not None
         self._source, self._weights = path_or_bytes, weights
         self._plan: Plan | Auto = self._planned(providers, provider_options)
         self._source, self._weights = absolute(path_or_bytes), absolute(weights)  # for later
@@ -130,7 +130,7 @@ class InferenceSession:
         run_options: Any = None,
     ) -> list[Any]:
         """Compute the named outputs (None: all of them) from the feeds, as numpy arrays."""
-        if run_options is not None or self._options.run_timeout is not None:
+        if run_options is not None or self._is_timed:
             return self._within(
                 run_options, lambda options: self._answer(output_names, input_feed, options)
             )
@@ -354,20 +354,6 @@ class InferenceSession:
         """Let other providers run the nodes that the listed ones cannot."""
         self._options.disable_fallback = False
 
-    if not TYPE_CHECKING:  # which would take any name to exist
-
-        def __getattr__(self, name: str) -> Any:
-            """What onnxruntime's own session has besides, where it runs the model as a whole."""
-            if name not in _NATIVE:
-                hint = near(name, [known for known in dir(type(self)) if known[0] != "_"])
-                raise OptionAttributeError(f"InferenceSession has no attribute {name!r}\n{hint}")
-            if not isinstance(self._plan, Whole):
-                raise OptionAttributeError(
-                    f"{name} asks onnxruntime's own session, which does not run this model alone\n"
-                    "list its providers: providers=['CPUExecutionProvider']"
-                )
-            return getattr(self._plan.native, name)
-
     @property
     def cache(self) -> ResultCache | None:
         """The result cache, where one was asked for: its bytes, hits, misses and hit rate."""
@@ -381,3 +367,21 @@ class InferenceSession:
         """When profiling started."""
         start = self._plan.get_profiling_start_time_ns
         return int(start() if callable(start) else start)
+
+
+def _asks_native(name: str) -> property:
+    """What onnxruntime's own session has besides, where it runs the model as a whole."""
+
+    def get(session: InferenceSession) -> Any:
+        if not isinstance(session._plan, Whole):
+            raise OptionAttributeError(
+                f"{name} asks onnxruntime's own session, which does not run this model alone\n"
+                "list its providers: providers=['CPUExecutionProvider']"
+            )
+        return getattr(session._plan.native, name)
+
+    return property(get)
+
+
+for _name in _NATIVE:  # as properties: a __getattr__ would slow every attribute of a call
+    setattr(InferenceSession, _name, _asks_native(_name))

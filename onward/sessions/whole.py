@@ -43,9 +43,13 @@ class Whole:
             run_options = native_run_options(run_options)
         try:
             for feed in feeds.values():  # what onnxruntime would run with, and get wrong
-                if feed is None or (isinstance(feed, np.ndarray) and not feed.dtype.isnative):
-                    feeds = self._read(feeds)
-                    break
+                if feed.__class__ is np.ndarray:
+                    if feed.dtype.isnative:
+                        continue
+                elif feed is not None and not isinstance(feed, np.ndarray):
+                    continue
+                feeds = self._read(feeds)
+                break
             if self._bits:
                 return self._run_bits(names, feeds, run_options)
             return self.native.run(names, feeds, run_options)
