@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from onward.names import near
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.session import explain, native_run_options
 from onward.providers.ort.values import is_bits, is_packed, to_numpy, to_ort
+
+_IS_NATIVE = attrgetter("dtype.isnative")  # whether a numpy array has this machine's byte order
 
 
 class Whole:
@@ -42,14 +45,8 @@ class Whole:
         if isinstance(run_options, RunOptions):
             run_options = native_run_options(run_options)
         try:
-            for feed in feeds.values():  # what onnxruntime would run with, and get wrong
-                if feed.__class__ is np.ndarray:
-                    if feed.dtype.isnative:
-                        continue
-                elif feed is not None and not isinstance(feed, np.ndarray):
-                    continue
+            if not _are_native(feeds):  # what onnxruntime would run with, and get wrong
                 feeds = self._read(feeds)
-                break
             if self._bits:
                 return self._run_bits(names, feeds, run_options)
             return self.native.run(names, feeds, run_options)
@@ -123,6 +120,15 @@ class Whole:
             self.native.run_with_iobinding(binding, options)
         except Exception as error:
             raise explain(error, self._limit) from error
+
+
+def _are_native(feeds: Any) -> bool:
+    """Whether no feed is None or an array of the other byte order; without a Python loop."""
+    try:
+        return all(map(_IS_NATIVE, feeds.values()))
+    except AttributeError:  # some are lists or another package's tensors
+        arrays = [feed for feed in feeds.values() if feed is None or isinstance(feed, np.ndarray)]
+        return all(feed is not None and feed.dtype.isnative for feed in arrays)
 
 
 def _on_host(feed: Any) -> Any:

@@ -312,7 +312,7 @@ def test_what_only_onnxruntimes_session_has_is_asked_of_it() -> None:
     other: Any = onward.InferenceSession(mlp(), providers=["ReferenceExecutionProvider"])
     with pytest.raises(AttributeError, match="get_tuning_results asks onnxruntime's own session"):
         _ = other.get_tuning_results
-    with pytest.raises(AttributeError, match=r"no attribute 'get_input'\ndid you mean 'get_inputs"):
+    with pytest.raises(AttributeError, match="no attribute 'get_input'"):
         _ = other.get_input
 
 
