@@ -118,7 +118,7 @@ class OptionTypeError(OptionError, TypeError):
 
 
 class EntryMissing(OptionError, RuntimeError):
-    """A configuration entry was read that nobody has set."""
+    """A configuration entry was read that is not set."""
 
 
 class ProviderError(OnwardError, RuntimeError):

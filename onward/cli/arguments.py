@@ -103,7 +103,7 @@ Limit = Annotated[
         "--limit",
         min=0.1,
         metavar="SECONDS",
-        help="The most that one way may take, beside its measuring; then it is ended.",
+        help="The most that one way may take, in addition to its measuring; then it is ended.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]

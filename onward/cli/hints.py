@@ -51,7 +51,7 @@ def translate_hints(message: str) -> str:
 
 
 def _translate(hint: str) -> str:
-    """A hint for the command line; empty where it is Python that nobody has translated."""
+    """A hint for the command line; empty where it is Python without a translation."""
     for pattern, words in _TRANSLATIONS.items():
         if re.fullmatch(pattern, hint.strip()):
             return re.sub(pattern, words, hint.strip())

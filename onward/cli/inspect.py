@@ -48,9 +48,9 @@ def inspect(
 ) -> None:
     """Show what a model takes, gives and is made of.
 
-    Beside inputs, outputs, operators and weights: what a run costs, with open dimensions at 1 or
-    as --size says. No weight is read, whatever the size, and no engine is loaded. --providers
-    loads them all and asks which nodes each runs; --provider does, and names those of a session.
+    Also what a run costs, with open dimensions at 1 or as --size says. No weight is read, whatever
+    the size, and no engine is loaded. --providers loads them all and asks which nodes each runs;
+    --provider does, and names those of a session.
 
     \b
     onward inspect model.onnx
@@ -83,7 +83,7 @@ def inspect(
 
 
 def _open(model: Path) -> ir.Model:
-    """The model, to be looked at: of operators that nobody knows, too."""
+    """The model, which may have operators of unknown domains."""
     if model.suffix == ".pt2":  # torch's own format: torch reads it
         return planning.open_model(model, any_domain=True)
     return files.load(model, any_domain=True)

@@ -135,7 +135,7 @@ def _show_cost(
         rows.append(("branches", f"of {cost['branches']:,} If, the dearer one counts"))
     if cost["loops_counted_once"]:
         count = cost["loops_counted_once"]
-        rows.append(("per turn", f"{count:,} loops whose turns nobody can count, taken once"))
+        rows.append(("per turn", f"{count:,} Loop of an unknown trip count, taken once"))
     if cost["estimated_nodes"]:
         rows.append(("estimated", f"{cost['estimated_nodes']:,} nodes"))
     print_pairs(console, rows)

@@ -13,7 +13,7 @@ from onward.cli.progress import Work
 from onward.errors import DeadlineExceeded, OnwardError
 from onward.sessions.tuning.trials import Candidate, Timing, Trial
 
-LIMIT = 60.0  # seconds that one of them may take beside its measuring: Inductor compiles for long
+LIMIT = 60.0  # seconds that one may take in addition to its measuring: Inductor compiles for long
 _ROUNDS = 5
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Runner:
     times: list[float] = field(default_factory=list)
     memory: int = 0
     error: str = ""  # why it was not measured, or not to the end
-    limit: float = LIMIT  # seconds that it may take beside its measuring
+    limit: float = LIMIT  # seconds that it may take in addition to its measuring
     left: float = LIMIT  # ... that are left, with those of its measuring
 
     @property
@@ -42,7 +42,7 @@ class Runner:
 def race(runners: Sequence[Runner], seconds: float, limit: float = LIMIT) -> bool:
     """Open each and measure it, then let them take turns; True when Ctrl-C ended it early.
 
-    One that takes longer than `limit`, beside the seconds that it is measured for, is ended.
+    One that takes longer than `limit` and the seconds that it is measured for is ended.
     """
     with ExitStack() as stack, Work() as work:
         trials = [
@@ -58,7 +58,7 @@ def race(runners: Sequence[Runner], seconds: float, limit: float = LIMIT) -> boo
                 _open(runner, trial)
                 _measure(runner, trial, seconds / _ROUNDS)  # to have figures if it ends early
                 done += 1
-            for turn in range(1, _ROUNDS):  # every other one in reverse: nobody is always first
+            for turn in range(1, _ROUNDS):  # every other one in reverse: no one is always first
                 for runner, trial in pairs if turn % 2 == 0 else reversed(pairs):
                     work.at(f"measuring {runner.candidate}", done, total)
                     _measure(runner, trial, seconds / _ROUNDS)

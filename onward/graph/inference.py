@@ -107,7 +107,7 @@ def type_proto(value: ir.Value) -> onnx.TypeProto:
 
 
 def _other_type_proto(value: ir.Value) -> onnx.TypeProto:
-    """The same of what is no tensor."""
+    """The same for sequences, optionals and maps."""
     if holds_map(value.type):
         assert value.type is not None
         return to_type_proto(value.type)

@@ -25,7 +25,7 @@ class MapType:
     key_type: ir.DataType
     elem_type: Any  # a type; a DataType, as the protocol would have it too, it never is
     denotation: str | None = None
-    # a map has no element type of its own: nobody may take it for a tensor
+    # a map has no element type itself: it must not be taken for a tensor
     dtype: ir.DataType = field(default=ir.DataType.UNDEFINED, init=False)
 
 

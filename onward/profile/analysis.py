@@ -105,7 +105,7 @@ def middle_run(measured: Measurement) -> int:
 
 
 def analyse(measured: Measurement, ceilings: Mapping[str, Ceilings]) -> Analysis:
-    """Take one run of a measurement apart; `ceilings` are by provider."""
+    """Divide one run of a measurement by node and provider; `ceilings` are by provider."""
     turn = middle_run(measured)
     latency = typical(measured.timing.times)
     gathered = _gather(measured, turn)

@@ -219,7 +219,7 @@ class InferenceSession:
     def _is_defined(self, operator: str, choice: Choice, call: tuple[Any, Any, Any]) -> bool:
         """Whether ONNX's definition of the operator runs: else the feeds or the model are wrong.
 
-        The definitions are at hand; torch takes seconds to load. True where nobody can tell.
+        The definitions are at hand; torch takes seconds to load. True where that is unknown.
         """
         if operator in _SLOW_BY_DEFINITION:
             return True

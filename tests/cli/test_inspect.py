@@ -159,4 +159,4 @@ def test_branches_and_loops_say_how_they_are_counted(call: Call, tmp_path: Path)
     assert (cost["flops"], cost["branches"], cost["loops_counted_once"]) == (20, 1, 1)
     shown = call("inspect", tmp_path / "m.onnx").out
     assert "of 1 If, the dearer one counts" in shown
-    assert "1 loops whose turns nobody can count, taken once" in shown
+    assert "1 Loop of an unknown trip count, taken once" in shown

@@ -12,7 +12,12 @@ ML_FLOPS = OpTable()
 
 _EACH = {1: "Binarizer", 2: "Scaler Imputer", 3: "Normalizer"}
 _MOVING = "ArrayFeatureExtractor CategoryMapper FeatureVectorizer LabelEncoder OneHotEncoder"
-_KERNELS = {"LINEAR": 0, "POLY": 3, "SIGMOID": 3, "RBF": 2}  # of one product, beside the product
+_KERNELS = {
+    "LINEAR": 0,
+    "POLY": 3,
+    "SIGMOID": 3,
+    "RBF": 2,
+}  # FLOPs of an element, after the product
 _TRANSFORMS = {"NONE": 0, "LOGISTIC": 4, "SOFTMAX": 5, "SOFTMAX_ZERO": 6, "PROBIT": 12}
 
 

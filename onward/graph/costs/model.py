@@ -216,7 +216,7 @@ def call_cost(call: Call) -> Cost:
     node = call.node
     if is_view(node):
         return Cost()
-    if node.op_type in _OF_MAPS and node.domain == DOMAIN:  # of whose other side nobody knows bytes
+    if node.op_type in _OF_MAPS and node.domain == DOMAIN:  # a map's bytes are unknown
         side = (call.input(0) if node.op_type == "ZipMap" else call.out).nbytes
         return Cost(0, side, side)
     written = sum(tensor.nbytes for tensor in call.outputs if tensor is not None)

@@ -102,7 +102,7 @@ def folded_batch_norms(model: ir.Model, names: Collection[str]) -> list[str]:
 def shared_by_layers(model: ir.Model, names: Collection[str]) -> list[str]:
     """Trained tensors of one number throughout that layers with other weights have in common.
 
-    Nobody shares the zeros of a bias between layers; tools that merge equal tensors do.
+    A model does not share the zeros of a bias between layers; tools that merge equal tensors do.
     """
     if Provenance(model).parameters:  # which says what was merged
         return []

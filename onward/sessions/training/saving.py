@@ -34,7 +34,7 @@ def tensors_of(state: State, pending: bool) -> dict[str, Array]:
 def properties_of(
     program: TrainingProgram, training: Mapping[str, Any], rate: float, user: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is no tensor: where training stands, the next update's rate, and the user's own."""
+    """What is not a tensor: progress, the next update's rate, and the user's properties."""
     if not isinstance(user, Mapping):
         raise CheckpointError(
             f"session.properties is a dictionary, not {type(user).__name__}\n"

@@ -41,7 +41,7 @@ class Module:
     """Trains and evaluates: `module(*inputs)` runs the graph of the mode it is in.
 
     A call in training mode gives the loss and adds to the gradients; `lazy_reset_grad` lets the
-    next call begin them anew. A call that fails changes nothing. An empty batch has no loss (NaN)
+    next call begin them again. A call that fails changes nothing. An empty batch has no loss (NaN)
     and adds nothing.
     """
 

@@ -35,7 +35,8 @@ def conv(
     rank = x.dim() - 2
     none, ones = [0] * rank, [1] * rank
     padding = pads[:rank] if pads else none
-    if not (x.numel() and w.numel()):
+    is_empty = not (x.numel() and w.numel())
+    if is_empty or auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
         at = windows.place(
             x.shape[2:],
             w.shape[2:],
@@ -44,16 +45,8 @@ def conv(
             pads=pads,
             auto_pad=auto_pad,
         )
-        return _sum_of_nothing(x, w, [x.shape[0], w.shape[0], *at.counts], b)
-    if auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
-        at = windows.place(
-            x.shape[2:],
-            w.shape[2:],
-            strides=strides,
-            dilations=dilations,
-            pads=pads,
-            auto_pad=auto_pad,
-        )
+        if is_empty:
+            return _sum_of_nothing(x, w, [x.shape[0], w.shape[0], *at.counts], b)
         padding = at.begins
         if at.begins != at.ends:  # ATen pads both sides alike
             x, padding = windows.pad(x, at), none
