@@ -19,7 +19,7 @@ def circumstances() -> dict[str, Any]:
     """Where and with what a figure was measured."""
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "command": f"python {' '.join([Path(sys.argv[0]).as_posix(), *sys.argv[1:]])}",
+        "command": f"python {' '.join(sys.orig_argv[1:])}",  # as it was typed
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": {name: _version(name) for name in PACKAGES},

@@ -63,9 +63,11 @@ def resize(
     aten = _aten_mode(x, resized, mode, coordinate_transformation_mode, nearest_mode)
     if aten is not None and usual and not antialias:
         aligned = coordinate_transformation_mode == "align_corners"
-        return F.interpolate(
-            x, lengths[2:], mode=aten, align_corners=None if aten == "nearest" else aligned
-        )
+        wide = x  # on a CPU, ATen rounds cubic sums to half after every axis
+        if aten == "bicubic" and x.device.type == "cpu" and x.dtype.itemsize == 2:
+            wide = x.float()
+        align = None if aten == "nearest" else aligned
+        return F.interpolate(wide, lengths[2:], mode=aten, align_corners=align).to(x.dtype)
     origins = [_origins(a, coordinate_transformation_mode, x.device) for a in resized]
     outside = [(at < 0) | (at > a.size - 1) for a, at in zip(resized, origins)] if crop else None
     if mode == "nearest":
