@@ -21,6 +21,7 @@ from onward.graph.files import Source, load
 from onward.graph.naming import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
+from onward.passes.composites import DOMAIN, VERSION
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.linear_models import write_linear_models
 from onward.passes.merged import separate_merged
@@ -83,13 +84,15 @@ def extend(
     *,
     allow_unused: bool = False,
     omit_zeros: bool = False,
+    composites: bool = False,
 ) -> dict[str, str]:
     """Add the gradients to a prepared model, in place; wrt's names to their gradients'.
 
     Where shapes are computed, other values than outputs, wrt and the model's own may change.
     What the outputs do not depend on is refused, or, with `allow_unused`, has a gradient of zeros.
     So has what they depend on through operators alone that carry no gradients, such as
-    comparisons; with `omit_zeros`, neither has one.
+    comparisons; with `omit_zeros`, neither has one. With `composites`, gradients that an engine may
+    have whole are calls of functions of domain `onward` (gradients/functions.py).
     """
     graph = model.graph
     lift_weights(model, wrt)
@@ -100,11 +103,14 @@ def extend(
     if not allow_unused:
         _check_path(graph, list(results), sources)
     taken = taken_names(model)
-    op = GradientOps(graph, taken, model.opset_imports, rules)
+    functions = model.functions if composites else None
+    op = GradientOps(graph, taken, model.opset_imports, rules, functions)
     nodes = dict.fromkeys(graph)
     make_known(op, list(nodes))
     seeds = {y: _seed(op, y, cotangent, taken) for y, cotangent in results.items()}
     found = backward(op, list(nodes), seeds, sources)
+    if model.functions:
+        model.opset_imports[DOMAIN] = VERSION
     names = {}
     for x in sources:
         if omit_zeros and x not in found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
@@ -12,6 +13,7 @@ from onward.graph.extension import axes_of as axes_of
 from onward.graph.extension import numpy_type as numpy_type
 from onward.graph.extension import rank as rank
 from onward.graph.table import OpTable
+from onward.passes.composites import Functions
 
 
 class GradientOps(GraphOps):
@@ -20,11 +22,31 @@ class GradientOps(GraphOps):
     prefix = "gradient"
 
     def __init__(
-        self, graph: ir.Graph, taken: set[str], opsets: Mapping[str, int], rules: OpTable
+        self,
+        graph: ir.Graph,
+        taken: set[str],
+        opsets: Mapping[str, int],
+        rules: OpTable,
+        functions: Functions | None = None,
     ) -> None:
         super().__init__(graph, taken, opsets)
         self.rules = rules
         self.active: set[ir.Value] = set()  # what the walk wants gradients of
+        self.functions = functions  # of the model, where composites are kept as calls
+
+    @property
+    def opsets(self) -> Mapping[str, int]:
+        """The version of every domain that nodes are written in."""
+        return self._opsets
+
+    @contextmanager
+    def own_sizes(self) -> Iterator[None]:
+        """Forget afterwards which nodes compute sizes: they become part of a function."""
+        known = dict(self._sizes)
+        try:
+            yield
+        finally:
+            self._sizes = known
 
     def zeros_like(self, x: ir.Value) -> ir.Value:
         if isinstance(x.type, ir.SequenceType):
@@ -61,4 +83,4 @@ class GradientOps(GraphOps):
 
     def inside(self, body: ir.Graph) -> GradientOps:
         """What writes into a body of a node of this graph; names stay apart from all others."""
-        return GradientOps(body, self._taken, self._opsets, self.rules)
+        return GradientOps(body, self._taken, self._opsets, self.rules, self.functions)

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onward.gradients.functions import composite
 from onward.gradients.ops import GradientOps, axes_of, rank
 from onward.gradients.rule import GradientTable, absent
 from onward.gradients.rules.conv import channel_sum
@@ -147,6 +148,7 @@ def _return_instead(op: GradientOps, old: ir.Value, new: ir.Value) -> None:
 
 @gradient("LayerNormalization")
 @absent
+@composite("LayerNormalizationGrad", inputs=3, outputs=3)
 def layer_normalization(op: GradientOps, node: ir.Node, dy: Any, *statistics: Any) -> Any:
     """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale; dscale = sum of dy xhat"""
     x, scale = _given(node)[:2]

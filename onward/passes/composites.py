@@ -1,0 +1,165 @@
+"""Composites: calls of model-local functions of domain `onward` with bodies of standard operators.
+
+    outline(functions, opsets, nodes, "Attention", [q, k, v], [y], {"scale": 0.125})
+    inline_calls(model)  # the nodes again
+
+An engine that has a kernel for the whole keeps the call; every other one gets the nodes of the
+body. Each call has a function of its own (an overload), because bodies know the ranks and sizes of
+what they read. An inlined body is the very nodes that were outlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.convenience import convert_attributes
+
+from onward.graph.scopes import bodies, graphs_of, reads
+from onward.passes.rewrite import Names, substitute
+
+DOMAIN = "onward"
+VERSION = 1
+
+Functions = dict[ir.OperatorIdentifier, ir.Function]
+
+
+def is_call(node: ir.Node) -> bool:
+    """Whether a node calls a composite."""
+    return node.domain == DOMAIN
+
+
+def outline(
+    functions: Functions,
+    opsets: Mapping[str, int],
+    nodes: Sequence[ir.Node],
+    name: str,
+    inputs: Sequence[ir.Value | None],
+    outputs: Sequence[ir.Value],
+    attributes: Mapping[str, Any],
+) -> list[ir.Value]:
+    """Replace nodes of one graph by one call, which stands where the last of them stood.
+
+    `nodes` are in the graph's order. The call's inputs are `inputs`, whose places a kernel relies
+    on, then whatever else the nodes read; its outputs take the place of `outputs`, which the nodes
+    make. Nobody else may read what the nodes make. The new values of the outputs are returned.
+    """
+    graph = nodes[-1].graph
+    assert graph is not None
+    made = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in reads(node) if value not in made)
+    given: list[ir.Value | None] = [*inputs, *(value for value in read if value not in inputs)]
+    overload = _free_overload(functions, name)
+    call = ir.Node(
+        DOMAIN,
+        name,
+        given,
+        convert_attributes(attributes),
+        overload=overload,
+        num_outputs=len(outputs),
+        name=f"{name}_{overload}",
+    )
+    graph.insert_after(nodes[-1], call)
+    for old, new in zip(outputs, call.outputs):
+        new.type, new.shape = old.type, old.shape
+        _take_place(old, new, {*nodes})
+    graph.remove(nodes)
+    formal = [_formal(value, i) for i, value in enumerate(given)]
+    places = {value: place for value, place in zip(given, formal) if value is not None}
+    for node in nodes:
+        _rewire(node, places)
+    body = ir.Graph(formal, list(outputs), nodes=nodes, opset_imports=dict(opsets), name=name)
+    function = ir.Function(DOMAIN, name, overload, graph=body, attributes=())
+    functions[function.identifier()] = function
+    return list(call.outputs)
+
+
+def inline_calls(
+    model: ir.Model, keeps: Callable[[ir.Node], bool] = lambda call: False
+) -> ir.Model:
+    """Put the bodies of composites where they are called, except for the calls that are kept."""
+    waiting = [node for graph in graphs_of(model) for node in graph if is_call(node)]
+    callers: dict[ir.OperatorIdentifier, int] = {}
+    for call in waiting:
+        callers[call.op_identifier()] = callers.get(call.op_identifier(), 0) + 1
+    inlined = [call for call in waiting if call.op_identifier() in model.functions]
+    inlined = [call for call in inlined if not keeps(call)]
+    names = Names(model) if inlined else None
+    for call in inlined:
+        assert names is not None
+        key = call.op_identifier()
+        function = model.functions[key]
+        callers[key] -= 1
+        if callers[key]:
+            function = function.clone()
+        else:
+            del model.functions[key]
+        _put_back(call, function, names)
+    if not any(function.domain == DOMAIN for function in model.functions.values()):
+        model.opset_imports.pop(DOMAIN, None)
+    return model
+
+
+def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
+    """The nodes of a function in the place of its call."""
+    graph = call.graph
+    assert graph is not None
+    body = function.graph
+    nodes, results = list(body), list(body.outputs)
+    body.outputs.clear()
+    body.remove(nodes)
+    given = [*call.inputs, *[None] * (len(body.inputs) - len(call.inputs))]
+    places = dict(zip(body.inputs, given))
+    for node in nodes:
+        _rewire(node, places)
+        for value in node.outputs:
+            if value.name:
+                value.name = names.fresh(value.name)
+    graph.insert_before(call, nodes)
+    for old, new in zip(call.outputs, results):
+        if old.name:
+            substitute(old, places.get(new) or new, names)
+    graph.remove(call, safe=True)
+
+
+def _take_place(old: ir.Value, new: ir.Value, nodes: set[ir.Node]) -> None:
+    """Let the readers of a value, except these nodes, and the graph's outputs have another one."""
+    new.name, old.name = old.name, f"{old.name}.inner"
+    for reader, index in list(old.uses()):
+        if reader not in nodes:
+            reader.replace_input_with(index, new)
+    graph = new.producer().graph  # type: ignore[union-attr]
+    assert graph is not None
+    for index, value in enumerate(graph.outputs):
+        if value is old:
+            graph.outputs[index] = new
+
+
+def _formal(value: ir.Value | None, index: int) -> ir.Value:
+    if value is None:
+        return ir.val(f"absent_{index}")
+    return ir.val(f"input_{index}", type=value.type, shape=value.shape)
+
+
+def _rewire(node: ir.Node, places: Mapping[ir.Value, ir.Value | None]) -> None:
+    """Let a node, and what its subgraphs capture, read other values."""
+    for index, value in enumerate(node.inputs):
+        if value is not None and value in places:
+            node.replace_input_with(index, places[value])
+    for body in bodies(node):
+        for inner in body:
+            _rewire(inner, places)
+        for index, value in enumerate(body.outputs):
+            other = places.get(value)
+            if other is not None:
+                body.outputs[index] = other
+
+
+def _free_overload(functions: Functions, name: str) -> str:
+    """A number that no other call of this composite has."""
+    for number in count(len(functions)):
+        if (DOMAIN, name, str(number)) not in functions:
+            return str(number)
+    raise AssertionError
