@@ -18,7 +18,7 @@ from onward.errors import FileMissing, OnwardError, OptionError, WriteFailed
 from onward.graph.paths import check_writable, make_folder, to_path, writing
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
-from onward.sessions.checkpoint import files
+from onward.checkpoints import files
 from onward.training.artifacts import generate_artifacts
 from tests.sessions.training.small import mlp
 

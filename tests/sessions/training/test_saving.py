@@ -15,9 +15,9 @@ from onward.optimizers.average import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.scaling import DynamicLossScale
 from onward.optimizers.schedules import Cosine, WarmUp
-from onward.sessions.checkpoint import files
-from onward.sessions.checkpoint.folder import Checkpoints
-from onward.sessions.training.options import TrainingOptions
+from onward.checkpoints import files
+from onward.checkpoints.folder import Checkpoints
+from onward.programs.options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp, weights
 

@@ -18,7 +18,7 @@ from onward.optimizers import SGD, AdamW
 from onward.optimizers.average import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.scaling import DynamicLossScale
-from onward.sessions.training.options import TrainingOptions
+from onward.programs.options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp, torch_mlp, weights
 

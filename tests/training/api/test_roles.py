@@ -9,7 +9,7 @@ import pytest
 
 from onward.errors import InvalidModel
 from onward.providers.ort.bound import Argument, BoundSession
-from onward.sessions.training.ranges import LabelRange
+from onward.programs.ranges import LabelRange
 from onward.training.api.roles import kind, roles
 from tests.training.api.made import NAMES, Folder
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onward.errors import CheckpointMismatch
-from onward.sessions.checkpoint.matching import fingerprint
+from onward.checkpoints.matching import fingerprint
 from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 from onward.training.api.state import TrainingState
 
