@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps, Size, extend, taken_names
 from onward.graph.scopes import graphs_of
-from onward.passes.facts import attribute, dims, ints, is_constant, static
+from onward.passes.facts import attribute, dims, ints, static
 from onward.passes.noise_size import Need, plus, size_of, values_of
 from onward.passes.random_draws import Draws, draw_uniforms, half_of, left_random, replace_node
 from onward.passes.random_functions import (
@@ -35,6 +35,7 @@ from onward.passes.rewrite import Names, take_out
 
 __all__ = ["feed_uniforms", "left_random", "take_noise"]
 
+_SHAPES = ("Concat", "Shape")  # what `draw_uniforms` makes shapes with
 _FINEST = 2.0**-24  # the step between the uniform numbers that generators draw in float32
 
 
@@ -149,7 +150,7 @@ class _Vector:
             u = op.GreaterOrEqual(u, ratio) if in_two else _step(op, u, ratio)
             self._scale(readers, u)
         self._values.update(replace_node(self._graph, call, [u], self._names))
-        _drop_makers(shape, self._graph)
+        _drop_shape(shape, self._graph)
 
     def _scales(self, node: ir.Node, index: int) -> bool:
         """Whether a node of this graph applies the mask that it reads."""
@@ -195,17 +196,20 @@ def _step(op: GraphOps, u: ir.Value, edge: float) -> ir.Value:
     return step
 
 
-def _drop_makers(value: ir.Value, graph: ir.Graph) -> None:
-    """Remove the nodes that made a shape, once unused."""
+def _drop_shape(value: ir.Value, graph: ir.Graph) -> None:
+    """Remove an unused shape and what it was joined from; not the tensor whose shape it is."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
     maker = value.producer()
-    if maker is None or any(out.uses() or out.is_graph_output() for out in maker.outputs):
-        if is_constant(value) and not value.uses():
-            graph.initializers.pop(str(value.name), None)
+    if maker is None:
+        graph.initializers.pop(str(value.name), None)
+        return
+    if maker.op_type not in _SHAPES or len(maker.outputs) != 1:
         return
     read = [each for each in maker.inputs if each is not None]
     take_out(maker, graph)
-    for each in read:
-        _drop_makers(each, graph)
+    for each in read if maker.op_type != "Shape" else ():
+        _drop_shape(each, graph)
 
 
 def _remove_unused(model: ir.Model, draw: str) -> None:

@@ -182,8 +182,16 @@ def test_the_gradient_of_dropout_reads_its_mask() -> None:
     assert operators(TRAINING(model)).count("DropoutMask") == 1
 
 
+def test_a_drawn_model_is_differentiated_like_any_other() -> None:
+    model = onward.gradient(drawn(dropped)[0], {"y0": "dy"}, ["x"])
+    feeds = {"x": real(6, 5), "dy": real(6, 5), DRAW: np.array(SEED)}
+    y, dx = onward.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
+    assert (y == 0).any()
+    np.testing.assert_array_equal(dx, y)  # x = dy
+
+
 @pytest.mark.parametrize("shape", [(6, 5), ("n", 5)], ids=str)
-def test_gradients_are_right_for_every_kind(shape: Any) -> None:
+def test_gradients_are_the_same_fed_before_or_after(shape: Any) -> None:
     model, draws = drawn(every_kind, shape, "float64")
     differentiate(model, "x")
     assert feed_uniforms(model, draws) is not None
@@ -234,6 +242,18 @@ def test_nothing_is_left_of_the_functions() -> None:
     assert [value.name for value in model.graph.inputs] == ["x", "u"]
     assert not model.functions and set(model.opset_imports) == {""}
     assert {node.domain for node in model.graph} == {""}
+
+
+def test_a_tensor_that_gives_nothing_but_its_shape_stays() -> None:
+    """Its weights are the user's to look for, even if nobody reads them any more."""
+
+    def build(op: OpBuilder, x: Any) -> Any:
+        return op.RandomUniformLike(op.MatMul(x, op.initializer("w", real(5, 4))))
+
+    model, draws = drawn(build, ("n", "k"))
+    feed_uniforms(model, draws)
+    assert "w" in model.graph.initializers
+    assert operators(model).count("MatMul") == 1
 
 
 def test_fed_dropout_is_one_step_and_two_products_after_differentiation() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from numpy.testing import assert_array_equal
@@ -15,11 +16,13 @@ from torch._inductor.utils import run_and_get_code
 from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.graph.builder import OpBuilder
+from onward.passes.noise import feed_uniforms
 from onward.passes.pipelines import PREPARE, TRAINING
-from onward.passes.random_draws import draw_uniforms
+from onward.passes.random_draws import Draws, draw_uniforms
 from onward.providers.torch.kernels.random import dropout_mask, masked_scale, random_key, uniform
-from onward.providers.torch.lower import Lowered, lower
+from onward.providers.torch.lower import lower
 from onward.providers.torch.table import HOST, KERNELS
+from tests.passes.running import run_ort
 from tests.passes.uniform_numbers import uniform_numbers
 from tests.providers.torch.one_node import run_op
 
@@ -147,22 +150,35 @@ def test_masked_scale_is_a_product(dtype: torch.dtype) -> None:
     torch.testing.assert_close(y, torch.where(mask, x / 0.9, 0))
 
 
-def trained(count: int) -> Lowered:
-    """The gradient of so many Dropouts with products between them, lowered."""
+def trained(count: int) -> tuple[ir.Model, Draws]:
+    """The gradient of so many Dropouts with products between them."""
     op = OpBuilder()
     x, w = op.input("x", "float32", ("n", 32)), op.input("w", "float32", (32, 32))
     y = x
     for _ in range(count):
         y = op.MatMul(op.Dropout(op.Relu(y), np.float32(0.3), np.array(True)), w)
     model = PREPARE(op.model(loss=op.ReduceSum(op.Mul(y, y), keepdims=0)))
-    assert draw_uniforms(model) is not None
+    draws = draw_uniforms(model)
+    assert draws is not None
     extend(model, {"loss": None}, ["x", "w"], GRADIENTS)
-    return lower(TRAINING(model).graph, KERNELS, HOST)
+    return TRAINING(model), draws
+
+
+def test_onnxruntime_computes_the_same_gradients_when_it_is_fed_the_same_numbers() -> None:
+    model, draws = trained(3)
+    module, draw = lower(model.graph, KERNELS, HOST), [5, 1, 0]
+    x, w = torch.randn(16, 32), torch.randn(32, 32) / 6
+    feed_uniforms(model, draws)
+    noise = np.concatenate([uniform_numbers(draw, node, 16 * 32) for node in range(3)])
+    expected = run_ort(model, {"x": x.numpy(), "w": w.numpy(), "noise": noise})
+    for got, wanted in zip(module(x, w, torch.tensor(draw)), expected, strict=True):
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own
 def test_inductor_draws_the_same_in_the_kernels_that_read_and_keeps_masks_of_one_byte() -> None:
-    module, x, w = trained(3), torch.randn(16, 32), torch.randn(32, 32) / 6
+    module = lower(trained(3)[0].graph, KERNELS, HOST)
+    x, w = torch.randn(16, 32), torch.randn(32, 32) / 6
     torch._dynamo.reset()
     compiled = torch.compile(module, dynamic=True, fullgraph=True)
     results, (code,) = run_and_get_code(compiled, x, w, torch.tensor([5, 1, 0]))
