@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-DOMAINS = frozenset(["", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"])
+DOMAINS = frozenset(["", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft", "onward"])
 _UNDEFINED = frozenset(["SimplifiedLayerNormalization"])  # kernels of what ONNX does not define
 
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from onward.providers.torch.kernels.attention import attend, attention, linear_attention
 from onward.providers.torch.kernels.contrib_attention import group_query_attention
+from onward.providers.torch.kernels.random import random_key, uniform
 from onward.providers.torch.kernels.recurrent import gru, lstm, rnn
+from tests.passes.uniform_numbers import uniform_numbers
 
 pytestmark = pytest.mark.gpu
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -120,3 +122,14 @@ def test_grouped_queries_agree(dtype: torch.dtype, window: int, length: int) -> 
     attributes = {"num_heads": 8, "kv_num_heads": 2, "do_rotary": 1, "outputs": 3}
     inputs = [q, k, k, past, past, ends, 21, table, table]
     same(group_query_attention, *inputs, local_window_size=window, **attributes, error=5e-2)
+
+
+def test_uniform_draws_the_bits_that_a_cpu_draws() -> None:
+    draw, gpu = torch.tensor([-5, 2**40, 1]), torch.device("cuda")
+
+    def drawn(draw: Tensor) -> Tensor:
+        return uniform(random_key(draw), [1000, 7], node=3, device=gpu)
+
+    wanted = torch.from_numpy(uniform_numbers(draw.tolist(), 3, 7000)).reshape(1000, 7)
+    for run in (drawn, torch.compile(drawn)):
+        torch.testing.assert_close(run(draw.cuda()).cpu(), wanted, atol=0, rtol=0)
