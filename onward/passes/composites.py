@@ -97,6 +97,9 @@ def inline_calls(
         else:
             del model.functions[key]
         _put_back(call, function, names)
+    unused = [key for key in model.functions if key[0] == DOMAIN and not callers.get(key)]
+    for key in unused:
+        del model.functions[key]
     if not any(function.domain == DOMAIN for function in model.functions.values()):
         model.opset_imports.pop(DOMAIN, None)
     return model
