@@ -21,7 +21,7 @@ from onward.graph.files import Source, load
 from onward.graph.naming import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
-from onward.passes.composites import DOMAIN, VERSION
+from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.linear_models import write_linear_models
 from onward.passes.merged import separate_merged
@@ -94,7 +94,7 @@ def extend(
     comparisons; with `omit_zeros`, neither has one. With `composites`, gradients that an engine may
     have whole are calls of functions of domain `onward` (gradients/functions.py).
     """
-    graph = model.graph
+    graph = inline_calls(model).graph  # a gradient's gradient is that of its operators
     lift_weights(model, wrt)
     know_ranks(model, list(outputs), wrt)
     values = _values(model)
@@ -111,6 +111,7 @@ def extend(
     found = backward(op, list(nodes), seeds, sources)
     if model.functions:
         model.opset_imports[DOMAIN] = VERSION
+        model.ir_version = max(model.ir_version or 0, FIRST_IR)
     names = {}
     for x in sources:
         if omit_zeros and x not in found:

@@ -17,11 +17,12 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
-from onward.graph.scopes import bodies, graphs_of, reads
+from onward.graph.scopes import COMPOSITES, bodies, graphs_of, reads
 from onward.passes.rewrite import Names, substitute
 
-DOMAIN = "onward"
+DOMAIN = COMPOSITES
 VERSION = 1
+FIRST_IR = 10  # the IR version since which functions have overloads
 
 Functions = dict[ir.OperatorIdentifier, ir.Function]
 
@@ -114,14 +115,23 @@ def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
     places = dict(zip(body.inputs, given))
     for node in nodes:
         _rewire(node, places)
-        for value in node.outputs:
-            if value.name:
-                value.name = names.fresh(value.name)
+        _rename(node, names)
     graph.insert_before(call, nodes)
     for old, new in zip(call.outputs, results):
         if old.name:
             substitute(old, places.get(new) or new, names)
     graph.remove(call, safe=True)
+
+
+def _rename(node: ir.Node, names: Names) -> None:
+    """Give a node, and what it and its subgraphs make, names that nobody has."""
+    node.name = names.fresh(node.name or node.op_type)
+    for value in node.outputs:
+        if value.name:
+            value.name = names.fresh(value.name)
+    for body in bodies(node):
+        for inner in body:
+            _rename(inner, names)
 
 
 def _take_place(old: ir.Value, new: ir.Value, nodes: set[ir.Node]) -> None:

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.scopes import bodies, graphs_of
+from onward.passes.composites import is_call
 from onward.passes.facts import attribute
 from onward.passes.normalize import trim
 from onward.passes.rewrite import release
@@ -38,6 +39,12 @@ def _drop_nodes(graph: ir.Graph, opset: int) -> None:
 
 
 def _omit_outputs(node: ir.Node, opset: int) -> None:
+    if is_call(node):  # a body need not make what nobody reads
+        for value in node.outputs:
+            if not _is_read(value):
+                value.name = ""
+        trim(node)
+        return
     if node.domain != "":
         return
     if node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0):
