@@ -16,7 +16,7 @@ from onward.passes.rewrite import release
 
 def drop_unused(model: ir.Model) -> ir.Model:
     """Remove what no graph output depends on; the graph's inputs and outputs stay."""
-    _drop_nodes(model.graph, model.opset_imports.get("", 1))
+    drop_nodes(model.graph, model.opset_imports.get("", 1))
     for graph in graphs_of(model):
         for name, value in list(graph.initializers.items()):
             if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
@@ -24,7 +24,8 @@ def drop_unused(model: ir.Model) -> ir.Model:
     return model
 
 
-def _drop_nodes(graph: ir.Graph, opset: int) -> None:
+def drop_nodes(graph: ir.Graph, opset: int) -> None:
+    """Remove the nodes, and the optional outputs of others, that no output of a graph needs."""
     dead = []
     for node in reversed(graph):
         if not any(_is_read(value) for value in node.outputs):
@@ -34,7 +35,7 @@ def _drop_nodes(graph: ir.Graph, opset: int) -> None:
         if len(node.outputs) > 1 or None in node.inputs[-1:]:  # of the others nothing can go
             _omit_outputs(node, opset)
         for body in bodies(node):  # after: what a body reads lies before the node
-            _drop_nodes(body, opset)
+            drop_nodes(body, opset)
     graph.remove(dead)
 
 
