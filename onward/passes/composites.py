@@ -17,7 +17,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
-from onward.graph.scopes import COMPOSITES, bodies, graphs_of, reads
+from onward.graph.scopes import COMPOSITES, bodies, graphs_of, reads, walk
 from onward.passes.rewrite import Names, substitute
 
 DOMAIN = COMPOSITES
@@ -30,6 +30,11 @@ Functions = dict[ir.OperatorIdentifier, ir.Function]
 def is_call(node: ir.Node) -> bool:
     """Whether a node calls a composite."""
     return node.domain == DOMAIN
+
+
+def has_calls(model: ir.Model) -> bool:
+    """Whether a model has functions that are composites."""
+    return any(function.domain == DOMAIN for function in model.functions.values())
 
 
 def outline(
@@ -80,7 +85,10 @@ def outline(
 def inline_calls(
     model: ir.Model, keeps: Callable[[ir.Node], bool] = lambda call: False
 ) -> ir.Model:
-    """Put the bodies of composites where they are called, except for the calls that are kept."""
+    """Put the bodies of composites where they are called, except for the calls that are kept.
+
+    Nodes of a body in another opset than the model's are stamped with it, for `upgrade_opset`.
+    """
     waiting = [node for graph in graphs_of(model) for node in graph if is_call(node)]
     callers: dict[ir.OperatorIdentifier, int] = {}
     for call in waiting:
@@ -97,8 +105,12 @@ def inline_calls(
             function = function.clone()
         else:
             del model.functions[key]
+        version = function.opset_imports.get("")
+        if version is not None and version != model.opset_imports.get(""):
+            for node in walk(function.graph):
+                node.version = version if node.domain == "" else None
         _put_back(call, function, names)
-    if not any(function.domain == DOMAIN for function in model.functions.values()):
+    if not has_calls(model):
         model.opset_imports.pop(DOMAIN, None)
     return model
 
