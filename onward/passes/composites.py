@@ -19,6 +19,7 @@ from onnx_ir.convenience import convert_attributes
 
 from onward.graph.scopes import COMPOSITES, bodies, graphs_of, reads, walk
 from onward.passes.rewrite import Names, substitute
+from onward.passes.upgrade import upgrade_opset
 
 DOMAIN = COMPOSITES
 VERSION = 1
@@ -76,7 +77,9 @@ def outline(
     places = {value: place for value, place in zip(given, formal) if value is not None}
     for node in nodes:
         _rewire(node, places)
-    body = ir.Graph(formal, list(outputs), nodes=nodes, opset_imports=dict(opsets), name=name)
+    used = {"", *(inner.domain for node in nodes for inner in (node, *_inside(node)))}
+    imports = {domain: opsets[domain] for domain in sorted(used) if domain in opsets}
+    body = ir.Graph(formal, list(outputs), nodes=nodes, opset_imports=imports, name=name)
     function = ir.Function(DOMAIN, name, overload, graph=body, attributes=())
     functions[function.identifier()] = function
     return list(call.outputs)
@@ -87,7 +90,7 @@ def inline_calls(
 ) -> ir.Model:
     """Put the bodies of composites where they are called, except for the calls that are kept.
 
-    Nodes of a body in another opset than the model's are stamped with it, for `upgrade_opset`.
+    Where a body is in another opset than the model, all is brought to the newest one.
     """
     waiting = [node for graph in graphs_of(model) for node in graph if is_call(node)]
     callers: dict[ir.OperatorIdentifier, int] = {}
@@ -95,7 +98,7 @@ def inline_calls(
         callers[call.op_identifier()] = callers.get(call.op_identifier(), 0) + 1
     inlined = [call for call in waiting if call.op_identifier() in model.functions]
     inlined = [call for call in inlined if not keeps(call)]
-    names = Names(model) if inlined else None
+    names, mixed = Names(model) if inlined else None, False
     for call in inlined:
         assert names is not None
         key = call.op_identifier()
@@ -106,13 +109,14 @@ def inline_calls(
         else:
             del model.functions[key]
         version = function.opset_imports.get("")
-        if version is not None and version != model.opset_imports.get(""):
+        if version != model.opset_imports.get(""):
+            mixed = True
             for node in walk(function.graph):
                 node.version = version if node.domain == "" else None
         _put_back(call, function, names)
     if not has_calls(model):
         model.opset_imports.pop(DOMAIN, None)
-    return model
+    return upgrade_opset(model) if mixed else model
 
 
 def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
@@ -157,6 +161,10 @@ def _take_place(old: ir.Value, new: ir.Value, nodes: set[ir.Node]) -> None:
     for index, value in enumerate(graph.outputs):
         if value is old:
             graph.outputs[index] = new
+
+
+def _inside(node: ir.Node) -> list[ir.Node]:
+    return [inner for body in bodies(node) for inner in walk(body)]
 
 
 def _formal(value: ir.Value | None, index: int) -> ir.Value:

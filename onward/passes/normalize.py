@@ -19,7 +19,6 @@ from onward.errors import InvalidModel, UnsafeModel
 from onward.graph.naming import rename
 from onward.graph.scopes import COMPOSITES, walk
 from onward.passes.rewrite import Names, Ops, nodes_of, replace
-from onward.passes.upgrade import newest_opset
 
 _MOST_INLINED = 1_000_000  # nodes: functions that call functions can double at every level
 _FIRST_OVERRIDABLE_IR = 4  # before, every initializer had to be listed as an input
@@ -80,7 +79,7 @@ def inline_functions(model: ir.Model) -> ir.Model:
 
     A body may be written in another opset than the model: every node of the default domain is
     stamped with its version first, and `upgrade_opset` reads the stamp. Calls of domain `onward`
-    stay (passes/composites.py), if their bodies are in the newest opset already.
+    stay, and their bodies as they are: who inlines them later brings them up (composites.py).
     """
     if not model.functions:
         return model
@@ -115,14 +114,14 @@ def inline_functions(model: ir.Model) -> ir.Model:
 
 
 def _composites(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """The functions of domain `onward` whose calls may stay: plain bodies of the newest opset."""
+    """The functions of domain `onward` whose calls may stay: bodies that are standard operators."""
     found = {
         key
         for key, function in model.functions.items()
         if function.domain == COMPOSITES
         and not function.attributes
-        and function.opset_imports.get("") == newest_opset()
-        and not any(node.op_identifier() in model.functions for node in walk(function.graph))
+        and set(function.opset_imports) == {""}
+        and all(node.domain == "" for node in walk(function.graph))
     }
     for node in nodes_of(model):
         key = node.op_identifier()

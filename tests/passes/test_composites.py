@@ -33,7 +33,13 @@ def with_call(*, calls: int = 1) -> ir.Model:
         group = nodes[3 * i : 3 * i + 3]
         made = [group[1].outputs[0], group[2].outputs[0]]
         x, _ = outline(
-            result.functions, {"": 21}, group, "Both", [x, None, w], made, {"gain": 2.0, "k": [1]}
+            result.functions,
+            {"": 21, "other": 3},
+            group,
+            "Both",
+            [x, None, w],
+            made,
+            {"gain": 2.0, "k": [1]},
         )
     result.opset_imports["onward"] = VERSION
     result.ir_version = FIRST_IR
@@ -53,6 +59,7 @@ def test_outlined_nodes_are_one_call_with_the_inputs_that_it_names_first() -> No
     (call,) = outlined.graph
     assert is_call(call) and call.op_identifier() in outlined.functions
     assert [None if x is None else x.name for x in call.inputs][:3] == ["x", None, "w"]
+    assert outlined.functions[call.op_identifier()].opset_imports == {"": 21}
     assert len(call.inputs) == 4  # and the constant that a node reads
     assert [y.name for y in call.outputs] == ["u", "v"]
     assert call.attributes.get_float("gain") == 2 and list(call.attributes.get_ints("k")) == [1]

@@ -110,12 +110,49 @@ def test_preparing_a_loaded_model_keeps_its_calls(path: Path) -> None:
     assert not any(is_call(node) for node in inline_calls(optimized).graph)
 
 
-def test_calls_with_bodies_of_an_older_opset_are_inlined(path: Path) -> None:
+def test_bodies_are_lowered_with_the_model_and_upgraded_when_they_are_inlined(path: Path) -> None:
     model = lower_opset(load(path), 24)
     assert model.opset_imports[""] <= 24 and (model.ir_version or 0) >= 10
     assert {f.opset_imports[""] for f in model.functions.values()} == {model.opset_imports[""]}
     prepared = PREPARE(model)
-    assert not prepared.functions and not any(is_call(node) for node in prepared.graph)
+    assert any(is_call(node) for node in prepared.graph)
+    inlined = inline_calls(prepared)
+    assert not any(is_call(node) for node in inlined.graph)
+    assert inlined.opset_imports[""] == newest_opset()
+    assert all(node.version is None for node in inlined.graph)
+
+
+@pytest.mark.parametrize("providers", [None, ["TorchExecutionProvider"]], ids=["default", "torch"])
+def test_a_model_with_calls_in_an_older_opset_runs(
+    path: Path, providers: list[str] | None, expected: dict[str, Any]
+) -> None:
+    session = onward.InferenceSession(lower_opset(load(path), 24), providers=providers)
+    for name, found in zip(expected, session.run(list(expected), feeds()), strict=True):
+        np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_functions_of_the_domain_that_call_others_are_inlined() -> None:
+    model = with_calls()
+    key, function = next(iter(model.functions.items()))
+    inner = ir.Function(
+        "mine",
+        "Copy",
+        graph=ir.Graph([a := ir.val("a")], [], nodes=[n := ir.node("Identity", [a])]),
+        attributes=(),
+    )
+    inner.graph.outputs.append(n.outputs[0])
+    n.outputs[0].name = "b"
+    inner.opset_imports[""] = newest_opset()
+    model.functions[inner.identifier()] = inner
+    model.opset_imports["mine"] = function.opset_imports["mine"] = 1
+    last = function.outputs[0]
+    copy = ir.Node("mine", "Copy", [last], num_outputs=1)
+    copy.outputs[0].name = "copied"
+    function.append(copy)
+    function.outputs[0] = copy.outputs[0]
+    prepared = PREPARE(model)
+    assert key not in prepared.functions and inner.identifier() not in prepared.functions
+    assert any(is_call(node) for node in prepared.graph)
 
 
 def test_shapes_are_inferred_around_calls() -> None:

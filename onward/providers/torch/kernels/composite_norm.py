@@ -211,13 +211,10 @@ def batch_normalization_grad(
     dvar = -scale inv² Σ dy xhat / 2.
     """
     mask = wanted_of(wrt, wanted, 5)
-    if x.is_cpu or x.dtype.itemsize > 2:  # the one mixture of types: halves on a GPU
-        z = _wide(x)
-        z = z.to(torch.promote_types(z.dtype, scale.dtype))
-        dz, weight = dy.to(z.dtype), scale.to(z.dtype)
-        mean, var = mean.to(z.dtype), var.to(z.dtype)
-    else:
-        z, dz, weight, mean, var = x, dy, scale, _wide(mean), _wide(var)
+    wide = torch.promote_types(_wide(x).dtype, _wide(scale).dtype)
+    weight, mean, var = scale.to(wide), mean.to(wide), var.to(wide)
+    halves = x.is_cuda and x.dtype.itemsize == 2 and wide == torch.float32
+    z, dz = (x, dy) if halves else (x.to(wide), dy.to(wide))  # the one mixture that ATen knows
     inv = torch.rsqrt(var + epsilon)
     trains, by_statistics = bool(training_mode), mask[3] or mask[4]
     dx, dscale, db = aten.native_batch_norm_backward(
@@ -233,7 +230,7 @@ def batch_normalization_grad(
         [mask[0], mask[1] or mask[4], mask[2] or mask[3]] if by_statistics else mask[:3],
     )
     dx = dx if dx is None else dx.to(x.dtype)
-    dmean = -(scale * inv * db).to(scale.dtype) if mask[3] else None
-    dvar = (scale * inv.square() * dscale * -0.5).to(scale.dtype) if mask[4] else None
+    dmean = -(weight * inv * db).to(scale.dtype) if mask[3] else None
+    dvar = (weight * inv.square() * dscale * -0.5).to(scale.dtype) if mask[4] else None
     dscale, db = (each if each is None else each.to(scale.dtype) for each in (dscale, db))
     return in_order((dx, dscale, db, dmean, dvar), wrt)
