@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
 from onward.graph.scopes import COMPOSITES, bodies, graphs_of, reads, walk
-from onward.passes.rewrite import Names, substitute
+from onward.passes.rewrite import Names, substitute, take_out
 from onward.passes.upgrade import upgrade_opset
 
 DOMAIN = COMPOSITES
@@ -136,7 +136,7 @@ def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
     for old, new in zip(call.outputs, results):
         if old.name:
             substitute(old, places.get(new) or new, names)
-    graph.remove(call, safe=True)
+    take_out(call, graph)
 
 
 def _rename(node: ir.Node, names: Names) -> None:
