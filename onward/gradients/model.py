@@ -21,7 +21,7 @@ from onward.graph.files import Source, load
 from onward.graph.naming import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
-from onward.passes.composites import DOMAIN, VERSION
+from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, has_calls, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.linear_models import write_linear_models
 from onward.passes.merged import separate_merged
@@ -39,6 +39,7 @@ def gradient(
     wrt: str | Sequence[str],
     *,
     rules: GradientTable = GRADIENTS,
+    composites: bool = False,
 ) -> ir.Model:
     """The model with one more output, `{name}_grad`, for each name in `wrt`: the last, in order.
 
@@ -47,6 +48,8 @@ def gradient(
     inputs, initializers (those of subgraphs too), values in between, or the coefficients of
     ai.onnx.ml's linear models, after their nodes: "lr.coefficients", "lr.intercepts". Parameters
     that torch's older exporter has merged are separate ones: each has a gradient of its own.
+    With `composites`, gradients that an engine may have as one kernel are calls of model-local
+    functions of domain `onward`, whose bodies are standard operators.
     """
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
     with _uncollected():
@@ -55,9 +58,12 @@ def gradient(
         if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
             copy = write_linear_models(copy)
         prepared = PREPARE(copy)
-        extend(prepared, cotangents, _names(wrt), rules)
+        extend(prepared, cotangents, _names(wrt), rules, composites=composites)
         with kept_open(prepared.graph, _names(wrt)):
-            prepared = spell_for_onnxruntime(TRAINING(prepared))
+            prepared = TRAINING(prepared)
+        if has_calls(prepared):  # for whichever engine; a session spells it for its own
+            return prepared
+        prepared = spell_for_onnxruntime(prepared)
         try:
             return lower_opset(prepared, STOCK_OPSET)
         except UnsupportedModel:  # its own forward needs a newer one
@@ -94,7 +100,7 @@ def extend(
     comparisons; with `omit_zeros`, neither has one. With `composites`, gradients that an engine may
     have whole are calls of functions of domain `onward` (gradients/functions.py).
     """
-    graph = model.graph
+    graph = inline_calls(model).graph  # a gradient's gradient is that of its operators
     lift_weights(model, wrt)
     know_ranks(model, list(outputs), wrt)
     values = _values(model)
@@ -111,6 +117,7 @@ def extend(
     found = backward(op, list(nodes), seeds, sources)
     if model.functions:
         model.opset_imports[DOMAIN] = VERSION
+        model.ir_version = max(model.ir_version or 0, FIRST_IR)
     names = {}
     for x in sources:
         if omit_zeros and x not in found:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onward.errors import FeedError, ProviderError, UnsupportedModel
 from onward.graph.signature import NodeArg, read_feeds
 from onward.names import near
+from onward.passes.composites import inline_calls
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
 from onward.providers.options import ExecutionMode, SessionOptions
@@ -42,6 +43,18 @@ class Step:
     gives: list[str]
     wave: int  # steps of one wave do not need each other
     drops: list[str] = field(default_factory=list)
+
+
+def keep_calls(model: ir.Model, engines: Sequence[Engine]) -> ir.Model:
+    """Keep the calls of domain `onward` that the leading engine has whole, inline all others."""
+    lead, opsets = engines[0], model.opset_imports
+
+    def keeps(call: ir.Node) -> bool:
+        if lead.is_ort or call.graph is not model.graph:  # a body's node may be another engine's
+            return False
+        return lead.supports(call, opsets)
+
+    return inline_calls(model, keeps)
 
 
 def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[Part]:

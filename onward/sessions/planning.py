@@ -22,6 +22,7 @@ from onward.graph.paths import check_archive
 from onward.graph.shapes import fix_dimensions
 from onward.graph.weights import set_initializers, swap_weights
 from onward.lazy import LazyModule
+from onward.passes.composites import has_calls, inline_calls
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.precision import widen_sums
 from onward.providers.choose import Choice
@@ -32,7 +33,7 @@ from onward.providers.ort.defects import defect, operators_in_half
 from onward.providers.ort.provider import serialize
 from onward.providers.ort.values import to_numpy
 from onward.sessions.memory.budget import check_opening
-from onward.sessions.parts import Parts, assign
+from onward.sessions.parts import Parts, assign, keep_calls
 from onward.sessions.whole import Whole
 
 programs = LazyModule("onward.providers.torch.programs")
@@ -95,6 +96,8 @@ def plan(
 def _planned(
     model: ir.Model, choice: Choice, options: SessionOptions, by_path: str | None
 ) -> Whole | Parts:
+    if choice.leading_ort and has_calls(model):  # it has no kernels for them
+        model, by_path = inline_calls(PREPARE(model)), None
     half = not choice.named and _mentions(model, ir.DataType.FLOAT16)
     widen = operators_in_half() if half else frozenset()
     if widen:
@@ -129,11 +132,12 @@ def _divided(
     options = replace(options, initializers={})  # they are in the model, and passes rewrite them
     if options.free_dimensions or options.free_dimension_denotations:
         fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
-    model = inference(options.graph_optimization_level)(PREPARE(model))
+    engines = choice.engines(options)
+    model = keep_calls(PREPARE(model), engines)
+    model = inference(options.graph_optimization_level)(model)
     model = widen_sums(model, widen) if widen else model
     if options.optimized_model_filepath:
         save(model, options.optimized_model_filepath)
-    engines = choice.engines(options)
     parts = assign(model, engines, choice)
     if len(parts) == 1 and parts[0].provider == 0 and engines[0].is_ort:
         return _whole(model, choice, options)

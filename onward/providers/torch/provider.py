@@ -14,6 +14,7 @@ from onward.graph.scopes import bodies
 from onward.providers.events import Event, Notes, TypeAndShape, type_word
 from onward.providers.options import SessionOptions
 from onward.providers.stopping import ended, stopper
+from onward.providers.torch.calls import takes
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_numpy, to_torch
@@ -75,7 +76,8 @@ class TorchProvider:
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         opset = opsets.get(node.domain, 1)
-        if KERNELS.find(node.domain, node.op_type, opset) is None:
+        function = KERNELS.find(node.domain, node.op_type, opset)
+        if function is None or not takes(function, node):
             return False
         values = [value for value in (*node.inputs, *node.outputs) if value is not None]
         if not all(value.dtype is None or int(value.dtype) in DTYPES for value in values):

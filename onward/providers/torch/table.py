@@ -6,6 +6,10 @@ from onward.providers.torch.kernels import (
     activation,
     attention,
     cast,
+    composite_activation,
+    composite_conv,
+    composite_loss,
+    composite_norm,
     contrib,
     contrib_attention,
     contrib_compressed,
@@ -55,5 +59,9 @@ KERNELS = (
     | contrib_quantized.kernel
     | contrib_compressed.kernel
     | training.kernel
+    | composite_activation.kernel
+    | composite_conv.kernel
+    | composite_loss.kernel
+    | composite_norm.kernel
 )
 HOST = host_family.host
