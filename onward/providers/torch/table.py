@@ -5,6 +5,7 @@ from __future__ import annotations
 from onward.providers.torch.kernels import (
     activation,
     attention,
+    attention_grad,
     cast,
     contrib,
     contrib_attention,
@@ -39,6 +40,7 @@ KERNELS = (
     | random.kernel
     | reduce.kernel
     | attention.kernel
+    | attention_grad.kernel
     | conv.kernel
     | pool.kernel
     | norm.kernel
