@@ -114,20 +114,21 @@ def _backend(call: ir.Node, device: torch.device) -> str | None:
     assert q is not None and k is not None and v is not None
     if mask is not None or q.dtype == ir.DataType.FLOAT:
         return EFFICIENT  # of the kernels that take a mask, the one that gives empty rows zeros
-    heads = (attribute(call, "q_num_heads"), attribute(call, "kv_num_heads"))
-    sizes = [_sizes(x, count) for x, count in zip((q, k, v), (heads[0], heads[1], heads[1]))]
-    size = max(known[2] for known in sizes)
+    queries, keys = attribute(call, "q_num_heads"), attribute(call, "kv_num_heads")
+    sizes = [_sizes(x, heads) for x, heads in ((q, queries), (k, keys), (v, keys))]
+    size = max(each[2] for each in sizes)
+    heads = [each[0] or sizes[0][0] or sizes[1][0] or 1 for each in sizes]
     tensors = [
         torch.empty(
-            (1, known[0], known[1], size + -size % 8),
+            (1, count, length, size + -size % 8),
             dtype=DTYPES[int(q.dtype or 0)],
             device=device,
             requires_grad=True,
         )
-        for known in sizes
+        for count, (_, length, _) in zip(heads, sizes)
     ]
-    causal, grouped = bool(attribute(call, "is_causal", 0)), sizes[0][0] != sizes[1][0]
-    return _choose(*tensors, causal=causal, grouped=grouped)
+    causal = bool(attribute(call, "is_causal", 0))
+    return _choose(*tensors, causal=causal, grouped=heads[0] != heads[1])
 
 
 def _choose(
@@ -139,7 +140,7 @@ def _choose(
     return _CHOICES.get(choice)
 
 
-def _sizes(x: ir.Value, heads: int | None) -> tuple[int, int, int]:
+def _sizes(x: ir.Value, heads: int | None) -> tuple[int | None, int, int]:
     """The number of heads, the length and the size of a head, as far as they are known."""
     shape = [size if isinstance(size, int) else None for size in dims(x) or ()]
     if len(shape) == 4:
@@ -148,7 +149,7 @@ def _sizes(x: ir.Value, heads: int | None) -> tuple[int, int, int]:
         _, length, hidden = shape
         count = heads
         size = None if hidden is None or heads is None else hidden // heads
-    return count or 1, min(length or _LENGTH, _LENGTH), size or 64
+    return count, min(length or _LENGTH, _LENGTH), size or 64
 
 
 # -- forward and backward --------------------------------------------------------------------------
