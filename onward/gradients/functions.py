@@ -85,4 +85,4 @@ def _call(
 
 
 def _padded(values: Sequence[Any], size: int) -> list[Any]:
-    return [*values, *[None] * (size - len(values))]
+    return [*values[:size], *[None] * (size - len(values))]

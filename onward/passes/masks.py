@@ -13,7 +13,7 @@ evaluated, or looks like anything else, has no meaning and stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,22 +69,56 @@ class MaskReader:
             self._found[mask, queries, keys] = self._look(mask, queries, keys)
         return self._found[mask, queries, keys]
 
+    def spans(self, mask: ir.Value, queries: Dim, keys: Dim) -> bool:
+        """Whether a mask is finite numbers, and as long as the scores or broadcast over queries."""
+        tried = False
+        for array, sizes in self._trials(mask):
+            if array is None or array.ndim < 2 or not np.isfinite(array).all():
+                return False
+            rows, columns = _size(queries, sizes), _size(keys, sizes)
+            if array.shape[-2] not in (1, rows) or array.shape[-1] != columns:
+                return False
+            tried = True
+        return tried
+
+    def is_always(self, y: ir.Value, x: ir.Value, function: Callable[[Array], Array]) -> bool:
+        """Whether a value is always this function of another one."""
+        tried = False
+        for array, sizes in self._trials(y, x):
+            drawn = _drawn(x, sizes)
+            if array is None or not np.array_equal(array, function(drawn)):
+                return False
+            tried = True
+        return tried
+
     def _look(self, mask: ir.Value, queries: Dim, keys: Dim) -> Meaning | None:
-        source = _source(mask, self._graph, self._parameters)
-        if source is None:
-            return None
         found: set[Meaning] | None = None
-        for sizes in _sizes_to_try(source):
-            scores = [sizes.get(d, 0) if isinstance(d, str) else d or 0 for d in (queries, keys)]
-            if max(sizes.values(), default=0) > _LONGEST:
+        for array, sizes in self._trials(mask):
+            if array is None:
                 return None
-            for feeds in _contents(source, sizes):
-                array = self._evaluate(source, feeds)
-                meanings = set() if array is None else _meanings(array, *scores)
-                found = meanings if found is None else found & meanings
-                if not found:
-                    return None
+            meanings = _meanings(array, _size(queries, sizes), _size(keys, sizes))
+            found = meanings if found is None else found & meanings
+            if not found:
+                return None
         return min(found or (), key=lambda each: (each.padded, each.causal), default=None)
+
+    def _trials(
+        self, value: ir.Value, cut: ir.Value | None = None
+    ) -> Iterator[tuple[Array | None, dict[str, int]]]:
+        """A value for each size and content that is tried; None where it cannot be had.
+
+        With a `cut`, what it is made from is not looked at: it holds numbers of its own.
+        """
+        source = _source(value, self._graph, self._parameters, cut)
+        if source is None:
+            yield None, {}
+            return
+        for sizes in _sizes_to_try(source):
+            if max(sizes.values(), default=0) > _LONGEST:
+                yield None, sizes
+                return
+            for feeds in _contents(source, sizes):
+                yield self._evaluate(source, feeds), sizes
 
     def _evaluate(self, source: _Source, feeds: Mapping[str, Array]) -> Array | None:
         """The mask's values for these feeds; None where they cannot be had."""
@@ -112,14 +146,14 @@ class _Source:
     constants: dict[str, Array]
     data: list[ir.Value]  # inputs whose contents the mask depends on
     shapes: list[ir.Value]  # values of which only the shape is read: by what Shape gives
-    fixed: bool = True
+    cut: ir.Value | None = None  # a value that is fed, whatever makes it
     _evaluator: ReferenceEvaluator | None = None
 
     def evaluator(self, opset: int) -> ReferenceEvaluator:
         if self._evaluator is None:
             leaves = [node.outputs[0] for node in self.shape_nodes()]
             constants = [value for value in self._reads() if value.name in self.constants]
-            inputs = dict.fromkeys([*constants, *self.data, *leaves])
+            inputs = dict.fromkeys([*constants, *self.fed(), *leaves])
             view = ir.GraphView(
                 inputs=[ir.val(str(v.name), type=v.type) for v in inputs],
                 outputs=[self.mask],
@@ -130,6 +164,9 @@ class _Source:
             proto = ir.to_proto(ir.Model(view, ir_version=onnx.IR_VERSION))  # type: ignore[arg-type]
             self._evaluator = ReferenceEvaluator(proto)
         return self._evaluator
+
+    def fed(self) -> list[ir.Value]:
+        return self.data if self.cut is None else [*self.data, self.cut]
 
     def shape_nodes(self) -> list[ir.Node]:
         """The Shape nodes of values that are not evaluated."""
@@ -142,21 +179,27 @@ class _Source:
     def symbols(self) -> dict[str, bool]:
         """The free sizes, and whether each is the first of its input."""
         found: dict[str, bool] = {}
-        for value in (*self.data, *self.shapes):
+        for value in (*self.fed(), *self.shapes):
             for axis, size in enumerate(dims(value) or ()):
                 if not isinstance(size, int):
                     found.setdefault(str(size), axis == 0)
         return found
 
 
-def _source(mask: ir.Value, graph: ir.Graph, parameters: Collection[str]) -> _Source | None:
+def _source(
+    mask: ir.Value, graph: ir.Graph, parameters: Collection[str], cut: ir.Value | None = None
+) -> _Source | None:
     """What a mask is computed from; None where that is more than a mask is made of."""
     known = {d for value in graph.inputs for d in dims(value) or () if isinstance(d, str)}
     nodes: dict[ir.Node, None] = {}
-    source = _Source(mask, [], {}, [], [])
+    source = _Source(mask, [], {}, [], [], cut)
+    if cut is not None and not _is_sized(cut, known):
+        return None
     waiting, seen = [mask], {mask}
     while waiting:
         value = waiting.pop()
+        if value is cut:
+            continue
         node = value.producer()
         if node is None:
             if not _is_leaf(value, source, graph, parameters):
@@ -176,7 +219,6 @@ def _source(mask: ir.Value, graph: ir.Graph, parameters: Collection[str]) -> _So
         seen.update(given)
         waiting += given
     source.nodes = [node for node in graph if node in nodes]
-    source.fixed = not source.symbols()
     return source if len(source.nodes) == len(nodes) else None  # all of them in this graph
 
 
@@ -256,6 +298,8 @@ def _contents(source: _Source, sizes: Mapping[str, int]) -> Iterator[dict[str, A
         start, end = (node.attributes.get(name) for name in ("start", "end"))
         part = slice(None if start is None else start.value, None if end is None else end.value)
         feeds[str(node.outputs[0].name)] = np.array(shape, np.int64)[part]
+    if source.cut is not None:
+        feeds[str(source.cut.name)] = _drawn(source.cut, sizes)
     if not source.data:
         yield feeds
         return
@@ -270,7 +314,16 @@ def _contents(source: _Source, sizes: Mapping[str, int]) -> Iterator[dict[str, A
 
 
 def _size(size: Dim, sizes: Mapping[str, int]) -> int:
-    return size if isinstance(size, int) else sizes[str(size)]
+    """A size in numbers; of one that is not known, what no value has."""
+    return size if isinstance(size, int) else sizes.get(str(size), -1)
+
+
+def _drawn(value: ir.Value, sizes: Mapping[str, int]) -> Array:
+    """Numbers of a value's shape that are all different; the same ones every time."""
+    shape = [_size(d, sizes) for d in dims(value) or ()]
+    assert value.dtype is not None
+    count = int(np.prod(shape))
+    return np.arange(count).reshape(shape).astype(np.float32).astype(value.dtype.numpy())
 
 
 def _numbers(source: _Source) -> list[int]:
@@ -307,7 +360,7 @@ def _meanings(mask: Array, queries: int, keys: int) -> set[Meaning]:
 
 
 def _surely_hides(mask: Array, hidden: Array) -> bool:
-    """Whether a row may be hidden whole: of finite numbers, that hides nothing, and must stay so."""
+    """Whether a whole row can be hidden: finite numbers all along a row would hide nothing."""
     return mask.dtype == bool or bool(np.isneginf(mask[hidden]).all())
 
 

@@ -19,6 +19,7 @@ from onward.graph.scopes import graphs_of
 from onward.passes.composites import DOMAIN as COMPOSITES
 from onward.passes.composites import is_call
 from onward.passes.facts import attribute, dims, input_of, rank
+from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 from onward.providers.torch.kernels import attention_grad
 from onward.providers.torch.kernels.attention import fused_precision
@@ -58,26 +59,34 @@ def takes_attention(call: ir.Node, device: torch.device) -> bool:
 
 
 def fuse_attention(model: ir.Model, device: torch.device) -> None:
-    """Write torch's private operators for every gradient of attention that a fused kernel takes."""
-    calls = [
-        node
-        for graph in graphs_of(model)
-        for node in graph
-        if is_call(node) and node.op_type == GRADIENT and takes_attention(node, device)
-    ]
+    """Write attention as torch's kernels take it, wherever a fused one does.
+
+    A gradient and its forward node become private operators; a forward call that has no gradient
+    becomes the standard operator. What the calls' bodies alone have read goes.
+    """
+    calls = [node for graph in graphs_of(model) for node in graph if is_call(node)]
+    calls = [node for node in calls if node.op_type in (FORWARD, GRADIENT)]
+    calls = [node for node in calls if takes_attention(node, device)]
     if not calls:
         return
     names = Names(model)
     for call in calls:
-        backend = _backend(call, device)
-        assert backend is not None
-        forward = _forward_of(call)
-        kept = _write_forward(call, forward, backend, names)
-        _write_backward(call, kept, backend)
-        for node in (call, forward):
-            if node is not None:
-                model.functions.pop(node.op_identifier(), None)
+        if call.op_type == GRADIENT:
+            _fuse(call, device, names)
+    for call in calls:
+        if call.graph is not None:  # a forward call that no gradient has taken along
+            _write_standard(call)
+    for call in calls:
+        model.functions.pop(call.op_identifier(), None)
     model.opset_imports[attention_grad.DOMAIN] = 1
+    drop_unused(model)
+
+
+def _fuse(call: ir.Node, device: torch.device, names: Names) -> None:
+    backend = _backend(call, device)
+    assert backend is not None
+    kept = _write_forward(call, _forward_of(call), backend, names)
+    _write_backward(call, kept, backend)
 
 
 def _is_used(value: ir.Value) -> bool:
@@ -215,6 +224,17 @@ def _write_backward(call: ir.Node, kept: list[ir.Value], backend: str) -> None:
     for place, old in zip(attribute(call, "wrt"), call.outputs):
         if _is_used(old):
             _take_over(old, node.outputs[place])
+    graph.remove(call, safe=False)
+    _let_go(call)
+
+
+def _write_standard(call: ir.Node) -> None:
+    """Attention of the default domain, which reads q, k, v and the mask alone."""
+    node = ir.Node("", FORWARD, call.inputs[:4], call.attributes.values(), name=call.name)
+    graph = call.graph
+    assert graph is not None
+    graph.insert_before(call, node)
+    _take_over(call.outputs[0], node.outputs[0])
     graph.remove(call, safe=False)
     _let_go(call)
 

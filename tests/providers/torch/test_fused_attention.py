@@ -9,9 +9,15 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from onward.gradients.model import extend
+from onward.gradients.table import GRADIENTS
 from onward.passes.composites import is_call
+from onward.passes.pipelines import PREPARE, TRAINING
+from onward.passes.recognise import recognise_composites
 from onward.providers.torch.fused_attention import fuse_attention, takes_attention
 from onward.providers.torch.kernels.attention_grad import attention_backward, attention_forward
+from tests.passes.attention_models import WRITERS, layer
+from tests.passes.attention_models import feeds as attention_feeds
 from tests.providers.torch.attention_case import NAMES, fused, inlined, tensors, training_model
 
 CPU = torch.device("cpu")
@@ -72,6 +78,33 @@ def test_fused_attention_compiles_as_one_graph(name: str, backend: str) -> None:
     with torch.inference_mode():
         for a, b in zip(compiled(*feeds.values()), module(*feeds.values()), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("name", WRITERS)
+def test_written_out_attention_runs_fused(name: str, groups: int) -> None:
+    parameters = ["wq", "wk", "wv"]
+    model = recognise_composites(PREPARE(layer(WRITERS[name], groups=groups)), parameters)
+    extend(model, {"y": "dy"}, parameters, GRADIENTS, composites=True)
+    model = TRAINING(model)
+    x, *others = (torch.from_numpy(feed) for feed in attention_feeds().values())
+    given = [x, *others, torch.randn_like(x)]
+    got, wanted = fused(model)(*given), inlined(model)(*given)
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    fuse_attention(model, CPU)
+    assert {"AttentionForward", "AttentionBackward"} <= {*names(model)}
+    assert not {"Softmax", "LessOrEqual"} & {*names(model)}, "what only the bodies have read"
+
+
+def test_a_forward_call_alone_is_the_standard_operator() -> None:
+    model = recognise_composites(PREPARE(layer(WRITERS["eager"])))
+    (call,) = filter(is_call, model.graph)
+    assert takes_attention(call, CPU)
+    given = [torch.from_numpy(feed) for feed in attention_feeds().values()]
+    torch.testing.assert_close(fused(model)(*given), inlined(model)(*given), rtol=1e-4, atol=1e-5)
+    fuse_attention(model, CPU)
+    assert not any(map(is_call, model.graph)) and "Softmax" not in names(model)
 
 
 def test_the_gradient_reads_what_its_forward_node_keeps() -> None:
