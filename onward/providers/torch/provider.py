@@ -11,10 +11,12 @@ import torch
 
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
+from onward.passes.composites import is_call
 from onward.providers.events import Event, Notes, TypeAndShape, type_word
 from onward.providers.options import SessionOptions
 from onward.providers.stopping import ended, stopper
 from onward.providers.torch.calls import takes
+from onward.providers.torch.fused_attention import fuse_attention, takes_attention
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_numpy, to_torch
@@ -75,6 +77,8 @@ class TorchProvider:
         self._profiled = profiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        if is_call(node) and "Attention" in node.op_type:
+            return takes_attention(node, self._device)
         opset = opsets.get(node.domain, 1)
         function = KERNELS.find(node.domain, node.op_type, opset)
         if function is None or not takes(function, node):
@@ -89,6 +93,7 @@ class TorchProvider:
         if self._profiled:
             wait = torch.cuda.synchronize if self._device.type == "cuda" else None
             notes = Notes(self.name, _type_and_shape, wait)
+        fuse_attention(model, self._device)
         module = lower(model.graph, KERNELS, HOST, self._device, notes)
         call = self._compiled(module) if self._compiled else module.forward
         weights = {_place(tensor) for tensor in module.buffers()}
