@@ -20,12 +20,12 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps, Size, extend, taken_names
+from onward.graph.operators import is_random
 from onward.graph.scopes import graphs_of
 from onward.passes.facts import attribute, input_of, is_constant, scalar
 from onward.passes.modes import keep_all
 from onward.passes.noise_size import Need, need_of, plus, size_model, size_of, symbols_of, values_of
 from onward.passes.rewrite import Names, substitute
-from onward.passes.share import is_random
 
 _FLOAT = ir.DataType.FLOAT
 _FINEST = 2.0**-24  # the step between the uniform numbers that generators draw in float32

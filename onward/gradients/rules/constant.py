@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onward.gradients.rule import GradientTable
+from onward.graph.operators import RANDOM
 from onward.passes.facts import operators
 
 gradient = GradientTable()
@@ -29,10 +30,5 @@ gradient.none(
         "BlackmanWindow Constant ConstantOfShape EyeLike HammingWindow HannWindow Shape Size"
     ),
 )
-gradient.none(
-    "random",
-    *operators(
-        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
-    ),
-)
+gradient.none("random", *sorted(RANDOM))
 gradient.none("text", *operators("RegexFullMatch StringConcat StringNormalizer StringSplit"))
