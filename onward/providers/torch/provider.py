@@ -16,7 +16,7 @@ from onward.providers.options import SessionOptions
 from onward.providers.stopping import ended, stopper
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
-from onward.providers.torch.tensors import to_numpy, to_torch
+from onward.providers.torch.tensors import to_numpy, to_plain, to_torch
 from onward.providers.torch.types import DTYPES
 
 
@@ -60,7 +60,10 @@ def _limit_memory(device: torch.device, limit: int) -> None:
 
 
 class TorchProvider:
-    """Runs a graph operator by operator in torch, or as `compiled` makes it."""
+    """Runs a graph operator by operator in torch, or as `compiled` makes it.
+
+    With `reuses_outputs`, a run of what is compiled writes over the results of the one before.
+    """
 
     def __init__(
         self,
@@ -69,9 +72,10 @@ class TorchProvider:
         compiled: Callable[[torch.nn.Module], Callable[..., Any]] | None = None,
         *,
         profiled: bool = False,
+        reuses_outputs: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
-        self._profiled = profiled
+        self._profiled, self._reuses_outputs = profiled, reuses_outputs
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         opset = opsets.get(node.domain, 1)
@@ -91,7 +95,9 @@ class TorchProvider:
         call = self._compiled(module) if self._compiled else module.forward
         weights = {_place(tensor) for tensor in module.buffers()}
         stoppable = None if self._compiled else module
-        return TorchExecutable(call, self._device, weights, stoppable, notes)
+        return TorchExecutable(
+            *(call, self._device, weights, stoppable, notes), reuses_outputs=self._reuses_outputs
+        )
 
 
 class TorchExecutable:
@@ -106,9 +112,12 @@ class TorchExecutable:
         weights: Set[int] = frozenset(),
         stoppable: Lowered | None = None,
         notes: Notes | None = None,
+        *,
+        reuses_outputs: bool = False,
     ) -> None:
         self._call, self._device, self._weights = call, device, weights
         self._stoppable, self._notes = stoppable, notes
+        self._reuses_outputs = reuses_outputs
 
     @torch.inference_mode()
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
@@ -129,6 +138,9 @@ class TorchExecutable:
         node = None if self._stoppable is None else self._stoppable.failed_node(error)
         where = "" if node is None else f" (at {node[0]}, node {node[1]!r})"
         return ProviderError(f"torch failed: {error}{where}")
+
+    def to_dlpack(self, tensor: Any) -> Any:
+        return to_plain(tensor, copied=self._reuses_outputs)
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)
