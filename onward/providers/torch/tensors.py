@@ -70,7 +70,12 @@ def to_plain(value: Any, *, copied: bool = False) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     tensor = value.detach().resolve_conj().resolve_neg()
-    return tensor.clone() if copied else torch.from_dlpack(tensor)  # type: ignore[attr-defined]
+    if copied:
+        return tensor.clone()
+    if tensor.is_floating_point() and tensor.itemsize == 1:  # older torch's DLPack has no float8
+        bits = torch.from_dlpack(tensor.view(torch.uint8))  # type: ignore[attr-defined]
+        return bits.view(tensor.dtype)
+    return torch.from_dlpack(tensor)  # type: ignore[attr-defined]
 
 
 def copy_into(target: torch.Tensor, value: Any) -> None:
