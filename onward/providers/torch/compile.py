@@ -14,6 +14,8 @@ from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.providers.torch.provider import TorchProvider, settle
 
+_WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
     """The provider from a session's options.
@@ -27,7 +29,8 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
         return call if options.disable_fallback else _or_eager(call, module, log_of(options))
 
     device = settle(given, options)
-    return TorchProvider("InductorExecutionProvider", device, compiled)
+    captured = device.type == "cuda" and given.get("mode") in _WITH_CUDA_GRAPHS
+    return TorchProvider("InductorExecutionProvider", device, compiled, reuses_outputs=captured)
 
 
 def _or_eager(

@@ -19,7 +19,7 @@ from onward.providers.torch.calls import takes
 from onward.providers.torch.fused_attention import fuse_attention, takes_attention
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
-from onward.providers.torch.tensors import to_numpy, to_torch
+from onward.providers.torch.tensors import to_numpy, to_plain, to_torch
 from onward.providers.torch.types import DTYPES
 
 
@@ -63,7 +63,10 @@ def _limit_memory(device: torch.device, limit: int) -> None:
 
 
 class TorchProvider:
-    """Runs a graph operator by operator in torch, or as `compiled` makes it."""
+    """Runs a graph operator by operator in torch, or as `compiled` makes it.
+
+    With `reuses_outputs`, a run of what is compiled writes over the results of the one before.
+    """
 
     def __init__(
         self,
@@ -72,9 +75,10 @@ class TorchProvider:
         compiled: Callable[[torch.nn.Module], Callable[..., Any]] | None = None,
         *,
         profiled: bool = False,
+        reuses_outputs: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
-        self._profiled = profiled
+        self._profiled, self._reuses_outputs = profiled, reuses_outputs
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         if is_call(node) and "Attention" in node.op_type:
@@ -98,7 +102,9 @@ class TorchProvider:
         call = self._compiled(module) if self._compiled else module.forward
         weights = {_place(tensor) for tensor in module.buffers()}
         stoppable = None if self._compiled else module
-        return TorchExecutable(call, self._device, weights, stoppable, notes)
+        return TorchExecutable(
+            *(call, self._device, weights, stoppable, notes), reuses_outputs=self._reuses_outputs
+        )
 
 
 class TorchExecutable:
@@ -113,9 +119,12 @@ class TorchExecutable:
         weights: Set[int] = frozenset(),
         stoppable: Lowered | None = None,
         notes: Notes | None = None,
+        *,
+        reuses_outputs: bool = False,
     ) -> None:
         self._call, self._device, self._weights = call, device, weights
         self._stoppable, self._notes = stoppable, notes
+        self._reuses_outputs = reuses_outputs
 
     @torch.inference_mode()
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
@@ -136,6 +145,9 @@ class TorchExecutable:
         node = None if self._stoppable is None else self._stoppable.failed_node(error)
         where = "" if node is None else f" (at {node[0]}, node {node[1]!r})"
         return ProviderError(f"torch failed: {error}{where}")
+
+    def to_dlpack(self, tensor: Any) -> Any:
+        return to_plain(tensor, copied=self._reuses_outputs)
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)
