@@ -14,7 +14,7 @@ from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.providers.torch.provider import TorchProvider, settle
 
-_WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+_CAPTURED = ("reduce-overhead", "max-autotune")  # modes that record CUDA graphs
 
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
@@ -24,19 +24,21 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
     as torch finds right) and `mode`, which are torch.compile's own.
     """
 
-    def compiled(module: torch.nn.Module) -> Callable[..., Any]:
-        call = torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))
-        return call if options.disable_fallback else _or_eager(call, module, log_of(options))
+    mode = given.get("mode")
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        call = torch.compile(function, dynamic=given.get("dynamic"), mode=mode)
+        return call if options.disable_fallback else _or_eager(call, function, log_of(options))
 
     device = settle(given, options)
-    captured = device.type == "cuda" and given.get("mode") in _WITH_CUDA_GRAPHS
-    return TorchProvider("InductorExecutionProvider", device, compiled, reuses_outputs=captured)
+    captured = device.type == "cuda" and mode in _CAPTURED
+    return TorchProvider("InductorExecutionProvider", device, compiled, captured=captured)
 
 
 def _or_eager(
-    call: Callable[..., Any], module: torch.nn.Module, log: logging.Logger
+    call: Callable[..., Any], function: Callable[..., Any], log: logging.Logger
 ) -> Callable[..., Any]:
-    """A compiled module that goes on uncompiled when torch cannot compile it."""
+    """A compiled function that goes on uncompiled when torch cannot compile it."""
     broken = False
 
     def run(*feeds: Any) -> Any:
@@ -50,6 +52,6 @@ def _or_eager(
                     "Inductor cannot compile this graph, torch runs it as it is: %s", reason
                 )
                 broken = True
-        return module.forward(*feeds)
+        return function(*feeds)
 
     return run

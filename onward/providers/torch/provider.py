@@ -72,13 +72,23 @@ class TorchProvider:
         self,
         name: str,
         device: torch.device,
-        compiled: Callable[[torch.nn.Module], Callable[..., Any]] | None = None,
+        compiled: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         *,
         profiled: bool = False,
-        reuses_outputs: bool = False,
+        captured: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
-        self._profiled, self._reuses_outputs = profiled, reuses_outputs
+        self._profiled = profiled
+        self.captured = captured  # whether what is compiled runs as a CUDA graph
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def compiler(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
+        """What compiles a function; None: it runs as it is."""
+        return self._compiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         if is_call(node) and "Attention" in node.op_type:
@@ -97,14 +107,18 @@ class TorchProvider:
         if self._profiled:
             wait = torch.cuda.synchronize if self._device.type == "cuda" else None
             notes = Notes(self.name, _type_and_shape, wait)
-        fuse_attention(model, self._device)
-        module = lower(model.graph, KERNELS, HOST, self._device, notes)
+        module = self.lower(model, notes)
         call = self._compiled(module) if self._compiled else module.forward
-        weights = {_place(tensor) for tensor in module.buffers()}
+        weights = {storage_of(tensor) for tensor in module.buffers()}
         stoppable = None if self._compiled else module
         return TorchExecutable(
-            *(call, self._device, weights, stoppable, notes), reuses_outputs=self._reuses_outputs
+            *(call, self._device, weights, stoppable, notes), reuses_outputs=self.captured
         )
+
+    def lower(self, model: ir.Model, notes: Notes | None = None) -> Lowered:
+        """A model as a torch module on this device."""
+        fuse_attention(model, self._device)
+        return lower(model.graph, KERNELS, HOST, self._device, notes)
 
 
 class TorchExecutable:
@@ -138,8 +152,8 @@ class TorchExecutable:
             if run_options is not None and run_options.terminate:
                 raise ended() from error
             raise self._failure(error) from error
-        taken = {*self._weights, *(_place(f) for f in feeds if isinstance(f, torch.Tensor))}
-        return [_own(result, taken) for result in results]
+        taken = {*self._weights, *(storage_of(f) for f in feeds if isinstance(f, torch.Tensor))}
+        return [in_own_memory(result, taken) for result in results]
 
     def _failure(self, error: Exception) -> ProviderError:
         node = None if self._stoppable is None else self._stoppable.failed_node(error)
@@ -172,18 +186,18 @@ def _type_and_shape(result: Any) -> TypeAndShape | None:
     return None
 
 
-def _place(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
     """Where a tensor's memory lies."""
     return tensor.untyped_storage().data_ptr()
 
 
-def _own(result: Any, taken: set[int]) -> Any:
+def in_own_memory(result: Any, taken: set[int]) -> Any:
     """A result in memory of its own: never a feed's, a weight's or another result's."""
     if isinstance(result, list):
-        return [_own(item, taken) for item in result]
+        return [in_own_memory(item, taken) for item in result]
     if not isinstance(result, torch.Tensor):
         return result
-    if _place(result) in taken:
+    if storage_of(result) in taken:
         return result.clone()
-    taken.add(_place(result))
+    taken.add(storage_of(result))
     return result
