@@ -102,7 +102,8 @@ def extend(
     comparisons; with `omit_zeros`, neither has one. With `composites`, gradients that an engine may
     have whole are calls of functions of domain `onward` (gradients/functions.py).
     """
-    graph = inline_calls(model).graph  # a gradient's gradient is that of its operators
+    # a gradient's gradient is that of its operators; other calls have rules of their own
+    graph = inline_calls(model, lambda call: _has_rule(rules, call)).graph
     lift_weights(model, wrt)
     know_ranks(model, list(outputs), wrt)
     values = _values(model)
@@ -130,6 +131,10 @@ def extend(
             total = op.Identity(total)  # it has a name already
         names[str(x.name)] = _give(op, total, x, taken)
     return names
+
+
+def _has_rule(rules: GradientTable, call: ir.Node) -> bool:
+    return rules.find(call.domain, call.op_type, VERSION) is not None
 
 
 def reached(model: ir.Model, output: str, wrt: Sequence[str]) -> list[str]:

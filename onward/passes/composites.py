@@ -135,11 +135,25 @@ def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
     for node in nodes:
         _rewire(node, places)
         _rename(node, names)
+        _resolve(node, call.attributes)
     graph.insert_before(call, nodes)
     for old, new in zip(call.outputs, results):
         if old.name:
             substitute(old, places.get(new) or new, names)
     take_out(call, graph)
+
+
+def _resolve(node: ir.Node, given: Mapping[str, ir.Attr]) -> None:
+    """Put the attributes of a call in the place of a body's references to them."""
+    for name, attribute in list(node.attributes.items()):
+        if attribute.is_ref():
+            del node.attributes[name]
+            found = given.get(attribute.ref_attr_name or "")
+            if found is not None:
+                node.attributes[name] = ir.Attr(name, found.type, found.value)
+    for body in bodies(node):
+        for inner in body:
+            _resolve(inner, given)
 
 
 def _rename(node: ir.Node, names: Names) -> None:
