@@ -9,13 +9,15 @@ Ours: the module in bfloat16, exported by torch.onnx, trained by a TrainingSessi
 InductorExecutionProvider: float32 masters, gradients and AdamW's state on the device. Peers: the
 same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and
 torch.compile(mode="reduce-overhead"). Feeds are tensors on the device, the loss is not read. Each
-in a process of its own, one after the other; ms are medians over rounds of ten steps, memory is the
-peak that torch allocated during them. Dropout is 0.1, none inside attention.
+in a process of its own: those of a model compile side by side, then each runs alone while the
+others wait; ms are medians over rounds of ten steps, memory is the peak that torch allocated during
+them. Dropout is 0.1, none inside attention.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -32,7 +34,6 @@ import torch
 MODELS = ("gpt2", "bert", "resnet50")
 ENGINES = ("ours", "eager", "compile", "reduce-overhead")
 ROUNDS, STEPS, WARM = 10, 10, 8
-SECONDS = 900  # that one engine may take, compilation included
 
 Feeds = tuple[torch.Tensor, torch.Tensor]
 
@@ -114,7 +115,7 @@ def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
     return lambda: session.step(feeds)
 
 
-def torch_step(name: str, engine: str, small: bool, device: str) -> Callable[[], Any]:
+def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[], Any]:
     """A step of torch's own."""
     net, (x, labels) = module(name, small)
     net, x, labels = net.to(device).train(), x.to(device), labels.to(device)
@@ -135,18 +136,19 @@ def torch_step(name: str, engine: str, small: bool, device: str) -> Callable[[],
     return step
 
 
-def one(name: str, engine: str, small: bool, device: str) -> dict[str, Any]:
-    """An engine's figures."""
+def one(name: str, engine: str, small: bool, device: str) -> None:
+    """An engine: it gets ready, says so, and measures when it is asked."""
     began = time.perf_counter()
-    step = (
-        ours(name, small, device) if engine == "ours" else torch_step(name, engine, small, device)
-    )
+    make = ours if engine == "ours" else functools.partial(torch_step, engine=engine)
+    step = make(name, small=small, device=device)
     cuda = device == "cuda"
     wait = torch.cuda.synchronize if cuda else lambda: None
     for _ in range(WARM):
         step()
     wait()
     ready = time.perf_counter() - began
+    print(json.dumps({"ready": round(ready)}), flush=True)
+    sys.stdin.readline()
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     times = []
@@ -157,7 +159,7 @@ def one(name: str, engine: str, small: bool, device: str) -> dict[str, Any]:
         wait()
         times.append((time.perf_counter() - began) / STEPS * 1e3)
     peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
-    return {"ms": round(statistics.median(times), 2), "gib": round(peak, 2), "ready": round(ready)}
+    print(json.dumps({"ms": round(statistics.median(times), 2), "gib": round(peak, 2)}), flush=True)
 
 
 # -- all of them -----------------------------------------------------------------------------------
@@ -174,35 +176,45 @@ def main() -> None:
         given = parser.parse_args()
         warnings.simplefilter("ignore")
         _, name, engine = given.one
-        print(json.dumps(one(name, engine, given.small, given.device)), flush=True)
+        one(name, engine, given.small, given.device)
         return
     given = parser.parse_args()
     rows = []
     print(f"{'model':10} {'engine':16} {'ms':>8} {'GiB':>7} {'ready s':>8}")
     for name in given.models:
-        for engine in given.engines:
-            found = child(name, engine, given)
+        children = {engine: start(name, engine, given) for engine in given.engines}
+        ready = {engine: answer(child) for engine, child in children.items()}
+        for engine, child in children.items():
+            found = {**ready[engine], **answer(child, "go\n")}
             rows.append({"model": name, "engine": engine, **found})
-            ms, gib, ready = (str(found.get(key, "-")) for key in ("ms", "gib", "ready"))
-            print(f"{name:10} {engine:16} {ms:>8} {gib:>7} {ready:>8}", flush=True)
+            ms, gib, seconds = (str(found.get(key, "-")) for key in ("ms", "gib", "ready"))
+            print(f"{name:10} {engine:16} {ms:>8} {gib:>7} {seconds:>8}", flush=True)
+            child.kill()
+            child.wait()
     gpu = torch.cuda.get_device_name() if given.device == "cuda" else given.device
     if not given.small:
         print(report.write("gpu_training", rows, gpu=gpu))
 
 
-def child(name: str, engine: str, given: argparse.Namespace) -> dict[str, Any]:
-    """The figures of an engine in a process of its own, or the last line of what it said."""
+def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen[str]:
+    """An engine in a process of its own."""
     command = [sys.executable, str(Path(__file__).resolve()), "one", name, engine]
     command += ["--device", given.device, *(["--small"] if given.small else [])]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+    )
+
+
+def answer(child: subprocess.Popen[str], question: str = "") -> dict[str, Any]:
+    """What an engine answers; nothing where it has failed, and said why."""
+    assert child.stdin is not None and child.stdout is not None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"more than {SECONDS} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        print(done.stderr[-2000:], file=sys.stderr)
-        return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1]}
-    found: dict[str, Any] = json.loads(lines[-1])
+        child.stdin.write(question)
+        child.stdin.flush()
+    except BrokenPipeError:
+        return {"failed": True}
+    line = child.stdout.readline()
+    found: dict[str, Any] = json.loads(line) if line.startswith("{") else {"failed": True}
     return found
 
 

@@ -13,6 +13,7 @@ from onward.graph.table import OpTable
 from onward.providers.torch.calls import taken_if
 from onward.providers.torch.kernels import windows
 from onward.providers.torch.kernels.composites import in_order, wanted_of
+from onward.providers.torch.kernels.conv import channels_last, prefers_channels_last
 from onward.providers.torch.kernels.halves import float32_on_cpu
 from onward.providers.torch.types import Ints, Tensor, Unused
 
@@ -58,6 +59,8 @@ def conv_grad(
         if at.begins != at.ends:  # ATen pads both sides alike
             around, padding = windows.around(x, at), none
             x = F.pad(x, around)
+    if prefers_channels_last(x, group):
+        dy, x, w = channels_last(dy), channels_last(x), channels_last(w)
     dx, dw, db = torch.ops.aten.convolution_backward(
         dy,
         x,
