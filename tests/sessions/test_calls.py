@@ -170,7 +170,11 @@ def test_shapes_are_inferred_around_calls() -> None:
 
 
 def test_calls_cost_what_their_bodies_cost() -> None:
-    whole = model_costs(with_calls(), {"batch": 3})
+    model = with_calls()
+    whole = model_costs(model, {"batch": 3})
+    assert whole.operators["onward::ConvGrad"].flops > whole.operators["Conv"].flops > 0
+    bodies = (node for f in model.functions.values() for node in f.graph)
+    assert not any(node.metadata_props for node in bodies)  # the model is as it was
     parts = model_costs(drop_unused(inline_calls(with_calls())), {"batch": 3})
     assert sum(n.cost.flops for n in whole.nodes) == sum(n.cost.flops for n in parts.nodes) > 0
 
