@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from onward.providers.choose import available, known
 
     get_available_providers, get_all_providers = available, known
+    from onward.checkpoints.folder import Checkpoints as Checkpoints
+    from onward.programs.options import TrainingOptions as TrainingOptions
     from onward.providers.options import ExecutionMode as ExecutionMode
     from onward.providers.options import ExecutionOrder as ExecutionOrder
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
@@ -79,16 +81,14 @@ if TYPE_CHECKING:
     from onward.providers.ort.shared import SharedMemory as SharedMemory
     from onward.providers.ort.values import OrtValue as OrtValue
     from onward.sessions.binding import IOBinding as IOBinding
-    from onward.sessions.checkpoint.folder import Checkpoints as Checkpoints
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.memory.plans import MeasuredMemory as MeasuredMemory
     from onward.sessions.memory.plans import MemoryPlan as MemoryPlan
     from onward.sessions.memory.plans import measure_memory as measure_memory
     from onward.sessions.memory.plans import plan_memory as plan_memory
     from onward.sessions.pipeline import Pipeline as Pipeline
-    from onward.sessions.training.compile import compile_training as compile_training
-    from onward.sessions.training.options import TrainingOptions as TrainingOptions
     from onward.sessions.training.program import TrainingProgram as TrainingProgram
+    from onward.sessions.training.program import compile_training as compile_training
     from onward.sessions.training.session import TrainingSession as TrainingSession
 
 __version__ = "0.1.0"
@@ -113,15 +113,15 @@ _HOMES = {
     "SharedMemory": "onward.providers.ort.shared",
     "OrtValue": "onward.providers.ort.values",
     "IOBinding": "onward.sessions.binding",
-    "Checkpoints": "onward.sessions.checkpoint.folder",
+    "Checkpoints": "onward.checkpoints.folder",
     "InferenceSession": "onward.sessions.inference",
     "MeasuredMemory": "onward.sessions.memory.plans",
     "MemoryPlan": "onward.sessions.memory.plans",
     "measure_memory": "onward.sessions.memory.plans",
     "plan_memory": "onward.sessions.memory.plans",
     "Pipeline": "onward.sessions.pipeline",
-    "compile_training": "onward.sessions.training.compile",
-    "TrainingOptions": "onward.sessions.training.options",
+    "compile_training": "onward.sessions.training.program",
+    "TrainingOptions": "onward.programs.options",
     "TrainingProgram": "onward.sessions.training.program",
     "TrainingSession": "onward.sessions.training.session",
 }

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from conformance.reliability.saves import fault_of, metric_of, properties_of, tensors_of
 from onward.errors import OnwardError
-from onward.sessions.checkpoint.folder import Checkpoints
-from onward.sessions.checkpoint.layout import Header, decode
-from onward.sessions.checkpoint.manifest import NAME, file_of
+from onward.checkpoints.folder import Checkpoints
+from onward.checkpoints.layout import Header, decode
+from onward.checkpoints.manifest import NAME, file_of
 
 SAVES = 3
 

@@ -34,8 +34,8 @@ from conformance.reliability.saves import (
     write_half,
 )
 from onward.errors import CheckpointError
-from onward.sessions.checkpoint.disk import DISK
-from onward.sessions.checkpoint.folder import Checkpoints
+from onward.checkpoints.disk import DISK
+from onward.checkpoints.folder import Checkpoints
 
 EARLIER = 3  # saves before the disk fails
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}

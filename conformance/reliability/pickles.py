@@ -38,9 +38,9 @@ from onward.errors import OnwardError
 from onward.losses.regression import MSE
 from onward.optimizers.sgd import SGD
 from onward.providers.choose import available
-from onward.sessions.checkpoint import files
-from onward.sessions.checkpoint.folder import Checkpoints
-from onward.sessions.checkpoint.manifest import NAME, file_of
+from onward.checkpoints import files
+from onward.checkpoints.folder import Checkpoints
+from onward.checkpoints.manifest import NAME, file_of
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.artifacts import LossType, generate_artifacts
 

@@ -32,8 +32,8 @@ from conformance.reliability.saves import (
     tensors_of,
 )
 from onward.errors import OnwardError
-from onward.sessions.checkpoint.folder import Checkpoints
-from onward.sessions.checkpoint.manifest import NAME
+from onward.checkpoints.folder import Checkpoints
+from onward.checkpoints.manifest import NAME
 
 STEPS = (1, 2, 3, 4, 3, 4, 5, 6, 6, 7)  # going back, and saving one again, are among them
 SECTOR = 64  # bytes that a disk writes whole; small, for small files

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from onward.sessions.checkpoint.disk import RealDisk
-from onward.sessions.checkpoint.files import Checkpoint
+from onward.checkpoints.disk import RealDisk
+from onward.checkpoints.files import Checkpoint
 
 KEEP = 2
 CHANGES = frozenset({"create", "write", "sync", "commit", "remove", "sync_folder"})

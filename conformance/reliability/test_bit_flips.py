@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.reliability import bit_flips
-from onward.sessions.checkpoint import files
+from onward.checkpoints import files
 
 
 def test_every_damage_is_named_and_a_good_checkpoint_used() -> None:

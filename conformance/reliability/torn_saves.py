@@ -32,8 +32,8 @@ from conformance.reliability.saves import (
     tensors_of,
     write_half,
 )
-from onward.sessions.checkpoint.disk import DISK
-from onward.sessions.checkpoint.folder import Checkpoints
+from onward.checkpoints.disk import DISK
+from onward.checkpoints.folder import Checkpoints
 
 SIZE = 40_000  # elements: about a megabyte and a half in one checkpoint
 OPERATIONS = 40  # of a child's first two saves

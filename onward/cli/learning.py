@@ -16,7 +16,7 @@ from onward.graph.files import Source
 from onward.losses.classification import CrossEntropy
 from onward.optimizers.adam import AdamW
 from onward.optimizers.schedules import OneCycle
-from onward.sessions.training.options import TrainingOptions
+from onward.programs.options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 
 SIZE = 32  # images of a step

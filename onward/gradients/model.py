@@ -21,7 +21,7 @@ from onward.graph.files import Source, load
 from onward.graph.naming import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
-from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, has_calls, inline_calls
+from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.linear_models import write_linear_models
 from onward.passes.merged import separate_merged
@@ -57,11 +57,11 @@ def gradient(
         separate_merged(copy)
         if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
             copy = write_linear_models(copy)
-        prepared = PREPARE(copy)
+        prepared = PREPARE(copy) if composites else inline_calls(PREPARE(copy))
         extend(prepared, cotangents, _names(wrt), rules, composites=composites)
         with kept_open(prepared.graph, _names(wrt)):
             prepared = TRAINING(prepared)
-        if has_calls(prepared):  # for whichever engine; a session spells it for its own
+        if composites:  # for whichever engine; a session spells it for its own
             return prepared
         prepared = spell_for_onnxruntime(prepared)
         try:
@@ -100,7 +100,8 @@ def extend(
     comparisons; with `omit_zeros`, neither has one. With `composites`, gradients that an engine may
     have whole are calls of functions of domain `onward` (gradients/functions.py).
     """
-    graph = inline_calls(model).graph  # a gradient's gradient is that of its operators
+    inline_calls(model, lambda call: rules.find(call.domain, call.op_type, VERSION) is not None)
+    graph = model.graph
     lift_weights(model, wrt)
     know_ranks(model, list(outputs), wrt)
     values = _values(model)

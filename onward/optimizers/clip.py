@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from onward.graph.extension import GraphOps
 
+NORM = "norm_squared"  # an update's input: the sum of squares of all gradients, before scaling
 MARGIN = 1e-6  # torch's: keeps the division whole where the norm is 0
 
 
@@ -47,6 +48,13 @@ class ClipByNorm:
         norm = global_norm(op, gradients)
         ratio = op.Div(self.max_norm, op.Add(norm, MARGIN))
         return norm, op.Min(ratio, 1.0)
+
+    def scaled(self, op: GraphOps, scale: ir.Value, squares: ir.Value) -> ir.Value:
+        """A scale of gradients that clips them too, given their sum of squares in float64."""
+        share = op.cast_like(scale, squares)
+        norm = op.Mul(op.Sqrt(squares), share)
+        ratio = op.Div(self.max_norm, op.Add(norm, MARGIN))
+        return op.cast_like(op.Mul(op.Min(ratio, 1.0), share), scale)
 
     def to_dict(self) -> dict[str, Any]:
         return record(self)

@@ -16,7 +16,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps, extend
 from onward.optimizers.average import EMA
-from onward.optimizers.clip import ClipByValue
+from onward.optimizers.clip import NORM, ClipByNorm, ClipByValue
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
 
 OPSET, IR_VERSION = 21, 10
@@ -34,13 +34,16 @@ def flat_update(
     scaled: bool = False,
     *,
     clip: ClipByValue | None = None,
+    clip_norm: ClipByNorm | None = None,
     average: EMA | None = None,
 ) -> ir.Model:
     """The update of one vector that holds many parameters; only for elementwise optimizers.
 
     Inputs: `parameters` [n], `gradients` [n], each slot [n], `average` [n] with an EMA, then the
     scalars `learning_rate` (of the vector's type), `step` (int64, 1 at first) and, if scaled,
-    `gradient_scale` (of that type, too). Outputs: `new_parameters`, `new_{slot}`, `new_average`.
+    `gradient_scale` (of that type, too). With `clip_norm`, which needs the scale, they have
+    `norm_squared` (float64) as well: the sum of squares of all gradients before they are scaled.
+    Outputs: `new_parameters`, `new_{slot}`, `new_average`.
 
     >>> from onward.optimizers.sgd import SGD
     >>> [value.name for value in flat_update(SGD()).graph.inputs]
@@ -52,7 +55,7 @@ def flat_update(
             "flat vector\nuse named_update"
         )
     _check_dtype("flat_update", dtype)
-    update = _Update(optimizer, scaled, clip, average)
+    update = _Update(optimizer, scaled, clip, clip_norm, average)
     slots = optimizer.slots(("n",))
     tensors = {"parameters": ("n",), "gradients": ("n",), **slots}
     if average is not None:
@@ -70,6 +73,7 @@ def named_update(
     scaled: bool = False,
     *,
     clip: ClipByValue | None = None,
+    clip_norm: ClipByNorm | None = None,
     average: EMA | None = None,
 ) -> ir.Model:
     """The update of tensors by name ({name: (dtype, shape)}), for any optimizer.
@@ -83,7 +87,7 @@ def named_update(
     >>> [value.name for value in model.graph.outputs]
     ['w.new', 'w.exp_sum.new', 'w.exp_sum_sq.new']
     """
-    update = _Update(optimizer, scaled, clip, average)
+    update = _Update(optimizer, scaled, clip, clip_norm, average)
     values: dict[str, list[ir.Value]] = {}
     for name, (dtype, shape) in parameters.items():
         _check_dtype(f"parameter {name!r}", dtype)
@@ -109,12 +113,18 @@ class _Update:
     """An update graph while it is written: the optimizer with what goes before and after it."""
 
     def __init__(
-        self, optimizer: Optimizer, scaled: bool, clip: ClipByValue | None, average: EMA | None
+        self,
+        optimizer: Optimizer,
+        scaled: bool,
+        clip: ClipByValue | None,
+        clip_norm: ClipByNorm | None,
+        average: EMA | None,
     ) -> None:
         graph = ir.Graph((), (), nodes=(), opset_imports={"": OPSET}, name="update")
         self.op: GraphOps = extend(ir.Model(graph, ir_version=IR_VERSION))
         self.op.prefix = "update"
         self.optimizer, self.scaled, self.clip, self.average = optimizer, scaled, clip, average
+        self.clip_norm = clip_norm
         self._typed: dict[tuple[str, str], ir.Value] = {}
 
     def input(self, name: str, dtype: str, shape: Shape) -> ir.Value:
@@ -130,6 +140,10 @@ class _Update:
         self.lr = self.input("learning_rate", dtype, ())
         self.step = self.input("step", "int64", ())
         self.scale = self.input("gradient_scale", dtype, ()) if self.scaled else None
+        if self.clip_norm is not None:
+            assert self.scale is not None
+            squares = self.input(NORM, "float64", ())
+            self.scale = self.clip_norm.scaled(self.op, self.scale, squares)
 
     def one(self, p: ir.Value, g: ir.Value, *state: ir.Value) -> list[ir.Value]:
         """The new parameter, its new slots and its new average."""

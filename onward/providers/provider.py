@@ -1,4 +1,5 @@
-"""The two seams of execution: a Provider compiles a part of a model, an Executable runs it.
+"""The seams of execution: a Provider compiles a part of a model, an Executable runs it; a
+TrainingExecutable runs a training program over the tensors of a Store.
 
 A tensor that crosses this seam is whatever the engine holds (numpy array, torch.Tensor, OrtValue):
 anything that speaks DLPack, so that the next engine reads the same memory. Sequences are lists and
@@ -7,10 +8,11 @@ an empty optional is None.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-import onnx_ir as ir
+if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
+    import onnx_ir as ir
 
 
 class Executable(Protocol):
@@ -50,3 +52,101 @@ class TakesWhole(Protocol):
     def takes(self, model: ir.Model) -> bool:
         """Whether it will compile all of this model as one part."""
         ...
+
+
+class Draw(NamedTuple):
+    """Where in a run random numbers are drawn: they are a function of these alone."""
+
+    seed: int
+    step: int
+    micro: int  # which micro-batch of the step
+
+
+class Store(Protocol):
+    """The tensors of a training run, by name, in the memory of an engine.
+
+    Names are those of checkpoints: parameters and statistics have their own, slots are
+    `optimizer/{slot}/{parameter}`, gradients that await an update `gradients/{parameter}`.
+    """
+
+    def read(self, name: str) -> Any:
+        """A tensor as a numpy array, which is not to be written to."""
+        ...
+
+    def write(self, name: str, tensor: Any) -> None:
+        """Give a tensor new contents, of the same shape."""
+        ...
+
+    def gradient_buffers(self) -> list[Any]:
+        """The gradients that await an update as the engine's own flat vectors, to work on in place.
+
+        One for each update graph. They are sums over the micro-batches, times the loss scale.
+        """
+        ...
+
+    def clear_gradients(self) -> None: ...
+
+
+Results = Mapping[str, Any]  # the loss and other outputs of a graph, by name
+Flag = Any  # something that is true or false; on a GPU, to look at it waits for the GPU
+
+
+class TrainingExecutable(Protocol):
+    """A training program on an engine, and the tensors that it trains.
+
+    What runs a batch returns None where the batch is empty: then nothing was run.
+    """
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def lookahead(self) -> int:
+        """For how many updates it takes learning rates in advance; 1: flags are known at once."""
+        ...
+
+    @property
+    def finite(self) -> bool:
+        """Whether the gradients that await an update are all finite; a checkpoint sets it."""
+        ...
+
+    @finite.setter
+    def finite(self, finite: bool) -> None: ...
+
+    def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
+        """So many updates were made; the learning rates of the next ones, for each update graph."""
+        ...
+
+    def step(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float
+    ) -> tuple[Results, Flag] | None:
+        """Gradients, and the update if all is finite: results, and whether all was."""
+        ...
+
+    def compute_gradients(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    ) -> Results | None:
+        """Gradients, added to those that await an update unless they are the `first`."""
+        ...
+
+    def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
+        """The first half of `compute_gradients`; the other half needs what it keeps."""
+        ...
+
+    def backward(self, scale: float, first: bool) -> None: ...
+
+    def update(self, micro: int, scale: float) -> Flag:
+        """Update with the gradients of so many micro-batches; whether they are finite."""
+        ...
+
+    def gradients_changed(self) -> None:
+        """Someone else has changed the gradients since they were computed."""
+        ...
+
+    def gradient_norm(self) -> float:
+        """The norm of the gradients of the last update, before clipping."""
+        ...
+
+    def evaluate(self, feeds: Mapping[str, Any]) -> Results: ...
+
+    def predict(self, feeds: Mapping[str, Any]) -> Results: ...

@@ -29,10 +29,10 @@ from onward.passes.modes import eval_mode, train_mode
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
-from onward.sessions.training import ranges
-from onward.sessions.training.exporter_changes import warn_of_exporter
-from onward.sessions.training.labels import find_labels
-from onward.sessions.training.ranges import LabelRange
+from onward.programs import ranges
+from onward.programs.exporter_changes import warn_of_exporter
+from onward.programs.labels import find_labels
+from onward.programs.ranges import LabelRange
 from onward.training.opsets import in_opset
 from onward.training.parameters import Groups, check_names, restore_parameters
 

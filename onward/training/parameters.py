@@ -11,10 +11,10 @@ from onward.errors import OptionError
 from onward.gradients.model import reached
 from onward.names import near, some
 from onward.passes.modes import untie_statistics
-from onward.sessions.training.constant_weights import lift_constant_weights
-from onward.sessions.training.exporter_changes import RECIPE
-from onward.sessions.training.restoring import Guesses, restore
-from onward.sessions.training.selection import distinct, free_weights, weights, worth_training
+from onward.programs.constant_weights import lift_constant_weights
+from onward.programs.exporter_changes import RECIPE
+from onward.programs.restoring import Guesses, restore
+from onward.programs.select import distinct, free_weights, weights, worth_training
 
 Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
 

@@ -10,7 +10,7 @@ import pytest
 import onward
 from onward.passes.modes import train_mode
 from onward.passes.pipelines import PREPARE
-from onward.sessions.training.export import export_model
+from onward.programs.export import export_model
 from tests.passes.running import assert_same, run_ort
 from tests.real.catalog import MODELS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onward.gradients.rule import GradientTable
 from onward.passes.facts import operators
+from onward.passes.random_functions import DOMAIN, DROPOUT_MASK, RANDOM_KEY, UNIFORM
 
 gradient = GradientTable()
 
@@ -35,4 +36,5 @@ gradient.none(
         "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
     ),
 )
+gradient.none("random", RANDOM_KEY, UNIFORM, DROPOUT_MASK, domain=DOMAIN)
 gradient.none("text", *operators("RegexFullMatch StringConcat StringNormalizer StringSplit"))

@@ -11,28 +11,28 @@ from typing import Any
 
 import numpy as np
 
+from onward.checkpoints.matching import check_match, fingerprint
 from onward.errors import CheckpointError, CheckpointMismatch
 from onward.optimizers.rates import is_state
-from onward.sessions.checkpoint.matching import check_match, fingerprint
-from onward.sessions.training.program import Array, TrainingProgram
-from onward.sessions.training.state import State
+from onward.programs.program import Array, Layout, gradient_name
+from onward.providers.provider import Store
 
-OPTIMIZER, GRADIENTS = "optimizer/", "gradients/"
 _TRAINING = {"updates": Mapping, "scale": Mapping, "seed": int, "micro": int, "finite": bool}
 _UPDATES = {"steps": int, "skipped": int}
 
 
-def tensors_of(state: State, pending: bool) -> dict[str, Array]:
-    """Every tensor that a resumed run needs, as it lies; `pending`: gradients await an update."""
-    tensors = {**state.parameters, **state.statistics}
-    tensors.update({f"{OPTIMIZER}{name}": tensor for name, tensor in state.slots().items()})
-    if pending:
-        tensors.update({f"{GRADIENTS}{name}": t for name, t in state.gradients.items()})
-    return tensors
+def tensor_names(layout: Layout, pending: bool) -> list[str]:
+    """Every tensor that a resumed run needs; `pending`: gradients await an update."""
+    return [*layout.tensors(), *(gradient_name(name) for name in layout.names if pending)]
+
+
+def tensors_of(layout: Layout, store: Store, pending: bool) -> dict[str, Array]:
+    """Every tensor that a resumed run needs, by name."""
+    return {name: store.read(name) for name in tensor_names(layout, pending)}
 
 
 def properties_of(
-    program: TrainingProgram, training: Mapping[str, Any], rate: float, user: Mapping[str, Any]
+    layout: Layout, training: Mapping[str, Any], rate: float, user: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is not a tensor: progress, the next update's rate, and the user's properties."""
     if not isinstance(user, Mapping):
@@ -41,8 +41,8 @@ def properties_of(
             "set session.properties[name] instead"
         )
     return {
-        "parameters": {name: {"requires_grad": True} for name in program.names}
-        | {name: {"requires_grad": False} for name in program.state},
+        "parameters": {name: {"requires_grad": True} for name in layout.names}
+        | {name: {"requires_grad": False} for name in layout.state},
         "optimizer": {
             "learning_rate": rate,
             "initial_learning_rate": training["updates"]["learning_rate"],
@@ -51,21 +51,30 @@ def properties_of(
         "training": dict(training),
         "user": dict(user),
         "nominal": False,
-        "model": fingerprint({p.name: p.shape for p in program.parameters}),
+        "model": fingerprint({p.name: p.shape for p in layout.parameters}),
     }
 
 
-def put_back(state: State, tensors: Mapping[str, Array], pending: bool, where: str) -> None:
-    """Fill the state from a checkpoint: all of it, or nothing if it does not fit."""
+def put_back(
+    layout: Layout, store: Store, tensors: Mapping[str, Array], pending: bool, where: str
+) -> None:
+    """Fill the store from a checkpoint: all of it, or nothing if it does not fit."""
     if not isinstance(tensors, Mapping):
         raise CheckpointMismatch(
             f"{where} has a dictionary of tensors, not {type(tensors).__name__}\n"
             "give what session.checkpoint() gave"
         )
-    wanted = tensors_of(state, pending)
-    check_match(tensors, wanted, where)
-    for name, tensor in wanted.items():
-        np.copyto(tensor, tensors[name])
+    wanted = dict(layout.tensors())
+    if pending:
+        wanted |= {gradient_name(p.name): wanted[p.name] for p in layout.parameters}
+    check_match(tensors, {name: empty_like(*spec) for name, spec in wanted.items()}, where)
+    for name in wanted:
+        store.write(name, tensors[name])
+
+
+def empty_like(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """An array of a type and shape that takes no memory: to compare with."""
+    return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def training_of(properties: Mapping[str, Any], where: str, updates: int) -> dict[str, Any]:

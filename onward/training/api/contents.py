@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from onward.checkpoints import files
 from onward.errors import CheckpointCorrupt, CheckpointError
-from onward.sessions.checkpoint import files
 
 Array = np.ndarray[Any, Any]
 Property = int | float | str

@@ -7,8 +7,8 @@ from typing import Any
 
 from onward.errors import FeedError
 from onward.graph.signature import check_symbols
+from onward.programs.arrays import to_plain_array
 from onward.providers.ort.bound import Argument, BoundSession, as_ort, is_ort
-from onward.sessions.training.arrays import to_plain_array
 
 
 def check_feeds(

@@ -19,13 +19,13 @@ from onward.errors import (
 )
 from onward.graph.paths import check_readable
 from onward.lazy import LazyModule
+from onward.programs.empty import empty_results, is_empty
+from onward.programs.ranges import check_labels, index_refusal
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, is_ort, taking_turns, to_numpy, to_ort
 from onward.providers.ort.denormals import without
 from onward.providers.ort.session import ProviderList, available
-from onward.sessions.training.empty import empty_results, is_empty
-from onward.sessions.training.finite import is_finite
-from onward.sessions.training.ranges import check_labels, index_refusal
+from onward.providers.ort.training.finite import is_finite
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.api.feeds import check_feeds
 from onward.training.api.flat import Array, Tensors

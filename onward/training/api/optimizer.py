@@ -12,8 +12,8 @@ from typing import Any
 
 from onward.errors import InvalidModel, OptionError
 from onward.graph.paths import check_readable
-from onward.sessions.training.empty import EMPTY
-from onward.sessions.training.finite import NOT_FINITE
+from onward.programs.empty import EMPTY
+from onward.providers.ort.training.finite import NOT_FINITE
 from onward.training.api.metadata import metadata_of
 from onward.training.api.module import Module
 from onward.training.api.opening import open_graph

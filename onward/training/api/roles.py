@@ -8,9 +8,9 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from onward.errors import InvalidModel
+from onward.programs import ranges
+from onward.programs.ranges import LabelRange
 from onward.providers.ort.bound import Argument, BoundSession
-from onward.sessions.training import ranges
-from onward.sessions.training.ranges import LabelRange
 
 RESET = "lazy_reset_grad"
 _BUFFER, _SUM = "_grad.accumulation.buffer", "_grad.accumulation.out"

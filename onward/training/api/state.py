@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from onward.checkpoints.matching import fingerprint
 from onward.errors import CheckpointMismatch, CheckpointNominal, FeedError
-from onward.sessions.checkpoint.matching import fingerprint
 from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 from onward.training.api.flat import Array, Tensors
 

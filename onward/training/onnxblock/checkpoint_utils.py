@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onward.checkpoints.matching import fingerprint
 from onward.errors import CheckpointMismatch
-from onward.sessions.checkpoint.matching import fingerprint
 from onward.training.api import contents, peer_files
 from onward.training.api.contents import Array, StrPath
 from onward.training.onnxblock.onnxblock import Parameters

@@ -17,8 +17,8 @@ from onward.graph.external import referenced
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.passes.pipelines import PREPARE
-from onward.sessions.training import ranges
-from onward.sessions.training.labels import promised_labels
+from onward.programs import ranges
+from onward.programs.labels import promised_labels
 from onward.training.graphs import LABELS
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
 from onward.training.onnxblock.blocks import Name

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onward.sessions.checkpoint import files
+from onward.checkpoints import files
 from onward.training.api import contents
 from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 

@@ -20,7 +20,9 @@ from onward.providers.torch.kernels.composite_norm import (
     rms_normalization_grad,
 )
 from onward.providers.torch.kernels.contrib_attention import group_query_attention
+from onward.providers.torch.kernels.random import random_key, uniform
 from onward.providers.torch.kernels.recurrent import gru, lstm, rnn
+from tests.passes.uniform_numbers import uniform_numbers
 
 pytestmark = pytest.mark.gpu
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -186,3 +188,14 @@ def test_gradients_of_cross_entropy_and_gelu(dtype: torch.dtype) -> None:
     inputs = (None, labels, None, None, log_prob, dy)
     same(softmax_cross_entropy_loss_grad, *inputs, **options)
     same(gelu_grad, scores, None, scores, approximate="tanh", wrt=[0])
+
+
+def test_uniform_draws_the_bits_that_a_cpu_draws() -> None:
+    draw, gpu = torch.tensor([-5, 2**40, 1]), torch.device("cuda")
+
+    def drawn(draw: Tensor) -> Tensor:
+        return uniform(random_key(draw), [1000, 7], node=3, device=gpu)
+
+    wanted = torch.from_numpy(uniform_numbers(draw.tolist(), 3, 7000)).reshape(1000, 7)
+    for run in (drawn, torch.compile(drawn)):
+        torch.testing.assert_close(run(draw.cuda()).cpu(), wanted, atol=0, rtol=0)

@@ -1,0 +1,256 @@
+"""A folder of checkpoints: the newest ones and the best kept, damaged ones stepped over.
+
+    checkpoints = Checkpoints("runs/7", keep=3, keep_best=1)
+    checkpoints.save(tensors, properties, step=100, metric=0.31)
+    checkpoints.latest().tensors
+
+A save is durable before anything older is removed. Several processes may use one folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from onward.checkpoints.disk import DISK, Disk
+from onward.checkpoints.files import Array, Checkpoint, StrPath, cannot_save, read, write
+from onward.checkpoints.manifest import (
+    NAME,
+    Catalog,
+    Entry,
+    file_of,
+    finite,
+    read_catalog,
+    write_manifest,
+)
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OptionError
+from onward.graph.paths import to_path
+
+log = logging.getLogger("onward")
+
+LOCK = ".lock"
+
+
+class Checkpoints:
+    """The checkpoints of one training run, in a folder that is made when the first is saved."""
+
+    def __init__(
+        self,
+        folder: StrPath,
+        *,
+        keep: int | None = 3,
+        keep_best: int = 1,
+        better: Literal["lower", "higher"] = "lower",
+        every: int | None = None,
+        disk: Disk = DISK,
+    ) -> None:
+        """Keep the `keep` newest (None: all) and the `keep_best` with the better metric."""
+        if keep is not None and not (isinstance(keep, int) and keep >= 1):
+            raise OptionError(f"checkpoints: keep is None or a number from 1 on, not {keep!r}")
+        if not (isinstance(keep_best, int) and keep_best >= 0):
+            raise OptionError(f"checkpoints: keep_best is a number from 0 on, not {keep_best!r}")
+        if better not in ("lower", "higher"):
+            raise OptionError(f"checkpoints: better is 'lower' or 'higher', not {better!r}")
+        if every is not None and not (isinstance(every, int) and every >= 1):
+            raise OptionError(f"checkpoints: every is None or a number from 1 on, not {every!r}")
+        self.folder = to_path(folder)
+        self.keep, self.keep_best, self.better, self.every = keep, keep_best, better, every
+        self.failures: list[CheckpointError] = []  # of try_save
+        self._disk = disk
+        self._damaged: set[str] = set()  # SHA-256 of those that were found so
+
+    def due(self, step: int) -> bool:
+        """Whether `every` says to save after this step; never, where it is None.
+
+        >>> [step for step in range(1, 10) if Checkpoints("runs", every=3).due(step)]
+        [3, 6, 9]
+        """
+        return self.every is not None and step > 0 and step % self.every == 0
+
+    # -- saving ----------------------------------------------------------------------------------
+
+    def save(
+        self,
+        tensors: Mapping[str, Array],
+        properties: Mapping[str, Any],
+        step: int,
+        metric: float | None = None,
+    ) -> Path:
+        """Save a checkpoint, durably, then remove what is no longer to be kept; its file.
+
+        CheckpointError where it cannot be: nothing that was saved before is lost then.
+        """
+        step, metric = _checked(step, metric)
+        size = sum(getattr(tensor, "nbytes", 0) for tensor in tensors.values())
+        with self._locked(self.folder / file_of(step), size):
+            return self._save(tensors, properties, step, metric)
+
+    def try_save(
+        self,
+        tensors: Mapping[str, Array],
+        properties: Mapping[str, Any],
+        step: int,
+        metric: float | None = None,
+    ) -> Path | None:
+        """Save, or report why not and go on: in the log, and in `failures`; None then."""
+        try:
+            return self.save(tensors, properties, step, metric)
+        except CheckpointError as error:
+            self.failures.append(error)
+            log.error("%s", error)
+            return None
+
+    @contextlib.contextmanager
+    def _locked(self, path: Path, size: int) -> Iterator[None]:
+        """The folder for ourselves; what stands in the way of that is what is reported here."""
+        with contextlib.ExitStack() as stack:
+            try:
+                self._disk.make_folder(self.folder)
+                stack.enter_context(self._disk.locked(self.folder / LOCK))
+            except OSError as error:
+                doing = "locking the folder"
+                raise cannot_save(path, error, doing, size, self._disk) from error
+            yield
+
+    def _save(
+        self,
+        tensors: Mapping[str, Array],
+        properties: Mapping[str, Any],
+        step: int,
+        metric: float | None,
+    ) -> Path:
+        catalog, path = self._catalog(), self.folder / file_of(step)
+        for entry in catalog.missing:
+            log.warning("%s: there is no such file any more", self.folder / entry.file)
+        for problem in catalog.unread.values():
+            log.warning("%s", problem)
+        others = [entry for entry in catalog.entries if entry.step != step]
+        if len(others) < len(catalog.entries):  # else the manifest would call its new file damaged
+            write_manifest(self.folder, others, self._disk)
+        serial = catalog.next_serial
+        digest = write(path, tensors, properties, step=step, metric=metric, serial=serial,
+                       disk=self._disk)  # fmt: skip
+        self._damaged.discard(digest)
+        new = Entry(step, serial, digest, finite(metric))
+        kept = self._kept([*others, new])
+        write_manifest(self.folder, kept, self._disk)
+        for entry in others:
+            if entry not in kept:
+                self._remove(entry)
+        return path
+
+    def _catalog(self) -> Catalog:
+        try:
+            return read_catalog(self.folder, self._disk)
+        except OSError as error:
+            raise CheckpointError(
+                f"the folder {self.folder} cannot be read: {error.strerror or error}\n"
+                "see to its disk, or use another folder"
+            ) from error
+
+    def _kept(self, entries: list[Entry]) -> list[Entry]:
+        """The newest and the best, of those that are not known to be damaged; the new one is."""
+        good = [entry for entry in entries if entry.sha256 not in self._damaged]
+        newest = good if self.keep is None else good[-self.keep :]
+        best = self._by_metric(good)[: self.keep_best]
+        return [entry for entry in good if entry in newest or entry in best]
+
+    def _by_metric(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those that have a metric, the best first; of equals, the newer."""
+        sign = 1 if self.better == "lower" else -1
+        rated = [(sign * e.metric, -e.serial, e) for e in entries if e.metric is not None]
+        return [entry for _, _, entry in sorted(rated, key=operator.itemgetter(0, 1))]
+
+    def _remove(self, entry: Entry) -> None:
+        try:
+            self._disk.remove(self.folder / entry.file)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # the next save tries again
+            why = error.strerror or error
+            log.warning("%s is no longer needed, but stays: %s", self.folder / entry.file, why)
+
+    # -- loading ---------------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """The steps that there are checkpoints of, in order."""
+        return sorted(entry.step for entry in self._here().entries)
+
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of one step: this one or an error."""
+        catalog = self._here()
+        for entry in [*catalog.entries, *catalog.missing]:
+            if entry.step == step:
+                return self._read(entry)
+        if file_of(step) in catalog.unread:
+            return read(self.folder / file_of(step), disk=self._disk)  # which says why not
+        there = ", ".join(map(str, sorted(entry.step for entry in catalog.entries)))
+        raise CheckpointError(
+            f"{self.folder} has no checkpoint of step {step}\nthere are: {there or 'none'}"
+        )
+
+    def latest(self) -> Checkpoint | None:
+        """The checkpoint that was saved last and is whole; None where there are none at all."""
+        return self._first_good(lambda entries: entries[::-1])
+
+    def best(self) -> Checkpoint | None:
+        """The whole checkpoint with the best metric; None where none has a metric."""
+        return self._first_good(self._by_metric)
+
+    def _here(self) -> Catalog:
+        return self._catalog() if self.folder.is_dir() else Catalog([], [], {})
+
+    def _read(self, entry: Entry) -> Checkpoint:
+        path = self.folder / entry.file
+        try:
+            found = read(path, disk=self._disk)
+        except (CheckpointCorrupt, CheckpointMissing):
+            self._damaged.add(entry.sha256)
+            raise
+        if found.sha256 != entry.sha256:
+            raise CheckpointCorrupt(
+                f"{path}: whole, but not the checkpoint that {NAME} lists\n"
+                f"if it is meant to be there, remove {self.folder / NAME}"
+            )
+        return found
+
+    def _first_good(self, order: Callable[[list[Entry]], list[Entry]]) -> Checkpoint | None:
+        """The first that is whole; once more where another process has changed the folder."""
+        catalog = self._here()
+        listed = sorted([*catalog.entries, *catalog.missing], key=lambda entry: entry.serial)
+        problems = list(catalog.unread.values())
+        found: Checkpoint | None = None
+        for entry in order(listed):
+            try:
+                found = self._read(entry)
+                break
+            except CheckpointError as error:
+                problems.append(str(error).splitlines()[0])
+        if problems and self._here() != catalog:
+            return self._first_good(order)
+        if problems and found is None:
+            raise CheckpointCorrupt(
+                f"{self.folder}: none of its checkpoints can be read: {'; '.join(problems)}\n"
+                "restore the folder from a copy, or begin anew in another one"
+            )
+        for problem in problems:
+            log.warning("%s; step %d is used instead", problem, found.step if found else -1)
+        return found
+
+
+def _checked(step: Any, metric: Any) -> tuple[int, float | None]:
+    """Step and metric as plain numbers, whoever's numbers they were."""
+    if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
+        raise CheckpointError(f"a checkpoint's step is a whole number from 0 on, not {step!r}")
+    if metric is not None and not isinstance(metric, (int, float, np.integer, np.floating)):
+        raise CheckpointError(
+            f"a checkpoint's metric is a number or None, not a {type(metric).__name__}\n"
+            "convert it with float()"
+        )
+    return int(step), None if metric is None else float(metric)

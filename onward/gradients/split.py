@@ -1,0 +1,91 @@
+"""Split a graph into pieces that run one after the other: forward, backward, and finer ones.
+
+    forward, backward = split(model, [["loss", "logits"], ["w_grad", "x_grad"]])
+    forward, of_inputs, of_weights = split(model, [["loss"], ["x_grad"], ["w_grad"]])
+
+The cut points are data: each group names the values that a piece makes, outputs of the graph or
+values inside it. A piece has the nodes that its group needs and no earlier piece has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.graph.scopes import ancestors, reads
+from onward.names import near
+from onward.passes.prune import drop_unused
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a graph as a model of its own.
+
+    Its outputs are its group, then what later pieces take from it; its inputs are the graph's own,
+    as far as it reads them, then what it takes from earlier pieces.
+    """
+
+    model: ir.Model
+    takes: list[str]  # values that earlier pieces make
+    gives: list[str]  # values that later pieces take, in addition to the group
+
+
+def split(model: ir.Model, groups: Sequence[Sequence[str]]) -> list[Piece]:
+    """The pieces of a model that make these groups of values; the model stays as it is."""
+    graph = model.graph
+    made = {str(value.name): value for node in graph for value in node.outputs if value.name}
+    home: dict[ir.Node, int] = {}  # node -> the piece that has it
+    for i, group in enumerate(groups):
+        needed = ancestors(graph, [_value(made, graph, name) for name in group])
+        for node in graph:
+            if node not in home and any(value in needed for value in node.outputs):
+                home[node] = i
+    readers: dict[str, set[int]] = {}
+    for node, i in home.items():
+        for value in reads(node):
+            maker = value.producer()
+            if maker is not None and home.get(maker, i) < i:
+                readers.setdefault(str(value.name), set()).add(i)
+    for i, group in enumerate(groups):  # what an earlier piece makes, and this one returns
+        for name in group:
+            maker = made[name].producer() if name in made else None
+            if maker is not None and home[maker] < i:
+                readers.setdefault(name, set()).add(i)
+    pieces = []
+    for i, group in enumerate(groups):
+        takes = [name for name, others in readers.items() if i in others]
+        here = {str(v.name) for node, home_of in home.items() if home_of == i for v in node.outputs}
+        gives = [name for name in readers if name in here and name not in group]
+        pieces.append(Piece(_piece(model, group, takes, gives), takes, gives))
+    return pieces
+
+
+def _piece(
+    model: ir.Model, group: Sequence[str], takes: Sequence[str], gives: Sequence[str]
+) -> ir.Model:
+    copy = model.clone()
+    graph = copy.graph
+    known = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
+    known |= {str(value.name): value for node in graph for value in node.outputs}
+    graph.outputs.clear()
+    for name in takes:
+        value = known[name]
+        fed = ir.val(name, type=value.type, shape=value.shape)
+        value.name = f"{name}.made"
+        ir.convenience.replace_all_uses_with(value, fed)
+        graph.inputs.append(fed)
+        known[name] = fed
+    graph.outputs.extend(known[name] for name in dict.fromkeys([*group, *gives]))
+    drop_unused(copy)
+    graph.inputs[:] = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
+    return copy
+
+
+def _value(made: dict[str, ir.Value], graph: ir.Graph, name: str) -> ir.Value:
+    given = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
+    if name not in made and name not in given:
+        raise OptionError(f"the graph has no value {name!r} to split at\n{near(name, made)}")
+    return made.get(name) or given[name]

@@ -1,0 +1,289 @@
+"""build_program: a model, a loss and an optimizer become a Program."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import OptionError, UnsupportedModel
+from onward.gradients.model import extend as differentiate
+from onward.gradients.model import lift_weights
+from onward.gradients.table import GRADIENTS
+from onward.graph.extension import extend
+from onward.graph.files import Source, load
+from onward.graph.protos import holds_map
+from onward.losses.combined import build_with_parts
+from onward.losses.loss import Loss
+from onward.optimizers.groups import Assignment, resolve
+from onward.optimizers.optimizer import Optimizer
+from onward.passes.linear_models import write_linear_models
+from onward.passes.modes import eval_mode, train_mode, untie_statistics
+from onward.passes.pipelines import PREPARE
+from onward.passes.prune import drop_unused
+from onward.passes.random_draws import draw_uniforms, left_random
+from onward.passes.zip_maps import unzipped
+from onward.programs.constant_weights import lift_constant_weights
+from onward.programs.exporter_changes import warn_of_exporter
+from onward.programs.labels import find_labels, promised_labels
+from onward.programs.options import TrainingOptions
+from onward.programs.own_state import check_state, return_state
+from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Settings
+from onward.programs.ranges import LabelRange
+from onward.programs.restoring import Guesses, restore
+from onward.programs.select import (
+    batch_norms,
+    distinct,
+    free_weights,
+    initializers,
+    nothing_to_train,
+    select,
+    weights,
+)
+from onward.programs.tensors import Tensors
+from onward.programs.update_graphs import build_updates, is_scaled
+
+log = logging.getLogger("onward")
+
+
+def build_program(
+    model: Source,
+    loss: Loss | None,
+    optimizer: Optimizer | None,
+    options: TrainingOptions | Mapping[str, Any] | None = None,
+) -> Program:
+    """Compile a model, a loss and an optimizer to the graphs that a training session runs."""
+    settings = TrainingOptions.of(options)
+    if loss is None or optimizer is None:
+        missing = "loss" if loss is None else "optimizer"
+        raise OptionError(
+            f"a training session needs a model, a loss and an optimizer; it has no {missing}\n"
+            "for example: TrainingSession(model, losses.CrossEntropy(), optimizers.AdamW())"
+        )
+    base = _Base.of(load(model, any_domain=True), loss, settings)
+    check_state(base.model, settings.state)
+    assignments = _assigned(base, optimizer, settings)
+    names = [name for each in assignments for name in each.names]
+    untie_statistics(base.model)
+    train = base.model.clone()
+    frozen = batch_norms(train, settings.frozen_batch_norms)
+    state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
+    state |= return_state(train, settings.state)
+    evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
+    draws = draw_uniforms(train)
+    fed = Tensors.of(base.model, names, list(state))
+    fed.open(train)
+    gradients = _differentiate(train, names, settings)
+    if len(gradients) < len(names):
+        fed = fed.only(list(gradients), base.model, train)
+    warn_of_exporter(base.model, gradients, base.guesses)
+    _warn_of_chance(train)
+    for graph in (evaluated, predicted):
+        fed.open(graph)
+    _omit_inputs(drop_unused(predicted), [*base.inputs])
+    kept = [_kept(each, gradients) for each in assignments]
+    updates, update_layouts = build_updates(kept, fed.trained, settings)
+    layout = Layout(
+        parameters=tuple(
+            Parameter(name=name, shape=tuple(shape), gradient=gradients[name])
+            for name, (_, shape) in fed.trained.items()
+        ),
+        updates=update_layouts,
+        state=state,
+        frozen=tuple(fed.frozen),
+        inputs=tuple(base.inputs),
+        targets=tuple(base.targets),
+        outputs=tuple(base.outputs),
+        model_outputs=tuple(base.own_outputs),
+        labels=base.labels,
+        settings=_settings(base, settings, optimizer),
+        initial=fed.initial,
+        model=base.restored,
+    )
+    return Program(
+        layout=layout,
+        train=train,
+        evaluate=evaluated,
+        predict=predicted,
+        updates=updates,
+        draws=draws,
+    )
+
+
+def _assigned(base: _Base, optimizer: Optimizer, settings: TrainingOptions) -> list[Assignment]:
+    """The parameters, and who updates them."""
+    chosen = select(base.model, base.weights, base.loss, settings.trainable, settings.frozen)
+    shapes = _shapes(base.model, chosen)
+    found = [each for each in resolve(optimizer, settings.groups, shapes) if each.optimizer]
+    if not found:
+        raise OptionError("there is nothing to train: every parameter is in a frozen group")
+    return found
+
+
+def _kept(assignment: Assignment, names: Collection[str]) -> Assignment:
+    return assignment._replace(names=[name for name in assignment.names if name in names])
+
+
+def _own(base: _Base) -> ir.Model:
+    """The model as it was, without a loss: it returns what it returned."""
+    model = base.model.clone()
+    model.graph.outputs[:] = [_find(model, name) for name in base.own_outputs]
+    return model
+
+
+def _shapes(model: ir.Model, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    lift_weights(model, names)
+    values = [model.graph.initializers[name] for name in names]
+    return {_name(v): tuple(v.const_value.shape.numpy()) for v in values if v.const_value}
+
+
+@dataclass
+class _Base:
+    """The prepared model with its loss, and what it takes and gives."""
+
+    model: ir.Model
+    loss: ir.Value
+    inputs: list[str]
+    targets: list[str]
+    own_outputs: list[str]
+    outputs: list[str]
+    labels: tuple[LabelRange, ...]
+    weights: list[str]  # that may be trained
+    restored: ir.Model  # as it was, its parameters as they were before it was exported
+    guesses: Guesses
+
+    @classmethod
+    def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
+        _check_inputs(source)
+        model = lift_constant_weights(free_weights(source.clone()), _named(settings))
+        model = distinct(model)
+        guesses = restore(model, apart=settings.trainable or (), tied=settings.tied)
+        restored = model.clone()
+        model = write_linear_models(model)
+        carried = set(initializers(model))  # not what lies in Constant nodes
+        model = untie_statistics(PREPARE(model))
+        known = [name for name in weights(model, carried) if name not in settings.state]
+        graph = model.graph
+        inputs = [_name(value) for value in graph.inputs]
+        own = list(dict.fromkeys(map(unzipped, graph.outputs)))
+        op = extend(model)
+        values = {_name(value): value for value in (*own, *_values(model))}
+        made, parts = build_with_parts(loss, op, values)
+        if made.shape is None or any(size != 1 for size in made.shape):
+            made = op.ReduceSum(made, keepdims=0)
+        elif len(made.shape):
+            made = op.Reshape(made, np.zeros(0, np.int64))
+        if made.name != LOSS or not made.is_graph_output():
+            made = _named_loss(op.Identity(made), values)
+        asked = [_name(v) for v in own if _name(v) != LOSS]
+        if settings.outputs is not None:
+            asked = list(dict.fromkeys(settings.outputs))
+            unknown = [name for name in asked if name not in values]
+            if unknown:
+                raise OptionError(f"outputs: the model has no value {unknown[0]!r}")
+            asked = list(dict.fromkeys(_name(unzipped(values[name])) for name in asked))
+        asked = [name for name in asked if values[name] is not made]
+        shown = [values[name] for name in asked]
+        for name, part in parts.items():
+            part.name = f"{LOSS}.{name}"
+            shown.append(part)
+            asked.append(_name(part))
+        graph.outputs[:] = [made, *shown]
+        targets = [_name(v) for v in graph.inputs if _name(v) not in inputs]
+        owns = [_name(value) for value in own]
+        found = (*promised_labels(loss, values), *find_labels(model))
+        labels = tuple({each.name: each for each in found}.values())
+        return cls(model, made, inputs, targets, owns, asked, labels, known, restored, guesses)
+
+
+def _named(settings: TrainingOptions) -> set[str]:
+    """Every name that a user has written: Constants that have one of them are weights."""
+    tied = [name for group in settings.tied or () for name in group]
+    return {*(settings.trainable or ()), *settings.frozen, *settings.state, *tied}
+
+
+def _check_inputs(model: ir.Model) -> None:
+    """A step is fed with tensors."""
+    for value in model.graph.inputs:
+        if holds_map(value.type):
+            raise UnsupportedModel(
+                f"input {value.name!r} is a map: a training step takes tensors\n"
+                "train the model that comes after it: what reads the map (DictVectorizer, CastMap) "
+                "is run beforehand"
+            )
+
+
+def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
+    if LOSS in values:
+        raise OptionError(
+            f"the model has a value {LOSS!r} that is not the loss of this session\n"
+            "rename it, or train on it: losses.Output('loss')"
+        )
+    made.name = LOSS
+    return made
+
+
+def _warn_of_chance(train: ir.Model) -> None:
+    for name in left_random(train):
+        log.warning(
+            "%s is random inside a branch or a loop: a resumed run will not repeat it", name
+        )
+
+
+def _settings(base: _Base, settings: TrainingOptions, optimizer: Optimizer) -> Settings:
+    return Settings(
+        accumulate=settings.accumulate,
+        clip_norm=settings.clip_norm,
+        skip_nonfinite=settings.skip_nonfinite,
+        seed=settings.seed,
+        scaled=is_scaled(settings),
+        loss_scale=settings.loss_scale,
+        schedule=settings.schedule,
+        learning_rate=optimizer.lr,
+        loss_dtype=base.loss.dtype.numpy().name if base.loss.dtype else "float32",
+        averaged=settings.average is not None,
+    )
+
+
+def _differentiate(
+    model: ir.Model, names: Sequence[str], settings: TrainingOptions
+) -> dict[str, str]:
+    """Add the gradients of the loss; parameter -> gradient.
+
+    What no gradient can reach (numbers that are compared, scales of Resize) is no parameter, unless
+    it was asked for.
+    """
+    cotangent = None if settings.loss_scale is None else SCALE
+    rules = GRADIENTS if settings.rules is None else settings.rules
+    by_default = settings.trainable is None
+    gradients = differentiate(
+        model, {LOSS: cotangent}, names, rules, omit_zeros=by_default, composites=True
+    )
+    if not gradients:
+        raise nothing_to_train(names)
+    return gradients
+
+
+def _omit_inputs(model: ir.Model, kept: Sequence[str]) -> None:
+    """Remove the graph inputs that nobody reads, but for the model's own."""
+    graph = model.graph
+    used = [v for v in graph.inputs if v.uses() or v.is_graph_output() or _name(v) in kept]
+    graph.inputs[:] = used
+
+
+def _find(model: ir.Model, name: str) -> ir.Value:
+    return next(value for value in _values(model) if value.name == name)
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    graph = model.graph
+    made = (value for node in graph for value in node.outputs)
+    return [v for v in (*graph.inputs, *graph.initializers.values(), *made) if v.name]
+
+
+def _name(value: ir.Value) -> str:
+    return str(value.name)

@@ -1,0 +1,138 @@
+"""Program: what a model, a loss and an optimizer were compiled into, for any engine.
+
+    train     feeds, parameters, state -> loss, outputs, gradients, new state
+    evaluate  feeds, parameters, state -> loss, outputs
+    predict   the model's own inputs, parameters, state -> its own outputs
+    updates   parameters, gradients, slots, learning rate, step -> new parameters, new slots
+
+The graphs are in standard operators and calls of domain `onward`; nothing in them is spelled for
+one engine. Providers lower them when they open a program (onward/providers/ort/training).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.schedules import Schedule
+from onward.programs.ranges import LabelRange
+
+if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
+    import onnx_ir as ir
+
+    from onward.passes.random_draws import Draws
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+Spec = tuple[np.dtype[Any], Shape]
+
+LOSS = "loss"  # the name of the loss among the outputs
+SCALE = "onward.loss_scale"
+AVERAGE = "average"  # the slot of averaged parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A tensor that is trained: in float32 or float64, whatever type the model has it in."""
+
+    name: str
+    shape: Shape
+    gradient: str  # the train graph's output
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateLayout:
+    """The tensors of one update: parameters that share type, optimizer and learning rate."""
+
+    dtype: str
+    parameters: tuple[str, ...]
+    flat: bool  # whether it sees them as one vector, or each by its name
+    slots: dict[str, dict[str, Shape]]  # slot -> parameter -> shape; of all parameters where flat
+    initial: dict[str, float]  # what slots hold at first, where that is not 0
+    learning_rate: float
+    optimizer: str  # its repr, for those who look
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a program is trained, as numbers."""
+
+    accumulate: int
+    clip_norm: float | None
+    skip_nonfinite: bool
+    seed: int
+    scaled: bool  # whether updates take a `gradient_scale`
+    loss_scale: float | DynamicLossScale | None
+    schedule: Schedule | None
+    learning_rate: float  # the optimizer's own
+    loss_dtype: str
+    averaged: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """All of a program but its graphs: what it takes, gives and holds, and what it starts from."""
+
+    parameters: tuple[Parameter, ...]
+    updates: tuple[UpdateLayout, ...]
+    state: dict[str, str]  # tensor that training changes by itself -> output that renews it
+    frozen: tuple[str, ...]  # tensors that the graphs take as inputs and nobody changes
+    inputs: tuple[str, ...]  # the model's own
+    targets: tuple[str, ...]  # what the loss takes in addition to them
+    outputs: tuple[str, ...]  # in addition to the loss, of `train` and `evaluate`
+    model_outputs: tuple[str, ...]  # of `predict`
+    labels: tuple[LabelRange, ...]
+    settings: Settings
+    initial: dict[str, Array] = field(repr=False)
+    model: Any = field(default=None, repr=False)  # what `export` starts from: a model, or its path
+
+    @property
+    def names(self) -> list[str]:
+        return [parameter.name for parameter in self.parameters]
+
+    def weights(self) -> dict[str, Spec]:
+        """Type and shape of the parameters and of the statistics, by name."""
+        dtypes = {name: np.dtype(each.dtype) for each in self.updates for name in each.parameters}
+        found = {p.name: (dtypes[p.name], p.shape) for p in self.parameters}
+        return found | {n: (self.initial[n].dtype, self.initial[n].shape) for n in self.state}
+
+    def tensors(self) -> dict[str, Spec]:
+        """Type and shape of every tensor that a checkpoint holds, by its name there.
+
+        Parameters and statistics have their own names, slots `optimizer/{slot}/{parameter}`.
+        """
+        return self.weights() | {
+            slot_name(slot, name): (np.dtype(update.dtype), shape)
+            for update in self.updates
+            for slot, shapes in update.slots.items()
+            for name, shape in shapes.items()
+        }
+
+
+def slot_name(slot: str, parameter: str) -> str:
+    """The name of a slot's tensor in a checkpoint."""
+    return f"optimizer/{slot}/{parameter}"
+
+
+def gradient_name(parameter: str) -> str:
+    """The name of a gradient that awaits an update, in a checkpoint."""
+    return f"gradients/{parameter}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The graphs of a training run, for any engine, and their layout."""
+
+    layout: Layout
+    train: ir.Model
+    evaluate: ir.Model
+    predict: ir.Model
+    updates: tuple[ir.Model, ...]  # of layout.updates, in order
+    draws: Draws | None = None  # the random numbers that `train` draws; None: none

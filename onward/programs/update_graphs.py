@@ -1,0 +1,70 @@
+"""The update graphs of a program: one for each type and group of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onward.optimizers.clip import ClipByNorm, ClipByValue
+from onward.optimizers.graphs import flat_update, named_update
+from onward.optimizers.groups import Assignment
+from onward.optimizers.optimizer import Optimizer
+from onward.programs.options import TrainingOptions
+from onward.programs.program import AVERAGE, Shape, UpdateLayout
+
+Specs = Mapping[str, tuple[str, Shape]]  # name -> type, shape
+
+
+def build_updates(
+    assignments: Sequence[Assignment], parameters: Specs, settings: TrainingOptions
+) -> tuple[tuple[ir.Model, ...], tuple[UpdateLayout, ...]]:
+    """A graph for each assignment and type, over one vector where its optimizer is elementwise."""
+    built = []
+    for optimizer, names in assignments:
+        for dtype in dict.fromkeys(parameters[name][0] for name in names):
+            same = {name: parameters[name][1] for name in names if parameters[name][0] == dtype}
+            if optimizer is not None:
+                built.append(build_update(optimizer, dtype, same, settings))
+    graphs, layouts = zip(*built)
+    return graphs, layouts
+
+
+def build_update(
+    optimizer: Optimizer, dtype: str, shapes: Mapping[str, Shape], settings: TrainingOptions
+) -> tuple[ir.Model, UpdateLayout]:
+    """The update of parameters that share a type and an optimizer."""
+    value, norm, average = settings.clip_value, settings.clip_norm, settings.average
+    clip = None if value is None else ClipByValue(limit=value)
+    by_norm = None if norm is None else ClipByNorm(max_norm=norm)
+    scaled = is_scaled(settings)
+    if optimizer.elementwise:
+        model = flat_update(optimizer, dtype, scaled, clip=clip, clip_norm=by_norm, average=average)
+    else:
+        specs = {name: (dtype, shape) for name, shape in shapes.items()}
+        model = named_update(
+            optimizer, specs, scaled, clip=clip, clip_norm=by_norm, average=average
+        )
+    slots: dict[str, dict[str, Shape]] = {}
+    for name, shape in shapes.items():
+        for slot, size in optimizer.slots(shape).items():
+            slots.setdefault(slot, {})[name] = tuple(int(n) for n in size)
+    initial = {slot: optimizer.initial(slot) for slot in slots if optimizer.initial(slot)}
+    if average is not None:
+        slots[AVERAGE] = dict(shapes)
+    return model, UpdateLayout(
+        dtype=dtype,
+        parameters=tuple(shapes),
+        flat=optimizer.elementwise,
+        slots=slots,
+        initial=initial,
+        learning_rate=optimizer.lr,
+        optimizer=repr(optimizer),
+    )
+
+
+def is_scaled(settings: TrainingOptions) -> bool:
+    """Whether gradients are multiplied by a number before they are used."""
+    return (
+        settings.accumulate > 1 or settings.clip_norm is not None or settings.loss_scale is not None
+    )

@@ -1,0 +1,199 @@
+"""OrtTraining: a lowered program over arrays in host memory, on stock onnxruntime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onward.errors import OptionError
+from onward.lazy import LazyModule
+from onward.programs.program import LOSS, SCALE, Array
+from onward.providers.ort.training.feeding import Feeds, Noise
+from onward.providers.ort.training.graphs import BoundGraph
+from onward.providers.ort.training.lowered import MEASURE, NOISE, UPDATED, LoweredProgram
+from onward.providers.ort.training.store import NumpyStore
+from onward.providers.ort.training.updating import Opener, Updates
+from onward.providers.provider import Draw
+
+if TYPE_CHECKING:
+    from onward.providers.ort.training import halves as splitting
+else:  # it loads onnx, which a device may not have
+    splitting = LazyModule("onward.providers.ort.training.halves")
+
+
+class OrtTraining:
+    """A TrainingExecutable: graphs read and write the arrays of a NumpyStore where they lie."""
+
+    lookahead = 1
+
+    def __init__(self, program: LoweredProgram, opener: Opener) -> None:
+        self._program, self._layout, self._opener = program, program.layout, opener
+        self.store = NumpyStore(program.layout, [update.blocks for update in program.updates])
+        self.finite = True
+        self._updates = Updates(program, self.store, opener)
+        self._noise = Noise(program, opener.any)
+        self._feeds: dict[str, Feeds] = {}
+        self._loss = np.zeros((), self._layout.settings.loss_dtype)
+        self._measure = np.zeros((), np.float32)
+        self._is_measured = False  # whether `_measure` is of all gradients that await an update
+        self._scale = np.ones((), np.float32)
+        self._fresh = {n: np.empty_like(t) for n, t in self.store.statistics.items()}
+        self._updated = np.zeros((), np.bool_)  # whether a step in one run has updated
+        self._one_run = program.step is not None
+        self._halves: splitting.Halves | None = None  # what `forward` keeps for `backward`
+
+    def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
+        self._updates.set_rates(steps, rates)
+
+    # -- training ------------------------------------------------------------------------------
+
+    def step(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float
+    ) -> tuple[dict[str, Array], bool] | None:
+        if not self._opens_step():
+            separate = self.compute_gradients(feeds, draw, scale, first=True)
+            return None if separate is None else (separate, self.update(1, scale))
+        bound = self._feeds["step"]
+        bound.bind(feeds)
+        if bound.is_empty:
+            return None
+        self._draw(bound.graph, feeds, draw)
+        self._scale[...] = scale
+        self._updates.begin(1, scale)
+        results = self._results(bound.run(self._layout.outputs))
+        if self._updated:
+            self._updated[...] = False
+            self._keep_statistics()
+            self._updates.end(self._measure)
+            return results, True
+        self._gather(first=True)
+        return results, self.update(1, scale)
+
+    def compute_gradients(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    ) -> dict[str, Array] | None:
+        bound = self._open("train")
+        bound.bind(feeds)
+        if bound.is_empty:
+            return None
+        self._draw(bound.graph, feeds, draw)
+        self._scale[...] = scale
+        self._updates.bind_gradients(bound.graph, first)
+        results = self._results(bound.run(self._layout.outputs))
+        self._gather(first)
+        return results
+
+    def forward(self, feeds: Mapping[str, Any], draw: Draw) -> dict[str, Array] | None:
+        if self._halves is None:
+            self._halves = splitting.Halves(self._program, self.store, self._opener.any)
+            self._bind_results(self._halves.forward)
+            self._halves.backward.bind_output(MEASURE, self._measure)
+            self._bind_scale(self._halves.backward)
+        halves = self._halves
+        halves.bind(feeds)
+        if halves.is_empty:
+            return None
+        if self._noise.needed:
+            halves.draw(self._noise.draw(feeds, draw))
+        return self._results(halves.run_forward())
+
+    def backward(self, scale: float, first: bool) -> None:
+        halves = self._halves
+        if halves is not None and halves.is_empty:
+            return
+        if halves is None or not halves.is_ready:
+            raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
+        self._scale[...] = scale
+        self._updates.bind_gradients(halves.backward, first)
+        halves.run_backward()
+        self._gather(first)
+
+    def _gather(self, first: bool) -> None:
+        """A micro-batch is through: add its gradients, keep its statistics if they are finite."""
+        finite = math.isfinite(self._loss) and self._updates.are_finite(self._measure, first)
+        self._updates.add_gradients(first)
+        self._is_measured = first
+        self.finite = finite if first else self.finite and finite
+        if finite or not self._layout.settings.skip_nonfinite:
+            self._keep_statistics()
+
+    def gradients_changed(self) -> None:
+        self._is_measured = False
+        self.finite = all(np.isfinite(g).all() for g in self.store.gradient_buffers())
+
+    def update(self, micro: int, scale: float) -> bool:
+        finite = self.finite
+        if finite or not self._layout.settings.skip_nonfinite:
+            measure = self._measure if self._is_measured and micro == 1 else None
+            self._updates.run(measure, micro, scale)
+        self.finite = True
+        return finite
+
+    def gradient_norm(self) -> float:
+        return self._updates.last_norm()
+
+    def _keep_statistics(self) -> None:
+        for name, fresh in self._fresh.items():
+            np.copyto(self.store.statistics[name], fresh)
+
+    def _results(self, others: Sequence[Array]) -> dict[str, Array]:
+        return {LOSS: self._loss.copy(), **dict(zip(self._layout.outputs, others))}
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        names = (LOSS, *self._layout.outputs)
+        bound = self._open("evaluate")
+        bound.bind(feeds)
+        if bound.is_empty:
+            return dict(zip(names, bound.results_of_empty(names)))
+        return dict(zip(names, bound.run(names)))
+
+    def predict(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        names = self._layout.model_outputs
+        bound = self._open("predict")
+        bound.bind(feeds)
+        return dict(zip(names, bound.run(names)))
+
+    # -- graphs --------------------------------------------------------------------------------
+
+    def _opens_step(self) -> bool:
+        """Whether gradients and updates can be had in one run; if not, it is not tried again."""
+        if self._one_run and "step" not in self._feeds:
+            graph = self._opener.one_run()
+            self._one_run = graph is not None
+            if graph is not None:
+                self._updates.join(graph)
+                graph.bind_output(UPDATED, self._updated)
+                self._bind("step", graph)
+        return self._one_run
+
+    def _open(self, name: str) -> Feeds:
+        """A graph, bound to the store; opened when it is first used."""
+        if name not in self._feeds:
+            self._bind(name, self._opener.any(getattr(self._program, name)))
+        return self._feeds[name]
+
+    def _bind(self, name: str, graph: BoundGraph) -> None:
+        self._feeds[name] = Feeds(graph, self._layout, self.store)
+        if name in ("train", "step"):
+            self._bind_results(graph)
+            self._bind_scale(graph)
+            graph.bind_output(MEASURE, self._measure)
+
+    def _bind_results(self, graph: BoundGraph) -> None:
+        """Bind what a forward pass gives: the loss, and the statistics that it renews."""
+        graph.bind_output(LOSS, self._loss)
+        for kept, output in self._layout.state.items():
+            graph.bind_output(output, self._fresh[kept])
+
+    def _bind_scale(self, graph: BoundGraph) -> None:
+        if any(argument.name == SCALE for argument in graph.arguments()):
+            graph.bind_input(SCALE, self._scale)
+
+    def _draw(self, graph: BoundGraph, feeds: Mapping[str, Any], draw: Draw) -> None:
+        if self._noise.needed:
+            graph.bind_input(NOISE, self._noise.draw(feeds, draw))

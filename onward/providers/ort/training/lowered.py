@@ -1,0 +1,192 @@
+"""LoweredProgram: a training program as stock onnxruntime runs it, as plain data.
+
+Graphs as bytes, tensors as arrays, settings as words and numbers: a program that is saved here
+trains on a machine that has numpy, onnxruntime and safetensors alone.
+
+    train     feeds, parameters, state, noise -> loss, outputs, gradients, new state, measure
+    evaluate  feeds, parameters, state -> loss, outputs
+    predict   the model's own inputs, parameters, state -> its own outputs
+    step      train, then the updates, in one run
+    updates   parameters, gradients, slots, learning rate, step -> new parameters, new slots
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onward.checkpoints import files
+from onward.errors import InvalidModel
+from onward.graph.paths import to_path, writing
+from onward.lazy import LazyModule
+from onward.optimizers.rows import Blocks
+from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.schedules import schedule_from_dict
+from onward.programs.program import Layout, Parameter, Settings, UpdateLayout
+from onward.programs.ranges import LabelRange
+
+if TYPE_CHECKING:
+    from onward.graph import files as models
+else:  # it loads onnx, which a device may not have
+    models = LazyModule("onward.graph.files")
+
+NOISE = "onward.noise"  # the input that holds uniform random numbers
+MEASURE = "onward.measure"  # of all gradients together: the sum of their squares, or of them
+UPDATED = "onward.updated"  # of a step in one run: whether the updates were made
+UPDATE = "update_{}/"  # before the names of an update's inputs and outputs in `step`
+
+VERSION = 3
+_MANIFEST, _TENSORS, _MODEL = "program.json", "initial.safetensors", "model.onnx"
+_OPTIONAL = ("noise_size", "step")
+_GRAPHS = ("train", "evaluate", "predict", "noise_size", "step", "probe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoweredUpdate:
+    """One update graph, for the memory of `UpdateLayout`."""
+
+    graph: bytes
+    bound: bytes  # the same in fewer passes, for memory that stays where it is: see `blocks`
+    blocks: Blocks  # vectors that lie one behind the other
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoweredProgram:
+    """The graphs of a training run, for stock onnxruntime, and their layout."""
+
+    layout: Layout
+    train: bytes
+    evaluate: bytes
+    predict: bytes
+    probe: bytes  # a small step in one run, whose result is known
+    step: bytes | None  # None: gradients are gathered, or a graph gives what is no tensor
+    noise_size: bytes | None  # a graph: how many random numbers these feeds need
+    noise_by_shape: bool  # whether feeds of the same shapes need the same number
+    plans_memory: bool  # whether onnxruntime shall plan the memory of `step`
+    updates: tuple[LoweredUpdate, ...]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write it to a folder, from which `load_lowered` reads it."""
+        where = to_path(folder)
+        with writing(where):
+            self._write(where)
+        return where
+
+    def _write(self, where: Path) -> None:
+        where.mkdir(parents=True, exist_ok=True)
+        layout = self.layout
+        if layout.model is not None:
+            models.save(models.load(layout.model, any_domain=True), where / _MODEL)
+        for name in _GRAPHS:
+            graph = getattr(self, name)
+            if graph is not None:
+                (where / f"{name}.onnx").write_bytes(graph)
+        for i, update in enumerate(self.updates):
+            (where / f"update_{i}.onnx").write_bytes(update.graph)
+            (where / f"update_{i}_bound.onnx").write_bytes(update.bound)
+        files.write(where / _TENSORS, layout.initial, {})
+        manifest = {
+            "version": VERSION,
+            "noise_by_shape": self.noise_by_shape,
+            "plans_memory": self.plans_memory,
+            "blocks": [update.blocks for update in self.updates],
+            **_plain(layout),
+        }
+        (where / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+_UNREADABLE = (KeyError, TypeError, AttributeError, RecursionError, UnicodeDecodeError,
+               json.JSONDecodeError)  # fmt: skip
+
+
+def load_lowered(folder: str | os.PathLike[str]) -> LoweredProgram:
+    """A program that `LoweredProgram.save` wrote."""
+    where = Path(folder)
+    try:
+        plain = json.loads((where / _MANIFEST).read_text(encoding="utf-8"))
+        if plain.pop("version") != VERSION:
+            raise InvalidModel(
+                f"the program in {str(where)!r} is of another version of Onward\n"
+                "make it again with compile_training(...).save(folder)"
+            )
+        updates = tuple(
+            LoweredUpdate(
+                graph=_graph(where, f"update_{i}"),
+                bound=_graph(where, f"update_{i}_bound"),
+                blocks=_tuple(blocks),
+            )
+            for i, blocks in enumerate(plain.pop("blocks"))
+        )
+        return LoweredProgram(
+            **{name: _graph(where, name) for name in _GRAPHS},
+            noise_by_shape=plain.pop("noise_by_shape"),
+            plans_memory=plain.pop("plans_memory"),
+            updates=updates,
+            layout=_layout(plain, where),
+        )
+    except (OSError, *_UNREADABLE) as error:
+        raise InvalidModel(
+            f"{str(where)!r} holds no training program: {error}\n"
+            "make one with compile_training(...).save(folder)"
+        ) from error
+
+
+def is_saved_program(source: Any) -> bool:
+    """Whether this is a folder that a program was saved to."""
+    return isinstance(source, (str, os.PathLike)) and (Path(source) / _MANIFEST).is_file()
+
+
+def _plain(layout: Layout) -> dict[str, Any]:
+    """A layout as JSON: all but its tensors and its model."""
+    plain = {f.name: getattr(layout, f.name) for f in dataclasses.fields(layout)}
+    del plain["initial"]
+    plain["model"] = None if layout.model is None else _MODEL
+    for name in ("parameters", "updates", "labels"):
+        plain[name] = [dataclasses.asdict(each) for each in plain[name]]
+    settings = layout.settings
+    found = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    if isinstance(settings.loss_scale, DynamicLossScale):
+        found["loss_scale"] = dataclasses.asdict(settings.loss_scale)
+    if settings.schedule is not None:
+        found["schedule"] = settings.schedule.to_dict()
+    return {**plain, "settings": found}
+
+
+def _layout(plain: dict[str, Any], where: Path) -> Layout:
+    settings = plain.pop("settings")
+    if isinstance(settings["loss_scale"], dict):
+        settings["loss_scale"] = DynamicLossScale(**settings["loss_scale"])
+    if settings["schedule"] is not None:
+        settings["schedule"] = schedule_from_dict(settings["schedule"])
+    for name in ("frozen", "inputs", "targets", "outputs", "model_outputs"):
+        plain[name] = tuple(plain[name])
+    return Layout(
+        parameters=tuple(Parameter(**_tuples(each)) for each in plain.pop("parameters")),
+        updates=tuple(UpdateLayout(**_tuples(each)) for each in plain.pop("updates")),
+        labels=tuple(LabelRange(**each) for each in plain.pop("labels")),
+        settings=Settings(**settings),
+        initial=files.read(where / _TENSORS).tensors,
+        model=where.absolute() / _MODEL if plain.pop("model") else None,
+        **plain,
+    )
+
+
+def _graph(where: Path, name: str) -> Any:
+    path = where / f"{name}.onnx"
+    return path.read_bytes() if path.exists() or name not in _OPTIONAL else None
+
+
+def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists of a JSON file as the tuples that they were."""
+    return {name: _tuple(value) for name, value in plain.items()}
+
+
+def _tuple(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _tuples(value)
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -1,0 +1,91 @@
+"""Lower a program to stock onnxruntime: its spelling, the step in one run, updates over pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from onward.graph.extension import GraphOps, extend
+from onward.passes.composites import inline_calls
+from onward.passes.native import fuse_for_onnxruntime
+from onward.passes.noise import feed_uniforms
+from onward.passes.pipelines import TRAINING
+from onward.passes.spelling import spell_for_onnxruntime
+from onward.programs.program import Program
+from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
+from onward.providers.ort.training.one_run import one_run
+from onward.providers.ort.training.probe_graph import probe_graph
+from onward.providers.ort.training.updates import lower_update
+
+_MANY_NODES = 100  # of a graph that takes so long that allocating its tensors one by one is nothing
+
+
+def lower_program(program: Program) -> LoweredProgram:
+    """A program as stock onnxruntime runs it fastest; the program itself stays as it is."""
+    layout, settings = program.layout, program.layout.settings
+    train = program.train.clone()
+    size = feed_uniforms(train, program.draws, NOISE)
+    inline_calls(train)
+    _add_measure(train, [p.gradient for p in layout.parameters], settings.clip_norm is not None)
+    by_shape = size is None or _reads_shapes_alone(size)
+    tensors = all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs)
+    nodes = len(train.graph)
+    lowered = _finished(train)
+    flat = [update.flat for update in layout.updates]
+    updates = tuple(map(lower_update, program.updates, flat))
+    in_one = settings.accumulate == 1 and settings.skip_nonfinite and tensors
+    return LoweredProgram(
+        layout=layout,
+        train=lowered,
+        evaluate=_finished(inline_calls(program.evaluate.clone())),
+        predict=_finished(inline_calls(program.predict.clone())),
+        probe=probe_graph(),
+        step=one_run(lowered, updates, flat) if in_one else None,
+        noise_size=None if size is None else _finished(size),
+        noise_by_shape=by_shape,
+        plans_memory=nodes < _MANY_NODES,
+        updates=updates,
+    )
+
+
+def _add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> None:
+    """One number that tells whether all gradients are finite: MEASURE, the last output.
+
+    To clip by norm, the sum of their squares; else their sum, which takes half the time.
+    """
+    outputs = {str(value.name): value for value in model.graph.outputs}
+    measured = [outputs[name] for name in gradients]
+    op = extend(model)
+    op.prefix = "measure"
+    if squared:
+        parts = [op.ReduceSumSquare(g, keepdims=0) for g in measured]
+        total = op.Sum(*(op.Cast(part, to=int(ir.DataType.FLOAT)) for part in parts))
+    else:
+        parts = [op.Cast(_rows(op, g), to=int(ir.DataType.FLOAT)) for g in measured]
+        total = op.ReduceSum(op.Concat(*parts, axis=0), keepdims=0)
+    measure = op.Identity(total)
+    measure.name = MEASURE
+    model.graph.outputs.append(measure)
+
+
+def _rows(op: GraphOps, g: ir.Value) -> ir.Value:
+    """The sums of a tensor's rows, which onnxruntime adds up side by side."""
+    rank = 0 if g.shape is None else len(g.shape)
+    if rank < 2:
+        return g if rank else op.Reshape(g, [1])
+    sums: ir.Value = op.ReduceSum(g, list(range(1, rank)), keepdims=0)
+    return sums
+
+
+def _reads_shapes_alone(model: ir.Model) -> bool:
+    """Whether feeds of the same shapes give the same result."""
+    readers = (node for value in model.graph.inputs for node, _ in value.uses())
+    return all(node.op_type in ("Shape", "Size") for node in readers)
+
+
+def _finished(model: ir.Model) -> bytes:
+    """Tidied, in the spelling that stock onnxruntime runs, as bytes."""
+    model = fuse_for_onnxruntime(spell_for_onnxruntime(TRAINING(model)))
+    data: bytes = ir.to_proto(model).SerializeToString()
+    return data

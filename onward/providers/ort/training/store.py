@@ -1,0 +1,139 @@
+"""NumpyStore: the tensors of a training run in host memory, where graphs read and write them.
+
+The parameters of an update graph lie one behind the other in one vector, their gradients and slots
+in others of the same layout: forward and backward see named tensors, the update sees vectors, and
+nothing is ever copied between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onward.optimizers.rows import Blocks, pairs_of
+from onward.programs.places import Places, place_parameters
+from onward.programs.program import (
+    AVERAGE,
+    Array,
+    Layout,
+    UpdateLayout,
+    gradient_name,
+    slot_name,
+)
+
+_LINE = 64  # bytes: a tensor begins where a line of the processor's cache does
+
+
+@dataclass(frozen=True)
+class UpdateMemory:
+    """The tensors of one update: vectors, and each parameter's part of them."""
+
+    update: UpdateLayout
+    places: Places
+    parameters: Array
+    gradients: Array
+    slots: dict[str, Any]  # slot -> vector, or slot -> parameter -> tensor where it is not flat
+    scratch: dict[str, Array]  # vectors that a step keeps to itself
+    matrices: dict[str, Array]  # vectors that lie one behind the other, two by two: `x|y`
+
+    def view(self, vector: Array, name: str) -> Array:
+        """A parameter's part of a vector."""
+        return vector[self.places.slices[name]].reshape(self.places.shapes[name])
+
+    def slot(self, slot: str, name: str) -> Array:
+        """A slot of one parameter."""
+        held = self.slots[slot]
+        return held[name] if isinstance(held, dict) else self.view(held, name)
+
+
+class NumpyStore:
+    """Parameters, gradients, slots and running statistics as arrays, by name."""
+
+    def __init__(self, layout: Layout, blocks: Sequence[Blocks] | None = None) -> None:
+        blocks = [()] * len(layout.updates) if blocks is None else blocks
+        self.updates = [
+            _allocate(update, place_parameters(layout, update), rows)
+            for update, rows in zip(layout.updates, blocks)
+        ]
+        homes = {name: memory for memory in self.updates for name in memory.update.parameters}
+        names = layout.names
+        self.parameters = {n: homes[n].view(homes[n].parameters, n) for n in names}
+        self.gradients = {n: homes[n].view(homes[n].gradients, n) for n in names}
+        self.statistics = {name: np.array(layout.initial[name]) for name in layout.state}
+        self.frozen = {name: layout.initial[name] for name in layout.frozen}
+        for name, view in self.parameters.items():
+            np.copyto(view, layout.initial[name])
+        self._tensors: dict[str, Array] = {**self.parameters, **self.statistics}
+        for memory in self.updates:
+            for slot, shapes in memory.update.slots.items():
+                for name in shapes:
+                    tensor = self._tensors[slot_name(slot, name)] = memory.slot(slot, name)
+                    if slot == AVERAGE:
+                        np.copyto(tensor, self.parameters[name])
+        self._tensors |= {gradient_name(name): g for name, g in self.gradients.items()}
+
+    @property
+    def inputs(self) -> dict[str, Array]:
+        """The tensors that graphs of the program take as inputs."""
+        return {**self.parameters, **self.statistics, **self.frozen}
+
+    def read(self, name: str) -> Array:
+        """A tensor by its name in a checkpoint: the memory itself, which may not be written to."""
+        view = self._tensors[name].view()
+        view.flags.writeable = False
+        return view
+
+    def write(self, name: str, tensor: Any) -> None:
+        """Give a tensor new contents."""
+        np.copyto(self._tensors[name], tensor, casting="same_kind")
+
+    def gradient_buffers(self) -> list[Array]:
+        """The gradients that await an update, one vector for each update graph."""
+        return [memory.gradients for memory in self.updates]
+
+    def clear_gradients(self) -> None:
+        for memory in self.updates:
+            memory.gradients[...] = 0
+
+
+def _allocate(update: UpdateLayout, places: Places, blocks: Blocks) -> UpdateMemory:
+    dtype = np.dtype(update.dtype)
+    vectors, matrices = _vectors(update, places.size, dtype, blocks)
+    parameters, gradients = vectors.pop("parameters"), vectors.pop("gradients")
+    slots: dict[str, Any] = {}
+    for slot, wanted in update.slots.items():
+        fill = update.initial.get(slot, 0.0)
+        if update.flat:
+            slots[slot] = vectors.pop(slot)
+            slots[slot][...] = fill
+        else:
+            slots[slot] = {name: np.full(shape, fill, dtype) for name, shape in wanted.items()}
+    return UpdateMemory(update, places, parameters, gradients, slots, vectors, matrices)
+
+
+def _vectors(
+    update: UpdateLayout, size: int, dtype: np.dtype[Any], blocks: Blocks
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Every vector of an update, those of a block as the rows of a matrix; and the matrices."""
+    vectors: dict[str, Array] = {}
+    matrices: dict[str, Array] = {}
+    for block in blocks:
+        matrix = aligned(len(block) * size, dtype).reshape(len(block), size)
+        vectors |= zip(block, matrix)
+        matrices |= {name: matrix[i : i + 2] for i, name in pairs_of(block)}
+    for name in ("parameters", "gradients", *(update.slots if update.flat else ())):
+        if name not in vectors:
+            vectors[name] = aligned(size, dtype)
+    return vectors, matrices
+
+
+def aligned(size: int, dtype: np.dtype[Any]) -> Array:
+    """A vector of zeros that begins at a multiple of a cache line."""
+    raw = np.empty(size * dtype.itemsize + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    vector = raw[start : start + size * dtype.itemsize].view(dtype)
+    vector[...] = 0
+    return vector

@@ -1,0 +1,429 @@
+"""Checkpoints: the newest and the best stay, damage is stepped over, nothing old is lost early."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.checkpoints.disk import RealDisk
+from onward.checkpoints.files import read, write
+from onward.checkpoints.folder import Checkpoints
+from onward.checkpoints.manifest import file_of
+from onward.errors import CheckpointCorrupt, CheckpointError, OptionError
+
+
+def tensors(step: int) -> dict[str, Any]:
+    return {"w": np.full(5, step, np.float32), "b": np.arange(step % 7)}
+
+
+def saved(folder: Path, *steps: int, **settings: Any) -> Checkpoints:
+    checkpoints = Checkpoints(folder, **settings)
+    for step in steps:
+        checkpoints.save(tensors(step), {"at": step}, step)
+    return checkpoints
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+# -- saving and keeping ----------------------------------------------------------------------------
+
+
+def test_the_last_save_is_the_latest(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "runs" / "7")
+    assert checkpoints.latest() is None and checkpoints.best() is None
+    assert checkpoints.steps() == []
+    path = checkpoints.save(tensors(3), {"at": 3}, 3)
+    assert path == tmp_path / "runs" / "7" / "step-000000000003.safetensors"
+    found = checkpoints.latest()
+    assert found is not None and found.properties == {"at": 3} and found.step == 3
+    assert np.array_equal(found.tensors["w"], tensors(3)["w"]) and found.path == path
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, keep_best=1)
+    for step, metric in enumerate([5.0, 1.0, 3.0, 2.0, 4.0], 1):
+        checkpoints.save(tensors(step), {}, step, metric)
+    assert checkpoints.steps() == [2, 4, 5]
+    best = checkpoints.best()
+    assert best is not None and best.step == 2 and best.metric == 1.0
+
+
+def test_the_best_may_be_the_highest(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, keep_best=2, better="higher")
+    for step, metric in enumerate([5.0, 1.0, 5.0, 4.0, float("nan"), None], 1):
+        checkpoints.save(tensors(step), {}, step, metric)
+    assert checkpoints.steps() == [1, 3, 6]
+    best = checkpoints.best()
+    assert best is not None and best.step == 3  # of equals, the newer
+
+
+def test_all_may_be_kept_and_none_need_have_a_metric(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, *range(9), keep=None, keep_best=0)
+    assert checkpoints.steps() == list(range(9)) and checkpoints.best() is None
+
+
+def test_the_newest_is_what_was_saved_last_whatever_its_step(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 10, 20, 30, 15, keep=2)
+    found = checkpoints.latest()
+    assert found is not None and found.step == 15
+    assert checkpoints.steps() == [15, 30]
+
+
+def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    checkpoints.save({"w": np.ones(1)}, {"again": True}, 1)
+    assert checkpoints.load(1).properties == {"again": True}
+    found = checkpoints.latest()
+    assert found is not None and found.step == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.none() | st.integers(0, 5)), min_size=1, max_size=9),
+    st.integers(1, 3), st.integers(0, 2), st.sampled_from(["lower", "higher"]),
+)  # fmt: skip
+def test_what_is_kept_is_what_a_list_would_keep(
+    tmp_path_factory: pytest.TempPathFactory, saves: Any, keep: int, keep_best: int, better: Any
+) -> None:
+    class Unsynced(RealDisk):
+        def sync(self, file: Any) -> None: ...
+        def sync_folder(self, folder: Path) -> None: ...
+
+    folder = tmp_path_factory.mktemp("kept")
+    checkpoints = Checkpoints(
+        folder, keep=keep, keep_best=keep_best, better=better, disk=Unsynced()
+    )
+    held: list[tuple[int, float | None, int]] = []
+    for number, (step, metric) in enumerate(saves):
+        checkpoints.save({"n": np.array(number)}, {}, step, metric)
+        held = [(s, m, n) for s, m, n in held if s != step] + [(step, metric, number)]
+        sign = 1 if better == "lower" else -1
+        rated = sorted((sign * m, -n) for _, m, n in held if m is not None)[:keep_best]
+        best = {-n for _, n in rated}
+        held = [row for row in held if row in held[-keep:] or row[2] in best]
+        assert checkpoints.steps() == sorted(s for s, _, _ in held)
+        found = checkpoints.latest()
+        assert found is not None and found.tensors["n"] == number
+    shutil.rmtree(folder)
+
+
+def test_every_says_when_to_save(tmp_path: Path) -> None:
+    assert not any(Checkpoints(tmp_path).due(step) for step in range(10))
+    assert [s for s in range(9) if Checkpoints(tmp_path, every=4).due(s)] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"keep": 0}, "keep is None or a number from 1 on, not 0"),
+        ({"keep_best": -1}, "keep_best is a number from 0 on, not -1"),
+        ({"better": "smaller"}, "better is 'lower' or 'higher', not 'smaller'"),
+        ({"every": 0}, "every is None or a number from 1 on, not 0"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused(tmp_path: Path, settings: Any, text: str) -> None:
+    with pytest.raises(OptionError, match=f"checkpoints: {text}"):
+        Checkpoints(tmp_path, **settings)
+
+
+def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save({}, {}, np.int64(3), np.float32(0.5))  # type: ignore[arg-type]
+    found = Checkpoints(tmp_path).best()
+    assert found is not None and (found.step, found.metric) == (3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("step", "metric", "text"),
+    [
+        (-1, None, "a checkpoint's step is a whole number from 0 on, not -1"),
+        (1.5, None, r"a checkpoint's step is a whole number from 0 on, not 1\.5"),
+        (True, None, "a checkpoint's step is a whole number from 0 on, not True"),
+        (1, "0.3", r"metric is a number or None, not a str\nconvert it with float"),
+    ],
+)
+def test_steps_and_metrics_are_numbers(tmp_path: Path, step: Any, metric: Any, text: str) -> None:
+    with pytest.raises(CheckpointError, match=text):
+        Checkpoints(tmp_path).save({}, {}, step, metric)
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def test_a_damaged_one_is_stepped_over_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = saved(tmp_path, 1, 2, 3)
+    damage(tmp_path / file_of(3))
+    found = checkpoints.latest()
+    assert found is not None and found.step == 2
+    assert caplog.messages == [
+        f"{tmp_path / file_of(3)}: tensor 'w' is damaged: its SHA-256 is another one; "
+        "step 2 is used instead"
+    ]
+    with pytest.raises(CheckpointCorrupt, match="tensor 'w' is damaged"):
+        checkpoints.load(3)
+
+
+def test_a_missing_one_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = saved(tmp_path, 1, 2, 3)
+    (tmp_path / file_of(3)).unlink()
+    found = checkpoints.latest()
+    assert found is not None and found.step == 2 and checkpoints.steps() == [1, 2]
+    assert "000003.safetensors: there is no such file; step 2 is used instead" in caplog.text
+    caplog.clear()
+    checkpoints.save(tensors(4), {}, 4)
+    assert "000003.safetensors: there is no such file any more" in caplog.text
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 3\nthere are: 1, 2, 4"):
+        checkpoints.load(3)
+
+
+def test_the_best_falls_back_to_the_next_best(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step, metric in enumerate([3.0, 1.0, 2.0], 1):
+        checkpoints.save(tensors(step), {}, step, metric)
+    damage(tmp_path / file_of(2))
+    best = checkpoints.best()
+    assert best is not None and best.step == 3 and "step 3 is used instead" in caplog.text
+
+
+def test_damaged_ones_do_not_count_among_those_that_are_kept(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2, 3)
+    damage(tmp_path / file_of(3))
+    checkpoints.latest()
+    checkpoints.save(tensors(4), {}, 4)
+    assert checkpoints.steps() == [1, 2, 4]
+
+
+def test_where_none_is_whole_all_are_named(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    damage(tmp_path / file_of(1))
+    (tmp_path / file_of(2)).unlink()
+    with pytest.raises(CheckpointCorrupt) as caught:
+        checkpoints.latest()
+    assert str(caught.value) == (
+        f"{tmp_path}: none of its checkpoints can be read: "
+        f"{tmp_path / file_of(2)}: there is no such file; "
+        f"{tmp_path / file_of(1)}: tensor 'w' is damaged: its SHA-256 is another one\n"
+        "restore the folder from a copy, or begin anew in another one"
+    )
+
+
+def test_one_that_was_exchanged_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    write(tmp_path / file_of(2), {"w": np.zeros(3)}, {}, step=2, serial=2)
+    found = checkpoints.latest()
+    assert found is not None and found.step == 1
+    assert "whole, but not the checkpoint that manifest.json lists; step 1 is used" in caplog.text
+    with pytest.raises(CheckpointCorrupt, match=r"\nif it is meant to be there, remove .*manifest"):
+        checkpoints.load(2)
+    (tmp_path / "manifest.json").unlink()
+    assert checkpoints.load(2).tensors["w"].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "text"),
+    [
+        (lambda path: path.unlink(), "manifest.json is missing"),
+        (lambda path: path.write_bytes(b""), "manifest.json is damaged: it is not a manifest"),
+        (lambda path: damage(path), "manifest.json is damaged: it"),
+        (lambda path: (path.unlink(), path.mkdir()), "manifest.json cannot be read: not an ordin"),
+        (lambda path: os.truncate(path, 65 << 20), "manifest.json is damaged: it has 68,157,440"),
+    ],
+)
+def test_a_lost_manifest_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, break_it: Any, text: str
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step, metric in ((30, 1.0), (10, 2.0), (20, 3.0)):
+        checkpoints.save(tensors(step), {}, step, metric)
+    break_it(tmp_path / "manifest.json")
+    found, best = checkpoints.latest(), checkpoints.best()
+    assert found is not None and found.step == 20 and best is not None and best.step == 30
+    assert f"{text}" in caplog.text
+    assert "; the files themselves are read instead" in caplog.text
+    if not (tmp_path / "manifest.json").is_dir():
+        checkpoints.save(tensors(40), {}, 40, 0.5)
+        caplog.clear()
+        assert checkpoints.steps() == [20, 40] and not caplog.messages
+
+
+def test_files_that_only_look_like_checkpoints_are_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / file_of(7)).write_bytes(b"mine")
+    (tmp_path / "notes.txt").write_bytes(b"mine")
+    with pytest.raises(
+        CheckpointCorrupt, match=r"none of its checkpoints can be read.*header does"
+    ):
+        Checkpoints(tmp_path).latest()
+    checkpoints = saved(tmp_path, 1, 2, 3, keep=1)
+    found = checkpoints.latest()
+    assert found is not None and found.step == 3
+    assert (tmp_path / file_of(7)).read_bytes() == b"mine" and "000007" in caplog.text
+    shutil.copy(tmp_path / file_of(3), tmp_path / file_of(8))
+    with pytest.raises(CheckpointCorrupt, match="the header does not fit"):
+        checkpoints.load(7)
+    checkpoints.latest()
+    assert f"{file_of(8)}: holds step 3; step 3 is used instead" in caplog.text
+
+
+# -- when the disk fails ---------------------------------------------------------------------------
+
+
+class Failing(RealDisk):
+    """A disk whose operation fails at files of some name."""
+
+    def __init__(self, operation: str, name: str, number: int = errno.EIO) -> None:
+        real = getattr(self, operation)
+
+        def maybe(*arguments: Any) -> Any:
+            if any(name in str(getattr(each, "path", each)) for each in arguments):
+                raise OSError(number, os.strerror(number))
+            return real(*arguments)
+
+        setattr(self, operation, maybe)
+
+
+def test_training_goes_on_where_a_save_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, 1)
+    checkpoints = Checkpoints(tmp_path, disk=Failing("write", ".part", errno.ENOSPC))
+    assert checkpoints.try_save(tensors(2), {}, 2) is None
+    [error] = checkpoints.failures
+    assert f"{file_of(2)} is not saved: No space left on device" in str(error)
+    assert caplog.messages == [str(error)]
+    with pytest.raises(CheckpointError, match=r"\nfree .* bytes on the disk of"):
+        checkpoints.save(tensors(2), {}, 2)
+    assert Checkpoints(tmp_path).steps() == [1]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "manifest.json", file_of(1)]
+    assert Checkpoints(tmp_path).try_save(tensors(2), {}, 2) == tmp_path / file_of(2)
+
+
+def test_a_manifest_that_cannot_be_written_is_reported_and_nothing_is_removed(
+    tmp_path: Path,
+) -> None:
+    saved(tmp_path, 1, keep=1)
+    failing = Checkpoints(tmp_path, keep=1, disk=Failing("commit", "manifest.json"))
+    with pytest.raises(CheckpointError, match=r"manifest\.json is not saved: Input/output error"):
+        failing.save(tensors(2), {}, 2)
+    assert Checkpoints(tmp_path).steps() == [1, 2]
+
+
+def test_an_old_one_that_cannot_be_removed_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, 1, keep=1)
+    checkpoints = Checkpoints(tmp_path, keep=1, disk=Failing("remove", file_of(1), errno.EPERM))
+    checkpoints.save(tensors(2), {}, 2)
+    assert f"{file_of(1)} is no longer needed, but stays: Operation not permitted" in caplog.text
+    saved(tmp_path, 3, keep=1)
+    assert Checkpoints(tmp_path).steps() == [3]
+
+
+def test_a_folder_that_cannot_be_had_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(
+        CheckpointError, match=r"000001.*is not saved.*\(while locking the folder\)"
+    ):
+        Checkpoints(tmp_path / "file").save({}, {}, 1)
+    disk = Failing("names", str(tmp_path))
+    with pytest.raises(
+        CheckpointError, match=r"the folder .* cannot be read: Input/output error\ns"
+    ):
+        Checkpoints(tmp_path, disk=disk).steps()
+
+
+def test_a_disk_that_does_not_read_one_is_no_reason_to_remove_it(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, keep=2)
+    checkpoints = Checkpoints(tmp_path, keep=2, disk=Failing("read", file_of(2)))
+    found = checkpoints.latest()
+    assert found is not None and found.step == 1
+    checkpoints.save(tensors(3), {}, 3)
+    assert checkpoints.steps() == [2, 3]
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+SAVER = """
+import sys
+import numpy as np
+from onward.checkpoints.folder import Checkpoints
+who = int(sys.argv[2])
+checkpoints = Checkpoints(sys.argv[1], keep=3, keep_best=1)
+for number in range(15):
+    step = 2 * number + who
+    w = np.full(1000, step, np.float32)
+    checkpoints.save({"w": w}, {"who": who}, step, metric=100.0 - step)
+    found = checkpoints.latest()
+    assert (found.tensors["w"] == found.step).all() and found.step % 2 == found.properties["who"]
+"""
+
+
+def test_two_processes_that_save_into_one_folder_harm_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", SAVER, str(tmp_path)]
+    savers = [subprocess.Popen([*command, str(who)], stderr=subprocess.PIPE) for who in (0, 1)]
+    said = [saver.communicate()[1] for saver in savers]
+    assert [saver.returncode for saver in savers] == [0, 0], said
+    checkpoints = Checkpoints(tmp_path)
+    assert len(checkpoints.steps()) in (3, 4)
+    for step in checkpoints.steps():
+        assert (checkpoints.load(step).tensors["w"] == step).all()
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
+    assert {path.name for path in tmp_path.glob("step-*")} == {
+        file_of(step) for step in checkpoints.steps()
+    }
+
+
+def test_threads_that_save_with_one_object_harm_nothing(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=4)
+    threads = [
+        threading.Thread(target=checkpoints.save, args=(tensors(step), {}, step))
+        for step in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(checkpoints.steps()) == 4
+    for step in checkpoints.steps():
+        assert np.array_equal(checkpoints.load(step).tensors["w"], tensors(step)["w"])
+
+
+def test_who_reads_while_another_removes_looks_again(tmp_path: Path) -> None:
+    class Overtaken(RealDisk):
+        done = False
+
+        def open(self, path: Path) -> Any:
+            if not self.done and path.name == file_of(1):
+                self.done = True
+                saved(tmp_path, 2, keep=1)
+            return super().open(path)
+
+    saved(tmp_path, 1, keep=1)
+    found = Checkpoints(tmp_path, keep=1, disk=Overtaken()).latest()
+    assert found is not None and found.step == 2
+
+
+def test_a_file_can_be_read_on_its_own(tmp_path: Path) -> None:
+    saved(tmp_path, 5)
+    assert read(tmp_path / file_of(5)).step == 5

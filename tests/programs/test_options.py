@@ -1,0 +1,82 @@
+"""TrainingOptions: what cannot hold is refused when it is written down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onward
+from onward.errors import OptionError
+from onward.optimizers.groups import Group
+from onward.programs.options import TrainingOptions
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"accumulate": 0}, r"accumulate is a whole number, at least 1, not 0\ngive accumulate"),
+        ({"accumulate": 2.5}, "accumulate is a whole number, at least 1, not 2.5"),
+        ({"accumulate": True}, "accumulate is a whole number, at least 1, not True"),
+        ({"clip_norm": -1.0}, "clip_norm is a number above 0, not -1.0"),
+        ({"clip_norm": "1"}, "clip_norm is a number above 0, not '1'"),
+        ({"clip_norm": float("inf")}, "clip_norm is a number above 0, not inf"),
+        ({"clip_value": 0}, "clip_value is a number above 0, not 0"),
+        ({"clip_value": 10**400}, "clip_value is a number above 0, not 1000"),
+        ({"loss_scale": 0.0}, "loss_scale is a number above 0, not 0.0"),
+        ({"loss_scale": "big"}, "loss_scale is a number above 0, not 'big'"),
+        ({"loss_scale": float("inf")}, "loss_scale is a number above 0, not inf"),
+        ({"loss_scale": 1e-40}, "loss_scale is a number from 1.17549e-38 to .*, for it is a floa"),
+        ({"seed": -1}, "seed is a whole number, at least 0, not -1"),
+        ({"seed": None}, "seed is a whole number, at least 0, not None"),
+        ({"schedule": "cosine"}, r"schedule is a schedule, not 'cosine'\nsuch as Cosine\(steps="),
+        ({"average": 0.9}, r"average is an EMA, not 0.9\nsuch as EMA\(decay=0.999\)"),
+        ({"groups": "a"}, r"groups is a list of Group, not one\nwrite \['a'\]"),
+        ({"groups": Group(parameters="*")}, r"groups is a list of Group, not one\nwrite \[Group"),
+        ({"groups": [3]}, r"groups is a list of Group, not \[3\]\nsuch as \[Group\(parameters="),
+        ({"frozen": "w1"}, r"frozen is a list of names, not one\nwrite \['w1'\]"),
+        ({"frozen": [3]}, r"frozen is a list of names, not \[3\]\nsuch as \['encoder"),
+        ({"frozen": None}, "frozen is a list of names, not None"),
+        ({"trainable": 3}, "trainable is a list of names, not 3"),
+        ({"frozen_batch_norms": [None]}, r"frozen_batch_norms is a list of names, not \[None\]"),
+        ({"outputs": [3]}, r"outputs is a list of names, not \[3\]"),
+        ({"state": 3}, r"state is a dictionary of names, not 3\nsuch as {'count': 'new_count'}"),
+        ({"state": {"a": 3}}, "state is a dictionary of names, not {'a': 3}"),
+        (
+            {"rules": "all"},
+            r"rules is a table of gradient rules, not 'all'\nsuch as GRADIENTS | mi",
+        ),
+        ({"unbiased_variance": "no"}, "unbiased_variance is True or False, not 'no'"),
+        ({"skip_nonfinite": 3}, "skip_nonfinite is True or False, not 3"),
+        ({"optimiser": 1}, r"there is no option 'optimiser'\nthere are 'trainable', 'frozen'"),
+        ({"freezen": 1}, r"there is no option 'freezen'\ndid you mean 'frozen'"),
+        ({3: 1}, r"there is no option 3\nthere are"),
+    ],
+)
+def test_a_setting_that_cannot_hold_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        TrainingOptions.of(given)
+
+
+def test_numbers_of_numpys_become_plain_and_lists_become_tuples() -> None:
+    options = TrainingOptions(
+        accumulate=np.int64(2), clip_norm=np.float32(0.5), seed=np.uint8(3), frozen={"a": 1}.keys()
+    )
+    assert options == TrainingOptions(accumulate=2, clip_norm=0.5, seed=3, frozen=("a",))
+    assert json.dumps([options.accumulate, options.clip_norm, options.seed]) == "[2, 0.5, 3]"
+
+
+def test_rules_of_ones_own_are_taken() -> None:
+    assert TrainingOptions(rules=onward.GRADIENTS).rules is onward.GRADIENTS
+
+
+def test_options_come_as_themselves_as_a_mapping_or_not_at_all() -> None:
+    options = TrainingOptions(accumulate=2)
+    assert TrainingOptions.of(options) is options
+    assert TrainingOptions.of({"accumulate": 2}) == options
+    assert TrainingOptions.of(None) == TrainingOptions()
+    law = r"options are TrainingOptions, not int\ngive them, or a dictionary of the same names"
+    with pytest.raises(OptionError, match=law):
+        TrainingOptions.of(3)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""What torch's exporter says of tensors."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+
+import onward
+from onward.losses import MSE
+from onward.optimizers import SGD
+from onward.programs.provenance import Provenance, sources, warn_of_changes
+from onward.sessions.training.session import TrainingSession
+from tests.sessions.training.said import PREFIX, exported, say
+
+NAMES = ["w", "folded", "buffer", "constant", "zeros", "silent", "one"]
+
+
+def model() -> ir.Model:
+    """y = x * w + ... of 3, all tensors in a row; `one` has one element."""
+    op = onward.OpBuilder()
+    y = op.input("x", "float32", ("n", 3))
+    for i, name in enumerate(NAMES):
+        array = np.zeros(3) if name == "zeros" else np.arange(i, i + 3)
+        y = op.Add(y, op.initializer(name, array[: 1 if name == "one" else 3].astype("f4")))
+    sources = {"folded": ["gone", "val_1"], "constant": ["val_2"], "zeros": ["w", "val_3"]}
+    return say(op.model(y=y), ["w", "gone", "one"], sources, {"buffer": "BUFFER"})
+
+
+def test_an_initializer_is_a_parameter_or_made_from_one_or_nothing_is_said() -> None:
+    made = model()
+    said = Provenance(made)
+    found = {name: said.is_parameter(made.graph.initializers[name]) for name in NAMES}
+    assert found == {
+        "w": True,
+        "folded": True,
+        "buffer": False,
+        "constant": False,
+        "zeros": False,  # of w, it has the shape alone
+        "silent": None,
+        "one": True,
+    }
+
+
+def test_parameters_are_trained_by_default_and_what_nothing_is_said_of() -> None:
+    session = TrainingSession(model(), MSE(), SGD(lr=0.1))
+    assert list(session.parameters) == ["w", "folded", "silent", "one"]
+
+
+def test_whatever_is_asked_for_is_trained() -> None:
+    session = TrainingSession(model(), MSE(), SGD(lr=0.1), {"trainable": ["buffer", "zeros"]})
+    assert list(session.parameters) == ["buffer", "zeros"]
+
+
+def test_a_model_that_says_nothing_or_nonsense_has_no_provenance() -> None:
+    made = model()
+    made.graph.metadata_props.clear()
+    value = made.graph.initializers["folded"]
+    assert Provenance(made).is_parameter(value) is None
+    for nonsense in ("[", "3", "f(x)"):
+        value.metadata_props[PREFIX["sources"]] = nonsense
+        assert sources(value) == []
+
+
+def test_parameters_in_parts_of_others_and_in_several_are_told_once_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", 3))
+    tensors = {
+        name: op.initializer(name, np.arange(3, dtype="f4") + i) for i, name in enumerate("abc")
+    }
+    y = op.Add(op.Add(op.Mul(x, tensors["a"]), tensors["b"]), tensors["c"])
+    made = say(op.model(y=y), ["a", "gone", "unused"], {"b": ["a", "val_1"]})
+    made.graph[0].metadata_props[PREFIX["call"]] = "%mul = mul(args = (%x, %p_a, %p_gone))"
+    with caplog.at_level(logging.WARNING, "onward"):
+        TrainingSession(made, MSE(), SGD(lr=0.1))
+    assert [record.getMessage() for record in caplog.records] == [
+        "torch's exporter changed parameters (gone or merged with others: 'gone'; in several "
+        "tensors, each trained by itself: 'a'); export with optimize=False"
+    ]
+    caplog.clear()
+    warn_of_changes(made, ["c"])  # nobody trains the others
+    assert not caplog.records
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.RNN(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.cell(x)[0]
+        return y
+
+
+class Zero(nn.Sequential):
+    """The exporter leaves zeros out that are added."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 4))
+        nn.init.zeros_(self[0].bias)
+
+
+class Normed(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(2, 3, 1, bias=False), nn.BatchNorm2d(3), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "said"),
+    [
+        (Recurrent, (2, 5, 3), "itself: 'cell.weight_hh_l0', 'cell.bias_hh_l0')"),
+        (Zero, (2, 3), "(gone or merged with others: '0.bias')"),
+        (Normed, (2, 2, 3, 3), "(gone or merged with others: '1.weight', '1.bias')"),
+    ],
+)
+def test_what_an_optimised_export_cannot_tell_is_warned_of(
+    module: type[nn.Module], shape: tuple[int, ...], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    made = module().eval()
+    for options in ({}, {"optimize": False}):
+        TrainingSession(exported(made, torch.randn(shape), **options), MSE(), SGD(lr=0.1))
+        assert (said in caplog.text) == (not options)
+        caplog.clear()
+
+
+class Front(nn.Module):
+    """Buffers, ones and zeros of a norm without parameters, scales of a resize."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 1)
+        self.norm = nn.InstanceNorm2d(4)
+        self.register_buffer("mean", torch.arange(2.0).reshape(2, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x - self.mean))
+        x = nn.functional.interpolate(x, scale_factor=0.5, mode="bilinear")
+        return x.flatten(1)
+
+
+@pytest.mark.parametrize("options", [{}, {"optimize": False}])
+def test_buffers_and_constants_of_torch_are_not_trained(options: dict[str, bool]) -> None:
+    made = exported(Front(), torch.randn(3, 2, 4, 4), **options)
+    session = TrainingSession(made, MSE(), SGD(lr=0.1))
+    assert sorted(session.parameters) == ["conv.bias", "conv.weight"]
