@@ -146,8 +146,12 @@ def _put_back(call: ir.Node, function: ir.Function, names: Names) -> list[ir.Nod
             _resolve(each, call, function)
     graph.insert_before(call, nodes)
     for old, new in zip(call.outputs, results):
-        if old.name:
-            substitute(old, places.get(new) or new, names)
+        if not old.name:
+            continue
+        is_output = old.is_graph_output()
+        substitute(old, places.get(new) or new, names)
+        if new not in places and not is_output:  # an output's name it has already
+            new.name = old.name
     take_out(call, graph)
     return nodes
 

@@ -71,8 +71,10 @@ def test_a_model_with_calls_is_standard_onnx() -> None:
 
 
 def test_inlining_gives_the_nodes_back() -> None:
+    between = list(model(calls=2).graph)[1].outputs[0].name
     inlined = inline_calls(with_call(calls=2))
     assert [node.op_type for node in inlined.graph] == ["Mul", "Add", "Mul"] * 2
+    assert list(inlined.graph)[1].outputs[0].name == between  # under their names
     assert not inlined.functions and "onward" not in inlined.opset_imports
     assert [y.name for y in inlined.graph.outputs] == ["u", "v"]
     for expected, found in zip(results(model(calls=2)), results(inlined)):
