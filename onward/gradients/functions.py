@@ -126,4 +126,4 @@ def attributes_of(node: ir.Node) -> dict[str, Any]:
 
 
 def _padded(values: Sequence[Any], size: int) -> list[Any]:
-    return [*values, *[None] * (size - len(values))]
+    return [*values[:size], *[None] * (size - len(values))]

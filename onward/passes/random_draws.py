@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps, Size, extend, taken_names
+from onward.graph.operators import is_random
 from onward.graph.scopes import graphs_of
 from onward.passes.facts import attribute, input_of, is_constant, scalar
 from onward.passes.modes import keep_all
@@ -35,7 +36,6 @@ from onward.passes.random_functions import (
     register,
 )
 from onward.passes.rewrite import Names, substitute
-from onward.passes.share import is_random
 
 DRAW = "onward.draw"
 _FLOAT = ir.DataType.FLOAT

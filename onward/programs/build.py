@@ -26,6 +26,7 @@ from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.random_draws import draw_uniforms, left_random
+from onward.passes.recognise import recognise_composites
 from onward.passes.zip_maps import unzipped
 from onward.programs.constant_weights import lift_constant_weights
 from onward.programs.exporter_changes import warn_of_exporter
@@ -75,6 +76,7 @@ def build_program(
     state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
     draws = draw_uniforms(train)
+    recognise_composites(train, [*names, *state])
     fed = Tensors.of(base.model, names, list(state))
     fed.open(train)
     gradients = _differentiate(train, names, settings)

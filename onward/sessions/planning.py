@@ -18,11 +18,14 @@ from onward.errors import (
 from onward.graph.external import external_tensors, forget_pages
 from onward.graph.files import Source, load, save, weight_bytes
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
+from onward.graph.operators import is_random, is_random_contrib
 from onward.graph.paths import check_archive
+from onward.graph.scopes import walk
 from onward.graph.shapes import fix_dimensions
 from onward.graph.weights import set_initializers, swap_weights
 from onward.lazy import LazyModule
 from onward.passes.composites import has_calls, inline_calls
+from onward.passes.normalize import inline_functions, lift_constants, spell_domains
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.precision import widen_sums
 from onward.providers.choose import Choice
@@ -40,14 +43,6 @@ programs = LazyModule("onward.providers.torch.programs")
 preview = LazyModule("onward.gradients.preview")
 
 TRAINING_DOMAIN = "ai.onnx.preview.training"
-_RANDOM = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-}
 
 
 def open_model(
@@ -188,11 +183,14 @@ def check_memory(model: ir.Model, options: SessionOptions) -> None:
 
 
 def check_deterministic(source: Source, limits: ModelLimits = DEFAULT_LIMITS) -> None:
-    """Results may be remembered only where the same feeds always give the same results."""
-    for graph in open_model(source, limits=limits).graphs():
-        for node in graph:
-            if node.op_type in _RANDOM:
-                raise OptionError(
-                    f"result_cache_bytes: {node.op_type} (node {node.name!r}) draws at random\n"
-                    "leave the cache off for this model"
-                )
+    """Results may be remembered only where the same feeds always give the same results.
+
+    Functions are inlined first: what they are called with may turn a Dropout off.
+    """
+    model = lift_constants(inline_functions(spell_domains(open_model(source, limits=limits))))
+    for node in walk(model.graph):
+        if is_random(node) or is_random_contrib(node):
+            raise OptionError(
+                f"result_cache_bytes: {node.op_type} (node {node.name!r}) draws at random\n"
+                "leave the cache off for this model"
+            )

@@ -22,6 +22,7 @@ from onward.graph.costs.loops import TRIPS, changes_sizes, scan_length
 from onward.graph.costs.ml import ML_FLOPS
 from onward.graph.declared import infer_from_inputs
 from onward.graph.ml_shapes import DOMAIN
+from onward.graph.operators import SHAPE_ONLY, VIEWS
 from onward.graph.scopes import COMPOSITES, bodies
 
 FLOPS = ARITHMETIC | ATTENTION_FLOPS | ML_FLOPS
@@ -34,7 +35,7 @@ Basis = Literal["rule", "estimate", "once", "unknown"]
 _WORSE: tuple[Basis, ...] = ("rule", "estimate", "once", "unknown")
 
 _VIEWS = {  # engines give these the memory of their input
-    *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout", "Shape", "Size"),
+    *(*VIEWS, *SHAPE_ONLY, "Dropout"),
     *("Constant", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceConstruct"),
     *("SequenceAt", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onward.providers.torch.kernels import (
     activation,
     attention,
+    attention_grad,
     cast,
     composite_activation,
     composite_conv,
@@ -43,6 +44,7 @@ KERNELS = (
     | random.kernel
     | reduce.kernel
     | attention.kernel
+    | attention_grad.kernel
     | conv.kernel
     | pool.kernel
     | norm.kernel
