@@ -112,8 +112,7 @@ def extend(
     if not allow_unused:
         _check_path(graph, list(results), sources)
     taken = taken_names(model)
-    functions = model.functions if composites else None
-    op = GradientOps(graph, taken, model.opset_imports, rules, functions)
+    op = GradientOps(graph, taken, model.opset_imports, rules, model.functions, outlines=composites)
     nodes = dict.fromkeys(graph)
     make_known(op, list(nodes))
     seeds = {y: _seed(op, y, cotangent, taken) for y, cotangent in results.items()}
