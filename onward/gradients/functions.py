@@ -51,7 +51,7 @@ def composite(
     def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(rule)
         def outlined(op: GradientOps, node: ir.Node, *dys: Any) -> Any:
-            if op.functions is None:  # nobody keeps calls: the nodes as they are
+            if not op.outlines:  # nobody keeps calls: the nodes as they are
                 return rule(op, node, *dys)
             with recorded(op) as nodes:
                 found = rule(op, node, *dys)
@@ -80,16 +80,16 @@ def recorded(op: GradientOps) -> Iterator[list[ir.Node]]:
     nothing is recorded.
     """
     nodes: list[ir.Node] = []
-    if op.functions is None:
+    if not op.outlines:
         yield nodes
         return
     last = next(reversed(op.graph), None)
-    functions, op.functions = op.functions, None
+    op.outlines = False
     try:
         with op.own_sizes():
             yield nodes
     finally:
-        op.functions = functions
+        op.outlines = True
     nodes += [*takewhile(lambda each: each is not last, reversed(op.graph))][::-1]
 
 
@@ -111,8 +111,9 @@ def as_call(
     for i, gradient in enumerate(gradients):
         if gradient is not None and gradient in made:
             wrt.setdefault(gradient, i)
-    if op.functions is None or not wrt:
+    if not op.outlines or not wrt:
         return gradients
+    assert op.functions is not None
     results = outline(
         op.functions, op.opsets, nodes, name, given, [*wrt], {**attributes, WRT: [*wrt.values()]}
     )

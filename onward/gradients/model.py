@@ -20,7 +20,7 @@ from onward.graph.files import Source, load
 from onward.graph.naming import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
-from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, has_calls, inline_calls
+from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.linear_models import write_linear_models
 from onward.passes.merged import merged_parameters, separate_merged
@@ -59,11 +59,11 @@ def gradient(
     _warn_of_merged(copy, _names(wrt))
     if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
         copy = write_linear_models(copy)
-    prepared = PREPARE(copy)
+    prepared = PREPARE(copy) if composites else inline_calls(PREPARE(copy))
     extend(prepared, cotangents, _names(wrt), rules, composites=composites)
     with kept_open(prepared.graph, _names(wrt)):
         prepared = TRAINING(prepared)
-    if has_calls(prepared):  # for whichever engine; a session spells it for its own
+    if composites:  # for whichever engine; a session spells it for its own
         return prepared
     prepared = spell_for_onnxruntime(prepared)
     try:
@@ -112,8 +112,7 @@ def extend(
     if not allow_unused:
         _check_path(graph, list(results), sources)
     taken = taken_names(model)
-    functions = model.functions if composites else None
-    op = GradientOps(graph, taken, model.opset_imports, rules, functions)
+    op = GradientOps(graph, taken, model.opset_imports, rules, model.functions, outlines=composites)
     nodes = dict.fromkeys(graph)
     make_known(op, list(nodes))
     seeds = {y: _seed(op, y, cotangent, taken) for y, cotangent in results.items()}

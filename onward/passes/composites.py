@@ -10,6 +10,7 @@ what they read. An inlined body is the very nodes that were outlined.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -93,36 +94,42 @@ def inline_calls(
     Where a body is in another opset than the model, all is brought to the newest one.
     """
     waiting = [node for graph in graphs_of(model) for node in graph if is_call(node)]
-    callers: dict[ir.OperatorIdentifier, int] = {}
-    for call in waiting:
-        callers[call.op_identifier()] = callers.get(call.op_identifier(), 0) + 1
-    inlined = [call for call in waiting if call.op_identifier() in model.functions]
-    inlined = [call for call in inlined if not keeps(call)]
-    names, mixed = Names(model) if inlined else None, False
-    for call in inlined:
-        assert names is not None
+    within = (node for function in model.functions.values() for node in walk(function.graph))
+    callers = Counter(node.op_identifier() for node in (*waiting, *within) if is_call(node))
+    names, mixed = Names(model), False
+    while waiting:
+        call = waiting.pop()
         key = call.op_identifier()
-        function = model.functions[key]
-        callers[key] -= 1
-        if callers[key]:
-            function = function.clone()
-        else:
-            del model.functions[key]
+        if key not in model.functions or keeps(call):
+            continue
+        function = _taken(model.functions, key, callers)
         version = function.opset_imports.get("")
         if version != model.opset_imports.get(""):
             mixed = True
             for node in walk(function.graph):
                 node.version = version if node.domain == "" else None
-        _put_back(call, function, names)
-    unused = [key for key in model.functions if key[0] == DOMAIN and not callers.get(key)]
-    for key in unused:
+        made = _put_back(call, function, names)
+        waiting += [inner for node in made for inner in (node, *_inside(node)) if is_call(inner)]
+    for key in [key for key in model.functions if key[0] == DOMAIN and not callers[key]]:
         del model.functions[key]
     if not has_calls(model):
         model.opset_imports.pop(DOMAIN, None)
     return upgrade_opset(model) if mixed else model
 
 
-def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
+def _taken(
+    functions: Functions, key: ir.OperatorIdentifier, callers: Counter[ir.OperatorIdentifier]
+) -> ir.Function:
+    """The function that a call is about to become: the last caller gets it, others a copy."""
+    callers[key] -= 1
+    if not callers[key]:
+        return functions.pop(key)
+    function = functions[key].clone()
+    callers.update(node.op_identifier() for node in walk(function.graph) if is_call(node))
+    return function
+
+
+def _put_back(call: ir.Node, function: ir.Function, names: Names) -> list[ir.Node]:
     """The nodes of a function in the place of its call."""
     graph = call.graph
     assert graph is not None
@@ -135,25 +142,31 @@ def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
     for node in nodes:
         _rewire(node, places)
         _rename(node, names)
-        _resolve(node, call.attributes)
+        for each in (node, *_inside(node)):
+            _resolve(each, call, function)
     graph.insert_before(call, nodes)
     for old, new in zip(call.outputs, results):
-        if old.name:
-            substitute(old, places.get(new) or new, names)
+        if not old.name:
+            continue
+        is_output = old.is_graph_output()
+        substitute(old, places.get(new) or new, names)
+        if new not in places and not is_output:  # an output's name it has already
+            new.name = old.name
     take_out(call, graph)
+    return nodes
 
 
-def _resolve(node: ir.Node, given: Mapping[str, ir.Attr]) -> None:
-    """Put the attributes of a call in the place of a body's references to them."""
-    for name, attribute in list(node.attributes.items()):
-        if attribute.is_ref():
+def _resolve(node: ir.Node, call: ir.Node, function: ir.Function) -> None:
+    """Attributes that refer to the function's become the call's, or their defaults."""
+    for name, reference in list(node.attributes.items()):
+        if not reference.is_ref():
+            continue
+        wanted = str(reference.ref_attr_name)
+        given = call.attributes.get(wanted) or function.attributes.get(wanted)
+        if given is None or given.value is None:
             del node.attributes[name]
-            found = given.get(attribute.ref_attr_name or "")
-            if found is not None:
-                node.attributes[name] = ir.Attr(name, found.type, found.value)
-    for body in bodies(node):
-        for inner in body:
-            _resolve(inner, given)
+        else:
+            node.attributes[name] = ir.Attr(name, given.type, given.value)
 
 
 def _rename(node: ir.Node, names: Names) -> None:

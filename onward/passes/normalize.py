@@ -119,7 +119,6 @@ def _composites(model: ir.Model) -> set[ir.OperatorIdentifier]:
         key
         for key, function in model.functions.items()
         if function.domain == COMPOSITES
-        and not function.attributes
         and set(function.opset_imports) == {""}
         and all(node.domain == "" for node in walk(function.graph))
     }

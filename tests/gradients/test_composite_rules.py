@@ -17,7 +17,7 @@ from onward.gradients.model import extend, gradient
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.graph.scopes import bodies, graphs_of
-from onward.passes.composites import inline_calls, is_call
+from onward.passes.composites import inline_calls, is_call, outline
 from onward.passes.pipelines import PREPARE, TRAINING
 from tests.gradients import cases_activation, cases_contrib, cases_conv, cases_loss, cases_norm
 from tests.gradients.case import Case
@@ -181,3 +181,27 @@ def test_gradient_gives_calls_when_asked() -> None:
     for providers in (["cpu"], ["torch"]):
         (found,) = onward.InferenceSession(called, providers=providers).run(["x_grad"], feeds)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("composites", [False, True], ids=["written out", "calls"])
+def test_a_call_that_has_a_rule_is_differentiated_by_its_body(composites: bool) -> None:
+    rules = GRADIENTS | GradientTable()
+
+    @rules("Square", domain="onward")
+    @composite("SquareGrad", inputs=1)
+    def square(op: Any, node: ir.Node, dy: ir.Value) -> Any:
+        body = op.functions[node.op_identifier()].graph
+        assert [each.op_type for each in body] == ["Mul"]
+        return op.Mul(dy, op.Mul(node.inputs[0], 2.0))
+
+    op = onward.OpBuilder(opset=21)
+    x = op.input("x", np.float32, [2])
+    model = PREPARE(op.model(y=op.Mul(x, x)))
+    (node,) = model.graph
+    outline(model.functions, model.opset_imports, [node], "Square", [x], [node.outputs[0]], {})
+    extend(model, {"y": "dy"}, ["x"], rules, composites=composites)
+    found = [node.op_type for node in model.graph if is_call(node)]
+    assert found == ["Square", "SquareGrad"][: 1 + composites]
+    feeds = {"x": np.float32([1, 3]), "dy": np.float32([1, 1])}
+    (dx,) = onward.InferenceSession(model).run(["x_grad"], feeds)
+    np.testing.assert_array_equal(dx, np.float32([2, 6]))

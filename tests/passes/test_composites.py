@@ -71,8 +71,10 @@ def test_a_model_with_calls_is_standard_onnx() -> None:
 
 
 def test_inlining_gives_the_nodes_back() -> None:
+    between = list(model(calls=2).graph)[1].outputs[0].name
     inlined = inline_calls(with_call(calls=2))
     assert [node.op_type for node in inlined.graph] == ["Mul", "Add", "Mul"] * 2
+    assert list(inlined.graph)[1].outputs[0].name == between  # under their names
     assert not inlined.functions and "onward" not in inlined.opset_imports
     assert [y.name for y in inlined.graph.outputs] == ["u", "v"]
     for expected, found in zip(results(model(calls=2)), results(inlined)):
@@ -136,3 +138,24 @@ def test_a_call_saved_and_read_again_inlines_to_the_same_values() -> None:
     assert [node.op_type for node in read.graph] == ["Mul", "Add", "Mul"]
     for expected, found in zip(results(model()), results(read)):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_calls_within_bodies_are_inlined_too() -> None:
+    """y = (x + 1) as a call within a call, and once more outside of it"""
+    op = onward.OpBuilder(opset=21)
+    x = op.input("x", np.float32, [3])
+    inner = op.Add(x, np.float32(1))
+    outer = op.Mul(inner, inner)
+    result = op.model(y=op.Add(outer, np.float32(1)))
+    add, mul, _ = result.graph
+    outline(result.functions, {"": 21}, [add], "Inner", [x], [inner], {})
+    (call, _, _) = result.graph
+    outline(result.functions, {"": 21, "onward": 1}, [call, mul], "Outer", [x], [outer], {})
+    result.opset_imports["onward"], result.ir_version = VERSION, FIRST_IR
+    assert [node.op_type for node in result.graph] == ["Outer", "Add"]
+    kept = inline_calls(result.clone(), lambda call: call.op_type == "Inner")
+    assert [node.op_type for node in kept.graph] == ["Inner", "Mul", "Add"]
+    assert [name for _, name, _ in kept.functions] == ["Inner"]
+    inlined = inline_calls(result)
+    assert [node.op_type for node in inlined.graph] == ["Add", "Mul", "Add"]
+    assert not inlined.functions

@@ -19,6 +19,7 @@ from onward.passes.composites import has_calls, inline_calls, is_call
 from onward.passes.downgrade import lower_opset
 from onward.passes.pipelines import INFERENCE, PREPARE, TRAINING, Level
 from onward.passes.prune import drop_unused
+from onward.passes.random_draws import draw_uniforms
 from onward.passes.upgrade import newest_opset
 from onward.providers.torch import provider as torch_provider
 from onward.sessions.examine.support import who_runs
@@ -170,7 +171,11 @@ def test_shapes_are_inferred_around_calls() -> None:
 
 
 def test_calls_cost_what_their_bodies_cost() -> None:
-    whole = model_costs(with_calls(), {"batch": 3})
+    model = with_calls()
+    whole = model_costs(model, {"batch": 3})
+    assert whole.operators["onward::ConvGrad"].flops > whole.operators["Conv"].flops > 0
+    bodies = (node for f in model.functions.values() for node in f.graph)
+    assert not any(node.metadata_props for node in bodies)  # the model is as it was
     parts = model_costs(drop_unused(inline_calls(with_calls())), {"batch": 3})
     assert sum(n.cost.flops for n in whole.nodes) == sum(n.cost.flops for n in parts.nodes) > 0
 
@@ -195,3 +200,27 @@ def test_a_gradient_of_a_model_with_calls_is_that_of_its_operators() -> None:
         if model is plain:
             first = results[0]
     np.testing.assert_allclose(results[0], first, rtol=1e-4, atol=1e-5)
+
+
+def dropped() -> ir.Model:
+    """A Dropout as calls that draw; their functions have attributes and are called twice."""
+    op = onward.OpBuilder(opset=newest_opset())
+    x = op.input("x", np.float32, ["batch", 64])
+    for _ in range(2):
+        x = op.Dropout(x, np.float32(0.5), np.array(True))
+    model = PREPARE(op.model(y=x))
+    draw_uniforms(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    "providers", [["CPUExecutionProvider"], ["TorchExecutionProvider"]], ids=["cpu", "torch"]
+)
+def test_calls_whose_functions_have_attributes_run(providers: list[str], tmp_path: Path) -> None:
+    save(dropped(), tmp_path / "dropped.onnx")
+    session = onward.InferenceSession(tmp_path / "dropped.onnx", providers=providers)
+    given = {"x": np.ones((100, 64), np.float32), "onward.draw": np.array([1, 2, 0])}
+    (y,) = session.run(["y"], given)
+    assert set(np.unique(y)) == {0.0, 4.0} and 0.2 < (y > 0).mean() < 0.3
+    (expected,) = onward.InferenceSession(inline_calls(dropped())).run(["y"], given)
+    np.testing.assert_array_equal(y, expected)

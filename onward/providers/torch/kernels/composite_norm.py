@@ -95,11 +95,14 @@ def rms_normalization_grad(
     wanted: list[bool],
 ) -> tuple[Tensor | None, ...]:
     """dx = inv (g - xhat mean(g xhat)), g = dy scale, inv = 1 / sqrt(mean(x²) + epsilon)"""
-    axes = list(range(axis % x.dim(), x.dim()))
+    axes, mask = list(range(axis % x.dim(), x.dim())), wanted_of(wrt, wanted, 2)
     z, dz = _wide(x), _wide(dy)
     inv = torch.rsqrt(z.square().mean(axes, keepdim=True) + epsilon)
+    if x.is_cuda and not torch.compiler.is_compiling():  # only there ATen has it as one kernel
+        shape, given = list(x.shape[axes[0] :]), (dy.contiguous(), x.contiguous())
+        return in_order(aten._fused_rms_norm_backward(*given, shape, inv, scale, mask), wrt)
     xhat = z * inv
-    along, mask = dz * xhat, wanted_of(wrt, wanted, 2)
+    along = dz * xhat
     dx = dscale = None
     if mask[0]:
         second = (along * scale).mean(axes, keepdim=True)

@@ -23,7 +23,8 @@ def in_order(gradients: Sequence[Tensor | None], wrt: Ints) -> tuple[Tensor | No
 def gradients_asked(call: ir.Node) -> dict[int, ir.Value]:
     """Which inputs of the forward node a call gives gradients of that somebody reads."""
     wrt = call.attributes.get_ints("wrt") or ()
-    return {i: value for i, value in zip(wrt, call.outputs) if value.name}
+    read = (value.uses() or value.is_graph_output() for value in call.outputs)
+    return {i: value for i, value, is_read in zip(wrt, call.outputs, read) if is_read}
 
 
 def is_absent(call: ir.Node, *places: int) -> bool:
