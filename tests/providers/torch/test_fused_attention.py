@@ -11,6 +11,7 @@ import torch
 
 from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
+from onward.graph.builder import OpBuilder
 from onward.passes.composites import is_call
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.recognise import recognise_composites
@@ -20,6 +21,7 @@ from tests.passes.attention_models import WRITERS, layer
 from tests.passes.attention_models import feeds as attention_feeds
 from tests.providers.torch.attention_case import NAMES, fused, inlined, tensors, training_model
 
+CONTRIB = "com.microsoft"
 CPU = torch.device("cpu")
 SEEN = np.random.default_rng(3).random((2, 1, 1, 7)) > 0.3
 BLIND = SEEN.copy()
@@ -131,6 +133,24 @@ def test_a_gradient_without_its_forward_node_attends_again() -> None:
     got = fused(model)(*feeds.values(), expected[0])
     for a, b in zip(got, expected[1:], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_a_contrib_attention_runs_fused() -> None:
+    op = OpBuilder()
+    q, k, v = (op.input(name, "float32", ("batch", "length", 24)) for name in "qkv")
+    seen = op.input("seen", "int32", ("batch", "length"))
+    y = op.node("MultiHeadAttention", [q, k, v, None, seen], {"num_heads": 4}, domain=CONTRIB)
+    assert isinstance(y, ir.Value)
+    y.type, y.shape = q.type, q.shape
+    model = PREPARE(op.model(y=y))
+    extend(model, {"y": "dy"}, ["q", "k", "v"], GRADIENTS, composites=True)
+    model = TRAINING(model)
+    hidden = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.int32)
+    feeds = [*(torch.randn(2, 5, 24) for _ in range(3)), hidden, torch.randn(2, 5, 24)]
+    got, wanted = fused(model)(*feeds), inlined(model)(*feeds)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    fuse_attention(model, CPU)
+    assert names(model)[-2:] == ["AttentionForward", "AttentionBackward"]
 
 
 @pytest.mark.parametrize(
