@@ -128,17 +128,13 @@ def _backend(call: ir.Node, device: torch.device) -> str | None:
     sizes = [_sizes(x, heads) for x, heads in ((q, queries), (k, keys), (v, keys))]
     size = max(each[2] for each in sizes)
     heads = [each[0] or sizes[0][0] or sizes[1][0] or 1 for each in sizes]
-    tensors = [
-        torch.empty(
-            (1, count, length, size + -size % 8),
-            dtype=DTYPES[int(q.dtype or 0)],
-            device=device,
-            requires_grad=True,
-        )
-        for count, (_, length, _) in zip(heads, sizes)
-    ]
-    causal = bool(attribute(call, "is_causal", 0))
-    return _choose(*tensors, masked=rows, causal=causal, grouped=heads[0] != heads[1])
+    causal, dtype = bool(attribute(call, "is_causal", 0)), DTYPES[int(q.dtype or 0)]
+    with torch.inference_mode(False), torch.enable_grad():
+        tensors = [
+            torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+            for shape in ((1, n, each[1], size + -size % 8) for n, each in zip(heads, sizes))
+        ]
+        return _choose(*tensors, masked=rows, causal=causal, grouped=heads[0] != heads[1])
 
 
 def _choose(
