@@ -145,14 +145,17 @@ def _find(draft: _Draft, root: ir.Node, reader: MaskReader) -> _Match | None:
     if product is None:
         return None
     q = below_scale(product.inputs[0], scores)
-    k = _key(draft, product, scores, reader)
-    if q is None or k is None or q.dtype != v.dtype or rank(q) != 4 or not _same_heads(q, k, v):
+    if q is None or q.dtype != v.dtype or rank(q) != 4 or not _same_heads(q, v):
+        return None
+    k = _key(draft, product, scores, q, reader)
+    if k is None:
         return None
     match = _Match(root, q, k, v, scores, scores.nodes)
     if not only_inside(match.nodes, root):
         return None
     _share_heads(match, reader)
-    return match if _read_mask(draft, match, reader) else None
+    fits = _same_heads(match.k, match.v)
+    return match if fits and _read_mask(draft, match, reader) else None
 
 
 def _same_heads(*values: ir.Value) -> bool:
@@ -164,7 +167,9 @@ def _same_heads(*values: ir.Value) -> bool:
 # -- keys and values -------------------------------------------------------------------------------
 
 
-def _key(draft: _Draft, product: ir.Node, scores: Scores, reader: MaskReader) -> ir.Value | None:
+def _key(
+    draft: _Draft, product: ir.Node, scores: Scores, q: ir.Value, reader: MaskReader
+) -> ir.Value | None:
     """k (batch, heads, length, size) under its transpose; the factors on the way are noted."""
     value = below_scale(product.inputs[1], scores)
     turn = made_by(value, "Transpose")
@@ -174,7 +179,7 @@ def _key(draft: _Draft, product: ir.Node, scores: Scores, reader: MaskReader) ->
             turn = _part_transpose(draft, turn, order)
         scores.nodes.append(turn)
         return below_scale(turn.inputs[0], scores)
-    return _turned(value, scores, reader)
+    return _turned(value, scores, q, reader)
 
 
 def _part_transpose(draft: _Draft, turn: ir.Node, order: list[int]) -> ir.Node:
@@ -192,20 +197,28 @@ def _part_transpose(draft: _Draft, turn: ir.Node, order: list[int]) -> ir.Node:
     return op.nodes[1]
 
 
-def _turned(value: ir.Value | None, scores: Scores, reader: MaskReader) -> ir.Value | None:
-    """The same where it is written in three axes: of (batch * heads, length, size)."""
-    chain, source = _chain(value, _TURNING)
-    if value is None or source is None or rank(source) != 4:
+def _turned(
+    value: ir.Value | None, scores: Scores, q: ir.Value, reader: MaskReader
+) -> ir.Value | None:
+    """The same where it is written in three axes, (batch * heads, length, size), or in five."""
+    nodes, source = _chain(value, _TURNING + _SHARING)
+    known, heads = dims(source), (dims(q) or (None, None))[1]
+    if value is None or source is None or known is None or not isinstance(heads, int):
         return None
-    if not reader.is_always(value, source, lambda x: np.swapaxes(x, 2, 3)):
+    groups = heads // known[1] if isinstance(known[1], int) and known[1] else 1
+    if not reader.is_always(value, source, lambda x: np.swapaxes(np.repeat(x, groups, 1), 2, 3)):
         return None
-    scores.nodes += chain
-    return below_scale(source, scores)
+    scores.nodes += nodes
+    return source if groups > 1 else below_scale(source, scores)
 
 
 def _share_heads(match: _Match, reader: MaskReader) -> None:
     """Let k and v be what was repeated for groups of query heads."""
-    found = shared_heads(match.q, match.k, match.v, reader)
+    if _same_heads(match.q, match.k):
+        found = shared_heads(match.q, match.k, match.v, reader)
+    else:  # the way to k's transpose has led past it
+        values = _repeated(match.v, match.q, reader)
+        found = None if values is None else (values[0], match.k, values[1])
     if found is not None:
         repeats, k, v = found
         nodes = [*match.nodes, *repeats]
@@ -220,8 +233,9 @@ def shared_heads(
     keys, values = _repeated(k, q, reader), _repeated(v, q, reader)
     if keys is None or values is None:
         return None
-    heads = [(dims(source) or (None, None))[1] for _, source in (keys, values)]
-    return ([*keys[0], *values[0]], keys[1], values[1]) if heads[0] == heads[1] else None
+    if not _same_heads(keys[1], values[1]):
+        return None
+    return [*keys[0], *values[0]], keys[1], values[1]
 
 
 def _repeated(

@@ -70,9 +70,12 @@ class MaskReader:
         return self._found[mask, queries, keys]
 
     def spans(self, mask: ir.Value, queries: Dim, keys: Dim) -> bool:
-        """Whether a mask is finite numbers, and as long as the scores or broadcast over queries."""
+        """Whether a mask is finite numbers, and as long as the scores or broadcast over queries.
+
+        Data is 0 or 1 here: of others, sums and products with the lowest number are infinite.
+        """
         tried = False
-        for array, sizes in self._trials(mask):
+        for array, sizes in self._trials(mask, numbers=[0, 1]):
             if array is None or array.ndim < 2 or not np.isfinite(array).all():
                 return False
             rows, columns = _size(queries, sizes), _size(keys, sizes)
@@ -103,7 +106,7 @@ class MaskReader:
         return min(found or (), key=lambda each: (each.padded, each.causal), default=None)
 
     def _trials(
-        self, value: ir.Value, cut: ir.Value | None = None
+        self, value: ir.Value, cut: ir.Value | None = None, numbers: list[int] | None = None
     ) -> Iterator[tuple[Array | None, dict[str, int]]]:
         """A value for each size and content that is tried; None where it cannot be had.
 
@@ -117,7 +120,7 @@ class MaskReader:
             if max(sizes.values(), default=0) > _LONGEST:
                 yield None, sizes
                 return
-            for feeds in _contents(source, sizes):
+            for feeds in _contents(source, sizes, numbers or _numbers(source)):
                 yield self._evaluate(source, feeds), sizes
 
     def _evaluate(self, source: _Source, feeds: Mapping[str, Array]) -> Array | None:
@@ -290,7 +293,9 @@ def _lengths(source: _Source) -> set[int]:
     return found
 
 
-def _contents(source: _Source, sizes: Mapping[str, int]) -> Iterator[dict[str, Array]]:
+def _contents(
+    source: _Source, sizes: Mapping[str, int], numbers: list[int]
+) -> Iterator[dict[str, Array]]:
     """Feeds of these sizes; of data, several."""
     feeds = dict(source.constants)
     for node in source.shape_nodes():
@@ -303,7 +308,7 @@ def _contents(source: _Source, sizes: Mapping[str, int]) -> Iterator[dict[str, A
     if not source.data:
         yield feeds
         return
-    rng, numbers = np.random.default_rng(0), _numbers(source)
+    rng = np.random.default_rng(0)
     for attempt in range(_TRIES + 2):
         for value in source.data:
             assert value.dtype is not None
@@ -334,7 +339,7 @@ def _numbers(source: _Source) -> list[int]:
             number = float(array.reshape(()))
             if abs(number) < _UNBOUNDED and number == int(number):
                 found.update((int(number) - 1, int(number), int(number) + 1))
-    return sorted(n for n in found if n >= 0)
+    return sorted(found)
 
 
 # -- what is seen ----------------------------------------------------------------------------------
@@ -342,31 +347,33 @@ def _numbers(source: _Source) -> list[int]:
 
 def _meanings(mask: Array, queries: int, keys: int) -> set[Meaning]:
     """Everything that a mask of one size may mean; where it hides nothing, that is more."""
-    hidden = _hidden(mask)
-    if hidden is None or mask.ndim < 2 or mask.shape[-1] != keys:
+    if mask.ndim < 2 or mask.shape[-1] != keys or mask.shape[-2] not in (1, queries):
         return set()
-    rows, last = mask.shape[-2], mask[..., -1:, :]
-    padded = bool(hidden[..., -1:, :].any())
+    rows, last, hidden = mask.shape[-2], mask[..., -1:, :], _hidden(mask)
+    padded = hidden is None or bool(hidden[..., -1:, :].any())
     found: set[Meaning] = set()
-    if rows == 1:
-        return set() if padded else {Meaning(causal=False, padded=False)}
-    if rows == queries and (mask == last).all():
-        found |= _with_padding(padded, causal=False)
-    later = ~np.tri(rows, keys, dtype=bool)
-    is_causal = rows == queries == keys and (hidden | ~later).all()
-    if is_causal and ((mask == last) | later).all() and (not padded or _surely_hides(mask, hidden)):
-        found |= _with_padding(padded, causal=True)
+    if rows > 1 and (mask == last).all():
+        found.add(Meaning(causal=False, padded=True))
+    if (rows == 1 or found) and not padded:
+        found.add(Meaning(causal=False, padded=False))
+    if rows > 1 and hidden is not None and _is_causal(mask, hidden):
+        found.add(Meaning(causal=True, padded=True))
+        found |= set() if padded else {Meaning(causal=True, padded=False)}
     return found
+
+
+def _is_causal(mask: Array, hidden: Array) -> bool:
+    """Whether a mask hides what comes later, and else what its last row hides."""
+    rows, keys = mask.shape[-2:]
+    later, last = ~np.tri(rows, keys, dtype=bool), mask[..., -1:, :]
+    if rows != keys or not (hidden | ~later).all() or not ((mask == last) | later).all():
+        return False
+    return not hidden[..., -1:, :].any() or _surely_hides(mask, hidden)
 
 
 def _surely_hides(mask: Array, hidden: Array) -> bool:
     """Whether a whole row can be hidden: finite numbers all along a row would hide nothing."""
     return mask.dtype == bool or bool(np.isneginf(mask[hidden]).all())
-
-
-def _with_padding(padded: bool, *, causal: bool) -> set[Meaning]:
-    both = {Meaning(causal=causal, padded=True)}
-    return both if padded else both | {Meaning(causal=causal, padded=False)}
 
 
 def _hidden(mask: Array) -> Array | None:

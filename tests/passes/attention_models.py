@@ -29,7 +29,8 @@ def causal(op: Any, ids: ir.Value, kept: Any, other: Any) -> ir.Value:
 
 def padding(op: Any, seen: ir.Value) -> ir.Value:
     """What is added to hide keys, for each query alike."""
-    rows = op.Unsqueeze(op.Cast(seen, to=1), [1, 2])
+    size = op.Reshape(op.Shape(seen, start=0, end=1), [-1])
+    rows = op.Reshape(op.Cast(seen, to=1), op.Concat(size, [1], [1], [-1], axis=0))
     return op.Mul(op.Sub(np.float32(1), rows), LOWEST)
 
 

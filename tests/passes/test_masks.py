@@ -82,6 +82,12 @@ def added_padding(op: Any, ids: ir.Value, seen: ir.Value) -> ir.Value:
     return op.Mul(op.Sub(np.float32(1), rows), LOWEST)
 
 
+def added_padding_of_any_number(op: Any, ids: ir.Value, seen: ir.Value) -> ir.Value:
+    rows = op.Unsqueeze(op.Cast(seen, to=1), [1, 2])
+    added = op.Mul(op.Sub(np.float32(1), rows), LOWEST)
+    return op.Add(added, op.Cast(op.Not(everything(op, ids, seen)), to=1))
+
+
 def padding_of_ids(pad: int) -> Write:
     def write(op: Any, ids: ir.Value, seen: ir.Value) -> ir.Value:
         return padding(op, ids, op.Not(op.Equal(ids, np.int64(pad))))
@@ -127,6 +133,8 @@ CASES: dict[str, tuple[Write, Meaning | None]] = {
     "added padding": (added_padding, PADDED),
     "padding found in ids": (padding_of_ids(0), PADDED),
     "padding of another number": (padding_of_ids(7), PADDED),
+    "padding of a negative number": (padding_of_ids(-100), PADDED),
+    "what is added is any number": (added_padding_of_any_number, PADDED),
     "causal padding": (causal_padding, BOTH),
     "added causal padding": (added_causal_padding(-INF), BOTH),
     "causal padding with rows that see all": (added_causal_padding(LOWEST), None),

@@ -59,6 +59,21 @@ def test_a_mask_of_attention_becomes_what_it_means(name: str) -> None:
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
+def test_an_axis_that_is_added_has_size_one() -> None:
+    op = OpBuilder()
+    ids = op.input("ids", "int64", ("batch", "length"))
+    table = op.initializer("table", np.zeros((9, 3), np.float32))
+    positions = op.Range(0, op.Squeeze(op.Shape(ids, start=1, end=2), [0]), 1)
+    rows = op.Gather(table, op.Unsqueeze(positions, [0]), axis=0)
+    x = op.input("x", "float32", ("batch", "length", 3))
+    model = op.model(y=op.Add(x, rows))
+    for node in model.graph:  # as exporters leave them
+        node.outputs[0].shape = None
+    model = recognise_composites(PREPARE(model), ["table"])
+    (gather,) = (node for node in model.graph if node.op_type == "Gather")
+    assert gather.outputs[0].shape is not None and gather.outputs[0].shape[0] == 1
+
+
 # -- attention that is written out -----------------------------------------------------------------
 
 MEANINGS = {"eager": (1, False), "scaled": (1, False), "chosen": (1, False), "plain": (0, False)}

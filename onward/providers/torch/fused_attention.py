@@ -121,32 +121,45 @@ def _backend(call: ir.Node, device: torch.device) -> str | None:
         return CPU
     q, k, v, mask = call.inputs[:4]
     assert q is not None and k is not None and v is not None
-    if mask is not None or q.dtype == ir.DataType.FLOAT:
+    rows = mask is not None and _is_one_row(mask) and not attribute(call, "is_causal", 0)
+    if q.dtype == ir.DataType.FLOAT or (mask is not None and not rows):
         return EFFICIENT  # of the kernels that take a mask, the one that gives empty rows zeros
     queries, keys = attribute(call, "q_num_heads"), attribute(call, "kv_num_heads")
     sizes = [_sizes(x, heads) for x, heads in ((q, queries), (k, keys), (v, keys))]
     size = max(each[2] for each in sizes)
     heads = [each[0] or sizes[0][0] or sizes[1][0] or 1 for each in sizes]
-    tensors = [
-        torch.empty(
-            (1, count, length, size + -size % 8),
-            dtype=DTYPES[int(q.dtype or 0)],
-            device=device,
-            requires_grad=True,
-        )
-        for count, (_, length, _) in zip(heads, sizes)
-    ]
-    causal = bool(attribute(call, "is_causal", 0))
-    return _choose(*tensors, causal=causal, grouped=heads[0] != heads[1])
+    causal, dtype = bool(attribute(call, "is_causal", 0)), DTYPES[int(q.dtype or 0)]
+    with torch.inference_mode(False), torch.enable_grad():
+        tensors = [
+            torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+            for shape in ((1, n, each[1], size + -size % 8) for n, each in zip(heads, sizes))
+        ]
+        return _choose(*tensors, masked=rows, causal=causal, grouped=heads[0] != heads[1])
 
 
 def _choose(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, grouped: bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    masked: bool,
+    causal: bool,
+    grouped: bool,
 ) -> str | None:
-    choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, enable_gqa=grouped)
-    if choice == 0 and grouped:  # its heads are repeated for it
+    mask = None
+    if masked:
+        mask = torch.ones((1, 1, 1, k.shape[2]), dtype=torch.bool, device=q.device)
+        mask = mask.expand(1, 1, q.shape[2], k.shape[2])
+    choice = torch._fused_sdp_choice(q, k, v, mask, 0.0, causal, enable_gqa=grouped)
+    if choice == 0 and (masked or grouped):  # its heads are repeated for it, its mask is aligned
         return EFFICIENT
     return _CHOICES.get(choice)
+
+
+def _is_one_row(mask: ir.Value) -> bool:
+    """Whether a boolean mask shows every query the same keys."""
+    known = dims(mask) or ()
+    return mask.dtype == ir.DataType.BOOL and len(known) >= 2 and known[-2] == 1
 
 
 def _sizes(x: ir.Value, heads: int | None) -> tuple[int | None, int, int]:

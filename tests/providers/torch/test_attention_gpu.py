@@ -100,6 +100,18 @@ def test_masks_match_the_body(name: str, dtype: torch.dtype) -> None:
     check(training_model(feeds, **attributes), feeds)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["padding", "padding, blind", "padding, three axes"])
+@pytest.mark.parametrize("backend", ["efficient", "cudnn"])
+def test_a_mask_of_one_row_matches_the_body(
+    backend: str, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes, mask, attributes = MASKED[name]
+    force(monkeypatch, backend)
+    feeds = tensors(*shapes, mask=mask, dtype=dtype, device="cuda")
+    check(training_model(feeds, **attributes), feeds)
+
+
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
 @pytest.mark.parametrize("name", UNMASKED)
 def test_the_chosen_kernel_matches_the_body(name: str, dtype: torch.dtype) -> None:

@@ -45,6 +45,7 @@ class _Given(NamedTuple):
     v: Tensor
     bias: Tensor | None
     scale: float
+    sees: Tensor | None = None  # 0 for queries that see nothing, where the kernel gives them values
 
 
 @kernel("AttentionForward", domain=DOMAIN)
@@ -66,8 +67,10 @@ def attention_forward(
     if _is_empty(q, k, v):
         y = q.new_zeros((*q.shape[:3], v.shape[3]))
         return merge_heads(y) if flat else y, None, None, None
-    y, *kept = _forward(_given(q, k, v, mask, backend, causal=causal, scale=scale), causal)
+    given = _given(q, k, v, mask, backend, causal=causal, scale=scale)
+    y, *kept = _forward(given, causal)
     y = y[..., : v.shape[3]].to(q.dtype)
+    y = y if given.sees is None else y * given.sees
     return merge_heads(y) if flat else y, *kept
 
 
@@ -98,6 +101,7 @@ def attention_backward(
         return dy.new_zeros(shapes[0]), dy.new_zeros(shapes[1]), dy.new_zeros(shapes[2])
     given = _given(q, k, v, mask, backend, causal=causal, scale=scale)
     size = given.v.shape[3]
+    dy = dy if given.sees is None else dy * given.sees
     dy, y = _padded(dy, size).to(given.q.dtype), _padded(y, size).to(given.q.dtype)
     dq, dk, dv = _backward(given, dy, y, lse, seed, offset, causal)
     dk, dv = _shared_gradient(dk, k), _shared_gradient(dv, v)
@@ -140,9 +144,13 @@ def _given(
     if backend not in _GROUPS_HEADS:
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
     size = _padded_size(backend, q, v)
-    mask = full_mask(mask, k.shape[2], q.dtype)
+    mask, sees = full_mask(mask, k.shape[2], q.dtype), None
+    if mask is not None and backend == CUDNN:  # a query that sees nothing would see everything
+        seen = mask.any(-1, keepdim=True)
+        mask, sees = mask | ~seen, seen.to(q.dtype)
     bias = None if mask is None else _bias(mask, q, k, backend)
-    return _Given(backend, _padded(q, size), _padded(k, size), _padded(v, size), bias, scale)
+    q, k, v = _padded(q, size), _padded(k, size), _padded(v, size)
+    return _Given(backend, q, k, v, bias, scale, sees)
 
 
 def _padded_size(backend: str, q: Tensor, v: Tensor) -> int:
@@ -180,7 +188,7 @@ def _shared_gradient(d: Tensor, x: Tensor) -> Tensor:
 
 
 def _forward(given: _Given, causal: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    backend, q, k, v, bias, scale = given
+    backend, q, k, v, bias, scale, _ = given
     if backend == FLASH:
         found = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)
         return found[0], found[1], found[6], found[7]
@@ -209,7 +217,7 @@ def _backward(
     offset: Tensor | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    backend, q, k, v, bias, scale = given
+    backend, q, k, v, bias, scale, _ = given
     lengths = q.shape[2], k.shape[2]
     if backend == FLASH:
         found = aten._scaled_dot_product_flash_attention_backward(
