@@ -35,13 +35,13 @@ def _from_dlpack(tensor: Any) -> Reader:
     """What makes tensors of the same library from those of others."""
     if isinstance(tensor, OrtValue):
         return to_ort
-    library = type(tensor).__module__.partition(".")[0]
-    if library == "torch":
+    libraries = [kind.__module__.partition(".")[0] for kind in type(tensor).__mro__]
+    if "torch" in libraries:  # a user's own class may be derived from torch's
         return torch_tensors.as_torch
     if hasattr(tensor, "__array_namespace__"):
         read = tensor.__array_namespace__().from_dlpack
     else:
-        read = getattr(sys.modules.get(library), "from_dlpack", None)
+        read = getattr(sys.modules.get(libraries[0]), "from_dlpack", None)
     return (lambda result: result) if read is None else lambda result: read(_exchangeable(result))
 
 

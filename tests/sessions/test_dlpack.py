@@ -85,6 +85,17 @@ def test_torch_tensors_give_torch_tensors(name: str) -> None:
     np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-6)
 
 
+def test_a_class_derived_from_torchs_gives_torch_tensors() -> None:
+    class Image(torch.Tensor):
+        pass
+
+    for name in PROVIDERS:
+        session = onward.InferenceSession(mlp(), providers=[name])
+        x = torch.from_numpy(X).as_subclass(Image)  # type: ignore[attr-defined]
+        (y,) = session.run_with_dlpack(None, {"x": x})
+        assert isinstance(y, torch.Tensor)
+
+
 def test_every_output_is_given_in_order() -> None:
     model = parsed("y = Relu(x) z = Neg(x)", outputs="float[3, 4] y, float[3, 4] z")
     for name in PROVIDERS:

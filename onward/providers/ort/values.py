@@ -66,10 +66,12 @@ def device_of(feeds: Iterable[Any]) -> str:
 
 
 def _from_dlpack(tensor: Any) -> Any:
-    if tensor.__dlpack_device__()[0] != _ON_CPU and not _reads_devices():
+    is_far = tensor.__dlpack_device__()[0] != _ON_CPU
+    if is_far and not _reads_devices():
         tensor = tensor.cpu() if hasattr(tensor, "cpu") else to_host(tensor)
     if not hasattr(tensor, "is_contiguous"):  # of another library than torch
-        return to_ort(to_host(tensor))
+        stays = is_far and _reads_devices()
+        return OrtValue.from_dlpack(tensor) if stays else to_ort(to_host(tensor))
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     tensor = tensor.detach()
