@@ -118,7 +118,9 @@ def unsqueeze(x: Numbers, axes: Numbers) -> Numbers:
 
 
 @host("Squeeze")
-def squeeze(x: Numbers, axes: Numbers | None = None) -> Numbers:
+def squeeze(x: Grid, axes: Numbers | None = None) -> Numbers:
+    if isinstance(x, list) and x and isinstance(x[0], list):
+        return x[0] if len(x) == 1 and axes in (None, [0], [-2]) else [number for (number,) in x]
     if not isinstance(x, list) or axes == [] or (axes is None and len(x) != 1):
         return x
     (number,) = x
@@ -289,6 +291,12 @@ def or_(a: Numbers, b: Numbers) -> Numbers:
 @host("Xor")
 def xor(a: Numbers, b: Numbers) -> Numbers:
     return _map(lambda p, q: not q if p else q, a, b)
+
+
+@host("NonZero")
+def non_zero(x: Numbers) -> Grid:
+    """Along which axes two shapes differ, as gradients of what is broadcast ask: one row."""
+    return [[place for place, number in enumerate(x) if number]]
 
 
 @host("Where")
