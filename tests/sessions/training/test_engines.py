@@ -77,9 +77,10 @@ def close(a: Any, b: Any, tolerance: float) -> None:
 def test_parameters_are_those_of_torchs_own_loop(engine: str, name: str) -> None:
     """Masks of Dropout are taken from the step, so that torch drops the same elements."""
     case = CASES[name]
-    one = session(case, ENGINES[engine])
+    one = session(case, ENGINES[engine], clip_norm=0.1)
     weights = {n: torch.tensor(a, requires_grad=True) for n, a in one.parameters.items()}
     optimizer = torch.optim.AdamW(list(weights.values()), lr=0.01)
+    clipped = 0
     for feeds in case.batches(STEPS):
         results = one.step(feeds)
         masks = {mask: torch.tensor(results[mask]) for mask in case.masks}
@@ -87,8 +88,11 @@ def test_parameters_are_those_of_torchs_own_loop(engine: str, name: str) -> None
         tensors = {n: torch.tensor(array) for n, array in feeds.items()}
         loss = f.cross_entropy(case.forward(weights, tensors, masks), tensors["labels"])
         loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), 0.1)
+        clipped += bool(norm > 0.1)
         optimizer.step()
         assert results["loss"] == pytest.approx(loss.item(), abs=1e-4)
+    assert clipped > 2
     assert all(0.5 < masks[mask].double().mean() < 1.0 for mask in case.masks)
     close(one.parameters, {n: w.detach().numpy() for n, w in weights.items()}, 1e-5)
 
@@ -161,6 +165,26 @@ def test_an_option_does_in_torch_what_it_does_in_onnxruntime(name: str) -> None:
     one, other = pair(optimizer, dropout=dropout, **options)
     for feeds in batches(45):  # more than the learning rates that are sent at once
         np.testing.assert_allclose(one.step(feeds)["loss"], other.step(feeds)["loss"], rtol=2e-4)
+    same(one, other)
+
+
+@pytest.mark.slow
+def test_options_do_the_same_compiled_for_any_shape() -> None:
+    options = {"accumulate": 2, "clip_norm": 0.5, "loss_scale": 8.0, "average": EMA(decay=0.9)}
+    case = CASES["cnn"]
+    one, other = (
+        session(case, engine, **options)
+        for engine in (ENGINES["torch"], (INDUCTOR, {"device": "cpu", "dynamic": True}))
+    )
+    for i, feeds in enumerate(case.batches(8)):
+        each = {name: array[: 6 - i // 2] for name, array in feeds.items()}
+        for part in (one, other):
+            part.step(each)
+    for feeds in case.batches(2):
+        for part in (one, other):
+            part.run_forward(feeds)
+            part.run_backward()
+            part.update_weights()
     same(one, other)
 
 

@@ -41,15 +41,17 @@ class Function:
 
     def __init__(self, name: str, compiler: Compiler | None) -> None:
         self._name, self._compiler = name, compiler
-        self._bound: dict[int, tuple[str, Tensor]] = {}  # by id
+        self._bound: dict[int, tuple[str, Tensor, Tensor]] = {}  # id -> name, as given, tensor
         self._given: list[str] = []
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"torch": torch, **_HELPERS}
 
     def bind(self, tensor: Tensor) -> str:
-        """The name of a tensor that stays where it is from call to call."""
-        name, _ = self._bound.setdefault(id(tensor), (f"t{len(self._bound)}", tensor))
-        return name
+        """A tensor that stays where it is from call to call, as an expression."""
+        is_scalar = self._compiler is not None and not tensor.dim()
+        given = tensor.view(1) if is_scalar else tensor  # Inductor reads float64 scalars by value
+        name, *_ = self._bound.setdefault(id(tensor), (f"t{len(self._bound)}", given, tensor))
+        return f"{name}.view(())" if is_scalar else name
 
     def bind_view(self, tensors: UpdateTensors, vector: Tensor, name: str) -> str:
         """A parameter's part of a vector: to a compiler, an expression over the whole of it."""
@@ -76,8 +78,8 @@ class Function:
 
     def build(self) -> Callable[..., Any]:
         """The function of what `give` named; what was bound is given by itself."""
-        tensors = [tensor for _, tensor in self._bound.values()]
-        names = [*(name for name, _ in self._bound.values()), *self._given]
+        tensors = [tensor for _, tensor, _ in self._bound.values()]
+        names = [*(name for name, *_ in self._bound.values()), *self._given]
         source = f"def {self._name}({', '.join(names)}):\n{''.join(self._lines)}"
         file = f"<onward training function {next(_serial)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
