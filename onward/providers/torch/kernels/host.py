@@ -117,10 +117,19 @@ def unsqueeze(x: Numbers, axes: Numbers) -> Numbers:
     return [x] if axes else x
 
 
+@host("NonZero")
+def non_zero(x: Numbers) -> Grid:
+    """The places of what is not 0: one row, as a list of numbers has one axis."""
+    return [[i for i, number in enumerate(x) if number]]
+
+
 @host("Squeeze")
 def squeeze(x: Grid, axes: Numbers | None = None) -> Numbers:
     if isinstance(x, list) and x and isinstance(x[0], list):
-        return x[0] if len(x) == 1 and axes in (None, [0], [-2]) else [number for (number,) in x]
+        ones = [axis for axis, size in enumerate(_sizes(x)) if size == 1]
+        dropped = ones if axes is None else [axis % 2 for axis in axes]
+        rows = [row[0] for row in x] if 1 in dropped else x
+        return rows[0] if 0 in dropped else rows
     if not isinstance(x, list) or axes == [] or (axes is None and len(x) != 1):
         return x
     (number,) = x
@@ -291,12 +300,6 @@ def or_(a: Numbers, b: Numbers) -> Numbers:
 @host("Xor")
 def xor(a: Numbers, b: Numbers) -> Numbers:
     return _map(lambda p, q: not q if p else q, a, b)
-
-
-@host("NonZero")
-def non_zero(x: Numbers) -> Grid:
-    """Along which axes two shapes differ, as gradients of what is broadcast ask: one row."""
-    return [[place for place, number in enumerate(x) if number]]
 
 
 @host("Where")
