@@ -46,8 +46,17 @@ def marks(engine: str, model: str) -> list[Any]:
     return [pytest.mark.gpu] * on_gpu + [pytest.mark.slow] * takes_long
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:The CUDA Graph is empty"),
+]
 ON_CPU: list[Engine] = [ENGINES[name] for name in ("onnxruntime", "torch", "inductor")]
+
+
+@pytest.fixture(autouse=True)
+def _full_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN rounds float32 to TensorFloat32 unless it is told not to."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def session(case: Case, engine: Engine, **options: Any) -> TrainingSession:

@@ -34,7 +34,6 @@ DOMAIN = "onward.torch"
 CPU, FLASH, EFFICIENT, CUDNN = "cpu", "flash", "efficient", "cudnn"
 _GROUPS_HEADS = (FLASH, CUDNN)  # they take fewer key heads than query heads
 _STEP = 8  # a head's size, and a mask's rows, are multiples of it on CUDA
-_EFFICIENT_STEP = 32  # torch 2.11's efficient backward gives wrong numbers for heads of 24 halves
 
 
 class _Given(NamedTuple):
@@ -157,9 +156,7 @@ def _given(
 def _padded_size(backend: str, q: Tensor, v: Tensor) -> int:
     """The size of a head that fits both and that the kernel takes."""
     size = max(q.shape[3], v.shape[3])
-    if backend == CPU:
-        return size
-    return size + -size % (_EFFICIENT_STEP if backend == EFFICIENT else _STEP)
+    return size if backend == CPU else size + -size % _STEP
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
@@ -232,6 +229,7 @@ def _backward(
             dy, q, k, v, *kept, bias, None, None, *lengths, 0.0, causal, scale=scale
         )
     elif backend == EFFICIENT:
+        y = y.transpose(1, 2).contiguous().transpose(1, 2)  # the only layout that it reads
         kept = (y, lse, seed, offset)
         wanted = [True, True, True, False]
         found = aten._scaled_dot_product_efficient_attention_backward(
