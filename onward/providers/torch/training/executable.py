@@ -17,7 +17,7 @@ from onward.providers.provider import Draw, Provider
 from onward.providers.torch.kernels.prepared import forgetful
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
-from onward.providers.torch.training.feeding import Batch, Noise, TorchFeeds
+from onward.providers.torch.training.feeding import Batch, Noise, TorchFeeds, to_device
 from onward.providers.torch.training.functions import Scalars, StepFunctions, are_finite, squared
 from onward.providers.torch.training.lowering import TrainingGraph, TrainingGraphs, lower_program
 from onward.providers.torch.training.results import TorchResults
@@ -87,9 +87,7 @@ class TorchTraining:
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         table = torch.tensor([list(ahead) for ahead in rates], dtype=torch.float64)
-        if self._device.type == "cuda":
-            table = table.pin_memory()
-        self._scalars.rates.copy_(table, non_blocking=True)
+        self._scalars.rates.copy_(to_device(table, self._device))
         self._scalars.count.fill_(steps)
         self._scalars.first.fill_(steps)
 

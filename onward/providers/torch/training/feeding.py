@@ -66,11 +66,7 @@ class TorchFeeds:
 
     def _to_device(self, value: Tensor | Array) -> Tensor:
         tensor: Tensor = to_torch(value, _HOST) if isinstance(value, np.ndarray) else value
-        if tensor.device == self._device:
-            return tensor
-        if tensor.is_cpu and self._device.type == "cuda":
-            tensor = tensor.pin_memory()  # a copy from other memory would wait for the GPU
-        return tensor.to(self._device, non_blocking=True)
+        return to_device(tensor, self._device)
 
 
 class Noise:
@@ -89,9 +85,7 @@ class Noise:
         """As many numbers as these feeds need, at this step."""
         generator = np.random.Generator(np.random.SFC64(list(draw)))
         numbers = torch.from_numpy(generator.random(self._size(batch), np.float32))
-        if self._device.type == "cuda":
-            numbers = numbers.pin_memory()
-        return numbers.to(self._device, non_blocking=True)
+        return to_device(numbers, self._device)
 
     def _size(self, batch: Batch) -> int:
         """How many: counted once for every set of shapes, where these decide."""
@@ -100,6 +94,13 @@ class Noise:
             [size] = self._graph.module(*(batch.tensors[name] for name in self._graph.inputs))
             self._sizes[key] = int(size)
         return self._sizes[key]
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; the host does not wait for a GPU to have it."""
+    if tensor.is_cpu and device.type == "cuda":  # a copy from memory that is not pinned would wait
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _tensor_or_array(name: str, value: Any) -> Tensor | Array:
