@@ -21,20 +21,21 @@ from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
+from onward.passes.exporters.changes import warn_of_exporter
+from onward.passes.exporters.constant_weights import lift_constant_weights
+from onward.passes.exporters.restoring import Guesses, restore
 from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
-from onward.passes.noise import left_random, take_noise
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
+from onward.passes.random_draws import draw_uniforms, left_random
+from onward.passes.recognise import recognise_composites
 from onward.passes.zip_maps import unzipped
-from onward.programs.constant_weights import lift_constant_weights
-from onward.programs.exporter_changes import warn_of_exporter
 from onward.programs.labels import find_labels, promised_labels
 from onward.programs.options import TrainingOptions
 from onward.programs.own_state import check_state, return_state
 from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Settings
 from onward.programs.ranges import LabelRange
-from onward.programs.restoring import Guesses, restore
 from onward.programs.select import (
     batch_norms,
     distinct,
@@ -46,8 +47,6 @@ from onward.programs.select import (
 )
 from onward.programs.tensors import Tensors
 from onward.programs.update_graphs import build_updates, is_scaled
-
-NOISE = "onward.noise"  # the input that holds random numbers
 
 log = logging.getLogger("onward")
 
@@ -76,7 +75,8 @@ def build_program(
     state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
     state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
-    draws = take_noise(train, NOISE)
+    draws = draw_uniforms(train)
+    recognise_composites(train, [*names, *state])
     fed = Tensors.of(base.model, names, list(state))
     fed.open(train)
     gradients = _differentiate(train, names, settings)

@@ -11,10 +11,10 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, graphs_of, walk
 from onward.names import near, some
+from onward.passes.exporters.constant_weights import FLOATS, is_named_parameter
+from onward.passes.exporters.provenance import Provenance
 from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.pipelines import PREPARE
-from onward.programs.constant_weights import FLOATS, is_named_parameter
-from onward.programs.provenance import Provenance
 
 _STATISTICS = (3, 4)  # of BatchNormalization's inputs
 # where a single number with an axis is a parameter all the same, by an operator's inputs

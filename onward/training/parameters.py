@@ -10,10 +10,10 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.gradients.model import reached
 from onward.names import near, some
+from onward.passes.exporters.changes import RECIPE
+from onward.passes.exporters.constant_weights import lift_constant_weights
+from onward.passes.exporters.restoring import Guesses, restore
 from onward.passes.modes import untie_statistics
-from onward.programs.constant_weights import lift_constant_weights
-from onward.programs.exporter_changes import RECIPE
-from onward.programs.restoring import Guesses, restore
 from onward.programs.select import distinct, free_weights, weights, worth_training
 
 Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells

@@ -11,12 +11,15 @@ import torch
 
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
+from onward.passes.composites import is_call
 from onward.providers.events import Event, Notes, TypeAndShape, type_word
 from onward.providers.options import SessionOptions
 from onward.providers.stopping import ended, stopper
+from onward.providers.torch.calls import takes
+from onward.providers.torch.fused_attention import fuse_attention, takes_attention
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
-from onward.providers.torch.tensors import to_numpy, to_torch
+from onward.providers.torch.tensors import to_numpy, to_plain, to_torch
 from onward.providers.torch.types import DTYPES
 
 
@@ -60,7 +63,10 @@ def _limit_memory(device: torch.device, limit: int) -> None:
 
 
 class TorchProvider:
-    """Runs a graph operator by operator in torch, or as `compiled` makes it."""
+    """Runs a graph operator by operator in torch, or as `compiled` makes it.
+
+    With `reuses_outputs`, a run of what is compiled writes over the results of the one before.
+    """
 
     def __init__(
         self,
@@ -85,8 +91,11 @@ class TorchProvider:
         return self._compiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        if is_call(node) and "Attention" in node.op_type:
+            return takes_attention(node, self._device)
         opset = opsets.get(node.domain, 1)
-        if KERNELS.find(node.domain, node.op_type, opset) is None:
+        function = KERNELS.find(node.domain, node.op_type, opset)
+        if function is None or not takes(function, node):
             return False
         values = [value for value in (*node.inputs, *node.outputs) if value is not None]
         if not all(value.dtype is None or int(value.dtype) in DTYPES for value in values):
@@ -102,10 +111,13 @@ class TorchProvider:
         call = self._compiled(module) if self._compiled else module.forward
         weights = {storage_of(tensor) for tensor in module.buffers()}
         stoppable = None if self._compiled else module
-        return TorchExecutable(call, self._device, weights, stoppable, notes)
+        return TorchExecutable(
+            *(call, self._device, weights, stoppable, notes), reuses_outputs=self.captured
+        )
 
     def lower(self, model: ir.Model, notes: Notes | None = None) -> Lowered:
         """A model as a torch module on this device."""
+        fuse_attention(model, self._device)
         return lower(model.graph, KERNELS, HOST, self._device, notes)
 
 
@@ -121,9 +133,12 @@ class TorchExecutable:
         weights: Set[int] = frozenset(),
         stoppable: Lowered | None = None,
         notes: Notes | None = None,
+        *,
+        reuses_outputs: bool = False,
     ) -> None:
         self._call, self._device, self._weights = call, device, weights
         self._stoppable, self._notes = stoppable, notes
+        self._reuses_outputs = reuses_outputs
 
     @torch.inference_mode()
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
@@ -144,6 +159,9 @@ class TorchExecutable:
         node = None if self._stoppable is None else self._stoppable.failed_node(error)
         where = "" if node is None else f" (at {node[0]}, node {node[1]!r})"
         return ProviderError(f"torch failed: {error}{where}")
+
+    def to_dlpack(self, tensor: Any) -> Any:
+        return to_plain(tensor, copied=self._reuses_outputs)
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onward.errors import CheckpointMismatch
 from onward.checkpoints.matching import fingerprint
+from onward.errors import CheckpointMismatch
 from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 from onward.training.api.state import TrainingState
 

@@ -9,10 +9,11 @@ import onnx_ir as ir
 from onward.graph.extension import GraphOps, extend
 from onward.passes.composites import inline_calls
 from onward.passes.native import fuse_for_onnxruntime
+from onward.passes.noise import feed_uniforms
 from onward.passes.pipelines import TRAINING
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.programs.program import Program
-from onward.providers.ort.training.lowered import MEASURE, LoweredProgram
+from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
 from onward.providers.ort.training.one_run import one_run
 from onward.providers.ort.training.probe_graph import probe_graph
 from onward.providers.ort.training.updates import lower_update
@@ -23,9 +24,10 @@ _MANY_NODES = 100  # of a graph that takes so long that allocating its tensors o
 def lower_program(program: Program) -> LoweredProgram:
     """A program as stock onnxruntime runs it fastest; the program itself stays as it is."""
     layout, settings = program.layout, program.layout.settings
-    train = inline_calls(program.train.clone())
+    train = program.train.clone()
+    size = feed_uniforms(train, program.draws, NOISE)
+    inline_calls(train)
     _add_measure(train, [p.gradient for p in layout.parameters], settings.clip_norm is not None)
-    size = program.draws
     by_shape = size is None or _reads_shapes_alone(size)
     tensors = all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs)
     nodes = len(train.graph)
@@ -40,7 +42,7 @@ def lower_program(program: Program) -> LoweredProgram:
         predict=_finished(inline_calls(program.predict.clone())),
         probe=probe_graph(),
         step=one_run(lowered, updates, flat) if in_one else None,
-        noise_size=None if size is None else _finished(size.clone()),
+        noise_size=None if size is None else _finished(size),
         noise_by_shape=by_shape,
         plans_memory=nodes < _MANY_NODES,
         updates=updates,

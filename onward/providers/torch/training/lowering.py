@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from onward.gradients.split import Piece, split
 from onward.graph.arguments import describe
+from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
-from onward.optimizers.graphs import VIEWS
 from onward.passes.composites import inline_calls
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
@@ -78,7 +78,7 @@ def lower_program(program: Program, provider: TorchProvider) -> TrainingGraphs |
         inline_calls(copy, lambda call: provider.supports(call, opsets))
         return TrainingGraph(TRAINING(copy), provider)
 
-    size = program.draws if isinstance(program.draws, ir.Model) else None
+    size = None
     graphs = TrainingGraphs(
         layout=program.layout,
         train=prepare(program.train),

@@ -51,6 +51,8 @@ CASES = [
         "a = Gather(s, l2) b = Squeeze(a, l0) y = Unsqueeze(b, l_1)",
         "int64[1]",
     ),
+    ("where it is not 0", "a = Equal(s, zeros) b = Not(a) y = NonZero(b)", "int64[1, 3]"),
+    ("a row of places", "a = Equal(s, zeros) b = NonZero(a) y = Squeeze(b, l0)", "int64[1]"),
     ("squeeze every 1", "a = Gather(s, l2) y = Squeeze(a)", "int64"),
     (
         "axes that differ",
@@ -167,6 +169,7 @@ def test_every_host_operator_has_a_case() -> None:
 def test_symbols_give_the_same_numbers_in_one_graph() -> None:
     """Each case that decides nothing by a size, on sizes other than those it was traced on."""
     decided = {"and", "or", "xor", "not", "where of numbers", "cast to bool and back"}
+    decided |= {"where it is not 0", "a row of places"}
     decided |= {"axes that differ", "no axis differs"}
     names = [name for name in MODELS if name not in decided]
     modules = [lower(PREPARE(ir.from_proto(MODELS[name])).graph, KERNELS, HOST) for name in names]

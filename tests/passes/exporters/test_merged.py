@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from onward.passes.merged import module_of, separate_merged
-from tests.sessions.training.said import exported_by_torchscript
+import onward
+from onward.passes.exporters.merged import module_of, separate_merged
+from tests.sessions.training.said import exported, exported_by_torchscript
 
 
 def model(body: str, names: str = "a.weight", producer: str = "pytorch") -> ir.Model:
@@ -119,3 +120,43 @@ def test_a_separated_export_has_all_parameters_and_computes_the_same() -> None:
         for each in (original, ir.to_proto(made))
     ]
     np.testing.assert_array_equal(*results)
+
+
+class Normed(nn.Module):
+    """Two layers of torch's, fresh: their scales are ones, their biases zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(4), nn.LayerNorm(4)
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(torch.tanh(self.inner(x)))
+        return self.second(torch.tanh(self.outer(x)))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def optimized() -> onnx.ModelProto:
+    torch.manual_seed(0)
+    return exported(Normed(), torch.randn(2, 3, 4), optimize=True)
+
+
+def test_gradients_of_parameters_that_the_newer_exporter_merged_are_their_own(
+    optimized: onnx.ModelProto,
+) -> None:
+    names = ["first.weight", "second.weight"]
+    torch.manual_seed(0)
+    apart = exported(Normed(), torch.randn(2, 3, 4), optimize=False)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.normal(size=(2, 3, 4)).astype(np.float32) for name in ("x", "dy")}
+    found, expected = (
+        onward.InferenceSession(onward.gradient(model, {"y": "dy"}, names)).run(
+            [f"{name}_grad" for name in names], feeds
+        )
+        for model in (optimized, apart)
+    )
+    for ours, theirs in zip(found, expected):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert not np.allclose(found[0], found[1])
