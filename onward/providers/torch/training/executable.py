@@ -17,14 +17,12 @@ from onward.providers.provider import Draw, Provider
 from onward.providers.torch.kernels.prepared import forgetful
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
-from onward.providers.torch.training.feeding import Batch, Noise, TorchFeeds
+from onward.providers.torch.training.feeding import Batch, TorchFeeds, to_device
 from onward.providers.torch.training.functions import Scalars, StepFunctions, are_finite, squared
 from onward.providers.torch.training.lowering import TrainingGraph, TrainingGraphs, lower_program
 from onward.providers.torch.training.results import TorchResults
 from onward.providers.torch.training.store import TorchStore
 from onward.providers.torch.types import Tensor
-
-NOISE = "onward.noise"  # an input of the train graph: uniform random numbers
 
 
 def open_program(program: Program, provider: Provider) -> TorchTraining | None:
@@ -36,12 +34,11 @@ def open_program(program: Program, provider: Provider) -> TorchTraining | None:
 
 @dataclass(frozen=True)
 class _Opened:
-    """A graph that is run for its results: its feeds, its function, and what that returns."""
+    """A graph that is run for its results: its feeds and its function."""
 
     graph: TrainingGraph
     feeds: TorchFeeds
     function: Callable[..., Any]
-    names: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,6 @@ class _Halfway:
     """What `forward` keeps for `backward`."""
 
     batch: Batch
-    given: dict[str, Tensor]  # feeds and random numbers
     values: dict[str, Any]  # what the first half made
 
 
@@ -71,9 +67,6 @@ class TorchTraining:
         self._functions = StepFunctions(
             self._layout, self.store, self._scalars, provider.compiler, provider.captured
         )
-        size = graphs.noise_size
-        needs_noise = NOISE in graphs.train.inputs and size is not None
-        self._noise = Noise(size, self._device) if needs_noise and size is not None else None
         self._train_feeds = TorchFeeds(graphs.train, self._layout, self._device)
         self._built: dict[tuple[str, bool], Callable[..., Any]] = {}
         self._opened: dict[str, _Opened] = {}
@@ -87,9 +80,7 @@ class TorchTraining:
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         table = torch.tensor([list(ahead) for ahead in rates], dtype=torch.float64)
-        if self._device.type == "cuda":
-            table = table.pin_memory()
-        self._scalars.rates.copy_(table, non_blocking=True)
+        self._scalars.rates.copy_(to_device(table, self._device))
         self._scalars.count.fill_(steps)
         self._scalars.first.fill_(steps)
 
@@ -125,7 +116,10 @@ class TorchTraining:
         batch = self._train_feeds.read(feeds)
         if batch.is_empty:
             return None
-        given = [*self._begin(batch, draw, scale).values(), *self._earlier(first)]
+        self._scalars.write(self._scalars.inputs[SCALE], scale)
+        self._scalars.write_draw(draw)
+        given = [batch.tensors[name] for name in self._given(self._graphs.train)]
+        given += self._earlier(first)
         function = self._build("compute_gradients", first)
         shown, gradients = self._run(function, given, self._graphs.train)
         self._keep_gradients(gradients)
@@ -134,17 +128,17 @@ class TorchTraining:
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> TorchResults | None:
         batch = self._train_feeds.read(feeds)
         if batch.is_empty:
-            self._halfway = _Halfway(batch, {}, {})
+            self._halfway = _Halfway(batch, {})
             return None
         graph, _, crossing = self._graphs.halves
-        tensors = self._begin(batch, draw, None)
+        self._scalars.write_draw(draw)
         names = (LOSS, *self._layout.outputs, *self._layout.state.values(), *crossing)
         names = tuple(dict.fromkeys(names))
         function = self._build("forward", True)
-        given = [tensors[name] for name in self._given(graph)]
+        given = [batch.tensors[name] for name in self._given(graph)]
         made = self._run(function, given, graph)
         values = dict(zip(names, map(torch.clone, made) if self._captured else made))
-        self._halfway = _Halfway(batch, tensors, values)
+        self._halfway = _Halfway(batch, values)
         shown = (LOSS, *self._layout.outputs)
         return self._results(shown, [values[name] for name in shown], batch)
 
@@ -156,7 +150,7 @@ class TorchTraining:
             raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
         self._scalars.write(self._scalars.inputs[SCALE], scale)
         _, graph, crossing = self._graphs.halves
-        tensors = {**halfway.given, **halfway.values}
+        tensors = {**halfway.batch.tensors, **halfway.values}
         given = [tensors[name] for name in (*self._given(graph), *crossing)]
         given.append(halfway.values[LOSS])
         given += [halfway.values[name] for name in self._layout.state.values()]
@@ -191,7 +185,7 @@ class TorchTraining:
             graph: TrainingGraph = getattr(self._graphs, name)
             reader = TorchFeeds(graph, self._layout, self._device)
             function = self._functions.run(graph, self._given(graph), wanted)
-            self._opened[name] = _Opened(graph, reader, function, wanted)
+            self._opened[name] = _Opened(graph, reader, function)
         opened = self._opened[name]
         batch = opened.feeds.read(feeds)
         if batch.is_empty and name == "evaluate":
@@ -205,19 +199,9 @@ class TorchTraining:
     # -- functions -----------------------------------------------------------------------------
 
     def _given(self, graph: TrainingGraph) -> list[str]:
-        """The inputs of a graph that a call is given: feeds, and random numbers that are fed."""
-        names = (*self._layout.inputs, *self._layout.targets, NOISE)
+        """The inputs of a graph that a call is given: feeds."""
+        names = (*self._layout.inputs, *self._layout.targets)
         return [name for name in names if name in graph.inputs]
-
-    def _begin(self, batch: Batch, draw: Draw, scale: float | None) -> dict[str, Tensor]:
-        """Set the scalars of a (micro-)batch; its feeds and random numbers, in order."""
-        if scale is not None:
-            self._scalars.write(self._scalars.inputs[SCALE], scale)
-        self._scalars.write_draw(draw)
-        tensors = {name: batch.tensors[name] for name in self._train_feeds.names}
-        if self._noise is not None:
-            tensors[NOISE] = self._noise.draw(batch, draw)
-        return tensors
 
     def _earlier(self, first: bool) -> list[Tensor]:
         """The gradients so far, to add to; where there are none, their memory is freed."""

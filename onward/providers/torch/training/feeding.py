@@ -1,4 +1,4 @@
-"""Feeds of a training step as tensors on the device, and the random numbers that go with them."""
+"""Feeds of a training step as tensors on the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from onward.errors import FeedError
 from onward.programs.arrays import to_plain_array
 from onward.programs.feeds import FeedRules
 from onward.programs.program import Array, Layout
-from onward.providers.provider import Draw
 from onward.providers.torch.tensors import to_numpy, to_torch
 from onward.providers.torch.training.lowering import TrainingGraph
 from onward.providers.torch.types import Tensor
@@ -41,7 +40,6 @@ class TorchFeeds:
 
     def __init__(self, graph: TrainingGraph, layout: Layout, device: torch.device) -> None:
         self.rules = FeedRules(graph.arguments, layout)
-        self.names = [argument.name for argument in self.rules.arguments]
         self._device = device
         self._checked: Any = None  # types and shapes of the last feeds
         self._is_empty = False
@@ -66,40 +64,14 @@ class TorchFeeds:
 
     def _to_device(self, value: Tensor | Array) -> Tensor:
         tensor: Tensor = to_torch(value, _HOST) if isinstance(value, np.ndarray) else value
-        if tensor.device == self._device:
-            return tensor
-        if tensor.is_cpu and self._device.type == "cuda":
-            tensor = tensor.pin_memory()  # a copy from other memory would wait for the GPU
-        return tensor.to(self._device, non_blocking=True)
+        return to_device(tensor, self._device)
 
 
-class Noise:
-    """Uniform random numbers that are fed: a function of the seed, the step and the micro-batch."""
-
-    def __init__(self, size: TrainingGraph, device: torch.device) -> None:
-        self._graph, self._device = size, device
-        self._by_shape = all(
-            node.op_type in ("Shape", "Size")
-            for value in size.model.graph.inputs
-            for node, _ in value.uses()
-        )
-        self._sizes: dict[Any, int] = {}
-
-    def draw(self, batch: Batch, draw: Draw) -> Tensor:
-        """As many numbers as these feeds need, at this step."""
-        generator = np.random.Generator(np.random.SFC64(list(draw)))
-        numbers = torch.from_numpy(generator.random(self._size(batch), np.float32))
-        if self._device.type == "cuda":
-            numbers = numbers.pin_memory()
-        return numbers.to(self._device, non_blocking=True)
-
-    def _size(self, batch: Batch) -> int:
-        """How many: counted once for every set of shapes, where these decide."""
-        key = tuple((name, array.shape) for name, array in batch.shapes.items())
-        if key not in self._sizes or not self._by_shape:
-            [size] = self._graph.module(*(batch.tensors[name] for name in self._graph.inputs))
-            self._sizes[key] = int(size)
-        return self._sizes[key]
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; the host does not wait for a GPU to have it."""
+    if tensor.is_cpu and device.type == "cuda":  # a copy from memory that is not pinned would wait
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _tensor_or_array(name: str, value: Any) -> Tensor | Array:

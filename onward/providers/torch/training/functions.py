@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from onward.optimizers.clip import NORM
+from onward.passes.random_draws import DRAW
 from onward.programs.places import Places
 from onward.programs.program import LOSS, SCALE, Layout
 from onward.providers.provider import Draw
@@ -33,7 +34,6 @@ Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 Taken = list[tuple[str, str | None, str]]  # input, the output that takes its place, its name
 
-DRAW = "onward.draw"  # an input of the train graph: seed, step, micro-batch
 _serial = count()
 
 

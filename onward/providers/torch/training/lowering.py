@@ -38,7 +38,7 @@ class TrainingGraph:
     @cached_property
     def module(self) -> Lowered:
         """The graph as a torch module: its inputs in order, its outputs in order."""
-        return self._provider.lower(self.model)
+        return self._provider.lower(self.model.clone())  # which may change it
 
     @cached_property
     def views(self) -> set[str]:
@@ -55,7 +55,6 @@ class TrainingGraphs:
     evaluate: TrainingGraph
     predict: TrainingGraph
     updates: tuple[TrainingGraph, ...]
-    noise_size: TrainingGraph | None  # how many random numbers given feeds need
     provider: TorchProvider
 
     @cached_property
@@ -78,19 +77,15 @@ def lower_program(program: Program, provider: TorchProvider) -> TrainingGraphs |
         inline_calls(copy, lambda call: provider.supports(call, opsets))
         return TrainingGraph(TRAINING(copy), provider)
 
-    size = None
     graphs = TrainingGraphs(
         layout=program.layout,
         train=prepare(program.train),
         evaluate=prepare(program.evaluate),
         predict=prepare(program.predict),
         updates=tuple(map(prepare, program.updates)),
-        noise_size=None if size is None else prepare(size),
         provider=provider,
     )
     everything = [graphs.train, graphs.evaluate, graphs.predict, *graphs.updates]
-    if graphs.noise_size is not None:
-        everything.append(graphs.noise_size)
     return graphs if all(graph.is_supported for graph in everything) else None
 
 

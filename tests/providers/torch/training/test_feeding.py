@@ -104,7 +104,7 @@ def test_an_empty_batch_is_left_out() -> None:
     one.run_backward()
 
 
-def test_fed_random_numbers_are_those_of_the_step() -> None:
+def test_random_numbers_are_those_of_the_step() -> None:
     one, other = session(dropout=0.5), session(dropout=0.5)
     first, second = batches(2)
     for feeds in (first, second):
