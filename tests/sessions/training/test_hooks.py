@@ -88,3 +88,14 @@ def test_parameters_can_be_read_and_not_written() -> None:
     one.set_parameters({"w1": np.zeros((8, 16))})
     assert not view["w1"].any()  # it looks at the session, not at what was once there
     assert list(view) == ["w1", "b1", "w2", "b2"] and "w1" in repr(view)
+
+
+def test_the_norm_of_gathered_gradients_is_that_of_their_mean() -> None:
+    whole, parts = session(), session()
+    feeds = batches(1)[0]
+    whole.step(feeds)
+    for _ in range(3):  # more micro-batches than the program knows of
+        parts.run_forward(feeds)
+        parts.run_backward()
+    parts.update_weights()
+    assert parts.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-5)

@@ -35,7 +35,10 @@ def one_run(train: bytes, updates: Sequence[LoweredUpdate], flat: Sequence[bool]
         norm = f"{prefix}{NORM}"
         graph.input.extend(v for v in each.graph.input if v.name != norm)
         if any(v.name == norm for v in each.graph.input):  # the train graph's measure is it
-            graph.node.append(helper.make_node("Cast", [MEASURE], [norm], to=TensorProto.DOUBLE))
+            cast = helper.make_node("Cast", [MEASURE], [norm], to=TensorProto.DOUBLE)
+            nodes = [cast, *each.graph.node]
+            del each.graph.node[:]
+            each.graph.node.extend(nodes)
     given = list(replaced.values())
     then = branch([each.graph for each in later], given, "update/")
     kept = _kept(replaced, list(graph.output))

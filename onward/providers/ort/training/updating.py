@@ -112,6 +112,7 @@ class Updates:
             for memory in self._store.updates:
                 gradients = memory.gradients
                 np.multiply(gradients, gradients.dtype.type(self._share), out=gradients)
+            self._share = 1.0
         for graph in self._separate():
             graph.run()
 

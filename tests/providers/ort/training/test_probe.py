@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from onward.losses import CrossEntropy
 from onward.optimizers import AdamW
 from onward.providers.ort.bound import BoundSession
 from onward.providers.ort.training import probe
+from onward.providers.ort.training.executable import OrtTraining
 from onward.providers.ort.training.probe_graph import probe_graph
+from onward.sessions.training.program import compile_training
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp
 
@@ -75,8 +78,8 @@ def test_without_trust_gradients_and_updates_run_apart(
         np.testing.assert_allclose(tensor, two.parameters[name], atol=1e-6)
 
 
-def test_a_provider_with_memory_of_its_own_is_not_asked_for_it() -> None:
-    providers = ["TorchExecutionProvider", "CPUExecutionProvider"]
-    one = TrainingSession(mlp(), CrossEntropy(), AdamW(lr=0.02), providers=providers)
+def test_a_provider_with_memory_of_its_own_is_not_asked_for_it(tmp_path: Path) -> None:
+    program = compile_training(mlp(), CrossEntropy(), AdamW(lr=0.02)).save(tmp_path / "program")
+    one = TrainingSession(program, providers=["TorchExecutionProvider", "CPUExecutionProvider"])
     one.step(batches(1)[0])
-    assert list(one._engine._feeds) == ["train"]
+    assert isinstance(one._engine, OrtTraining) and list(one._engine._feeds) == ["train"]
