@@ -34,6 +34,7 @@ from onward.programs.exporter_changes import warn_of_exporter
 from onward.programs.labels import find_labels
 from onward.programs.ranges import LabelRange
 from onward.training.opsets import in_opset
+from onward.training.packing import Wanted, pack_step
 from onward.training.parameters import Groups, check_names, restore_parameters
 
 GRADIENT = "{}_grad"
@@ -78,6 +79,7 @@ def training_graphs(
     frozen: Collection[str],
     opset: int = 0,
     tied: Groups = None,
+    clips: bool = False,
 ) -> TrainingGraphs:
     """The graphs of a model whose first output is the loss; the model is changed.
 
@@ -86,7 +88,8 @@ def training_graphs(
     statistics of BatchNormalization become parameters wherever they move. Integers and flags among
     the frozen (shapes, axes, modes) stay constants: the graphs are built on them. They are in
     `opset`, where it can say them; else in the oldest that can. `tied` are groups of names that
-    are one parameter each; None: as the model tells.
+    are one parameter each; None: as the model tells. `clips` tells that the optimizer will clip
+    by norm.
     """
     guesses = restore_parameters(model, [*trainable, *frozen], tied)
     warn_of_exporter(model, trainable, guesses)
@@ -104,7 +107,7 @@ def training_graphs(
     inner = [name for name in trainable if name not in {*trained, *weights}]
     parts = _Parts(inputs, list(outputs), fed, trained, inner, list(state), labels)
     return TrainingGraphs(
-        training=_training(prepared, parts, state, opset),
+        training=_training(prepared, parts, state, opset, clips),
         evaluation=_evaluation(model, parts, opset),
         trainable={name: tensor for name, tensor in kept.items() if name in trainable},
         frozen={name: tensor for name, tensor in kept.items() if name not in trainable},
@@ -153,10 +156,13 @@ def _stays(node: ir.Node, trainable: Collection[str]) -> bool:
 # -- training --------------------------------------------------------------------------------------
 
 
-def _training(model: ir.Model, parts: _Parts, state: dict[str, str], opset: int) -> ir.Model:
+def _training(
+    model: ir.Model, parts: _Parts, state: dict[str, str], opset: int, clips: bool
+) -> ir.Model:
     graph = model.graph
     _feed(model, parts)
     seed = _scalar_loss(model, parts.outputs[0])
+    step = model.clone()
     gradients: dict[str, str] = {}
     if parts.trained or parts.inner:
         gradients = extend(model, {seed: None}, [*parts.trained, *parts.inner], GRADIENTS)
@@ -174,7 +180,17 @@ def _training(model: ir.Model, parts: _Parts, state: dict[str, str], opset: int)
     _describe(model, parts)
     model = _for_onnxruntime(spell_for_onnxruntime(TRAINING(model)), opset)
     _name_gradients(model, parts.trained)
-    return _keep_dropout(model)
+    model = _keep_dropout(model)
+    wanted = Wanted(
+        loss=seed,
+        outputs=parts.outputs,
+        parameters=[name for name in parts.trained if name in parts.parameters],
+        inputs=[name for name in parts.trained if name in parts.inputs],
+        inner=parts.inner,
+        state={name: state[name] for name in parts.state},
+    )
+    pack_step(model, step, wanted, squared=clips)
+    return model
 
 
 def _name_gradients(model: ir.Model, trained: Sequence[str]) -> None:

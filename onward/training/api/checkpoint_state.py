@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.training.api import contents, peer_files
-from onward.training.api.contents import Property
-from onward.training.api.flat import Array
+from onward.training.api.contents import Array, Property
 from onward.training.api.state import TrainingState
 
 

@@ -11,7 +11,7 @@ from onward.errors import OptionError
 from onward.graph.files import load, save
 from onward.names import near
 from onward.passes.modes import eval_mode
-from onward.training.api.flat import Array
+from onward.training.api.contents import Array
 
 
 def export(

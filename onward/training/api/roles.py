@@ -48,7 +48,7 @@ def roles(session: BoundSession, known: Container[str]) -> Roles:
     apart = {RESET, *buffers.values()}
     rest = [name for name in session.inputs if name not in apart]
     if "onward.inputs" in metadata:
-        fed = _names(metadata, "onward.inputs")
+        fed = names_of(metadata, "onward.inputs")
     else:
         fed = [name for name in rest if name not in known]
     updated = {
@@ -64,7 +64,7 @@ def roles(session: BoundSession, known: Container[str]) -> Roles:
         buffers=buffers,
         sums=sums,
         updated=updated,
-        labels=[each for each in _labels(metadata) if each.name in fed],
+        labels=[each for each in labels_of(metadata) if each.name in fed],
     )
     if buffers.keys() != sums.keys() or bool(buffers) != (RESET in session.inputs):
         raise InvalidModel(
@@ -86,11 +86,13 @@ def kind(argument: Argument) -> tuple[str, tuple[int, ...]]:
     return dtype.name, sizes
 
 
-def _labels(metadata: Mapping[str, str]) -> tuple[LabelRange, ...]:
+def labels_of(metadata: Mapping[str, str]) -> tuple[LabelRange, ...]:
+    """What inputs of class labels may hold, as a model says."""
     return ranges.from_json(metadata.get("onward.labels", "[]"))
 
 
-def _names(metadata: Mapping[str, str], key: str) -> list[str]:
+def names_of(metadata: Mapping[str, str], key: str) -> list[str]:
+    """A list of names in a model's metadata."""
     try:
         names = json.loads(metadata[key])
     except ValueError:

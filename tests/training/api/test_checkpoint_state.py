@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, FeedError
 from onward.checkpoints import files
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, FeedError
 from onward.training.api import CheckpointState, Module
 from tests.training.api.made import Folder, batch
 

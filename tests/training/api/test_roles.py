@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from onward.errors import InvalidModel
-from onward.providers.ort.bound import Argument, BoundSession
 from onward.programs.ranges import LabelRange
+from onward.providers.ort.bound import Argument, BoundSession
 from onward.training.api.roles import kind, roles
 from tests.training.api.made import NAMES, Folder
 

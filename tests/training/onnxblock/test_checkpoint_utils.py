@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onward.errors import CheckpointError, CheckpointMismatch
 from onward.checkpoints.matching import fingerprint
+from onward.errors import CheckpointError, CheckpointMismatch
 from onward.training import onnxblock
 from onward.training.api import contents
 from tests.training.api.peer_writer import write_peer

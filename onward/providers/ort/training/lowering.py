@@ -24,30 +24,29 @@ def lower_program(program: Program) -> LoweredProgram:
     """A program as stock onnxruntime runs it fastest; the program itself stays as it is."""
     layout, settings = program.layout, program.layout.settings
     train = inline_calls(program.train.clone())
-    _add_measure(train, [p.gradient for p in layout.parameters], settings.clip_norm is not None)
+    add_measure(train, [p.gradient for p in layout.parameters], settings.clip_norm is not None)
     size = program.draws
-    by_shape = size is None or _reads_shapes_alone(size)
     tensors = all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs)
     nodes = len(train.graph)
-    lowered = _finished(train)
+    lowered = to_bytes(respell(train))
     flat = [update.flat for update in layout.updates]
     updates = tuple(map(lower_update, program.updates, flat))
     in_one = settings.accumulate == 1 and settings.skip_nonfinite and tensors
     return LoweredProgram(
         layout=layout,
         train=lowered,
-        evaluate=_finished(inline_calls(program.evaluate.clone())),
-        predict=_finished(inline_calls(program.predict.clone())),
+        evaluate=to_bytes(respell(inline_calls(program.evaluate.clone()))),
+        predict=to_bytes(respell(inline_calls(program.predict.clone()))),
         probe=probe_graph(),
         step=one_run(lowered, updates, flat) if in_one else None,
-        noise_size=None if size is None else _finished(size.clone()),
-        noise_by_shape=by_shape,
+        noise_size=None if size is None else to_bytes(respell(size.clone())),
+        noise_by_shape=size is None or reads_shapes_alone(size),
         plans_memory=nodes < _MANY_NODES,
         updates=updates,
     )
 
 
-def _add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> None:
+def add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> None:
     """One number that tells whether all gradients are finite: MEASURE, the last output.
 
     To clip by norm, the sum of their squares; else their sum, which takes half the time.
@@ -76,14 +75,17 @@ def _rows(op: GraphOps, g: ir.Value) -> ir.Value:
     return sums
 
 
-def _reads_shapes_alone(model: ir.Model) -> bool:
+def reads_shapes_alone(model: ir.Model) -> bool:
     """Whether feeds of the same shapes give the same result."""
     readers = (node for value in model.graph.inputs for node, _ in value.uses())
     return all(node.op_type in ("Shape", "Size") for node in readers)
 
 
-def _finished(model: ir.Model) -> bytes:
-    """Tidied, in the spelling that stock onnxruntime runs, as bytes."""
-    model = fuse_for_onnxruntime(spell_for_onnxruntime(TRAINING(model)))
+def respell(model: ir.Model) -> ir.Model:
+    """Tidied, in the spelling that stock onnxruntime runs fastest; in place."""
+    return fuse_for_onnxruntime(spell_for_onnxruntime(TRAINING(model)))
+
+
+def to_bytes(model: ir.Model) -> bytes:
     data: bytes = ir.to_proto(model).SerializeToString()
     return data
