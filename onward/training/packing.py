@@ -1,17 +1,14 @@
 """Packing: the graphs that a TrainingSession would run, in the metadata of the artifacts' models.
 
 The graphs of the artifacts are for any stock onnxruntime: gradients are summed by an input, updates
-take sequences. A device that has Onward runs faster ones, which `onward.training.api` unpacks: the
-step as it is lowered for a session, without the weights that the training model holds anyway, and
-the updates over flat vectors.
+take sequences. A device that has Onward runs faster ones: the step and the updates as they are
+lowered for a session.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -19,9 +16,8 @@ import onnx_ir as ir
 from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.graph.extension import extend as extension
-from onward.graph.extension import taken_names
 from onward.graph.files import weight_bytes
-from onward.graph.naming import rename
+from onward.graph.survey.metadata import graph_checksum
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment
 from onward.passes.composites import inline_calls
@@ -37,19 +33,17 @@ from onward.providers.ort.training.lowering import (
     respell,
     to_bytes,
 )
+from onward.providers.ort.training.packed import pack, pack_updates, press
 from onward.providers.ort.training.probe_graph import probe_graph
 from onward.providers.ort.training.updates import lower_update
-from onward.training.api.packed import STEP, UPDATES, checksum, dump, press
+from onward.training.api.training_graph import STEP
+from onward.training.api.updates import UPDATES
 
-_SMALL = 1 << 10  # bytes of a weight that is packed whatever the training model holds
-_MOST = 1 << 20  # bytes of weights that are packed at most: the others are the training model's
-_MOST_HELD = 1 << 30  # bytes of weights of a training model that is one message
+_MOST = 1 << 22  # bytes of weights in a step: one with more of them stays in its model alone
 _WIDE = ("float32", "float64")
 
-log = logging.getLogger("onward")
 
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Wanted:
     """What a step returns, by the names of the model that it is made of."""
 
@@ -64,16 +58,15 @@ class Wanted:
 def pack_step(target: ir.Model, model: ir.Model, wanted: Wanted, squared: bool) -> None:
     """Put the step of a model in training mode, whose parameters are inputs, into the metadata.
 
-    Nothing where a session would keep parameters in another type than the artifacts do, where the
-    step has large weights that the training model has not, or where weights will lie in files.
+    Nothing where a session would keep parameters in another type than the artifacts do, or where
+    the step would hold large weights a second time.
     """
-    if weight_bytes(target) > _MOST_HELD:
-        return
     values = {str(value.name): value for value in model.graph.inputs}
     kinds = {values[name].dtype for name in wanted.parameters}
     wide = kinds and all(k is not None and k.numpy().name in _WIDE for k in kinds)
     tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
-    if not wide or not tensors or LOSS in {*values, *model.graph.initializers}:
+    named = LOSS in {*values, *model.graph.initializers}
+    if not wide or not tensors or named or weight_bytes(model) > _MOST:
         return
     draws = take_noise(model, NOISE)
     sources = [*wanted.parameters, *wanted.inputs, *wanted.inner]
@@ -81,24 +74,14 @@ def pack_step(target: ir.Model, model: ir.Model, wanted: Wanted, squared: bool) 
     loss_dtype, outputs = _return(model, wanted, gradients)
     step = inline_calls(model)
     add_measure(step, [gradients[name] for name in wanted.parameters], squared)
-    step = respell(step)
-    shared = _shared_weights(step, target)
-    if shared is None:
-        return
-    proto = ir.to_proto(step)
-    own = [tensor for tensor in proto.graph.initializer if tensor.name not in shared]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(own)
-    returned = [*outputs, *(gradients[name] for name in wanted.inner)]
-    target.metadata_props[STEP] = dump(
+    target.metadata_props[STEP] = pack(
         {
-            "of": checksum(bytes(ir.to_proto(target).SerializeToString())),
-            "train": press(proto.SerializeToString()),
-            "weights": shared,
-            "parameters": {name: gradients[name] for name in wanted.parameters},
+            "graph": graph_checksum(bytes(ir.to_proto(target).SerializeToString())),
+            "train": press(to_bytes(respell(step))),
+            "gradients": {name: gradients[name] for name in wanted.parameters},
             "input_gradients": {name: gradients[name] for name in wanted.inputs},
-            "outputs": returned,
-            "output_names": [str(v.name) for v in target.graph.outputs[: len(returned)]],
+            "outputs": outputs,
+            "output_names": [str(v.name) for v in target.graph.outputs[: len(outputs)]],
             "state": dict(wanted.state),
             "loss_dtype": loss_dtype,
             "squared": squared,
@@ -118,81 +101,39 @@ def _return(model: ir.Model, wanted: Wanted, gradients: Mapping[str, str]) -> tu
     loss = values[wanted.loss]
     assert loss.dtype is not None and loss.shape is not None
     scalar = op.Reshape(loss, np.zeros(0, np.int64)) if len(loss.shape) else loss
-    for node in graph:
-        for value in node.outputs:
-            if value.name == LOSS and value is not scalar:
-                value.name = Names(model).fresh(f"{LOSS}.own")
+    for value in [value for node in graph for value in node.outputs]:
+        if value.name == LOSS and value is not scalar:
+            value.name = Names(model).fresh(f"{LOSS}.own")
     scalar.name = LOSS
-    outputs = []
-    for name in wanted.outputs:
-        if name in wanted.state.values():  # what is bound to memory is not returned as well
-            outputs.append(op.Identity(values[name]))
-        else:
-            outputs.append(values[name])
-    kept = [*wanted.state.values(), *gradients.values()]
-    listed = dict.fromkeys((scalar, *outputs, *(values[name] for name in kept)))
-    graph.outputs[:] = list(listed)
+    bound = wanted.state.values()  # to memory: the user gets a copy
+    outputs = [op.Identity(values[n]) if n in bound else values[n] for n in wanted.outputs]
+    outputs += [values[gradients[name]] for name in wanted.inner]
+    kept = [values[name] for name in (*bound, *gradients.values())]
+    graph.outputs[:] = list(dict.fromkeys((scalar, *outputs, *kept)))
     return loss.dtype.numpy().name, [str(value.name) for value in outputs]
 
 
-def _shared_weights(step: ir.Model, target: ir.Model) -> list[str] | None:
-    """The weights of a step that the training model has, under its names now; None: too few are."""
-    held = {
-        _contents(value): name
-        for name, value in target.graph.initializers.items()
-        if value.const_value is not None and value.const_value.nbytes >= _SMALL
-    }
-    taken, shared, left = taken_names(step), [], 0
-    for name, value in list(step.graph.initializers.items()):
-        if value.const_value is None or value.const_value.nbytes < _SMALL:
-            continue
-        same = held.get(_contents(value))
-        if same is None or (same != name and same in taken):
-            left += value.const_value.nbytes
-            continue
-        rename(value, same)
-        taken.add(same)
-        shared.append(same)
-    if left > _MOST:
-        log.debug("no step is packed: %d bytes of its weights are its own", left)
-        return None
-    return shared
-
-
-def _contents(value: ir.Value) -> tuple[object, ...]:
-    assert value.const_value is not None
-    tensor = value.const_value
-    return tensor.dtype, tuple(tensor.shape.numpy()), sha256(tensor.tobytes()).digest()
-
-
-def pack_updates(
+def pack_session_updates(
     target: ir.Model,
     assignments: Sequence[Assignment],
-    shapes: Mapping[str, tuple[int, ...]],
-    dtype: str,
+    specs: Mapping[str, tuple[str, tuple[int, ...]]],
     sequences: Mapping[str, str],
     clip: ClipByNorm | None,
 ) -> None:
-    """Put the updates that a session would run into an optimizer model's metadata."""
-    if dtype not in _WIDE or any(each.optimizer is None for each in assignments):
+    """Put the updates that a session would run into an optimizer model's metadata.
+
+    `sequences` are the names that slots have in the artifacts.
+    """
+    if any(dtype not in _WIDE for dtype, _ in specs.values()):
+        return
+    if any(each.optimizer is None for each in assignments):
         return
     options = TrainingOptions(clip_norm=None if clip is None else clip.max_norm)
-    specs = {name: (dtype, shape) for name, shape in shapes.items()}
     models, layouts = build_updates(assignments, specs, options)
-    updates = []
-    for model, layout in zip(models, layouts):
-        lowered = lower_update(model, layout.flat)
-        updates.append(
-            {
-                "layout": dataclasses.asdict(layout),
-                "graph": press(lowered.graph),
-                "bound": press(lowered.bound),
-                "blocks": lowered.blocks,
-            }
-        )
-    target.metadata_props[UPDATES] = dump(
+    lowered = [lower_update(model, layout.flat) for model, layout in zip(models, layouts)]
+    target.metadata_props[UPDATES] = pack(
         {
-            "updates": updates,
+            "updates": pack_updates(layouts, lowered),
             "sequences": dict(sequences),
             "clip_norm": options.clip_norm,
             "probe": press(probe_graph()),

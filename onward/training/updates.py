@@ -23,7 +23,7 @@ from onward.passes.prune import drop_unused
 from onward.passes.share import share_expressions
 from onward.passes.upgrade import upgrade_opset
 from onward.training.opsets import in_opset
-from onward.training.packing import pack_updates
+from onward.training.packing import pack_session_updates
 
 RATE, STEP, PARAMETERS, GRADIENTS = "learning_rate", "step", "params", "gradients"
 FLAG = "updated_flag"
@@ -172,8 +172,8 @@ def describe(model: ir.Model, plan: Plan) -> None:
 
 def attach_updates(model: ir.Model, plan: Plan, clip: ClipByNorm | None = None) -> None:
     """Put the updates that a session would run into the metadata."""
-    dtype = plan.kind.numpy().name
-    pack_updates(model, plan.assignments, plan.shapes, dtype, plan.sequences, clip)
+    specs = {name: (plan.kind.numpy().name, shape) for name, shape in plan.shapes.items()}
+    pack_session_updates(model, plan.assignments, specs, plan.sequences, clip)
 
 
 def _cast(op: GraphOps, value: ir.Value, kind: ir.DataType) -> ir.Value:

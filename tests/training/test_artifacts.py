@@ -199,7 +199,7 @@ def test_the_training_graph_keeps_its_contract(
     assert names(evaluation.get_outputs()) == names(session.get_outputs())[:2]
     said = session.get_modelmeta().custom_metadata_map
     classes = [{"name": "labels", "classes": 3, "ignored": None}] * (target[0] == "labels")
-    assert json.loads(said.pop("onward.step"))["parameters"].keys() == {"fc1.weight", "fc2.weight"}
+    assert json.loads(said.pop("onward.step"))["gradients"].keys() == {"fc1.weight", "fc2.weight"}
     assert {key: json.loads(value) for key, value in said.items()} == {
         "onward.inputs": ["input", target[0]],
         "onward.outputs": names(session.get_outputs())[:2],

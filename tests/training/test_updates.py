@@ -13,7 +13,7 @@ from onward.optimizers.groups import Group
 from onward.optimizers.sgd import SGD
 from onward.providers.ort.bound import BoundSession
 from onward.training import updates
-from onward.training.api.packed import read_updates
+from onward.training.api.updates import read_updates
 
 SHAPES = {"w": (3, 4), "b": (4,)}
 FLOAT = ir.DataType.FLOAT

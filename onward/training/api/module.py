@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from onward.providers.ort.training.store import NumpyStore
 from onward.providers.provider import Draw
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.api.opening import GraphOpener, open_graph
-from onward.training.api.roles import Roles, kind, roles
-from onward.training.api.training_graph import open_training
+from onward.training.api.roles import Roles, roles_of
+from onward.training.api.training_graph import layout_of, open_training, program_of
 
 _export = LazyModule("onward.training.api.inference")  # it loads onnx
 
@@ -62,12 +61,12 @@ class Module:
         if eval_model_uri is not None:
             check_readable(Path(eval_model_uri), "evaluation model")
         held = state._state
-        self._train = open_training(
+        graph, self._roles = open_training(
             train_model_uri, held.requires_grad, self._options, self._providers
         )
-        held.belong_to(self._train.kinds, self._train.trainable)
-        held.lay_out(self._train.layout)
-        self._opener = GraphOpener(self._train.graph, self._options, self._providers)
+        held.belong_to(self._roles.parameters, list(self._roles.gradients))
+        held.lay_out(layout_of(self._roles))
+        self._opener = GraphOpener(graph, self._options, self._providers)
         self._engine: OrtTraining | None = None
         self._eval: tuple[OrtGraph, Roles] | None = None
         self._eval_feeds: tuple[NumpyStore, Feeds] | None = None
@@ -155,22 +154,25 @@ class Module:
 
     def output_names(self) -> list[str]:
         """The outputs that a call gives, in the mode that it is in."""
-        names = self._train.step.output_names if self.training else self._evaluation()[1].outputs
-        return list(names)
+        roles = self._roles if self.training else self._evaluation()[1]
+        return list(roles.output_names)
 
     # -- inside --------------------------------------------------------------------------------
 
     def _names(self) -> Sequence[str]:
-        return self._train.inputs if self.training else self._evaluation()[1].inputs
+        return (self._roles if self.training else self._evaluation()[1]).inputs
 
     def _open_engine(self) -> OrtTraining:
         """The train graph and the updates, bound to the state's memory as it is laid out now."""
         state = self._state._state
         store, old = state.store, self._engine
         if old is None or old.store is not store:
-            squared = self._train.step.squared
             engine = OrtTraining(
-                self._train.program(state), self._opener, store, at_once=AT_ONCE, squared=squared
+                program_of(self._roles, state),
+                self._opener,
+                store,
+                at_once=AT_ONCE,
+                squared=self._roles.squared,
             )
             engine.finite = old is None or old.finite
             self._engine = engine
@@ -184,22 +186,19 @@ class Module:
                 raise _no_evaluation("train() switches back")
             session = open_graph(self._eval_uri, self._options, self._providers)
             state = self._state._state
-            names = roles(session, state.requires_grad)
-            kinds = {name: kind(session.inputs[name]) for name in names.parameters}
-            state.belong_to(kinds, [n for n in kinds if state.requires_grad.get(n)], whole=False)
-            self._eval = OrtGraph(session), names
+            roles = roles_of(session, state.requires_grad)
+            trained = [name for name in roles.parameters if state.requires_grad.get(name)]
+            state.belong_to(roles.parameters, trained, whole=False)
+            self._eval = OrtGraph(session), roles
         return self._eval
 
     def _run_evaluation(self, feeds: dict[str, Any]) -> list[Array]:
-        (graph, names), store = self._evaluation(), self._state._state.store
+        (graph, roles), store = self._evaluation(), self._state._state.store
         if self._eval_feeds is None or self._eval_feeds[0] is not store:
-            layout = replace(
-                self._train.layout, targets=tuple(names.inputs), labels=tuple(names.labels)
-            )
-            self._eval_feeds = store, Feeds(graph, layout, store)
+            self._eval_feeds = store, Feeds(graph, layout_of(roles), store)
         bound = self._eval_feeds[1]
         bound.bind(feeds)
-        return bound.results_of_empty(names.outputs) if bound.is_empty else bound.run(names.outputs)
+        return bound.results_of_empty(roles.outputs) if bound.is_empty else bound.run(roles.outputs)
 
     def _run_training(self, feeds: dict[str, Any]) -> list[Array]:
         """One step: gradients are added where they lie, statistics kept when all went well."""
@@ -213,13 +212,13 @@ class Module:
         if found is None:  # no loss, and nothing to add to the gradients
             self._is_empty |= first
             found = engine.results_of_empty()
-            for name, gradient in self._train.step.input_gradients.items():
+            for name, gradient in self._roles.input_gradients.items():
                 found[gradient] = np.zeros_like(feeds[name])
         else:
             self._accumulating, self._is_empty = True, False
-        for name, gradient in self._train.step.input_gradients.items():
+        for name, gradient in self._roles.input_gradients.items():
             self.input_gradients[name] = found[gradient]
-        return [found[name] for name in self._train.step.outputs]
+        return [found[name] for name in self._roles.outputs]
 
     def _draw(self) -> Draw:
         """Where random numbers are drawn: resumed training draws what it would have drawn."""

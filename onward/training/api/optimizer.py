@@ -12,15 +12,16 @@ from typing import Any
 
 from onward.errors import InvalidModel, OptionError
 from onward.graph.paths import check_readable
+from onward.graph.survey.metadata import metadata_of
 from onward.programs.empty import EMPTY
 from onward.providers.ort.bound import CPU
 from onward.providers.ort.training.finite import NOT_FINITE
 from onward.providers.ort.training.probe import is_sound
 from onward.training.api.module import AT_ONCE, Module
 from onward.training.api.opening import open_graph
-from onward.training.api.packed import PackedUpdates, metadata_of, read_updates
-from onward.training.api.state import Kinds, Slots
-from onward.training.api.updates import ListUpdate, SessionUpdate, Update
+from onward.training.api.roles import Kinds
+from onward.training.api.state import SessionUpdates, Slots
+from onward.training.api.updates import ListUpdate, SessionUpdate, Update, read_updates
 
 log = logging.getLogger("onward")
 
@@ -43,13 +44,13 @@ class Optimizer:
         model = Path(optimizer_uri).read_bytes()
         metadata = _metadata(model, module)
         about, updates = _About(metadata), read_updates(metadata)
-        self._trained = self._state.kinds(module._train.trainable)
+        self._trained = {name: module._roles.parameters[name] for name in module._roles.gradients}
         self._standing = self._state.start_optimizer(about.slots(self._trained), about.lr)
         if updates is not None and _fits(updates, self._trained):
             self._update: Update = self._open(updates, about.lr)
         else:
             session = open_graph(model, module._options, module._providers)
-            self._update = ListUpdate(session, self._state, module._train.trainable)
+            self._update = ListUpdate(session, self._state, list(module._roles.gradients))
 
     def step(self) -> None:
         """Move the parameters along the gradients once.
@@ -88,7 +89,7 @@ class Optimizer:
         rate = self._standing.learning_rate
         return self._standing.initial_learning_rate if rate is None else rate
 
-    def _open(self, updates: PackedUpdates, own_rate: float) -> SessionUpdate:
+    def _open(self, updates: SessionUpdates, own_rate: float) -> SessionUpdate:
         """A session's updates; over adjacent rows where these cost little memory."""
         module = self._module
         size = sum(math.prod(shape) for _, shape in self._trained.values())
@@ -98,7 +99,7 @@ class Optimizer:
         return SessionUpdate(updates, own_rate, self._state, module._open_engine, paired)
 
 
-def _fits(updates: PackedUpdates, trained: Kinds) -> bool:
+def _fits(updates: SessionUpdates, trained: Kinds) -> bool:
     """Whether updates are of these parameters, all of them."""
     kinds = {name: each.dtype for each in updates.layouts for name in each.parameters}
     return kinds == {name: dtype for name, (dtype, _) in trained.items()}

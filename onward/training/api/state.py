@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,23 @@ import numpy as np
 from onward.checkpoints.matching import fingerprint
 from onward.errors import CheckpointMismatch, CheckpointNominal, FeedError
 from onward.programs.program import Array, Layout, Shape, UpdateLayout
+from onward.providers.ort.training.lowered import LoweredUpdate
 from onward.providers.ort.training.store import NumpyStore
 from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
-from onward.training.api.packed import PackedUpdates
+from onward.training.api.roles import Kinds
 
-Kinds = Mapping[str, tuple[str, Shape]]  # (type, shape) by name
 Slots = Mapping[str, tuple[str, Shape, float]]  # ... and the number that it begins with
+
+
+@dataclass(frozen=True)
+class SessionUpdates:
+    """The updates of all parameters, and the names that their slots have in checkpoints."""
+
+    layouts: tuple[UpdateLayout, ...]
+    graphs: tuple[LoweredUpdate, ...]
+    sequences: dict[str, str]
+    clip_norm: float | None
+    probe: bytes
 
 
 class TrainingState:
@@ -30,7 +41,7 @@ class TrainingState:
         self.optimizer = contents.optimizer
         self.model = contents.model
         self.tensors = {n: _writable(one.data) for n, one in stored if one.data is not None}
-        self.updates: PackedUpdates | None = None  # that the store is laid out for
+        self.updates: SessionUpdates | None = None  # that the store is laid out for
         self._paired = False  # whether it has the rows that they want to lie together
         self._layout: Layout | None = None  # of what modules train
         self._store: NumpyStore | None = None
@@ -66,7 +77,7 @@ class TrainingState:
             self._layout, self._is_current = layout, False
             self.updates = None
 
-    def lay_out_for(self, updates: PackedUpdates, paired: bool) -> None:
+    def lay_out_for(self, updates: SessionUpdates, paired: bool) -> None:
         """Let parameters, gradients and slots lie as updates want them."""
         if (self.updates, self._paired) != (updates, paired):
             self.updates, self._paired, self._is_current = updates, paired, False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,8 +10,16 @@ import numpy as np
 from onward.optimizers.rates import LearningRates
 from onward.providers.ort.bound import BoundSession
 from onward.providers.ort.training.executable import OrtTraining
-from onward.training.api.packed import PackedUpdates
-from onward.training.api.state import TrainingState
+from onward.providers.ort.training.packed import (
+    UNREADABLE,
+    damaged,
+    inflate,
+    unpack,
+    unpack_updates,
+)
+from onward.training.api.state import SessionUpdates, TrainingState
+
+UPDATES = "onward.updates"  # a key of metadata
 
 
 class Update(Protocol):
@@ -20,12 +28,31 @@ class Update(Protocol):
     def run(self, learning_rate: float, step: int) -> bool: ...
 
 
+def read_updates(metadata: Mapping[str, str]) -> SessionUpdates | None:
+    """The updates that are packed in an optimizer model; None: none are."""
+    plain = unpack(metadata, UPDATES)
+    if plain is None:
+        return None
+    try:
+        layouts, graphs = unpack_updates(plain["updates"])
+        clip = plain["clip_norm"]
+        return SessionUpdates(
+            layouts=layouts,
+            graphs=graphs,
+            sequences=dict(plain["sequences"]),
+            clip_norm=None if clip is None else float(clip),
+            probe=inflate(plain["probe"]),
+        )
+    except UNREADABLE as error:
+        raise damaged(UPDATES, error) from error
+
+
 class SessionUpdate:
     """The updates of a session, in place, over the store that a module's gradients lie in."""
 
     def __init__(
         self,
-        updates: PackedUpdates,
+        updates: SessionUpdates,
         own_rate: float,
         state: TrainingState,
         engine: Callable[[], OrtTraining],

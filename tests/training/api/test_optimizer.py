@@ -225,9 +225,9 @@ def test_what_is_no_optimizer_is_refused(whole: Folder, tmp_path: Path) -> None:
         (
             "onward.updates",
             "no json!",
-            "the optimizer model's updates cannot be read: .*\nmake the",
+            "the model's onward.updates cannot be read: .*\nmake the",
         ),
-        ("onward.updates", '{"version": 1}', "the optimizer model's updates cannot be read: Key"),
+        ("onward.updates", '{"version": 1}', "the model's onward.updates cannot be read: Key"),
         ("onward.slot_layout", json.dumps([1]), "what it says of its state cannot be read"),
     ):
         model = onnx.load(whole.optimizer)
