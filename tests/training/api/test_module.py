@@ -408,3 +408,43 @@ def test_texts_are_fed_as_the_peer_takes_them(tmp_path: Path) -> None:
     optimizer.set_learning_rate(0.1)
     optimizer.step()
     assert module.eval()(texts, labels) < first
+
+
+def test_feeds_may_be_lists_and_tensors_of_torch(whole: Folder) -> None:
+    _, module, _ = whole.open()
+    x, labels = batch()
+    expected = module(x, labels)
+    tensor = torch.from_numpy(x).requires_grad_()
+    for given in (tensor, x.astype(">f4"), list(x)):
+        assert module(given, labels.tolist()) == expected
+        assert module.eval()(given, labels.tolist()) == pytest.approx(expected)
+        module.train()
+    for wrong, law in (
+        (None, "input 'input' is no array of numbers: it is NoneType\ngive a numpy array"),
+        ({"x": x}, "input 'input' is no array of numbers: it is dict\ngive a numpy array"),
+        ([[1.0], [1.0, 2.0]], "input 'input' is no array: setting an array element with a seq"),
+    ):
+        with pytest.raises(FeedError, match=law):
+            module(wrong, labels)
+
+
+def test_gradients_of_a_run_that_failed_are_not_left_half_written(
+    whole: Folder, tmp_path: Path
+) -> None:
+    model = onnx.load(whole.training)
+    del model.metadata_props[:]  # nobody knows the labels
+    onnx.save(model, tmp_path / "training_model.onnx")
+    state = CheckpointState.load_checkpoint(whole.checkpoint)
+    module = Module(tmp_path / "training_model.onnx", state)
+    x, labels = batch()
+    module(x, labels)
+    before = {name: parameter.grad for name, parameter in state.parameters}
+    with pytest.raises(FeedError, match="out of range") as caught:
+        module(x, labels + 3)
+    assert "accumulated gradients are as before this step" in caught.value.__notes__[0]
+    for name, parameter in state.parameters:
+        np.testing.assert_array_equal(parameter.grad, before[name])
+    module.lazy_reset_grad()
+    with pytest.raises(FeedError, match="out of range"):
+        module(x, labels + 3)
+    assert not any(parameter.grad.any() for _, parameter in state.parameters)

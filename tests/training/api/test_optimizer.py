@@ -21,7 +21,7 @@ from onward.optimizers.groups import Group
 from onward.optimizers.lamb import LAMB
 from onward.optimizers.sgd import SGD
 from onward.training import onnxblock
-from onward.training.api import CheckpointState, Optimizer
+from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.api import module as modules
 from onward.training.api import optimizer as optimizers
 from onward.training.api.updates import ListUpdate, SessionUpdate
@@ -371,3 +371,48 @@ def test_large_gradients_whose_sum_overflows_are_not_skipped(tmp_path: Path) -> 
     gradients["scale"][...] = 3e38
     optimizer.step()
     assert optimizer.skipped_steps == 0 and optimizer._standing.step == 1
+
+
+def test_finite_gradients_whose_sum_is_not_are_skipped(tmp_path: Path) -> None:
+    op = OpBuilder(opset=18)
+    x = op.input("input", "float32", ("batch", 1))
+    y = op.Mul(x, op.initializer("w", np.zeros(1, np.float32)))
+    model = op.model(loss=op.ReduceSum(y, keepdims=0))
+    folder = make(tmp_path, model, requires_grad=["w"], loss=None, optimizer=SGD(lr=1e-38))
+    state, module, optimizer = folder.open()
+    large = np.full((1, 1), 3e38, np.float32)
+    module(large)
+    module(large)
+    optimizer.step()
+    assert optimizer.skipped_steps == 1 and state["w"].data.tolist() == [0.0]
+    module(large)
+    optimizer.step()
+    np.testing.assert_allclose(state["w"].data, [-3.0], rtol=1e-5)
+
+
+def test_an_optimizer_that_comes_late_finds_the_gradients(whole: Folder) -> None:
+    _, module, optimizer = whole.open()
+    state = CheckpointState.load_checkpoint(whole.checkpoint)
+    late = Module(whole.training, state)
+    for each in (module, late):
+        each(*batch())
+        each(*batch(seed=1))
+    gradients = {name: parameter.grad for name, parameter in state.parameters}
+    Optimizer(whole.optimizer, late).step()
+    optimizer.step()
+    for name, parameter in module._state.parameters:
+        np.testing.assert_array_equal(parameter.data, state[name].data)
+        np.testing.assert_array_equal(parameter.grad, gradients[name])
+
+
+def test_optimizers_of_two_kinds_take_turns(whole: Folder, tmp_path: Path) -> None:
+    sgd = make(tmp_path, optimizer=SGD(lr=0.1))
+    state, module, _ = sgd.open()
+    first, second = Optimizer(sgd.optimizer, module), Optimizer(whole.optimizer, module)
+    losses = []
+    for optimizer in (first, second, first, second):
+        losses.append(float(module(*batch())))
+        optimizer.step()
+        module.lazy_reset_grad()
+    assert losses == sorted(losses, reverse=True)
+    assert module.get_parameters_size() == sum(p.data.size for _, p in state.parameters)

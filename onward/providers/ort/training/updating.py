@@ -79,8 +79,9 @@ class Updates:
     def add_gradients(self, first: bool) -> None:
         """Add a later micro-batch's gradients to those of the ones before."""
         if not first:
-            for memory, spare in zip(self._store.updates, self._targets(first)):
-                np.add(memory.gradients, spare, out=memory.gradients)
+            with np.errstate(all="ignore"):  # whoever updates asks whether the sums are finite
+                for memory, spare in zip(self._store.updates, self._targets(first)):
+                    np.add(memory.gradients, spare, out=memory.gradients)
 
     def are_finite(self, measure: Array, first: bool) -> bool:
         """Whether a micro-batch's gradients are: 1e38 is, four of it are not in float32."""
