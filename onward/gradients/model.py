@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -21,16 +20,18 @@ from onward.graph.files import Source, load
 from onward.graph.naming import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
-from onward.passes.composites import DOMAIN, VERSION
+from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.linear_models import write_linear_models
-from onward.passes.merged import separate_merged
+from onward.passes.merged import merged_parameters, separate_merged
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.rewrite import Names
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.passes.zip_maps import unzipped, zipped_tensor
 
 SUFFIX = "_grad"
+
+log = logging.getLogger("onward")
 
 
 def gradient(
@@ -39,6 +40,7 @@ def gradient(
     wrt: str | Sequence[str],
     *,
     rules: GradientTable = GRADIENTS,
+    composites: bool = False,
 ) -> ir.Model:
     """The model with one more output, `{name}_grad`, for each name in `wrt`: the last, in order.
 
@@ -46,34 +48,40 @@ def gradient(
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
     inputs, initializers (those of subgraphs too), values in between, or the coefficients of
     ai.onnx.ml's linear models, after their nodes: "lr.coefficients", "lr.intercepts". Parameters
-    that torch's older exporter has merged are separate ones: each has a gradient of its own.
+    that torch's older exporter has merged are separate ones: each has a gradient of its own. Where
+    its newer one has (`optimize=True`), the gradient is the sum of theirs, and the log says so.
+    With `composites`, gradients that an engine may have as one kernel are calls of model-local
+    functions of domain `onward`, whose bodies are standard operators.
     """
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
-    with _uncollected():
-        copy = load(model, any_domain=True).clone()
-        separate_merged(copy)
-        if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
-            copy = write_linear_models(copy)
-        prepared = PREPARE(copy)
-        extend(prepared, cotangents, _names(wrt), rules)
-        with kept_open(prepared.graph, _names(wrt)):
-            prepared = spell_for_onnxruntime(TRAINING(prepared))
-        try:
-            return lower_opset(prepared, STOCK_OPSET)
-        except UnsupportedModel:  # its own forward needs a newer one
-            return prepared
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no garbage meanwhile: of thousands of new objects, all stay; it took a tenth."""
-    collecting = gc.isenabled()
-    gc.disable()
+    copy = load(model, any_domain=True).clone()
+    separate_merged(copy)
+    _warn_of_merged(copy, _names(wrt))
+    if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
+        copy = write_linear_models(copy)
+    prepared = PREPARE(copy) if composites else inline_calls(PREPARE(copy))
+    extend(prepared, cotangents, _names(wrt), rules, composites=composites)
+    with kept_open(prepared.graph, _names(wrt)):
+        prepared = TRAINING(prepared)
+    if composites:  # for whichever engine; a session spells it for its own
+        return prepared
+    prepared = spell_for_onnxruntime(prepared)
     try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+        return lower_opset(prepared, STOCK_OPSET)
+    except UnsupportedModel:  # its own forward needs a newer one
+        return prepared
+
+
+def _warn_of_merged(model: ir.Model, wrt: Sequence[str]) -> None:
+    """Say which gradients are sums over parameters that were several before the export."""
+    for name, others in merged_parameters(model).items():
+        if name in wrt:
+            log.warning(
+                "torch's exporter merged %s into %r, being equal: its gradient is the sum of "
+                "theirs; export with optimize=False",
+                some(others),
+                name,
+            )
 
 
 def extend(
@@ -94,7 +102,8 @@ def extend(
     comparisons; with `omit_zeros`, neither has one. With `composites`, gradients that an engine may
     have whole are calls of functions of domain `onward` (gradients/functions.py).
     """
-    graph = model.graph
+    # a gradient's gradient is that of its operators; other calls have rules of their own
+    graph = inline_calls(model, lambda call: _has_rule(rules, call)).graph
     lift_weights(model, wrt)
     know_ranks(model, list(outputs), wrt)
     values = _values(model)
@@ -103,14 +112,14 @@ def extend(
     if not allow_unused:
         _check_path(graph, list(results), sources)
     taken = taken_names(model)
-    functions = model.functions if composites else None
-    op = GradientOps(graph, taken, model.opset_imports, rules, functions)
+    op = GradientOps(graph, taken, model.opset_imports, rules, model.functions, outlines=composites)
     nodes = dict.fromkeys(graph)
     make_known(op, list(nodes))
     seeds = {y: _seed(op, y, cotangent, taken) for y, cotangent in results.items()}
     found = backward(op, list(nodes), seeds, sources)
     if model.functions:
         model.opset_imports[DOMAIN] = VERSION
+        model.ir_version = max(model.ir_version or 0, FIRST_IR)
     names = {}
     for x in sources:
         if omit_zeros and x not in found:
@@ -121,6 +130,10 @@ def extend(
             total = op.Identity(total)  # it has a name already
         names[str(x.name)] = _give(op, total, x, taken)
     return names
+
+
+def _has_rule(rules: GradientTable, call: ir.Node) -> bool:
+    return rules.find(call.domain, call.op_type, VERSION) is not None
 
 
 def reached(model: ir.Model, output: str, wrt: Sequence[str]) -> list[str]:

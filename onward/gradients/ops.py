@@ -28,11 +28,14 @@ class GradientOps(GraphOps):
         opsets: Mapping[str, int],
         rules: OpTable,
         functions: Functions | None = None,
+        *,
+        outlines: bool = False,
     ) -> None:
         super().__init__(graph, taken, opsets)
         self.rules = rules
         self.active: set[ir.Value] = set()  # what the walk wants gradients of
-        self.functions = functions  # of the model, where composites are kept as calls
+        self.functions = functions  # of the model, if it may have any
+        self.outlines = outlines  # whether composites become calls
 
     @property
     def opsets(self) -> Mapping[str, int]:
@@ -83,4 +86,6 @@ class GradientOps(GraphOps):
 
     def inside(self, body: ir.Graph) -> GradientOps:
         """What writes into a body of a node of this graph; names stay apart from all others."""
-        return GradientOps(body, self._taken, self._opsets, self.rules, self.functions)
+        return GradientOps(
+            body, self._taken, self._opsets, self.rules, self.functions, outlines=self.outlines
+        )

@@ -70,6 +70,7 @@ def _piece(
     graph = copy.graph
     known = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
     known |= {str(value.name): value for node in graph for value in node.outputs}
+    graph.outputs.clear()
     for name in takes:
         value = known[name]
         fed = ir.val(name, type=value.type, shape=value.shape)
@@ -77,7 +78,7 @@ def _piece(
         ir.convenience.replace_all_uses_with(value, fed)
         graph.inputs.append(fed)
         known[name] = fed
-    graph.outputs[:] = [known[name] for name in dict.fromkeys([*group, *gives])]
+    graph.outputs.extend(known[name] for name in dict.fromkeys([*group, *gives]))
     drop_unused(copy)
     graph.inputs[:] = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
     return copy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onward.gradients.rules import (
     activation,
     attention,
+    composite_attention,
     constant,
     contrib,
     contrib_attention,
@@ -73,6 +74,7 @@ GRADIENTS = (
     | signal.gradient
     | ml.gradient
     | attention.gradient
+    | composite_attention.gradient
     | contrib_attention.gradient
     | contrib_group_attention.gradient
     | contrib_quantized.gradient

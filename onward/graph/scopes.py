@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
+COMPOSITES = "onward"  # the domain of calls that an engine may have whole (passes/composites.py)
+
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The subgraphs of a node."""

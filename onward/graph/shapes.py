@@ -12,7 +12,7 @@ from onward.graph import stand_ins
 from onward.graph.inference import forget_false_sizes
 from onward.graph.ml_shapes import learn_ml, mentions_ml
 from onward.graph.protos import from_type_proto, shape_from_type_proto, to_proto
-from onward.graph.scopes import graphs_of, walk
+from onward.graph.scopes import COMPOSITES, graphs_of, walk
 from onward.graph.stand_ins import HIDDEN, transform_shape
 
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
@@ -53,11 +53,12 @@ def infer_shapes(model: ir.Model) -> ir.Model:
         learn_ml(model)
     facts: Facts = {}
     hidden = _long_reads(model, facts)
-    if hidden or model.functions:
+    functions = _functions(model)
+    if hidden or functions:
         facts = _infer(model, facts, None)
         hidden = _long_reads(model, facts)
     # The bodies of functions may read what is long, out of our sight: there, data is not followed.
-    for _ in range(0 if model.functions else _MOST_ROUNDS):
+    for _ in range(0 if functions else _MOST_ROUNDS):
         facts = _infer(model, facts, hidden)
         before, hidden = hidden, _long_reads(model, facts)
         if hidden == before:
@@ -247,8 +248,19 @@ def _skeleton(model: ir.Model) -> ir.Model:
         opset_imports=dict(model.opset_imports),
         name=graph.name or "graph",
     )
-    functions = list(model.functions.values())
+    functions = _functions(model)
     return ir.Model(view, ir_version=max(model.ir_version or 4, 4), functions=functions)  # type: ignore[arg-type]
+
+
+def _functions(model: ir.Model) -> list[ir.Function]:
+    """The functions that ONNX must look into: those of calls whose results are not known yet."""
+    unknown = {
+        node.op_identifier()
+        for node in _nodes(model)
+        if node.domain == COMPOSITES
+        and any(y.name and (y.type is None or y.shape is None) for y in node.outputs)
+    }
+    return [f for k, f in model.functions.items() if f.domain != COMPOSITES or k in unknown]
 
 
 def _type_subgraph_inputs(node: ir.Node) -> None:

@@ -15,6 +15,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps, extend
+from onward.graph.operators import VIEWS
 from onward.optimizers.average import EMA
 from onward.optimizers.clip import NORM, ClipByNorm, ClipByValue
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
@@ -23,7 +24,6 @@ OPSET, IR_VERSION = 21, 10
 DTYPES = ("float32", "float64")
 
 ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Identity", "Clip", "Where"})
-VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})  # share their memory
 
 Specs: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
 

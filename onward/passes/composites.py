@@ -10,6 +10,7 @@ what they read. An inlined body is the very nodes that were outlined.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -17,11 +18,13 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
-from onward.graph.scopes import bodies, graphs_of, reads
-from onward.passes.rewrite import Names, substitute
+from onward.graph.scopes import COMPOSITES, bodies, graphs_of, reads, walk
+from onward.passes.rewrite import Names, substitute, take_out
+from onward.passes.upgrade import upgrade_opset
 
-DOMAIN = "onward"
+DOMAIN = COMPOSITES
 VERSION = 1
+FIRST_IR = 10  # the IR version since which functions have overloads
 
 Functions = dict[ir.OperatorIdentifier, ir.Function]
 
@@ -29,6 +32,11 @@ Functions = dict[ir.OperatorIdentifier, ir.Function]
 def is_call(node: ir.Node) -> bool:
     """Whether a node calls a composite."""
     return node.domain == DOMAIN
+
+
+def has_calls(model: ir.Model) -> bool:
+    """Whether a model has functions that are composites."""
+    return any(function.domain == DOMAIN for function in model.functions.values())
 
 
 def outline(
@@ -70,7 +78,9 @@ def outline(
     places = {value: place for value, place in zip(given, formal) if value is not None}
     for node in nodes:
         _rewire(node, places)
-    body = ir.Graph(formal, list(outputs), nodes=nodes, opset_imports=dict(opsets), name=name)
+    used = {"", *(inner.domain for node in nodes for inner in (node, *_inside(node)))}
+    imports = {domain: opsets[domain] for domain in sorted(used) if domain in opsets}
+    body = ir.Graph(formal, list(outputs), nodes=nodes, opset_imports=imports, name=name)
     function = ir.Function(DOMAIN, name, overload, graph=body, attributes=())
     functions[function.identifier()] = function
     return list(call.outputs)
@@ -79,30 +89,47 @@ def outline(
 def inline_calls(
     model: ir.Model, keeps: Callable[[ir.Node], bool] = lambda call: False
 ) -> ir.Model:
-    """Put the bodies of composites where they are called, except for the calls that are kept."""
+    """Put the bodies of composites where they are called, except for the calls that are kept.
+
+    Where a body is in another opset than the model, all is brought to the newest one.
+    """
     waiting = [node for graph in graphs_of(model) for node in graph if is_call(node)]
-    callers: dict[ir.OperatorIdentifier, int] = {}
-    for call in waiting:
-        callers[call.op_identifier()] = callers.get(call.op_identifier(), 0) + 1
-    inlined = [call for call in waiting if call.op_identifier() in model.functions]
-    inlined = [call for call in inlined if not keeps(call)]
-    names = Names(model) if inlined else None
-    for call in inlined:
-        assert names is not None
+    within = (node for function in model.functions.values() for node in walk(function.graph))
+    callers = Counter(node.op_identifier() for node in (*waiting, *within) if is_call(node))
+    names, mixed = Names(model), False
+    while waiting:
+        call = waiting.pop()
         key = call.op_identifier()
-        function = model.functions[key]
-        callers[key] -= 1
-        if callers[key]:
-            function = function.clone()
-        else:
-            del model.functions[key]
-        _put_back(call, function, names)
-    if not any(function.domain == DOMAIN for function in model.functions.values()):
+        if key not in model.functions or keeps(call):
+            continue
+        function = _taken(model.functions, key, callers)
+        version = function.opset_imports.get("")
+        if version != model.opset_imports.get(""):
+            mixed = True
+            for node in walk(function.graph):
+                node.version = version if node.domain == "" else None
+        made = _put_back(call, function, names)
+        waiting += [inner for node in made for inner in (node, *_inside(node)) if is_call(inner)]
+    for key in [key for key in model.functions if key[0] == DOMAIN and not callers[key]]:
+        del model.functions[key]
+    if not has_calls(model):
         model.opset_imports.pop(DOMAIN, None)
-    return model
+    return upgrade_opset(model) if mixed else model
 
 
-def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
+def _taken(
+    functions: Functions, key: ir.OperatorIdentifier, callers: Counter[ir.OperatorIdentifier]
+) -> ir.Function:
+    """The function that a call is about to become: the last caller gets it, others a copy."""
+    callers[key] -= 1
+    if not callers[key]:
+        return functions.pop(key)
+    function = functions[key].clone()
+    callers.update(node.op_identifier() for node in walk(function.graph) if is_call(node))
+    return function
+
+
+def _put_back(call: ir.Node, function: ir.Function, names: Names) -> list[ir.Node]:
     """The nodes of a function in the place of its call."""
     graph = call.graph
     assert graph is not None
@@ -114,14 +141,43 @@ def _put_back(call: ir.Node, function: ir.Function, names: Names) -> None:
     places = dict(zip(body.inputs, given))
     for node in nodes:
         _rewire(node, places)
-        for value in node.outputs:
-            if value.name:
-                value.name = names.fresh(value.name)
+        _rename(node, names)
+        for each in (node, *_inside(node)):
+            _resolve(each, call, function)
     graph.insert_before(call, nodes)
     for old, new in zip(call.outputs, results):
-        if old.name:
-            substitute(old, places.get(new) or new, names)
-    graph.remove(call, safe=True)
+        if not old.name:
+            continue
+        is_output = old.is_graph_output()
+        substitute(old, places.get(new) or new, names)
+        if new not in places and not is_output:  # an output's name it has already
+            new.name = old.name
+    take_out(call, graph)
+    return nodes
+
+
+def _resolve(node: ir.Node, call: ir.Node, function: ir.Function) -> None:
+    """Attributes that refer to the function's become the call's, or their defaults."""
+    for name, reference in list(node.attributes.items()):
+        if not reference.is_ref():
+            continue
+        wanted = str(reference.ref_attr_name)
+        given = call.attributes.get(wanted) or function.attributes.get(wanted)
+        if given is None or given.value is None:
+            del node.attributes[name]
+        else:
+            node.attributes[name] = ir.Attr(name, given.type, given.value)
+
+
+def _rename(node: ir.Node, names: Names) -> None:
+    """Give a node, and what it and its subgraphs make, names that nobody has."""
+    node.name = names.fresh(node.name or node.op_type)
+    for value in node.outputs:
+        if value.name:
+            value.name = names.fresh(value.name)
+    for body in bodies(node):
+        for inner in body:
+            _rename(inner, names)
 
 
 def _take_place(old: ir.Value, new: ir.Value, nodes: set[ir.Node]) -> None:
@@ -135,6 +191,10 @@ def _take_place(old: ir.Value, new: ir.Value, nodes: set[ir.Node]) -> None:
     for index, value in enumerate(graph.outputs):
         if value is old:
             graph.outputs[index] = new
+
+
+def _inside(node: ir.Node) -> list[ir.Node]:
+    return [inner for body in bodies(node) for inner in walk(body)]
 
 
 def _formal(value: ir.Value | None, index: int) -> ir.Value:

@@ -13,6 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
+from onward.graph.scopes import COMPOSITES, walk
+from onward.passes.composites import FIRST_IR, has_calls
 from onward.passes.facts import attribute, is_float
 from onward.passes.rewrite import nodes_of
 from onward.passes.upgrade import is_reversible, versions_of
@@ -29,12 +31,19 @@ def fits_opset(node: ir.Node, opset: int, newest: int) -> bool:
 def lower_opset(model: ir.Model, newest: int) -> ir.Model:
     """Rewrite a model in the oldest opset that can say it; refuse one that needs a newer one.
 
-    The oldest, because engines keep their old kernels and often lack the newest.
+    The oldest, because engines keep their old kernels and often lack the newest. The bodies of
+    composites go with the model, so that they can be inlined.
     """
     opset = model.opset_imports.get("", newest)
+    composites = [
+        function
+        for function in model.functions.values()
+        if function.domain == COMPOSITES and function.opset_imports.get("") == opset
+    ]
+    nodes = [*nodes_of(model), *(node for f in composites for node in walk(f.graph))]
     target = _OLDEST
     oldest: dict[Hashable, int] = {}  # most nodes are like one before
-    for node in nodes_of(model):
+    for node in nodes:
         if node.domain == "" and _last_change(node.op_type, opset) > target:
             likeness = _likeness(node, opset)
             if likeness not in oldest:
@@ -48,12 +57,14 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
             )
     if target >= opset:
         return model
-    for node in nodes_of(model):
+    for node in nodes:
         if node.domain == "":
             for name in _added(node.op_type, opset, target):
                 node.attributes.pop(name, None)
-    model.opset_imports[""] = target
+    for imports in (model.opset_imports, *(f.opset_imports for f in composites)):
+        imports[""] = target
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
+    needed = max(needed, FIRST_IR) if has_calls(model) else needed
     model.ir_version = min(model.ir_version or needed, needed)
     return model
 

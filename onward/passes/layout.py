@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.operators import ELEMENTWISE, REDUCTIONS
 from onward.passes.facts import (
     Array,
     attribute,
@@ -18,7 +19,6 @@ from onward.passes.facts import (
     input_of,
     ints,
     made_by,
-    operators,
     rank,
 )
 from onward.passes.prune import drop_unused
@@ -27,18 +27,6 @@ from onward.passes.simplify import chains, noops
 from onward.passes.simplify.chains import order_of
 
 rule = Rules()
-
-_ELEMENTWISE = operators(
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr "
-    "BitwiseXor Cast Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater "
-    "GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max "
-    "Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin "
-    "Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
-)
-_REDUCTIONS = operators(
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
-    "ReduceSum ReduceSumSquare"
-)
 
 
 def sink_transposes(model: ir.Model) -> ir.Model:
@@ -69,7 +57,7 @@ def _below(op: Ops, y: ir.Value, order: list[int]) -> ir.Value:
     return op.Transpose(y, perm=order)
 
 
-@rule(*_ELEMENTWISE)
+@rule(*ELEMENTWISE)
 def elementwise(op: Ops, node: ir.Node) -> Replacement:
     """f(transpose(a), transpose(b)) = transpose(f(a, b)); constants are transposed back, now."""
     orders = [found[1] for found in map(_above, node.inputs) if found is not None]
@@ -137,7 +125,7 @@ def split(op: Ops, node: ir.Node) -> Replacement:
     return [_below(op, part, order) for part in parts]
 
 
-@rule(*_REDUCTIONS)
+@rule(*REDUCTIONS)
 def reduce(op: Ops, node: ir.Node) -> Replacement:
     """reduce(transpose(x), axes) = transpose(reduce(x, order[axes])), fewer axes if they go."""
     found, axes = _above(node.inputs[0]), ints(input_of(node, 1))

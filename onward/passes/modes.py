@@ -19,12 +19,12 @@ import onnx_ir as ir
 
 from onward.errors import InvalidModel, OptionError
 from onward.graph.extension import GraphOps, Size, extend, taken_names
+from onward.graph.operators import is_random
 from onward.graph.scopes import walk
 from onward.names import near
 from onward.passes.facts import attribute, input_of, is_constant, made_by, scalar
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, substitute
-from onward.passes.share import is_random
 
 Frozen = Callable[[ir.Node], bool] | Collection[str]
 

@@ -1,19 +1,17 @@
-"""Noise: randomness as data, so that whoever has the numbers can repeat the run.
+"""Uniform random numbers as one fed vector: for engines that compute them slowly, or not at all.
 
-    size = take_noise(model)                # the model has a new input, its last: `noise`
+    draws = draw_uniforms(model)
+    size = feed_uniforms(model, draws)      # the model has a new input, its last: `noise`
     (n,) = session_of(size).run(None, ...)  # how many numbers these feeds need
     feeds["noise"] = generator.random(n, np.float32)
 
-Engines keep their random generators to themselves. Here every random node of the main graph takes
-its numbers from one vector of uniform numbers in [0, 1): each as many as it needs, one node after
-the other. The same numbers give the same results, on any engine.
+Every call that draws reads its slice of the vector instead, one after the other: the same numbers
+give the same results, on any engine. `take_noise` does both passes at once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -21,13 +19,23 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.extension import GraphOps, Size, extend, taken_names
 from onward.graph.scopes import graphs_of
-from onward.passes.facts import attribute, input_of, is_constant, scalar
-from onward.passes.modes import keep_all
-from onward.passes.noise_size import Need, need_of, plus, size_model, size_of, symbols_of, values_of
-from onward.passes.rewrite import Names, substitute
-from onward.passes.share import is_random
+from onward.passes.facts import attribute, dims, ints, static
+from onward.passes.noise_size import Need, plus, size_of, values_of
+from onward.passes.random_draws import Draws, draw_uniforms, half_of, left_random, replace_node
+from onward.passes.random_functions import (
+    DOMAIN,
+    DROPOUT_MASK,
+    FUNCTIONS,
+    MASKED_SCALE,
+    RANDOM_KEY,
+    UNIFORM,
+    calls,
+)
+from onward.passes.rewrite import Names, take_out
 
-_FLOAT = ir.DataType.FLOAT
+__all__ = ["feed_uniforms", "left_random", "take_noise"]
+
+_SHAPES = ("Concat", "Shape")  # what `draw_uniforms` makes shapes with
 _FINEST = 2.0**-24  # the step between the uniform numbers that generators draw in float32
 
 
@@ -48,128 +56,132 @@ def take_noise(model: ir.Model, name: str = "noise") -> ir.Model | None:
     >>> [value.name for value in model.graph.inputs], [node.op_type for node in size.graph]
     (['x', 'noise'], ['Shape', 'Mul', 'Squeeze'])
     """
+    _check_name(model, name)
+    return feed_uniforms(model, draw_uniforms(model), name)
+
+
+def feed_uniforms(model: ir.Model, draws: Draws | None, name: str = "noise") -> ir.Model | None:
+    """Let the calls that draw read from one new input, in place; `draws` is what drew them.
+
+    The model may have changed since `draw_uniforms`: gradients may have been added, calls repeated
+    or removed. Returns the model that says how many numbers the feeds ask for, as `take_noise`
+    does; None where nothing is drawn.
+    """
+    if draws is None:
+        return None
+    _check_name(model, name)
+    vector = _Vector(model, name)
+    found: dict[int, list[ir.Node]] = {}
+    for call in calls(model.graph, UNIFORM, DROPOUT_MASK):
+        found.setdefault(attribute(call, "node"), []).append(call)
+    for number, need in enumerate(draws.calls):
+        vector.serve(found.get(number, []), need)
+    vector.close()
+    _remove_unused(model, draws.input)
+    model.graph.sort()
+    return draws.size.clone()
+
+
+def _check_name(model: ir.Model, name: str) -> None:
     if name in taken_names(model):
         raise OptionError(
             f"the model has a value {name!r} already: its noise needs another name\n"
             'pass one: take_noise(model, "uniform_numbers")'
         )
-    names = Names(model)
-    for node in list(filter(is_random, model.graph)):
-        if _keeps_all(node):
-            keep_all(node, model.opset_imports[""], names)
-    nodes = [node for node in model.graph if is_random(node)]
-    if not nodes:
-        return None
-    symbols = symbols_of(model.graph)
-    needs = [need_of(node, symbols) for node in nodes]
-    size = size_model(model, needs)
-    op = extend(model)
-    noise = op.input(name, np.float32, (f"{name}_size",))
-    uniforms = _Uniforms(op, noise)
-    for node, need in zip(nodes, needs):
-        made = _RULES[node.op_type](op, node, uniforms, need)
-        uniforms.values.update(_replace(op.graph, node, made, names))
-    if isinstance(uniforms.taken, int):
-        noise.shape = ir.Shape((uniforms.taken,))
-    model.graph.sort()
-    return size
 
 
-def left_random(model: ir.Model) -> list[str]:
-    """The random nodes in branches and loops, by name: no noise from outside reaches them."""
-    inner = (node for graph in graphs_of(model)[1:] for node in graph)
-    return [node.name or str(node.outputs[0].name) for node in inner if is_random(node)]
+class _Vector:
+    """The fed vector, and how much of it is taken."""
 
+    def __init__(self, model: ir.Model, name: str) -> None:
+        self._graph, self._names, self._op = model.graph, Names(model), extend(model)
+        self._vector = self._op.input(name, np.float32, (f"{name}_size",))
+        self._values = values_of(model.graph)
+        self._taken: Size = 0
+        self._is_complete = True  # whether the size of every draw is known
 
-def _keeps_all(node: ir.Node) -> bool:
-    """Whether it is a Dropout that drops nothing."""
-    ratio = scalar(input_of(node, 1)) if node.op_type == "Dropout" else None
-    return ratio is not None and ratio <= 0
-
-
-class _Uniforms:
-    """The numbers that are left in the noise."""
-
-    def __init__(self, op: GraphOps, noise: ir.Value) -> None:
-        self._op, self._noise = op, noise
-        self.taken: Size = 0
-        self.values = values_of(op.graph)
-
-    def count(self, need: Need) -> Size:
-        """How many elements a node has."""
-        return size_of(self._op, need.count, self.values)
-
-    def take(self, count: Size) -> ir.Value:
-        """The next numbers, as a vector."""
-        start, self.taken = self.taken, plus(self._op, self.taken, count)
-        bounds = [self._op.shape(bound) for bound in (start, self.taken)]
-        numbers: ir.Value = self._op.Slice(self._noise, *bounds, [0])
+    def serve(self, same: Sequence[ir.Node], need: Need) -> None:
+        """Give the next numbers to the calls of one draw; a draw may be repeated, or unused."""
+        count = self._count(same, need)
+        if count is None:
+            self._is_complete = False  # nobody reads these numbers, whose place is then not kept
+            return
+        start, self._taken = self._taken, plus(self._op, self._taken, count)
+        if not same:
+            return
+        bounds = [self._op.shape(bound) for bound in (start, self._taken)]
+        numbers: ir.Value = self._op.Slice(self._vector, *bounds, [0])
         if isinstance(count, int):
             numbers.shape = ir.Shape((count,))
+        for call in same:
+            self._replace(call, numbers)
+
+    def close(self) -> None:
+        """Write the vector's length down, where it is known."""
+        if self._is_complete and isinstance(self._taken, int):
+            self._vector.shape = ir.Shape((self._taken,))
+
+    def _count(self, same: Sequence[ir.Node], need: Need) -> Size | None:
+        """How many numbers a draw takes: from its shape, or from sizes of the graph's values."""
+        shape = same[0].inputs[1] if same else None
+        known = ints(shape)
+        if known is not None:
+            return int(np.prod(known, dtype=np.int64))
+        if shape is not None and static(shape) == (1,):
+            return shape
+        named = [factor[0] for factor in need.count if not isinstance(factor, int)]
+        if all(name in self._values for name in named):
+            count = size_of(self._op, need.count, self._values)
+            return half_of(self._op, count) if need.even else count
+        product: ir.Value | None = None
+        if shape is not None:
+            product = self._op.ReduceProd(shape, keepdims=1)
+        return product
+
+    def _replace(self, call: ir.Node, numbers: ir.Value) -> None:
+        op, shape = self._op, call.inputs[1]
+        assert shape is not None
+        u = _reshaped(op, numbers, call)
+        if call.op_type == DROPOUT_MASK:
+            kept, ratio = call.outputs[0], attribute(call, "ratio")
+            readers = [node for node, index in kept.uses() if self._scales(node, index)]
+            is_read = len(readers) < len(kept.uses()) or kept.is_graph_output()
+            in_two = is_read or ratio < _FINEST  # passes: compare, then cast
+            u = op.GreaterOrEqual(u, ratio) if in_two else _step(op, u, ratio)
+            self._scale(readers, u)
+        self._values.update(replace_node(self._graph, call, [u], self._names))
+        _drop_shape(shape, self._graph)
+
+    def _scales(self, node: ir.Node, index: int) -> bool:
+        """Whether a node of this graph applies the mask that it reads."""
+        is_call = node.domain == DOMAIN and node.op_type == MASKED_SCALE
+        return is_call and index == 1 and node.graph is self._graph
+
+    def _scale(self, readers: Sequence[ir.Node], mask: ir.Value) -> None:
+        """y = x m, m = mask * scale made once for all readers of a mask"""
+        op = self._op
+        factors: dict[tuple[ir.Value, ir.DataType | None], ir.Value] = {}
+        for reader in readers:
+            x, _, scale = reader.inputs
+            assert x is not None and scale is not None
+            if (scale, x.dtype) not in factors:
+                factors[scale, x.dtype] = op.cast_like(op.Mul(op.cast_like(mask, scale), scale), x)
+            y = op.Mul(x, factors[scale, x.dtype])
+            self._values.update(replace_node(self._graph, reader, [y], self._names))
+
+
+def _reshaped(op: GraphOps, numbers: ir.Value, call: ir.Node) -> ir.Value:
+    """A vector in the shape that a call gives; one unknown size needs no Shape node."""
+    known, shape = dims(call.outputs[0]), call.inputs[1]
+    if known is not None and len(known) == 1:
         return numbers
-
-
-Made = list[ir.Value | None]
-_Rule = Callable[[GraphOps, ir.Node, _Uniforms, Need], Made]
-
-
-def _replace(graph: ir.Graph, node: ir.Node, made: Made, names: Names) -> dict[str, ir.Value]:
-    """Let what was made stand for the node's outputs, under their names."""
-    named: dict[str, ir.Value] = {}
-    for old, new in zip(node.outputs, made):
-        if new is None:
-            continue
-        new.shape = old.shape if old.shape is not None else new.shape
-        name, returned = str(old.name), old.is_graph_output()
-        substitute(old, new, names)
-        if not returned:
-            old.name, new.name = names.fresh(f"{name}/replaced"), name
-        named[name] = new
-    graph.remove(node, safe=True)
-    return named
-
-
-# -- dropout -------------------------------------------------------------------------------------
-
-
-def _dropout(op: GraphOps, node: ir.Node, uniforms: _Uniforms, need: Need) -> Made:
-    """y = x m, m = [u >= ratio] / (1 - ratio): the gradient reads m again, dx = dy m"""
-    x = _input(node)
-    u = op.reshape_as(uniforms.take(uniforms.count(need)), x)
-    wants_mask = len(node.outputs) > 1 and bool(node.outputs[1].name)
-    ratio = 0.5 if input_of(node, 1) is None else scalar(input_of(node, 1))
-    exact = ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else _FLOAT
-    kept: ir.Value | None = None
-    scale: ir.Value | float
-    if ratio is None or not is_constant(input_of(node, 2)):
-        kept, scale = _dynamic_dropout(op, node, u, exact)
-        mask = op.Cast(kept, to=int(exact))
+    if known is None or 0 in known or sum(not isinstance(size, int) for size in known) > 1:
+        shaped: ir.Value = op.Reshape(numbers, shape, allowzero=1)
     else:
-        scale = 1 / (1 - ratio) if ratio < 1 else 0.0
-        if wants_mask or ratio < _FINEST:
-            kept = op.GreaterOrEqual(u, ratio)
-            mask = op.Cast(kept, to=int(exact))
-        else:
-            mask = _cast(op, _step(op, u, ratio), exact)
-    y = op.Mul(x, op.cast_like(op.Mul(mask, scale), x))
-    return [y, kept if wants_mask else None]
-
-
-def _dynamic_dropout(
-    op: GraphOps, node: ir.Node, u: ir.Value, exact: ir.DataType
-) -> tuple[ir.Value, ir.Value]:
-    """[u >= ratio] and 1 / (1 - ratio), the ratio 0 where the model is not in training."""
-    given, training = input_of(node, 1), input_of(node, 2)
-    if given is None:
-        ratio = op.constant(np.array(0.5, exact.numpy()))
-    else:
-        ratio = op.Reshape(_cast(op, given, exact), np.array([], np.int64))
-    if training is not None and not is_constant(training):
-        mode = op.Reshape(training, np.array([], np.int64))
-        ratio = op.Where(mode, ratio, 0.0)
-    rest = op.Sub(1.0, ratio)
-    scale = op.Where(op.Greater(rest, 0.0), op.Reciprocal(rest), 0.0)
-    return op.GreaterOrEqual(u, _cast(op, ratio, _FLOAT)), scale
+        sizes = (size if isinstance(size, int) else -1 for size in known)
+        shaped = op.Reshape(numbers, op.shape(*sizes))
+    shaped.shape = call.outputs[0].shape
+    return shaped
 
 
 def _step(op: GraphOps, u: ir.Value, edge: float) -> ir.Value:
@@ -184,83 +196,33 @@ def _step(op: GraphOps, u: ir.Value, edge: float) -> ir.Value:
     return step
 
 
-# -- distributions -------------------------------------------------------------------------------
+def _drop_shape(value: ir.Value, graph: ir.Graph) -> None:
+    """Remove an unused shape and what it was joined from; not the tensor whose shape it is."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    maker = value.producer()
+    if maker is None:
+        graph.initializers.pop(str(value.name), None)
+        return
+    if maker.op_type not in _SHAPES or len(maker.outputs) != 1:
+        return
+    read = [each for each in maker.inputs if each is not None]
+    take_out(maker, graph)
+    for each in read if maker.op_type != "Shape" else ():
+        _drop_shape(each, graph)
 
 
-def _uniform(op: GraphOps, node: ir.Node, uniforms: _Uniforms, need: Need) -> Made:
-    """y = low + (high - low) u"""
-    low, high = attribute(node, "low", 0.0), attribute(node, "high", 1.0)
-    y = uniforms.take(uniforms.count(need))
-    y = y if high - low == 1 else op.Mul(y, high - low)
-    y = y if low == 0 else op.Add(y, low)
-    return [_cast(op, _shaped(op, node, y), _dtype(node))]
-
-
-def _normal(op: GraphOps, node: ir.Node, uniforms: _Uniforms, need: Need) -> Made:
-    """Box and Muller: sqrt(-2 log(1 - u)) of cos(2 pi v) and of sin(2 pi v) are two normal ones"""
-    count = uniforms.count(need)
-    half = (count + 1) // 2 if isinstance(count, int) else op.Div(op.Add(count, 1), 2)
-    u, v = uniforms.take(half), uniforms.take(half)
-    radius = op.Sqrt(op.Mul(op.Log(op.Sub(1.0, u)), -2.0))
-    angle = op.Mul(v, 2 * math.pi)
-    pairs = op.Concat(op.Mul(radius, op.Cos(angle)), op.Mul(radius, op.Sin(angle)), axis=0)
-    if not isinstance(count, int) or count % 2:
-        pairs = op.Slice(pairs, [0], op.shape(count), [0])
-    mean, scale = attribute(node, "mean", 0.0), attribute(node, "scale", 1.0)
-    y = pairs if scale == 1 else op.Mul(pairs, scale)
-    y = y if mean == 0 else op.Add(y, mean)
-    return [_cast(op, _shaped(op, node, y), _dtype(node))]
-
-
-def _bernoulli(op: GraphOps, node: ir.Node, uniforms: _Uniforms, need: Need) -> Made:
-    """y = [u < p]"""
-    p = _input(node)
-    u = op.reshape_as(uniforms.take(uniforms.count(need)), p)
-    return [_cast(op, op.Less(u, _cast(op, p, _FLOAT)), _dtype(node))]
-
-
-def _multinomial(op: GraphOps, node: ir.Node, uniforms: _Uniforms, need: Need) -> Made:
-    """How many classes end at or below u on the way from 0 to the sum of all: the inverse cdf"""
-    logits, samples = _input(node), attribute(node, "sample_size", 1)
-    ends = op.CumSum(op.Softmax(_cast(op, logits, _FLOAT), axis=-1), np.int64(1))
-    total = op.Slice(ends, [-1], [np.iinfo(np.int64).max], [1])  # (batch, 1)
-    u = uniforms.take(uniforms.count(need))
-    u = op.Reshape(u, op.shape(op.size(logits, 0), samples), allowzero=1)  # (batch, samples)
-    below = op.GreaterOrEqual(op.Unsqueeze(op.Mul(u, total), [2]), op.Unsqueeze(ends, [1]))
-    index = op.ReduceSum(op.Cast(below, to=int(ir.DataType.INT32)), [2], keepdims=0)
-    return [_cast(op, index, ir.DataType(attribute(node, "dtype", int(ir.DataType.INT32))))]
-
-
-_RULES: dict[str, _Rule] = {
-    "Dropout": _dropout,
-    "RandomUniform": _uniform,
-    "RandomUniformLike": _uniform,
-    "RandomNormal": _normal,
-    "RandomNormalLike": _normal,
-    "Bernoulli": _bernoulli,
-    "Multinomial": _multinomial,
-}
-
-
-def _input(node: ir.Node) -> ir.Value:
-    value = node.inputs[0]
-    assert value is not None
-    return value
-
-
-def _shaped(op: GraphOps, node: ir.Node, y: ir.Value) -> ir.Value:
-    """A vector in the shape that the node gives: its attribute's, or its input's."""
-    if node.inputs:
-        return op.reshape_as(y, _input(node))
-    shaped: ir.Value = op.Reshape(y, op.shape(*attribute(node, "shape")), allowzero=1)
-    return shaped
-
-
-def _dtype(node: ir.Node) -> ir.DataType:
-    """The type of what a random node gives."""
-    like = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
-    return ir.DataType(attribute(node, "dtype", int(like or _FLOAT)))
-
-
-def _cast(op: GraphOps, value: ir.Value, dtype: ir.DataType) -> Any:
-    return value if value.dtype == dtype else op.Cast(value, to=int(dtype))
+def _remove_unused(model: ir.Model, draw: str) -> None:
+    """Remove the key, its input and the functions that no call uses any more."""
+    graph = model.graph
+    for node in calls(graph, RANDOM_KEY):
+        if not node.outputs[0].uses():
+            take_out(node, graph)
+    for value in [value for value in graph.inputs if value.name == draw and not value.uses()]:
+        graph.inputs.remove(value)
+    used = {node.op_identifier() for each in graphs_of(model) for node in each}
+    for function in FUNCTIONS:
+        if (DOMAIN, function, "") not in used:
+            model.functions.pop((DOMAIN, function, ""), None)
+    if not any(domain == DOMAIN for domain, *_ in (*used, *model.functions)):
+        model.opset_imports.pop(DOMAIN, None)

@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
 from onward.graph.extension import GraphOps, Size, extend, taken_names
+from onward.graph.operators import is_random
 from onward.graph.scopes import reads
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.facts import attribute, dims, made_by
 from onward.passes.modes import free_name, keep_all
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, substitute
-from onward.passes.share import is_random
 
 Factor = int | tuple[str, int | None]  # a value's size along an axis, or all of its elements
 Symbols = dict[str, tuple[str, int]]  # a dimension's name -> an input that has it, and where

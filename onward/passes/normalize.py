@@ -1,7 +1,8 @@
 """One way to say everything: what the rest of the house may rely on after PREPARE.
 
-Nodes in order, every value named once, the default domain spelled "", functions inlined, constants
-as initializers, default attributes written out, CastLike resolved to Cast.
+Nodes in order, every value named once, the default domain spelled "", functions inlined (but for
+those of domain `onward`, which an engine may have whole), constants as initializers, default
+attributes written out, CastLike resolved to Cast.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import onnx_ir.passes.common as common
 
 from onward.errors import InvalidModel, UnsafeModel
 from onward.graph.naming import rename
+from onward.graph.scopes import COMPOSITES, walk
 from onward.passes.rewrite import Names, Ops, nodes_of, replace
 
 _MOST_INLINED = 1_000_000  # nodes: functions that call functions can double at every level
@@ -76,12 +78,16 @@ def inline_functions(model: ir.Model) -> ir.Model:
     """Calls of model-local functions become their bodies, each node under its own opset.
 
     A body may be written in another opset than the model: every node of the default domain is
-    stamped with its version first, and `upgrade_opset` reads the stamp.
+    stamped with its version first, and `upgrade_opset` reads the stamp. Calls of domain `onward`
+    stay, and their bodies as they are: who inlines them later brings them up (composites.py).
     """
     if not model.functions:
         return model
     _check_functions(model)
-    for function in model.functions.values():
+    kept = _composites(model)
+    for key, function in model.functions.items():
+        if key in kept:
+            continue
         _stamp(ir.traversal.RecursiveGraphIterator(function), function.opset_imports.get("", 1))
         _separate_outputs(function)
         for domain, version in function.opset_imports.items():
@@ -95,14 +101,35 @@ def inline_functions(model: ir.Model) -> ir.Model:
     _stamp(nodes_of(model), model.opset_imports[""])
     for node in [node for graph in model.graphs() for node in graph]:
         called = model.functions.get(node.op_identifier())
-        if called is not None and len(node.outputs) < len(called.outputs):
-            node.resize_outputs(len(called.outputs))
-    common.InlinePass()(model)
-    model.functions.clear()
+        if called is not None and called.identifier() not in kept:
+            node.resize_outputs(max(len(node.outputs), len(called.outputs)))
+    common.InlinePass(lambda function: function.identifier() not in kept)(model)
+    used_functions = {node.op_identifier() for node in nodes_of(model)}
+    for key in [key for key in model.functions if key not in used_functions]:
+        del model.functions[key]
     used = {node.domain for node in nodes_of(model)}
     for domain in [domain for domain in model.opset_imports if domain and domain not in used]:
         del model.opset_imports[domain]
     return model
+
+
+def _composites(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    """The functions of domain `onward` whose calls may stay: bodies that are standard operators."""
+    found = {
+        key
+        for key, function in model.functions.items()
+        if function.domain == COMPOSITES
+        and set(function.opset_imports) == {""}
+        and all(node.domain == "" for node in walk(function.graph))
+    }
+    for node in nodes_of(model):
+        key = node.op_identifier()
+        if key in found:
+            formal = model.functions[key]
+            fits = len(node.inputs) <= len(formal.inputs)
+            if not fits or len(node.outputs) > len(formal.outputs):
+                found.remove(key)
+    return found
 
 
 def _stamp(nodes: Iterator[ir.Node], version: int) -> None:

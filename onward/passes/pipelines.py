@@ -32,6 +32,7 @@ from onward.passes.normalize import (
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
 from onward.passes.runner import Pipeline
+from onward.passes.sequences import write_splits
 from onward.passes.share import share_expressions, share_initializers
 from onward.passes.simplify import chains, noops, products, sizes, tiles
 from onward.passes.upgrade import upgrade_opset
@@ -73,6 +74,7 @@ PREPARE = Pipeline(
         fill_default_attributes,
         infer_from_inputs,
         resolve_cast_like,
+        write_splits,
     ),
 )
 

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.scopes import bodies, graphs_of
+from onward.passes.composites import is_call
 from onward.passes.facts import attribute
 from onward.passes.normalize import trim
 from onward.passes.rewrite import release
@@ -15,7 +16,7 @@ from onward.passes.rewrite import release
 
 def drop_unused(model: ir.Model) -> ir.Model:
     """Remove what no graph output depends on; the graph's inputs and outputs stay."""
-    _drop_nodes(model.graph, model.opset_imports.get("", 1))
+    drop_nodes(model.graph, model.opset_imports.get("", 1))
     for graph in graphs_of(model):
         for name, value in list(graph.initializers.items()):
             if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
@@ -23,7 +24,8 @@ def drop_unused(model: ir.Model) -> ir.Model:
     return model
 
 
-def _drop_nodes(graph: ir.Graph, opset: int) -> None:
+def drop_nodes(graph: ir.Graph, opset: int) -> None:
+    """Remove the nodes, and the optional outputs of others, that no output of a graph needs."""
     dead = []
     for node in reversed(graph):
         if not any(_is_read(value) for value in node.outputs):
@@ -33,11 +35,17 @@ def _drop_nodes(graph: ir.Graph, opset: int) -> None:
         if len(node.outputs) > 1 or None in node.inputs[-1:]:  # of the others nothing can go
             _omit_outputs(node, opset)
         for body in bodies(node):  # after: what a body reads lies before the node
-            _drop_nodes(body, opset)
+            drop_nodes(body, opset)
     graph.remove(dead)
 
 
 def _omit_outputs(node: ir.Node, opset: int) -> None:
+    if is_call(node):  # a body need not make what nobody reads
+        for value in node.outputs:
+            if not _is_read(value):
+                value.name = ""
+        trim(node)
+        return
     if node.domain != "":
         return
     if node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0):

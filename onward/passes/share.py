@@ -7,15 +7,12 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.operators import is_random
 from onward.graph.scopes import graphs_of
-from onward.passes.facts import input_of, is_constant, operators, scalar
+from onward.passes.facts import is_constant
 from onward.passes.rewrite import Names, substitute, take_out
 
-# A stateful or random operator gives something else each time; an unknown domain may be stateful.
-RANDOM = operators(
-    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
-)
-_KNOWN_DOMAINS = frozenset(["", "ai.onnx.ml"])
+_KNOWN_DOMAINS = frozenset(["", "ai.onnx.ml"])  # operators of others may keep state
 _LARGEST_SHARED = 1 << 20  # bytes of an initializer that is worth reading for a comparison
 _LARGEST_ATTRIBUTE = 64  # elements of a tensor attribute that is worth comparing
 
@@ -40,14 +37,6 @@ def share_expressions(model: ir.Model) -> ir.Model:
                             substitute(old, new, names)
                     take_out(each, graph)
     return model
-
-
-def is_random(node: ir.Node) -> bool:
-    """Whether a node's outputs differ from run to run."""
-    if node.domain == "" and node.op_type == "Dropout":
-        mode = input_of(node, 2)
-        return mode is not None and not (is_constant(mode) and scalar(mode) == 0)
-    return node.domain == "" and node.op_type in RANDOM
 
 
 def _key(node: ir.Node) -> Hashable | None:

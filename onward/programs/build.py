@@ -14,7 +14,7 @@ from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.model import extend as differentiate
 from onward.gradients.model import lift_weights
 from onward.gradients.table import GRADIENTS
-from onward.graph.extension import extend
+from onward.graph.extension import GraphOps, extend
 from onward.graph.files import Source, load
 from onward.graph.protos import holds_map
 from onward.losses.combined import build_with_parts
@@ -23,22 +23,20 @@ from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
 from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
-from onward.passes.noise import left_random, take_noise
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
+from onward.passes.random_draws import Draws, draw_uniforms, left_random
+from onward.passes.recognise import recognise_composites
 from onward.passes.zip_maps import unzipped
-from onward.programs.constant_weights import lift_constant_weights
 from onward.programs.exporter_changes import warn_of_exporter
 from onward.programs.labels import find_labels, promised_labels
 from onward.programs.options import TrainingOptions
 from onward.programs.own_state import check_state, return_state
 from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Settings
 from onward.programs.ranges import LabelRange
-from onward.programs.restoring import Guesses, restore
+from onward.programs.restoring import Guesses, restore_parameters
 from onward.programs.select import (
     batch_norms,
-    distinct,
-    free_weights,
     initializers,
     nothing_to_train,
     select,
@@ -46,8 +44,6 @@ from onward.programs.select import (
 )
 from onward.programs.tensors import Tensors
 from onward.programs.update_graphs import build_updates, is_scaled
-
-NOISE = "onward.noise"  # the input that holds random numbers
 
 log = logging.getLogger("onward")
 
@@ -76,7 +72,7 @@ def build_program(
     state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
     state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
-    draws = take_noise(train, NOISE)
+    draws = open_composites(train, [*names, *state])
     fed = Tensors.of(base.model, names, list(state))
     fed.open(train)
     gradients = _differentiate(train, names, settings)
@@ -114,6 +110,25 @@ def build_program(
         updates=updates,
         draws=draws,
     )
+
+
+def open_composites(train: ir.Model, kept: Collection[str]) -> Draws | None:
+    """Make a model in training mode ready to be differentiated, in place; what it draws.
+
+    Random nodes become formulas, and what engines may have whole is recognised; `kept` name the
+    initializers that training will change.
+    """
+    draws = draw_uniforms(train)
+    recognise_composites(train, kept)
+    return draws
+
+
+def scalar_loss(op: GraphOps, loss: ir.Value) -> ir.Value:
+    """A loss as one number without axes: the sum of one that has more elements."""
+    if loss.shape is None or any(size != 1 for size in loss.shape):
+        total: ir.Value = op.ReduceSum(loss, keepdims=0)
+        return total
+    return op.Reshape(loss, np.zeros(0, np.int64)) if len(loss.shape) else loss
 
 
 def _assigned(base: _Base, optimizer: Optimizer, settings: TrainingOptions) -> list[Assignment]:
@@ -161,9 +176,9 @@ class _Base:
     @classmethod
     def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
         _check_inputs(source)
-        model = lift_constant_weights(free_weights(source.clone()), _named(settings))
-        model = distinct(model)
-        guesses = restore(model, apart=settings.trainable or (), tied=settings.tied)
+        model = source.clone()
+        apart = settings.trainable or ()
+        guesses = restore_parameters(model, _named(settings), apart, settings.tied)
         restored = model.clone()
         model = write_linear_models(model)
         carried = set(initializers(model))  # not what lies in Constant nodes
@@ -175,10 +190,7 @@ class _Base:
         op = extend(model)
         values = {_name(value): value for value in (*own, *_values(model))}
         made, parts = build_with_parts(loss, op, values)
-        if made.shape is None or any(size != 1 for size in made.shape):
-            made = op.ReduceSum(made, keepdims=0)
-        elif len(made.shape):
-            made = op.Reshape(made, np.zeros(0, np.int64))
+        made = scalar_loss(op, made)
         if made.name != LOSS or not made.is_graph_output():
             made = _named_loss(op.Identity(made), values)
         asked = [_name(v) for v in own if _name(v) != LOSS]

@@ -23,6 +23,8 @@ from onward.programs.ranges import LabelRange
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
     import onnx_ir as ir
 
+    from onward.passes.random_draws import Draws
+
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Spec = tuple[np.dtype[Any], Shape]
@@ -133,4 +135,4 @@ class Program:
     evaluate: ir.Model
     predict: ir.Model
     updates: tuple[ir.Model, ...]  # of layout.updates, in order
-    draws: Any = None  # the random numbers that `train` draws, and how many feeds need
+    draws: Draws | None = None  # the random numbers that `train` draws; None: none

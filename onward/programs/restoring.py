@@ -27,7 +27,9 @@ from onward.passes.merged import (
     separate_merged,
 )
 from onward.passes.rewrite import Names
+from onward.programs.constant_weights import lift_constant_weights
 from onward.programs.provenance import CALL, SOURCES, Provenance, arguments, gone, sources
+from onward.programs.select import distinct, free_weights
 
 Readers = dict[ir.Value, list[tuple[ir.Node, int]]]  # value -> nodes and which of their inputs
 Ties = dict[str, tuple[str, bool]]  # a copy -> the parameter that it is of, whether transposed
@@ -40,6 +42,20 @@ class Guesses(NamedTuple):
 
     separate: dict[str, str]
     tied: dict[str, str]
+
+
+def restore_parameters(
+    model: ir.Model,
+    named: Collection[str],
+    apart: Collection[str] = (),
+    tied: Sequence[Sequence[str]] | None = None,
+) -> Guesses:
+    """All weights as initializers with names of their own, restored as `restore` does, in place.
+
+    Constants that are `named` by the user are weights as well.
+    """
+    distinct(lift_constant_weights(free_weights(model), named))
+    return restore(model, apart, tied)
 
 
 def restore(

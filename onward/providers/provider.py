@@ -46,6 +46,15 @@ class Provider(Protocol):
 
 
 @runtime_checkable
+class KeepsOnDevice(Protocol):
+    """An executable that can leave its results with the caller, on the device they are on."""
+
+    def to_dlpack(self, tensor: Any) -> Any:
+        """One of its results as a tensor that speaks DLPack and that later runs leave alone."""
+        ...
+
+
+@runtime_checkable
 class TakesWhole(Protocol):
     """A provider that is shown the whole model before it is asked about each node."""
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import ctypes
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onward.errors import FeedError, OptionError
+from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.ort.exports import NativeBinding
-from onward.providers.ort.values import dtype_of, to_numpy, to_ort
+from onward.providers.ort.values import OrtValue, dtype_of, to_numpy, to_ort
+
+if TYPE_CHECKING:
+    from onward.providers.torch import tensors as torch_tensors
+else:  # loaded when an output is bound to a tensor of torch's
+    torch_tensors = LazyModule("onward.providers.torch.tensors")
 
 
 class Binding:
@@ -22,6 +28,7 @@ class Binding:
         self._known_inputs, self._known_outputs = list(inputs), list(outputs)
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}  # name: where to write, or None for fresh memory
+        self._on_device: set[str] = set()  # outputs that stay where they are computed
         self._results: list[Any] = []
 
     # -- inputs --------------------------------------------------------------------------------
@@ -63,24 +70,39 @@ class Binding:
         shape: Any = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Write an output to memory at an address, or to fresh memory."""
+        """Write an output to memory at an address, or to fresh memory.
+
+        On another device than "cpu", fresh memory is where the provider computes.
+        """
         target = None
         if buffer_ptr is not None:
             target = _at(device_type, element_type, shape, buffer_ptr)
         self._outputs[self._output(name)] = target
+        self._mark(name, on_device=device_type != "cpu")
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Write an output into an OrtValue."""
+        """Write an output into an OrtValue, or into a tensor of torch's, on any device."""
+        is_torch = hasattr(ortvalue, "copy_")
+        if not is_torch and not isinstance(ortvalue, (OrtValue, np.ndarray)):
+            raise OptionError(
+                f"output {name!r} cannot be written into a {type(ortvalue).__name__}\n"
+                "bind an OrtValue or a torch.Tensor, or memory with bind_output"
+            )
         self._outputs[self._output(name)] = ortvalue
+        self._mark(name, on_device=is_torch)
 
     def synchronize_outputs(self) -> None:
         """Nothing to wait for: a run returns when its outputs are written."""
 
     def clear_binding_outputs(self) -> None:
         self._outputs.clear()
+        self._on_device.clear()
 
     def get_outputs(self) -> list[Any]:
-        """The outputs of the last run, as OrtValues."""
+        """The outputs of the last run, as OrtValues.
+
+        Those that were bound to another device, or to a tensor, are tensors that speak DLPack.
+        """
         return list(self._results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
@@ -95,6 +117,10 @@ class Binding:
     def output_names(self) -> list[str]:
         return list(self._outputs)
 
+    def is_on_device(self, name: str) -> bool:
+        """Whether an output stays where the provider computes it."""
+        return name in self._on_device
+
     def receive(self, names: Sequence[str], results: Sequence[Any]) -> None:
         """Take a run's results; those with a place of their own are written there."""
         self._results = []
@@ -102,6 +128,9 @@ class Binding:
             target = self._outputs.get(name)
             if target is None:
                 self._results.append(result)
+                continue
+            if hasattr(target, "copy_"):
+                self._copy(name, target, result)
                 continue
             array = to_numpy(result)
             if isinstance(target, np.ndarray):
@@ -115,6 +144,22 @@ class Binding:
             else:
                 target.update_inplace(array)
                 self._results.append(target)
+
+    def _copy(self, name: str, target: Any, result: Any) -> None:
+        """Write a result into a tensor of torch's."""
+        tensor = torch_tensors.as_torch(result)
+        if target.shape != tensor.shape or target.dtype != tensor.dtype:
+            raise FeedError(
+                f"output {name!r} is {tensor.dtype} {tuple(tensor.shape)}, "
+                f"bound to {target.dtype} {tuple(target.shape)}"
+            )
+        torch_tensors.copy_into(target, tensor)
+        self._results.append(target)
+
+    def _mark(self, name: str, *, on_device: bool) -> None:
+        self._on_device.discard(name)
+        if on_device:
+            self._on_device.add(name)
 
     def _input(self, name: str) -> str:
         if name not in self._known_inputs:
@@ -145,7 +190,7 @@ def _at(device_type: str, element_type: Any, shape: Any, address: int) -> np.nda
     if device_type != "cpu":
         raise OptionError(
             f"binding by address reads cpu memory, not {device_type}\n"
-            "bind the tensor itself with bind_ortvalue_input"
+            "bind the tensor itself with bind_ortvalue_input or bind_ortvalue_output"
         )
     dtype = dtype_of(element_type)
     count = int(np.prod(shape, dtype=np.int64))

@@ -22,6 +22,7 @@ from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.sessions.cache import ResultCache
 from onward.sessions.deadline import call_within, time_limit, within
+from onward.sessions.dlpack import reader_for
 from onward.sessions.isolation.isolated import Isolated
 from onward.sessions.memory.footprint import give_back
 from onward.sessions.opening import is_ort_format, open_plan
@@ -271,6 +272,33 @@ class InferenceSession:
                 output_names, input_dict_ort_values, options
             ),
         )
+
+    def run_with_dlpack(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Any]:
+        """Compute from tensors of any DLPack library to tensors of the same library.
+
+        Nothing passes through the host: results lie on the device on which the provider computes,
+        and feeds that lie elsewhere are moved there. The first feed that is not numpy's says of
+        which library the results are: torch, JAX, CuPy, OrtValues. The result cache is not asked.
+        """
+        to_library = reader_for(input_feed)
+        if to_library is None:
+            return self.run(output_names, input_feed, run_options)
+        results = self._within(
+            run_options, lambda options: self._compute_tensors(output_names, input_feed, options)
+        )
+        return [to_library(result) for result in results]
+
+    def _compute_tensors(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
+        try:
+            return self._plan.run_with_dlpack(names, feeds, run_options)
+        except NodeFailed as error:
+            self._run_elsewhere(error, names, feeds, run_options)  # from now on, it runs there
+            return self._plan.run_with_dlpack(names, feeds, run_options)
 
     def io_binding(self) -> Any:
         """A fresh binding of inputs and outputs, for `run_with_iobinding`."""

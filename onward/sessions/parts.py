@@ -16,13 +16,14 @@ import onnx_ir as ir
 from onward.errors import FeedError, ProviderError, UnsupportedModel
 from onward.graph.signature import NodeArg, read_feeds
 from onward.names import near
+from onward.passes.composites import inline_calls
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
 from onward.providers.options import ExecutionMode, SessionOptions
 from onward.providers.ort.defects import defect
 from onward.providers.ort.values import to_numpy as ort_to_numpy
 from onward.providers.ort.values import to_ort
-from onward.providers.provider import Executable, TakesWhole
+from onward.providers.provider import Executable, KeepsOnDevice, TakesWhole
 from onward.sessions.binding import Binding
 from onward.sessions.description import describe, metadata, numpy_dtype
 from onward.sessions.journal import Journal
@@ -42,6 +43,18 @@ class Step:
     gives: list[str]
     wave: int  # steps of one wave do not need each other
     drops: list[str] = field(default_factory=list)
+
+
+def keep_calls(model: ir.Model, engines: Sequence[Engine]) -> ir.Model:
+    """Keep the calls of domain `onward` that the leading engine has whole, inline all others."""
+    lead, opsets = engines[0], model.opset_imports
+
+    def keeps(call: ir.Node) -> bool:
+        if lead.is_ort or call.graph is not model.graph:  # a body's node may be another engine's
+            return False
+        return lead.supports(call, opsets)
+
+    return inline_calls(model, keeps)
 
 
 def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[Part]:
@@ -142,6 +155,12 @@ class Parts:
         values = self._run(self._readable(feeds), run_options)
         return [self._result(name, values) for name in wanted]
 
+    def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
+        """Results as the engines hold them, on the devices where they were computed."""
+        wanted = self._wanted(names)
+        values = self._run(self._readable(feeds), run_options)
+        return [self._on_device(name, values) for name in wanted]
+
     def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         wanted = self._wanted(names)
         values = self._run(dict(feeds), run_options)
@@ -152,7 +171,13 @@ class Parts:
 
     def run_with_iobinding(self, binding: Binding, run_options: Any) -> None:
         names = binding.output_names() or [arg.name for arg in self._outputs]
-        results = self.run_with_ort_values(names, binding.feeds(), run_options)
+        values = self._run(binding.feeds(), run_options)
+        results = [
+            self._on_device(name, values)
+            if binding.is_on_device(name)
+            else to_ort(self._result(name, values))
+            for name in names
+        ]
         binding.receive(names, results)
 
     def run_async(
@@ -233,6 +258,16 @@ class Parts:
         _, maker = values[name]
         result = self._to_numpy(name, values)
         return copy.deepcopy(result) if maker is None else result
+
+    def _on_device(self, name: str, values: dict[str, Made]) -> Any:
+        """A value as the caller's own, where it lies."""
+        tensor, maker = values[name]
+        if isinstance(maker, KeepsOnDevice):
+            return maker.to_dlpack(tensor)
+        if maker is not None:
+            return tensor
+        detached = tensor.detach() if hasattr(tensor, "detach") else tensor
+        return copy.deepcopy(detached)
 
     def _to_numpy(self, name: str, values: dict[str, Made]) -> Any:
         tensor, maker = values[name]

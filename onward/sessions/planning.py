@@ -18,10 +18,14 @@ from onward.errors import (
 from onward.graph.external import external_tensors, forget_pages
 from onward.graph.files import Source, load, save, weight_bytes
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
+from onward.graph.operators import is_random, is_random_contrib
 from onward.graph.paths import check_archive
+from onward.graph.scopes import walk
 from onward.graph.shapes import fix_dimensions
 from onward.graph.weights import set_initializers, swap_weights
 from onward.lazy import LazyModule
+from onward.passes.composites import has_calls, inline_calls
+from onward.passes.normalize import inline_functions, lift_constants, spell_domains
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.precision import widen_sums
 from onward.providers.choose import Choice
@@ -32,21 +36,13 @@ from onward.providers.ort.defects import defect, operators_in_half
 from onward.providers.ort.provider import serialize
 from onward.providers.ort.values import to_numpy
 from onward.sessions.memory.budget import check_opening
-from onward.sessions.parts import Parts, assign
+from onward.sessions.parts import Parts, assign, keep_calls
 from onward.sessions.whole import Whole
 
 programs = LazyModule("onward.providers.torch.programs")
 preview = LazyModule("onward.gradients.preview")
 
 TRAINING_DOMAIN = "ai.onnx.preview.training"
-_RANDOM = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-}
 
 
 def open_model(
@@ -95,6 +91,8 @@ def plan(
 def _planned(
     model: ir.Model, choice: Choice, options: SessionOptions, by_path: str | None
 ) -> Whole | Parts:
+    if choice.leading_ort and has_calls(model):  # it has no kernels for them
+        model, by_path = inline_calls(PREPARE(model)), None
     half = not choice.named and _mentions(model, ir.DataType.FLOAT16)
     widen = operators_in_half() if half else frozenset()
     if widen:
@@ -129,11 +127,12 @@ def _divided(
     options = replace(options, initializers={})  # they are in the model, and passes rewrite them
     if options.free_dimensions or options.free_dimension_denotations:
         fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
-    model = inference(options.graph_optimization_level)(PREPARE(model))
+    engines = choice.engines(options)
+    model = keep_calls(PREPARE(model), engines)
+    model = inference(options.graph_optimization_level)(model)
     model = widen_sums(model, widen) if widen else model
     if options.optimized_model_filepath:
         save(model, options.optimized_model_filepath)
-    engines = choice.engines(options)
     parts = assign(model, engines, choice)
     if len(parts) == 1 and parts[0].provider == 0 and engines[0].is_ort:
         return _whole(model, choice, options)
@@ -184,11 +183,14 @@ def check_memory(model: ir.Model, options: SessionOptions) -> None:
 
 
 def check_deterministic(source: Source, limits: ModelLimits = DEFAULT_LIMITS) -> None:
-    """Results may be remembered only where the same feeds always give the same results."""
-    for graph in open_model(source, limits=limits).graphs():
-        for node in graph:
-            if node.op_type in _RANDOM:
-                raise OptionError(
-                    f"result_cache_bytes: {node.op_type} (node {node.name!r}) draws at random\n"
-                    "leave the cache off for this model"
-                )
+    """Results may be remembered only where the same feeds always give the same results.
+
+    Functions are inlined first: what they are called with may turn a Dropout off.
+    """
+    model = lift_constants(inline_functions(spell_domains(open_model(source, limits=limits))))
+    for node in walk(model.graph):
+        if is_random(node) or is_random_contrib(node):
+            raise OptionError(
+                f"result_cache_bytes: {node.op_type} (node {node.name!r}) draws at random\n"
+                "leave the cache off for this model"
+            )

@@ -13,7 +13,8 @@ from onward.graph.signature import read_feeds
 from onward.names import near
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.session import explain, native_run_options
-from onward.providers.ort.values import is_bits, is_packed, to_numpy, to_ort
+from onward.providers.ort.values import device_of, is_bits, is_packed, to_numpy, to_ort
+from onward.providers.stopping import ended
 
 _IS_NATIVE = attrgetter("dtype.isnative")  # whether a numpy array has this machine's byte order
 
@@ -30,6 +31,7 @@ class Whole:
         self._bits = any(
             map(is_bits, types)
         )  # types that numpy and onnxruntime share as bits alone
+        self._has_dlpack = all(map(_is_numbers, types))  # text, sequences and maps have not
         self.get_inputs = native.get_inputs
         self.get_outputs = native.get_outputs
         self.get_overridable_initializers = native.get_overridable_initializers
@@ -63,7 +65,7 @@ class Whole:
     def _run_again(self, names: Any, feeds: Any, run_options: Any, error: Exception) -> Any:
         """onnxruntime refused: convert what it could not read, or say what is wrong."""
         if run_options is not None and run_options.terminate:
-            raise ProviderError("the run was ended by RunOptions.terminate") from error
+            raise ended() from error
         ready = self._diagnose(feeds, error, names)
         if all(ready[name] is value for name, value in feeds.items()):
             raise explain(error, self._limit) from error
@@ -79,11 +81,7 @@ class Whole:
         if isinstance(known, MemoryLimitExceeded):
             raise known from error
         ready = self._read(feeds)
-        given = [arg.name for arg in self.get_outputs()]
-        unknown = [name for name in names or () if name not in given]
-        if unknown:
-            hint = near(unknown[0], given, "the model gives")
-            raise KeyError(f"no output {unknown[0]!r}; {hint}")
+        self._wanted(names)
         return ready
 
     def _read(self, feeds: Any) -> dict[str, Any]:
@@ -114,12 +112,43 @@ class Whole:
         except Exception as error:
             raise explain(error, self._limit) from error
 
+    def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
+        """Results as OrtValues, on the GPU where a feed is and onnxruntime computes there."""
+        if not self._has_dlpack:
+            return list(self.run(names, feeds, run_options))
+        ready = read_feeds(feeds, self.get_inputs(), self.get_overridable_initializers())
+        wanted, device = self._wanted(names), device_of(ready.values())
+        binding, options = self.native.io_binding(), native_run_options(run_options)
+        try:
+            for name, feed in ready.items():
+                binding.bind_ortvalue_input(name, to_ort(feed))
+            for name in wanted:
+                binding.bind_output(name, device)
+            self.native.run_with_iobinding(binding, options)
+        except Exception as error:
+            if run_options is not None and run_options.terminate:
+                raise ended() from error
+            raise explain(error, self._limit) from error
+        return list(binding.get_outputs())
+
+    def _wanted(self, names: Any) -> list[str]:
+        """The named outputs (None: all of them); one that the model lacks is an error."""
+        given = [arg.name for arg in self.get_outputs()]
+        for name in names or ():
+            if name not in given:
+                raise KeyError(f"no output {name!r}; {near(name, given, 'the model gives')}")
+        return list(names) if names else given
+
     def run_with_iobinding(self, binding: Any, run_options: Any) -> None:
         options = native_run_options(run_options)
         try:
             self.native.run_with_iobinding(binding, options)
         except Exception as error:
             raise explain(error, self._limit) from error
+
+
+def _is_numbers(kind: str) -> bool:
+    return kind.startswith("tensor(") and kind != "tensor(string)"
 
 
 def _are_native(feeds: Any) -> bool:
@@ -135,6 +164,4 @@ def _on_host(feed: Any) -> Any:
     """A tensor of another package as numpy's."""
     if feed is None or isinstance(feed, np.ndarray) or not hasattr(feed, "__dlpack__"):
         return feed
-    if hasattr(feed, "detach"):  # torch's own, of a training step or on a GPU
-        feed = feed.detach().cpu()
-    return np.asarray(feed)
+    return to_numpy(feed)

@@ -25,17 +25,19 @@ from onward.graph.extension import extend as extension
 from onward.graph.scopes import walk
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.facts import attribute, input_of, is_constant
-from onward.passes.modes import eval_mode, train_mode
+from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.programs import ranges
+from onward.programs.build import scalar_loss
 from onward.programs.exporter_changes import warn_of_exporter
 from onward.programs.labels import find_labels
 from onward.programs.ranges import LabelRange
+from onward.programs.restoring import restore_parameters
 from onward.training.opsets import in_opset
 from onward.training.packing import Wanted, pack_step
-from onward.training.parameters import Groups, check_names, restore_parameters
+from onward.training.parameters import Groups, check_names
 
 GRADIENT = "{}_grad"
 BUFFER = "{}_grad.accumulation.buffer"
@@ -91,9 +93,11 @@ def training_graphs(
     are one parameter each; None: as the model tells. `clips` tells that the optimizer will clip
     by norm.
     """
-    guesses = restore_parameters(model, [*trainable, *frozen], tied)
+    named = [*trainable, *frozen]
+    guesses = restore_parameters(model, named, named, tied)
+    untie_statistics(model)
     warn_of_exporter(model, trainable, guesses)
-    lift_weights(model, [*trainable, *frozen])
+    lift_weights(model, named)
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
     check_names(model, trainable, frozen)
     prepared = PREPARE(model.clone())
@@ -263,13 +267,12 @@ def _feed(model: ir.Model, parts: _Parts) -> None:
 
 
 def _scalar_loss(model: ir.Model, name: str) -> str:
-    """The value to differentiate: the loss, or the sum of one that is not a single number."""
+    """The value to differentiate, which the graph returns as well: the loss as one number."""
     loss = next(value for value in model.graph.outputs if value.name == name)
-    if loss.shape is not None and all(size == 1 for size in loss.shape):
-        return name
-    total = extension(model).ReduceSum(loss, keepdims=0)
-    model.graph.outputs.append(total)
-    return str(total.name)
+    number = scalar_loss(extension(model), loss)
+    if number is not loss:
+        model.graph.outputs.append(number)
+    return str(number.name)
 
 
 def _accumulate(model: ir.Model, gradients: Sequence[tuple[str, ir.Value]]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.model import extend
@@ -20,19 +19,12 @@ from onward.graph.files import weight_bytes
 from onward.graph.survey.metadata import graph_checksum
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment
-from onward.passes.composites import inline_calls
-from onward.passes.noise import take_noise
 from onward.passes.rewrite import Names
+from onward.programs.build import open_composites
 from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
 from onward.programs.update_graphs import build_updates
-from onward.providers.ort.training.lowered import NOISE
-from onward.providers.ort.training.lowering import (
-    add_measure,
-    reads_shapes_alone,
-    respell,
-    to_bytes,
-)
+from onward.providers.ort.training.lowering import lower_train
 from onward.providers.ort.training.packed import pack, pack_updates, press
 from onward.providers.ort.training.probe_graph import probe_graph
 from onward.providers.ort.training.updates import lower_update
@@ -47,7 +39,7 @@ _WIDE = ("float32", "float64")
 class Wanted:
     """What a step returns, by the names of the model that it is made of."""
 
-    loss: str  # the value that is differentiated: one number
+    loss: str  # the value that is differentiated: one number without axes
     outputs: Sequence[str]  # the user's, the loss first
     parameters: Sequence[str]  # that are trained
     inputs: Sequence[str]  # of the user's, those whose gradients were asked for
@@ -68,25 +60,26 @@ def pack_step(target: ir.Model, model: ir.Model, wanted: Wanted, squared: bool) 
     named = LOSS in {*values, *model.graph.initializers}
     if not wide or not tensors or named or weight_bytes(model) > _MOST:
         return
-    draws = take_noise(model, NOISE)
+    draws = open_composites(model, ())
     sources = [*wanted.parameters, *wanted.inputs, *wanted.inner]
     gradients = extend(model, {wanted.loss: None}, sources, GRADIENTS, composites=True)
     loss_dtype, outputs = _return(model, wanted, gradients)
-    step = inline_calls(model)
-    add_measure(step, [gradients[name] for name in wanted.parameters], squared)
+    own = {name: gradients[name] for name in wanted.parameters}
+    lowered = lower_train(model, draws, list(own.values()), squared=squared)
+    size = lowered.noise_size
     target.metadata_props[STEP] = pack(
         {
             "graph": graph_checksum(bytes(ir.to_proto(target).SerializeToString())),
-            "train": press(to_bytes(respell(step))),
-            "gradients": {name: gradients[name] for name in wanted.parameters},
+            "train": press(lowered.train),
+            "gradients": own,
             "input_gradients": {name: gradients[name] for name in wanted.inputs},
             "outputs": outputs,
             "output_names": [str(v.name) for v in target.graph.outputs[: len(outputs)]],
             "state": dict(wanted.state),
             "loss_dtype": loss_dtype,
             "squared": squared,
-            "noise_size": None if draws is None else press(to_bytes(respell(draws))),
-            "noise_by_shape": draws is None or reads_shapes_alone(draws),
+            "noise_size": None if size is None else press(size),
+            "noise_by_shape": lowered.noise_by_shape,
         }
     )
 
@@ -99,17 +92,16 @@ def _return(model: ir.Model, wanted: Wanted, gradients: Mapping[str, str]) -> tu
     graph, op = model.graph, extension(model)
     values = {str(value.name): value for value in graph.outputs}
     loss = values[wanted.loss]
-    assert loss.dtype is not None and loss.shape is not None
-    scalar = op.Reshape(loss, np.zeros(0, np.int64)) if len(loss.shape) else loss
+    assert loss.dtype is not None
     for value in [value for node in graph for value in node.outputs]:
-        if value.name == LOSS and value is not scalar:
+        if value.name == LOSS and value is not loss:
             value.name = Names(model).fresh(f"{LOSS}.own")
-    scalar.name = LOSS
+    loss.name = LOSS
     bound = wanted.state.values()  # to memory: the user gets a copy
     outputs = [op.Identity(values[n]) if n in bound else values[n] for n in wanted.outputs]
     outputs += [values[gradients[name]] for name in wanted.inner]
     kept = [values[name] for name in (*bound, *gradients.values())]
-    graph.outputs[:] = list(dict.fromkeys((scalar, *outputs, *kept)))
+    graph.outputs[:] = list(dict.fromkeys((loss, *outputs, *kept)))
     return loss.dtype.numpy().name, [str(value.name) for value in outputs]
 
 

@@ -23,9 +23,9 @@ from hypothesis.extra import numpy as npst
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OnwardError
 from onward.checkpoints.disk import DISK, RealDisk
 from onward.checkpoints.files import TensorSpec, look, read, tidy, write
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OnwardError
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

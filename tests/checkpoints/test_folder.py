@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.errors import CheckpointCorrupt, CheckpointError, OptionError
 from onward.checkpoints.disk import RealDisk
 from onward.checkpoints.files import read, write
 from onward.checkpoints.folder import Checkpoints
 from onward.checkpoints.manifest import file_of
+from onward.errors import CheckpointCorrupt, CheckpointError, OptionError
 
 
 def tensors(step: int) -> dict[str, Any]:

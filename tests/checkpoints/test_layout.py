@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.errors import CheckpointCorrupt, CheckpointError
 from onward.checkpoints.layout import BLANK, Header, arrange, decode, encode
+from onward.errors import CheckpointCorrupt, CheckpointError
 
 DIGEST = "ab" * 32
 ABOUT = {"version": 1, "step": None, "metric": None, "serial": 0}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from onward.errors import CheckpointError
 from onward.checkpoints.disk import DISK
 from onward.checkpoints.manifest import (
     Entry,
@@ -18,6 +17,7 @@ from onward.checkpoints.manifest import (
     parse,
     read_catalog,
 )
+from onward.errors import CheckpointError
 
 ENTRIES = [Entry(10, 1, "ab" * 32, 0.5), Entry(20, 2, "cd" * 32), Entry(30, 3, "ef" * 32, 1e-300)]
 

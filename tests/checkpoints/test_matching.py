@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.errors import CheckpointMismatch
 from onward.checkpoints.files import TensorSpec
 from onward.checkpoints.matching import check_match, fingerprint
+from onward.errors import CheckpointMismatch
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "b": np.zeros((), np.float32)}
 

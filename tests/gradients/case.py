@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 import onward
+from onward.passes.random_functions import FUNCTIONS, calls, register
 
 OPSET = 28  # the newest: rules are written in it
 
@@ -60,7 +61,10 @@ class Case:
             inputs[name] = op.input(name, self.typed(feed, dtype).dtype, sizes)
         built = self.build(op, **inputs)
         outputs = built if isinstance(built, tuple) else (built,)
-        return op.model(**{f"y{i}": y for i, y in enumerate(outputs) if y is not None})
+        model = op.model(**{f"y{i}": y for i, y in enumerate(outputs) if y is not None})
+        for call in calls(model.graph, *FUNCTIONS):
+            register(model, call.op_type)
+        return model
 
     def typed(self, feed: Any, dtype: Any) -> Any:
         return feed.astype(dtype) if feed.dtype == np.float64 else feed

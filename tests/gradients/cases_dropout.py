@@ -19,6 +19,13 @@ def dropped(*more: Any, ratio: Any = HALF) -> Any:
     return write
 
 
+def masked(op: Any, x: Any, mask: Any) -> Any:
+    like = op.Sin(x)
+    y = op.MaskedScale(like, mask, np.asarray(1.25, x.dtype.numpy()), domain="onward")
+    y.type, y.shape = like.type, like.shape
+    return y
+
+
 X = {"x": normal(4, 5)}
 # stock onnxruntime draws a new mask in every run: its gradient is its own, not comparable
 CASES = [
@@ -28,4 +35,5 @@ CASES = [
     Case("Dropout", dropped(TRAIN, ratio=None), X, "training, the default ratio", ort=False),
     Case("Dropout", dropped(), {**X, "train": TRAIN}, "told by a feed", ort=False),
     Case("Dropout", dropped(), {**X, "train": TEST}, "told by a feed not to"),
+    Case("onward::MaskedScale", masked, {**X, "mask": normal(4, 5, seed=1) > 0}),
 ]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import onward
+from onward.checkpoints import files
 from onward.cli.outputs import write_outputs
 from onward.cli.png import Picture
 from onward.errors import FileMissing, OnwardError, OptionError, WriteFailed
 from onward.graph.paths import check_writable, make_folder, to_path, writing
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
-from onward.checkpoints import files
 from onward.training.artifacts import generate_artifacts
 from tests.sessions.training.small import mlp
 

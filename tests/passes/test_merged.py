@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from onward.passes.merged import module_of, separate_merged
-from tests.sessions.training.said import exported_by_torchscript
+import onward
+from onward.passes.merged import merged_parameters, module_of, separate_merged
+from tests.sessions.training.said import exported, exported_by_torchscript
 
 
 def model(body: str, names: str = "a.weight", producer: str = "pytorch") -> ir.Model:
@@ -119,3 +120,67 @@ def test_a_separated_export_has_all_parameters_and_computes_the_same() -> None:
         for each in (original, ir.to_proto(made))
     ]
     np.testing.assert_array_equal(*results)
+
+
+class Normed(nn.Module):
+    """Two layers of torch's, fresh: their scales are ones, their biases zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(4), nn.LayerNorm(4)
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(torch.tanh(self.inner(x)))
+        return self.second(torch.tanh(self.outer(x)))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def optimized() -> onnx.ModelProto:
+    torch.manual_seed(0)
+    return exported(Normed(), torch.randn(2, 3, 4), optimize=True)
+
+
+def test_what_the_newer_exporter_merged_is_found_by_the_calls_of_its_program(
+    optimized: onnx.ModelProto,
+) -> None:
+    found = merged_parameters(ir.from_proto(optimized))
+    assert set(found["first.weight"]) == {"second.weight"}
+    (zeros,) = set(found) - {"first.weight"}
+    biases = {"inner.bias", "outer.bias", "first.bias", "second.bias"}
+    assert zeros in biases and {zeros, *found[zeros]} == biases
+
+
+def test_a_gradient_of_merged_parameters_is_a_sum_and_the_log_says_so(
+    optimized: onnx.ModelProto, caplog: pytest.LogCaptureFixture
+) -> None:
+    onward.gradient(optimized, {"y": "dy"}, ["x"])
+    assert "merged" not in caplog.text
+    onward.gradient(optimized, {"y": "dy"}, ["first.weight"])
+    assert (
+        "torch's exporter merged 'second.weight' into 'first.weight', being equal: its gradient is "
+        "the sum of theirs; export with optimize=False" in caplog.text
+    )
+
+
+def test_nothing_is_merged_without_the_exporters_optimizer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain = exported(Normed(), torch.randn(2, 3, 4), optimize=False)
+    assert merged_parameters(ir.from_proto(plain)) == {}
+    onward.gradient(plain, {"y": "dy"}, ["first.weight", "second.weight"])
+    assert "merged" not in caplog.text
+
+
+def test_a_parameter_that_modules_share_is_not_merged() -> None:
+    module = Normed()
+    module.second.weight = module.first.weight
+    module.outer.weight = module.inner.weight
+    found = merged_parameters(ir.from_proto(exported(module, torch.randn(2, 3, 4), optimize=True)))
+    assert "first.weight" not in found and "inner.weight" not in found
+
+
+def test_a_model_of_another_exporter_has_nothing_merged() -> None:
+    assert merged_parameters(model(TWO, "w1")) == {}

@@ -14,10 +14,10 @@ import onward
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.files import load
+from onward.graph.operators import is_random
 from onward.passes.modes import train_mode
 from onward.passes.noise import left_random, take_noise
 from onward.passes.pipelines import PREPARE
-from onward.passes.share import is_random
 from onward.testing import check_gradient
 from tests.passes.running import run_ort, run_reference
 

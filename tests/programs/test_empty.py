@@ -12,8 +12,8 @@ import onward
 from onward.errors import FeedError, OptionError
 from onward.losses import MSE, CrossEntropy
 from onward.optimizers import SGD, AdamW
-from onward.providers.ort.bound import Argument
 from onward.programs.empty import empty_results, is_empty
+from onward.providers.ort.bound import Argument
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp
 

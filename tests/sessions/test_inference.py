@@ -611,6 +611,50 @@ def test_a_model_that_draws_at_random_is_not_remembered() -> None:
         onward.InferenceSession(model, onward.SessionOptions(result_cache_bytes=1000))
 
 
+_DROPS = "y, m = Dropout(x, half, {mode})"
+_RANDOM_BODIES = {
+    "in the graph": (_DROPS.format(mode="yes"), ""),
+    "a mode that is fed": (_DROPS.format(mode="training"), ""),
+    "in a branch": (
+        """y = If(training) <then_branch = t () => (float[n] u) { u, m = Dropout(x, half, yes) },
+        else_branch = e () => (float[n] v) { v = Identity(x) }>""",
+        "",
+    ),
+    "in a function": (
+        "y = mine.noisy(x, half, yes)",
+        """<domain: "mine", opset_import: ["": 21]>
+        noisy (a, r, mode) => (b) { b, m = Dropout(a, r, mode) }""",
+    ),
+}
+
+
+def _dropout_model(body: str, function: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+        g (float[n] x, bool training) => (float[n] y) {{
+            half = Constant<value = float {{0.5}}>()
+            yes = Constant<value = bool {{1}}>() no = Constant<value = bool {{0}}>()
+            {body}
+        }} {function}""")
+
+
+@pytest.mark.parametrize("body, function", _RANDOM_BODIES.values(), ids=list(_RANDOM_BODIES))
+def test_no_cache_for_a_dropout_that_may_drop(body: str, function: str) -> None:
+    options = onward.SessionOptions(result_cache_bytes=1000)
+    with pytest.raises(OptionError, match=r"Dropout \(node .*\) draws at random\nleave the cache"):
+        onward.InferenceSession(_dropout_model(body, function), options)
+
+
+@pytest.mark.parametrize("place", ["in the graph", "in a function"])
+def test_a_cache_for_a_dropout_that_keeps_all(place: str) -> None:
+    body, function = _RANDOM_BODIES[place]
+    model = _dropout_model(body.replace("yes", "no"), function)
+    session = onward.InferenceSession(model, onward.SessionOptions(result_cache_bytes=1000))
+    feeds = {"x": np.ones(4, np.float32), "training": np.array(True)}
+    for _ in range(2):
+        assert session.run(None, feeds)[0].tolist() == [1] * 4
+    assert session.cache is not None and session.cache.hits == 1
+
+
 @pytest.mark.parametrize("model", [mlp, sandwich])
 def test_terminate_ends_a_run(model: Any) -> None:
     run_options = onward.RunOptions()

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onward.gradients.functions import composite
 from onward.gradients.ops import GradientOps
 from onward.gradients.rule import GradientTable, broadcasting
 from onward.passes.facts import attribute
@@ -68,6 +69,7 @@ def hard_sigmoid(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 @gradient("HardSwish")
+@composite("HardSwishGrad", inputs=1, unread=False)
 def hard_swish(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy (x / 3 + 1/2) where |x| < 3, else dy [x > 0]"""
     (x,) = node.inputs
@@ -131,6 +133,7 @@ def softsign(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 @gradient("Mish")
+@composite("MishGrad", inputs=1, unread=False)
 def mish(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """y = x t, t = tanh(softplus(x)): dx = dy (t + x (1 - t^2) sigmoid(x))"""
     (x,), (y,) = node.inputs, node.outputs
@@ -140,6 +143,7 @@ def mish(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 @gradient("Swish")
+@composite("SwishGrad", inputs=1, unread=False)
 def swish(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy (s + alpha y (1 - s)), s = sigmoid(alpha x)"""
     (x,), (y,) = node.inputs, node.outputs
@@ -164,6 +168,7 @@ def _swish_slope(op: GradientOps, s: ir.Value, y: ir.Value | None, alpha: float)
 
 
 @gradient("Gelu")
+@composite("GeluGrad", inputs=1, unread=False)
 def gelu(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """y = x Phi(x): dx = dy (Phi(x) + x phi(x)), or of Phi's approximation by tanh"""
     (x,) = node.inputs
@@ -188,6 +193,7 @@ def _tanh_gelu_slope(op: GradientOps, x: ir.Value | None, y: ir.Value) -> ir.Val
 
 
 @gradient("Softmax")
+@composite("SoftmaxGrad", inputs=1, unread=False)
 def softmax(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = y (dy - sum(y dy))"""
     (y,) = node.outputs
@@ -196,6 +202,7 @@ def softmax(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 @gradient("LogSoftmax")
+@composite("LogSoftmaxGrad", inputs=1, unread=False)
 def log_softmax(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy - exp(y) sum(dy)"""
     (y,) = node.outputs

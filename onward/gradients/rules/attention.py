@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.gradients.functions import composite
 from onward.gradients.ops import GradientOps, rank
 from onward.gradients.rule import Gradient, GradientTable, absent
 from onward.gradients.rules.norm import wide
@@ -24,6 +25,7 @@ _HIDDEN = -math.inf
 
 @gradient("Attention")
 @absent
+@composite("AttentionGrad", inputs=7, outputs=4)
 def attention(op: GradientOps, node: ir.Node, dy: Any, *others: Any) -> Any:
     """dv = p' dy, ds = p (dy v' - sum(dy y)), dq = scale ds k, dk = scale ds' q
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from onward.gradients.rule import GradientTable
+from onward.graph.operators import RANDOM
 from onward.passes.facts import operators
+from onward.passes.random_functions import DOMAIN, DROPOUT_MASK, RANDOM_KEY, UNIFORM
 
 gradient = GradientTable()
 
@@ -29,10 +31,6 @@ gradient.none(
         "BlackmanWindow Constant ConstantOfShape EyeLike HammingWindow HannWindow Shape Size"
     ),
 )
-gradient.none(
-    "random",
-    *operators(
-        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
-    ),
-)
+gradient.none("random", *sorted(RANDOM))
+gradient.none("random", RANDOM_KEY, UNIFORM, DROPOUT_MASK, domain=DOMAIN)
 gradient.none("text", *operators("RegexFullMatch StringConcat StringNormalizer StringSplit"))

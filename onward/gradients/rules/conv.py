@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.gradients.functions import composite
 from onward.gradients.ops import GradientOps, Size, numpy_type, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
@@ -17,6 +18,7 @@ gradient = GradientTable()
 
 
 @gradient("Conv")
+@composite("ConvGrad", inputs=3, unread=False)
 def conv(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy spread by w, dw[k] = sum of dy[o] x[o stride + k dilation - pad], db = sum of dy"""
     x, w = node.inputs[:2]
@@ -84,6 +86,7 @@ def _share(op: GradientOps, size: Size, group: int) -> Size:
 
 
 @gradient("ConvTranspose")
+@composite("ConvTransposeGrad", inputs=3, unread=False)
 def conv_transpose(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """It is the way back of a convolution: dx = conv(dy, w), dw = that convolution's for (dy, x)"""
     x, w = node.inputs[:2]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onward.gradients.ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.passes.facts import constant, input_of
+from onward.passes.random_functions import DOMAIN, MASKED_SCALE
 
 gradient = GradientTable()
 
@@ -25,3 +26,12 @@ def dropout(op: GradientOps, node: ir.Node, dy: ir.Value, _: Any = None) -> Any:
     if known is None:
         kept = op.Where(training, kept, 1.0)
     return op.Where(op.output(node, 1), op.Div(dy, kept), 0.0)
+
+
+@gradient(MASKED_SCALE, domain=DOMAIN)
+def masked_scale(op: GradientOps, node: ir.Node, dy: ir.Value) -> ir.Value:
+    """dx = dy mask scale"""
+    _, mask, scale = node.inputs
+    dx: ir.Value = op.MaskedScale(dy, mask, scale, domain=DOMAIN)
+    dx.type, dx.shape = dy.type, dy.shape
+    return dx

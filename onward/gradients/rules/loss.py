@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.gradients.functions import composite
 from onward.gradients.ops import GradientOps, numpy_type
 from onward.gradients.rule import GradientTable, absent
 from onward.passes.facts import attribute, input_of
@@ -16,6 +17,7 @@ gradient = GradientTable()
 
 @gradient("SoftmaxCrossEntropyLoss")
 @absent
+@composite("SoftmaxCrossEntropyLossGrad", inputs=3, outputs=2, unread=False)
 def softmax_cross_entropy_loss(op: GradientOps, node: ir.Node, dy: Any, dlog: Any = None) -> Any:
     """dscores = (softmax - one hot) weight dy, with dy / sum of weights for the mean"""
     scores, labels = node.inputs[:2]

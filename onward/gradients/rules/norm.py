@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.functions import composite
+from onward.gradients.functions import as_call, attributes_of, composite, recorded
 from onward.gradients.ops import GradientOps, axes_of, rank
 from onward.gradients.rule import GradientTable, absent
 from onward.gradients.rules.conv import channel_sum
@@ -41,31 +41,54 @@ def batch_normalization(op: GradientOps, node: ir.Node, dy: Any, *running: Any) 
     Written a dy + b (x - mean) + c with one a, b, c for each channel: two affine passes and a sum.
     """
     inputs = _given(node)
-    x, scale, b, mean, _ = inputs
+    x, scale, _, mean, var = inputs
     dy = op.zeros_like(x) if dy is None else dy
-    if not attribute(node, "training_mode"):
-        return _frozen(op, node, dy)
-    eps, momentum = attribute(node, "epsilon"), attribute(node, "momentum")
-    batch_mean, batch_var = _statistics(op, node)
-    inv = op.Reciprocal(op.Sqrt(op.Add(batch_var, eps)))
+    attributes, drunning = attributes_of(node), [*running, None, None][:2]
+    trains = attribute(node, "training_mode")
+    if trains:
+        mean, var = _statistics(op, node)
+    with recorded(op) as nodes:
+        found = (
+            _of_batch(op, inputs, dy, (mean, var), drunning, attributes)
+            if trains
+            else _frozen(op, node, dy)
+        )
+    given = [x, scale, None, mean, var, None, None, None, dy, *drunning]
+    gradients = as_call(op, "BatchNormalizationGrad", nodes, given, attributes, found)
+    totals: dict[ir.Value, ir.Value] = {}  # by value: the node's own inputs have become copies
+    for value, d in zip(inputs, gradients):
+        if d is not None:
+            totals[value] = op.Add(totals[value], d) if value in totals else d
+    return totals if trains else gradients
+
+
+def _of_batch(
+    op: GradientOps,
+    inputs: list[ir.Value],
+    dy: ir.Value,
+    statistics: tuple[ir.Value, ir.Value],
+    running: list[Any],
+    attributes: dict[str, Any],
+) -> Any:
+    """dx = scale inv (dy - mean(dy) - xhat mean(dy xhat)), and through the running statistics"""
+    x, scale, b, mean, _ = inputs
+    batch_mean, batch_var = statistics
+    momentum = attributes["momentum"]
+    inv = op.Reciprocal(op.Sqrt(op.Add(batch_var, attributes["epsilon"])))
     total, along = _sums(op, x, dy, batch_mean, inv)
     size = op.number(op.product(op.size(x, 0), *op.sizes(x)[2:]), mean)
     a = op.Mul(op.cast_like(scale, mean), inv)
     share = op.Neg(op.Div(a, size))
     shift, slope = op.Mul(share, total), op.Mul(op.Mul(share, inv), along)
-    dmean, dvar = [*running, None, None][:2]
+    dmean, dvar = running
     if dmean is not None:
         shift = op.Add(shift, op.Div(op.Mul(dmean, 1 - momentum), size))
     if dvar is not None:
         slope = op.Add(slope, op.Div(op.Mul(dvar, 2 * (1 - momentum)), size))
     zeros = op.zeros_like(mean)
     dx = op.Add(_affine(op, dy, a, shift, zeros), _affine(op, x, slope, zeros, batch_mean))
-    given = [d if d is None else op.Mul(d, momentum) for d in (dmean, dvar)]
-    found: dict[ir.Value, ir.Value] = {}  # by value: the node's own inputs have become copies
-    for value, d in zip(inputs, (dx, op.cast_like(along, scale), op.cast_like(total, b), *given)):
-        if d is not None:
-            found[value] = op.Add(found[value], d) if value in found else d
-    return found
+    given = [d if d is None else op.Mul(d, momentum) for d in running]
+    return dx, op.cast_like(along, scale), op.cast_like(total, b), *given
 
 
 def _frozen(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
@@ -148,7 +171,7 @@ def _return_instead(op: GradientOps, old: ir.Value, new: ir.Value) -> None:
 
 @gradient("LayerNormalization")
 @absent
-@composite("LayerNormalizationGrad", inputs=3, outputs=3)
+@composite("LayerNormalizationGrad", inputs=3, outputs=3, unread=False)
 def layer_normalization(op: GradientOps, node: ir.Node, dy: Any, *statistics: Any) -> Any:
     """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale; dscale = sum of dy xhat"""
     x, scale = _given(node)[:2]
@@ -190,6 +213,7 @@ def _standardize(op: GradientOps, x: ir.Value, axes: list[int], eps: float) -> A
 
 
 @gradient("RMSNormalization")
+@composite("RMSNormalizationGrad", inputs=2, unread=False)
 def rms_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = inv (g - xhat mean(g xhat)), g = dy scale, inv = 1 / sqrt(mean(x^2) + epsilon)"""
     x, scale = _given(node)
@@ -209,6 +233,7 @@ def rms_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 @gradient("InstanceNormalization")
+@composite("InstanceNormalizationGrad", inputs=3, unread=False)
 def instance_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = scale inv (dy - mean(dy) - xhat mean(dy xhat)), each mean over one channel's elements"""
     x, scale, b = _given(node)
@@ -224,6 +249,7 @@ def instance_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 @gradient("GroupNormalization")
+@composite("GroupNormalizationGrad", inputs=3, unread=False)
 def group_normalization(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale, each mean over one group"""
     x, scale, b = _given(node)

@@ -18,10 +18,10 @@ from onnx.reference import ReferenceEvaluator
 from onward.graph.costs.loops import TRIPS, give_sizes, scan_length, take_sizes
 from onward.graph.inference import type_proto
 from onward.graph.ml_shapes import tell_ml
+from onward.graph.operators import MAY_DRAW, SHAPE_ONLY
 from onward.graph.scopes import bodies
 
 _MOST_ELEMENTS = 4096  # of a tensor that is computed: shapes and masks of short sequences
-_NOT_COMPUTED = {"Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "Dropout"}
 
 Array = np.ndarray[Any, Any]
 
@@ -98,7 +98,7 @@ def _learn_shapes(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str,
 def _compute(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
     """A node of known, small inputs: its results, where they are small too."""
     outputs = [value for value in node.outputs if value.name]
-    if node.domain not in ("", "ai.onnx") or node.op_type in _NOT_COMPUTED or not outputs:
+    if node.domain not in ("", "ai.onnx") or node.op_type in MAY_DRAW or not outputs:
         return
     if not all(_is_static(value) and _elements(value) <= _MOST_ELEMENTS for value in outputs):
         return
@@ -107,7 +107,7 @@ def _compute(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str, int]
         if value is None:
             continue
         array = _array(value, known)
-        if array is None and node.op_type in ("Shape", "Size") and _is_static(value):
+        if array is None and node.op_type in SHAPE_ONLY and _is_static(value):
             array = np.broadcast_to(np.zeros((), np.float32), _dims(value))
         if array is None:
             return

@@ -22,10 +22,12 @@ from onward.graph.costs.loops import TRIPS, changes_sizes, scan_length
 from onward.graph.costs.ml import ML_FLOPS
 from onward.graph.declared import infer_from_inputs
 from onward.graph.ml_shapes import DOMAIN
-from onward.graph.scopes import bodies
+from onward.graph.operators import SHAPE_ONLY, VIEWS
+from onward.graph.scopes import COMPOSITES, bodies
 
 FLOPS = ARITHMETIC | ATTENTION_FLOPS | ML_FLOPS
 _NEWEST = 1 << 30
+_CALL = "onward.call"  # metadata of a node that a call was inlined to
 
 # How a figure came about: by a rule; by taking an unknown operator for an elementwise one; with a
 # body whose repetitions nobody can tell counted once; or not at all, because a shape is not known.
@@ -33,7 +35,7 @@ Basis = Literal["rule", "estimate", "once", "unknown"]
 _WORSE: tuple[Basis, ...] = ("rule", "estimate", "once", "unknown")
 
 _VIEWS = {  # engines give these the memory of their input
-    *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout", "Shape", "Size"),
+    *(*VIEWS, *SHAPE_ONLY, "Dropout"),
     *("Constant", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceConstruct"),
     *("SequenceAt", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength"),
 }
@@ -134,13 +136,14 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
     """
     model = model.clone()
     if model.functions:
+        _mark_calls(model)
         InlinePass()(model)
     taken = fix_inputs(model, sizes or {})
     follow_sizes(infer_from_inputs(model, numbers=True))
     weights = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     tensors = [tensor for tensor in weights if tensor is not None]
     return Costs(
-        [NodeCost(node.name or "", operator(node), node_cost(node)) for node in model.graph],
+        [NodeCost(node.name or "", _counted_as(node), node_cost(node)) for node in model.graph],
         parameters=sum(tensor.size for tensor in tensors),
         parameter_bytes=sum(tensor.nbytes for tensor in tensors),
         sizes=taken,
@@ -170,6 +173,18 @@ def _taken(value: ir.Value, place: int, dim: Any, taken: Mapping[str, int]) -> A
     if isinstance(dim, int):
         return dim
     return taken.get(f"{value.name}:{place}", taken.get(str(dim.value), dim))
+
+
+def _mark_calls(model: ir.Model) -> None:
+    """Let the bodies of composites remember whose they are: a call costs what its body costs."""
+    for function in model.functions.values():
+        if function.domain == COMPOSITES:
+            for node in function.graph:
+                node.metadata_props[_CALL] = f"{function.domain}::{function.name}"
+
+
+def _counted_as(node: ir.Node) -> str:
+    return node.metadata_props.get(_CALL) or operator(node)
 
 
 def operator(node: ir.Node) -> str:

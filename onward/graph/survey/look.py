@@ -20,6 +20,7 @@ from onward.graph.limits import (
     check_operators,
     exceeded,
 )
+from onward.graph.operators import MAY_DRAW, SHAPE_ONLY
 from onward.graph.survey.calls import Body, Call, inlined
 from onward.graph.survey.constants import UNKNOWN, Constant, Growth, follow
 from onward.graph.survey.forms import check_form
@@ -40,12 +41,7 @@ from onward.graph.survey.messages import (
 )
 from onward.graph.survey.wire import fields, signed, text
 
-_UNFOLDED = frozenset(
-    {
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("Multinomial", "Bernoulli", "Dropout", "EPContext"),
-    }
-)
+_UNFOLDED = MAY_DRAW | {"EPContext"}
 _NEWEST_OPSET = 1 << 16  # the newest is 28; other domains count otherwise
 _FIRST_OVERRIDABLE_IR = 4  # before, initializers had to be inputs too, and were constants
 
@@ -266,7 +262,7 @@ class _Walk:
             made = [self.held(attribute) for attribute in node.attributes.values()]
             scope.constants.update(zip(node.outputs, made))
             return
-        if node.op in ("Shape", "Size") and node.domain == "":
+        if node.op in SHAPE_ONLY and node.domain == "":
             given = [scope.shaped(node)]
         else:
             given = [scope.get(name) for name in node.inputs if name]

@@ -27,7 +27,7 @@ _FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.Data
 
 
 @dataclass
-class _Scores:
+class Scores:
     """What is known of the scores so far: the scale, the mask and the nodes that go."""
 
     scale: float = 1.0
@@ -43,14 +43,14 @@ def attention(op: Ops, node: ir.Node) -> Replacement:
     weights, v = node.inputs
     if v is None or rank(v) != 4 or v.dtype not in _FLOATS:
         return None
-    found = _Scores()
-    softmax = _softmax(weights, found)
+    found = Scores()
+    softmax = find_softmax(weights, found)
     if softmax is None:
         return None
-    product = _product(softmax.inputs[0], found)
+    product = find_product(softmax.inputs[0], found)
     if product is None:
         return None
-    q, k = _scaled(product.inputs[0], found), _key(product.inputs[1], found)
+    q, k = below_scale(product.inputs[0], found), _key(product.inputs[1], found)
     if q is None or k is None or q.dtype != v.dtype or rank(q) != 4:
         return None
     source, order = k
@@ -79,7 +79,7 @@ def _same_heads(q: ir.Value, source: ir.Value, order: list[int], v: ir.Value) ->
     return same and None not in ours[:2]
 
 
-def _softmax(weights: ir.Value | None, found: _Scores) -> ir.Node | None:
+def find_softmax(weights: ir.Value | None, found: Scores) -> ir.Node | None:
     """The softmax over keys that made the weights, through casts and a guard against nan."""
     guard = made_by(weights, "Where")
     if guard is not None:
@@ -101,7 +101,7 @@ def _softmax(weights: ir.Value | None, found: _Scores) -> ir.Node | None:
     return softmax
 
 
-def _product(scores: ir.Value | None, found: _Scores) -> ir.Node | None:
+def find_product(scores: ir.Value | None, found: Scores) -> ir.Node | None:
     """The q k^T under the scores; scale, mask and widening cast on the way are noted."""
     while scores is not None:
         node = made_by(scores, "MatMul", "Mul", "Div", "Add", "Where", "Cast")
@@ -125,7 +125,7 @@ def _product(scores: ir.Value | None, found: _Scores) -> ir.Node | None:
     return None
 
 
-def _unscale(node: ir.Node, found: _Scores) -> ir.Value | None:
+def _unscale(node: ir.Node, found: Scores) -> ir.Value | None:
     """The factor of x * c, c * x or x / c goes into the scale."""
     a, b = node.inputs
     number = scalar(b)
@@ -139,7 +139,7 @@ def _unscale(node: ir.Node, found: _Scores) -> ir.Value | None:
     return None
 
 
-def _added_mask(node: ir.Node, found: _Scores) -> ir.Value | None:
+def _added_mask(node: ir.Node, found: Scores) -> ir.Value | None:
     if found.scale != 1.0:
         return None  # a scale over the sum would scale the mask too
     for value in node.inputs:
@@ -149,7 +149,7 @@ def _added_mask(node: ir.Node, found: _Scores) -> ir.Value | None:
     return None
 
 
-def _choosing_mask(node: ir.Node, found: _Scores) -> ir.Value | None:
+def _choosing_mask(node: ir.Node, found: Scores) -> ir.Value | None:
     """where(look, scores, -inf), or where(hide, -inf, scores)."""
     condition, kept, other = node.inputs
     hides = scalar(kept) is not None
@@ -172,7 +172,7 @@ def _leads_to_product(value: ir.Value | None) -> bool:
     return False
 
 
-def _scaled(value: ir.Value | None, found: _Scores) -> ir.Value | None:
+def below_scale(value: ir.Value | None, found: Scores) -> ir.Value | None:
     """Below a constant factor, which goes into the scale."""
     node = made_by(value, "Mul", "Div")
     if node is None:
@@ -184,20 +184,20 @@ def _scaled(value: ir.Value | None, found: _Scores) -> ir.Value | None:
     return inner
 
 
-def _key(value: ir.Value | None, found: _Scores) -> tuple[ir.Value, list[int]] | None:
+def _key(value: ir.Value | None, found: Scores) -> tuple[ir.Value, list[int]] | None:
     """The key and the order of its axes that Attention wants, from the transposed one."""
-    value = _scaled(value, found)
+    value = below_scale(value, found)
     transpose = made_by(value, "Transpose")
     order = None if transpose is None else order_of(transpose)
     if transpose is None or order is None or len(order) != 4:
         return None
     found.nodes.append(transpose)
     *batch, second, last = order
-    source = _scaled(transpose.inputs[0], found)
+    source = below_scale(transpose.inputs[0], found)
     return None if source is None else (source, [*batch, last, second])
 
 
-def _mask_fits(found: _Scores, scores: ir.Value) -> bool:
+def _mask_fits(found: Scores, scores: ir.Value) -> bool:
     """Whether the mask spans the keys (a shorter one would be padded) and widens nothing."""
     mask = found.mask if found.hidden is None else found.hidden[0]
     if mask is None:
@@ -211,7 +211,7 @@ def _mask_fits(found: _Scores, scores: ir.Value) -> bool:
     return all(a == 1 or (a is not None and a == b) for a, b in zip(ours[:-1], tail))
 
 
-def _mask(op: Ops, found: _Scores, q: ir.Value) -> ir.Value | None:
+def _mask(op: Ops, found: Scores, q: ir.Value) -> ir.Value | None:
     """The mask as Attention takes it: q's type, or boolean where the rest is minus infinity."""
     if found.hidden is not None:
         return _chosen(op, *found.hidden, q)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.graph.operators import BROADCASTING, RESHAPING
 from onward.passes.facts import (
     attribute,
     dims,
@@ -11,18 +12,12 @@ from onward.passes.facts import (
     input_of,
     ints,
     made_by,
-    operators,
     rank,
     scalar,
 )
 from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
-
-_BROADCASTING = operators(
-    "Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Mod "
-    "Mul Or Pow Sub Xor"
-)
 
 _T = ir.DataType
 _INTEGERS = {  # type -> (bits that hold a value, may be negative)
@@ -74,7 +69,7 @@ def cast_of_cast(op: Ops, node: ir.Node) -> Replacement:
 @rule("Reshape")
 def reshape_of_reshape(op: Ops, node: ir.Node) -> Replacement:
     """reshape(reshape(x, a), b) = reshape(x, b), where b does not copy a size from a's result."""
-    inner = made_by(node.inputs[0], "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+    inner = made_by(node.inputs[0], *RESHAPING)
     sizes = ints(input_of(node, 1))
     if inner is None or sizes is None or 0 in sizes:
         return None
@@ -168,7 +163,7 @@ def order_of(node: ir.Node) -> list[int] | None:
     return None if depth is None else list(range(depth))[::-1]
 
 
-@rule(*_BROADCASTING)
+@rule(*BROADCASTING)
 def expand_before_broadcast(op: Ops, node: ir.Node) -> Replacement:
     """expand(a) + b = a + b where b is as large already: operators broadcast by themselves."""
     for index in (0, 1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.graph.operators import RESHAPING
 from onward.passes.facts import attribute, dims, input_of, made_by, rank, reads_once
 from onward.passes.rewrite import Ops, Replacement, Rules
 from onward.passes.simplify.chains import order_of
@@ -88,7 +89,7 @@ def _turned(op: Ops, value: ir.Value | None) -> ir.Value | None:
 @rule("Flatten")
 def flatten_of_reshape(op: Ops, node: ir.Node) -> Replacement:
     """Rows that were given more axes, and lose them again: the rows as they were."""
-    inner = made_by(node.inputs[0], "Reshape", "Flatten", "Unsqueeze", "Squeeze")
+    inner = made_by(node.inputs[0], *RESHAPING)
     if inner is None or node.outputs[0].is_graph_output():
         return None
     before, after = dims(inner.inputs[0]), dims(node.outputs[0])

@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.operators import REDUCTIONS
 from onward.graph.table import OpTable
-from onward.passes.facts import Array, input_of, like, operators
+from onward.passes.facts import Array, input_of, like
 from onward.passes.rewrite import Ops, Replacement
 
 adapter = OpTable()
-
-_REDUCTIONS = operators(
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
-    "ReduceSumSquare"
-)
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
@@ -94,7 +90,7 @@ def dropout(op: Ops, node: ir.Node) -> Replacement:
 
 
 @adapter("ReduceSum", "Squeeze", "Unsqueeze", since=13)
-@adapter(*_REDUCTIONS, since=18)
+@adapter(*(REDUCTIONS - {"ReduceSum"}), since=18)
 def axes(op: Ops, node: ir.Node) -> Replacement:
     _move(op, node, ["axes"])
     return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from onward.graph.lifetimes import Pairs, Rules, aligned, spelled
+from onward.graph.operators import VIEWS
 from onward.providers.defect import ARM, architecture
 
 Shape = tuple[int, ...]
@@ -19,7 +20,7 @@ Shapes = Callable[[ir.Value], Shape | None]  # the concrete shape of a value
 
 _FIRST: Pairs = ((0, 0),)
 ALIASES: Mapping[str, Pairs] = {
-    **dict.fromkeys(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"), _FIRST),
+    **dict.fromkeys(VIEWS, _FIRST),
     "OptionalGetElement": _FIRST,
 }
 IN_PLACE: Mapping[str, Pairs] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +21,8 @@ _AS_BITS: dict[np.dtype[Any], tuple[int, type]] = {
 }
 OrtValue = onnxruntime.OrtValue
 _Bare = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # what its wrapper holds
-_ON_CPU = 1  # DLPack's number of the host's own memory
+_ON_CPU, _ON_CUDA = 1, 2  # DLPack's numbers of the host's own memory and of CUDA's
+_BFLOAT16_OF_TORCH = "torch.bfloat16"  # which torch does not give to numpy
 _FROM_BITS = {number: dtype for dtype, (number, _) in _AS_BITS.items()}
 
 
@@ -55,9 +57,21 @@ def _reads_devices() -> bool:
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
+def device_of(feeds: Iterable[Any]) -> str:
+    """Where onnxruntime should leave its results: "cuda" where a feed lies there, else "cpu"."""
+    foreign = (feed for feed in feeds if not isinstance(feed, np.ndarray))
+    tensors = [feed for feed in foreign if hasattr(feed, "__dlpack_device__")]
+    on_device = any(int(tensor.__dlpack_device__()[0]) == _ON_CUDA for tensor in tensors)
+    return "cuda" if on_device and _reads_devices() else "cpu"
+
+
 def _from_dlpack(tensor: Any) -> Any:
-    if tensor.__dlpack_device__()[0] != _ON_CPU and not _reads_devices():
-        tensor = tensor.cpu()
+    is_far = tensor.__dlpack_device__()[0] != _ON_CPU
+    if is_far and not _reads_devices():
+        tensor = tensor.cpu() if hasattr(tensor, "cpu") else to_host(tensor)
+    if not hasattr(tensor, "is_contiguous"):  # of another library than torch
+        stays = is_far and _reads_devices()
+        return OrtValue.from_dlpack(tensor) if stays else to_ort(to_host(tensor))
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     tensor = tensor.detach()
@@ -66,14 +80,25 @@ def _from_dlpack(tensor: Any) -> Any:
     return OrtValue.from_dlpack(tensor)
 
 
+def to_host(tensor: Any) -> np.ndarray[Any, Any]:
+    """A tensor of another library as numpy's, in the same memory where it lies on the host."""
+    if hasattr(tensor, "detach"):  # torch's own, of a training step
+        tensor = tensor.detach()
+    if tensor.__dlpack_device__()[0] != _ON_CPU:
+        tensor = tensor.cpu() if hasattr(tensor, "cpu") else np.from_dlpack(tensor, device="cpu")
+    if str(getattr(tensor, "dtype", "")) == _BFLOAT16_OF_TORCH:
+        return to_numpy(_from_dlpack(tensor))  # type: ignore[no-any-return]
+    return np.asarray(tensor) if hasattr(tensor, "__array__") else np.from_dlpack(tensor)
+
+
 def to_numpy(value: Any) -> Any:
-    """An OrtValue (or what `run` returned) as numpy."""
+    """An OrtValue (or what `run` returned, or a tensor of another library) as numpy."""
     if isinstance(value, (list, tuple)):
         return [to_numpy(item) for item in value]
     if value is None or isinstance(value, (np.ndarray, dict)):  # a map is a dict
         return value
     if not isinstance(value, onnxruntime.OrtValue):
-        return np.asarray(value)
+        return to_host(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     number = value.element_type() if value.is_tensor() else 0
     if number not in _FROM_BITS:
         return value.numpy()

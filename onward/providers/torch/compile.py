@@ -14,6 +14,8 @@ from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
 from onward.providers.torch.provider import TorchProvider, settle
 
+_CAPTURED = ("reduce-overhead", "max-autotune")  # modes that record CUDA graphs
+
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
     """The provider from a session's options.
@@ -22,18 +24,21 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
     as torch finds right) and `mode`, which are torch.compile's own.
     """
 
-    def compiled(module: torch.nn.Module) -> Callable[..., Any]:
-        call = torch.compile(module, dynamic=given.get("dynamic"), mode=given.get("mode"))
-        return call if options.disable_fallback else _or_eager(call, module, log_of(options))
+    mode = given.get("mode")
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        call = torch.compile(function, dynamic=given.get("dynamic"), mode=mode)
+        return call if options.disable_fallback else _or_eager(call, function, log_of(options))
 
     device = settle(given, options)
-    return TorchProvider("InductorExecutionProvider", device, compiled)
+    captured = device.type == "cuda" and mode in _CAPTURED
+    return TorchProvider("InductorExecutionProvider", device, compiled, captured=captured)
 
 
 def _or_eager(
-    call: Callable[..., Any], module: torch.nn.Module, log: logging.Logger
+    call: Callable[..., Any], function: Callable[..., Any], log: logging.Logger
 ) -> Callable[..., Any]:
-    """A compiled module that goes on uncompiled when torch cannot compile it."""
+    """A compiled function that goes on uncompiled when torch cannot compile it."""
     broken = False
 
     def run(*feeds: Any) -> Any:
@@ -47,6 +52,6 @@ def _or_eager(
                     "Inductor cannot compile this graph, torch runs it as it is: %s", reason
                 )
                 broken = True
-        return module.forward(*feeds)
+        return function(*feeds)
 
     return run

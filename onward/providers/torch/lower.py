@@ -37,7 +37,9 @@ from onward.errors import InvalidModel, UnsupportedModel
 from onward.graph.declared import scanned_shape
 from onward.graph.scopes import last_uses
 from onward.graph.table import OpTable
+from onward.passes.composites import is_call
 from onward.providers.events import Notes
+from onward.providers.torch.calls import release_unread
 from onward.providers.torch.kernels.widen import unwidened
 from onward.providers.torch.plain_numbers import (
     CONVERSIONS,
@@ -109,8 +111,10 @@ def lower(
     """Lower a prepared graph (opset upgraded, functions inlined, default attributes filled in).
 
     Returns a module that takes the graph's inputs in order, as torch tensors, and returns the
-    tuple of its outputs. With `notes`, the code notes what every node takes.
+    tuple of its outputs. With `notes`, the code notes what every node takes. Calls of domain
+    `onward` no longer read what their kernels do not need (calls.py): the graph is changed there.
     """
+    release_unread(graph, kernels)
     writer = _Writer(kernels, host, graph.opset_imports, device or torch.device("cpu"), notes)
     writer.function("forward", graph, method=True)
     return Lowered(writer.lines, writer.names, writer.weights, writer.nodes)
@@ -279,6 +283,7 @@ class _Writer:
         """What a kernel asks for by name because neither inputs nor attributes tell it."""
         answers = {
             "outputs": len(node.outputs),  # how many are wanted
+            "wanted": [bool(value.name) for value in node.outputs],
             "device": "device",  # where to make a tensor
             "input_type": _type_number(*node.inputs[:1]),
             "output_type": _type_number(*node.outputs[:1]),
@@ -382,5 +387,7 @@ def _annotation(parameter: inspect.Parameter) -> str:
 def _wanted(node: ir.Node, signature: inspect.Signature) -> Iterator[tuple[ir.Value | None, str]]:
     """Each input and how the kernel wants it; the last parameter may stand for many inputs."""
     parameters = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    for index, value in enumerate(node.inputs):
+    variadic = not is_call(node) or parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
+    inputs = node.inputs if variadic else node.inputs[: len(parameters)]
+    for index, value in enumerate(inputs):
         yield value, _annotation(parameters[min(index, len(parameters) - 1)])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import onnx
 
-DOMAINS = frozenset(["", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"])
+from onward.graph.scopes import COMPOSITES
+
+DOMAINS = frozenset(
+    ["", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft", COMPOSITES]
+)
 _UNDEFINED = frozenset(["SimplifiedLayerNormalization"])  # kernels of what ONNX does not define
 
 

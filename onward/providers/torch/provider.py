@@ -11,12 +11,15 @@ import torch
 
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
+from onward.passes.composites import is_call
 from onward.providers.events import Event, Notes, TypeAndShape, type_word
 from onward.providers.options import SessionOptions
 from onward.providers.stopping import ended, stopper
+from onward.providers.torch.calls import takes
+from onward.providers.torch.fused_attention import fuse_attention, takes_attention
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
-from onward.providers.torch.tensors import to_numpy, to_torch
+from onward.providers.torch.tensors import to_numpy, to_plain, to_torch
 from onward.providers.torch.types import DTYPES
 
 
@@ -60,22 +63,39 @@ def _limit_memory(device: torch.device, limit: int) -> None:
 
 
 class TorchProvider:
-    """Runs a graph operator by operator in torch, or as `compiled` makes it."""
+    """Runs a graph operator by operator in torch, or as `compiled` makes it.
+
+    With `reuses_outputs`, a run of what is compiled writes over the results of the one before.
+    """
 
     def __init__(
         self,
         name: str,
         device: torch.device,
-        compiled: Callable[[torch.nn.Module], Callable[..., Any]] | None = None,
+        compiled: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         *,
         profiled: bool = False,
+        captured: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
         self._profiled = profiled
+        self.captured = captured  # whether what is compiled runs as a CUDA graph
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def compiler(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
+        """What compiles a function; None: it runs as it is."""
+        return self._compiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
+        if is_call(node) and "Attention" in node.op_type:
+            return takes_attention(node, self._device)
         opset = opsets.get(node.domain, 1)
-        if KERNELS.find(node.domain, node.op_type, opset) is None:
+        function = KERNELS.find(node.domain, node.op_type, opset)
+        if function is None or not takes(function, node):
             return False
         values = [value for value in (*node.inputs, *node.outputs) if value is not None]
         if not all(value.dtype is None or int(value.dtype) in DTYPES for value in values):
@@ -87,11 +107,18 @@ class TorchProvider:
         if self._profiled:
             wait = torch.cuda.synchronize if self._device.type == "cuda" else None
             notes = Notes(self.name, _type_and_shape, wait)
-        module = lower(model.graph, KERNELS, HOST, self._device, notes)
+        module = self.lower(model, notes)
         call = self._compiled(module) if self._compiled else module.forward
-        weights = {_place(tensor) for tensor in module.buffers()}
+        weights = {storage_of(tensor) for tensor in module.buffers()}
         stoppable = None if self._compiled else module
-        return TorchExecutable(call, self._device, weights, stoppable, notes)
+        return TorchExecutable(
+            *(call, self._device, weights, stoppable, notes), reuses_outputs=self.captured
+        )
+
+    def lower(self, model: ir.Model, notes: Notes | None = None) -> Lowered:
+        """A model as a torch module on this device."""
+        fuse_attention(model, self._device)
+        return lower(model.graph, KERNELS, HOST, self._device, notes)
 
 
 class TorchExecutable:
@@ -106,9 +133,12 @@ class TorchExecutable:
         weights: Set[int] = frozenset(),
         stoppable: Lowered | None = None,
         notes: Notes | None = None,
+        *,
+        reuses_outputs: bool = False,
     ) -> None:
         self._call, self._device, self._weights = call, device, weights
         self._stoppable, self._notes = stoppable, notes
+        self._reuses_outputs = reuses_outputs
 
     @torch.inference_mode()
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
@@ -122,13 +152,16 @@ class TorchExecutable:
             if run_options is not None and run_options.terminate:
                 raise ended() from error
             raise self._failure(error) from error
-        taken = {*self._weights, *(_place(f) for f in feeds if isinstance(f, torch.Tensor))}
-        return [_own(result, taken) for result in results]
+        taken = {*self._weights, *(storage_of(f) for f in feeds if isinstance(f, torch.Tensor))}
+        return [in_own_memory(result, taken) for result in results]
 
     def _failure(self, error: Exception) -> ProviderError:
         node = None if self._stoppable is None else self._stoppable.failed_node(error)
         where = "" if node is None else f" (at {node[0]}, node {node[1]!r})"
         return ProviderError(f"torch failed: {error}{where}")
+
+    def to_dlpack(self, tensor: Any) -> Any:
+        return to_plain(tensor, copied=self._reuses_outputs)
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)
@@ -153,18 +186,18 @@ def _type_and_shape(result: Any) -> TypeAndShape | None:
     return None
 
 
-def _place(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
     """Where a tensor's memory lies."""
     return tensor.untyped_storage().data_ptr()
 
 
-def _own(result: Any, taken: set[int]) -> Any:
+def in_own_memory(result: Any, taken: set[int]) -> Any:
     """A result in memory of its own: never a feed's, a weight's or another result's."""
     if isinstance(result, list):
-        return [_own(item, taken) for item in result]
+        return [in_own_memory(item, taken) for item in result]
     if not isinstance(result, torch.Tensor):
         return result
-    if _place(result) in taken:
+    if storage_of(result) in taken:
         return result.clone()
-    taken.add(_place(result))
+    taken.add(storage_of(result))
     return result

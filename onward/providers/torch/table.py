@@ -5,7 +5,12 @@ from __future__ import annotations
 from onward.providers.torch.kernels import (
     activation,
     attention,
+    attention_grad,
     cast,
+    composite_activation,
+    composite_conv,
+    composite_loss,
+    composite_norm,
     contrib,
     contrib_attention,
     contrib_compressed,
@@ -39,6 +44,7 @@ KERNELS = (
     | random.kernel
     | reduce.kernel
     | attention.kernel
+    | attention_grad.kernel
     | conv.kernel
     | pool.kernel
     | norm.kernel
@@ -55,5 +61,9 @@ KERNELS = (
     | contrib_quantized.kernel
     | contrib_compressed.kernel
     | training.kernel
+    | composite_activation.kernel
+    | composite_conv.kernel
+    | composite_loss.kernel
+    | composite_norm.kernel
 )
 HOST = host_family.host

@@ -48,9 +48,40 @@ def to_torch(value: Any, device: torch.device) -> Any:
         return value if value is None else value.to(device)
     if isinstance(value, (list, tuple)):
         return [to_torch(item, device) for item in value]
+    return as_torch(value).to(device)
+
+
+def as_torch(value: Any) -> torch.Tensor:
+    """A tensor of any library as torch's, on the device that it is on."""
+    if isinstance(value, torch.Tensor):
+        return value
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
-        return _from_numpy(np.asarray(value)).to(device)
-    return _from_dlpack(value).to(device)
+        return _from_numpy(np.asarray(value))
+    return _from_dlpack(value)
+
+
+def to_plain(value: Any, *, copied: bool = False) -> Any:
+    """A result of torch's inference mode as a tensor that autograd may save and anyone may write.
+
+    It shares the result's memory, unless it is to be `copied`.
+    """
+    if isinstance(value, list):
+        return [to_plain(item, copied=copied) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().resolve_conj().resolve_neg()
+    if copied:
+        return tensor.clone()
+    if tensor.is_floating_point() and tensor.itemsize == 1:  # older torch's DLPack has no float8
+        bits = torch.from_dlpack(tensor.view(torch.uint8))  # type: ignore[attr-defined]
+        return bits.view(tensor.dtype)
+    return torch.from_dlpack(tensor)  # type: ignore[attr-defined]
+
+
+def copy_into(target: torch.Tensor, value: Any) -> None:
+    """Write a tensor of any library into torch's, from device to device where both are on one."""
+    with torch.no_grad():
+        target.copy_(as_torch(value))
 
 
 def _from_dlpack(value: Any) -> torch.Tensor:

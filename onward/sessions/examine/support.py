@@ -25,7 +25,7 @@ from onward.providers.ort import session as ort
 from onward.providers.ort.defects import defect
 from onward.providers.ort.provider import serialize
 from onward.providers.provider import TakesWhole
-from onward.sessions.parts import first_engine
+from onward.sessions.parts import first_engine, keep_calls
 
 _SHOWN_WHOLE = 256 << 20  # bytes; an engine sets memory aside for inputs, and these are weights
 
@@ -60,7 +60,7 @@ def who_runs(model: ir.Model, providers: Asked = None) -> Support:
     options = SessionOptions()
     choice = choose(providers, None, options)
     try:
-        model = PREPARE(model.clone())
+        model = keep_calls(PREPARE(model.clone()), choice.engines(options))
     except Exception as error:  # a broken model shows itself in many ways
         first = (str(error).splitlines() or [""])[0][:200]
         raise InvalidModel(

@@ -18,14 +18,14 @@ import onnx_ir as ir
 from onward.errors import MemoryLimitExceeded
 from onward.graph.files import weight_bytes
 from onward.graph.lifetimes import Lifetimes, Pairs, Rules, lifetimes, spelled
+from onward.graph.operators import VIEWS as SAME_ELEMENTS
 from onward.graph.shapes import infer_shapes
 
 _FIRST: Pairs = ((0, 0),)
-_VIEWS = (
-    *("Dropout", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose"),
-    *("Unsqueeze",),
+_STRIDED = ("Dropout", "Expand", "Slice", "Transpose")
+VIEWS = Rules(  # as torch: what only looks at memory differently
+    dict.fromkeys((*SAME_ELEMENTS, *_STRIDED), _FIRST)
 )
-VIEWS = Rules(dict.fromkeys(_VIEWS, _FIRST))  # as torch: what only looks at memory differently
 _NEW = {"Concat", "Conv", "ConvTranspose", "Gather", "Gemm", "MatMul", "Pad", "Resize", "Tile"}
 _REMEMBERED = 64  # sets of shapes
 _POINTER = 8  # bytes: what a text takes of a tensor, wherever its letters lie

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import FeedError, OnwardError, OptionError
-from onward.providers.choose import Asked, choose
+from onward.lazy import LazyModule
+from onward.providers.choose import INDUCTOR, TORCH, Asked, choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound import CPU, BoundSession, taking_turns
 from onward.providers.ort.denormals import without
@@ -23,6 +24,9 @@ from onward.sessions.training.program import TrainingProgram, compile_training, 
 if TYPE_CHECKING:
     from onward.programs.options import TrainingOptions
     from onward.providers.provider import TrainingExecutable
+    from onward.providers.torch.training import executable as torch_training
+else:  # torch is loaded when it is asked for
+    torch_training = LazyModule("onward.providers.torch.training.executable")
 
 Array = np.ndarray[Any, Any]
 
@@ -46,8 +50,25 @@ def open_training(
     program: TrainingProgram, options: SessionOptions, providers: Asked
 ) -> TrainingExecutable:
     """A program on the first provider that can hold its tensors: torch, or any by numpy."""
+    in_torch = _open_in_torch(program, options, providers)
+    if in_torch is not None:
+        return in_torch
     lowered = program.lowered
     return OrtTraining(lowered, GraphOpener(lowered, options, providers))
+
+
+def _open_in_torch(
+    program: TrainingProgram, options: SessionOptions, providers: Asked
+) -> TrainingExecutable | None:
+    """The program in torch, if that was named first and has every operator; else None."""
+    if providers is None or program.neutral is None:
+        return None
+    choice = choose(providers, None, options)
+    if not choice.listed or choice.listed[0][0] not in (TORCH, INDUCTOR):
+        return None
+    provider = choice.engines(options)[0].provider
+    found: TrainingExecutable | None = torch_training.open_program(program.neutral, provider)
+    return found
 
 
 class GraphOpener:

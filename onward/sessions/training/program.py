@@ -49,6 +49,21 @@ class TrainingProgram:
         return self.layout.names
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The model's own inputs."""
+        return self.layout.inputs
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What the loss takes in addition to them."""
+        return self.layout.targets
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What a step returns in addition to the loss."""
+        return self.layout.outputs
+
+    @property
     def settings(self) -> Settings:
         return self.layout.settings
 

@@ -67,7 +67,7 @@ class TrainingSession:
         self._hooks: list[Hook] = []
         self._micro = 0  # micro-batches whose gradients wait for an update
         self._left_out = False  # whether batches since the last update were empty
-        self._rates_known = False  # whether the engine has the next update's learning rates
+        self._rates_left = 0  # for how many updates the engine still has learning rates
         self.properties: dict[str, Any] = {}  # yours: they are saved with every checkpoint
 
     # -- training ------------------------------------------------------------------------------
@@ -133,16 +133,16 @@ class TrainingSession:
         self._left_out = False
         if self._scale.is_dynamic:
             self._scale.update(bool(finite))
-        if self._progress.waiting >= self._engine.lookahead:
+        self._rates_left -= 1
+        if not self._rates_left:
             self._progress.settle()
-            self._rates_known = False
 
     def _send_rates(self) -> None:
         """Tell the engine the learning rates of the next updates, unless it has them."""
-        if not self._rates_known:
+        if not self._rates_left:
             rates = self._progress.rates_ahead(self._engine.lookahead)
             self._engine.set_rates(self._progress.steps, rates)
-            self._rates_known = True
+            self._rates_left = self._engine.lookahead
 
     @property
     @in_turn
@@ -267,7 +267,7 @@ class TrainingSession:
     def set_learning_rate(self, rate: float) -> None:
         """Set the optimizer's own rate; groups keep their ratio to it, the schedule applies."""
         self._progress.set_learning_rate(rate)
-        self._rates_known = False
+        self._rates_left = 0
 
     # -- keeping -------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class TrainingSession:
         self._scale.restore(training["scale"])
         self._seed = training["seed"]
         self._engine.finite = training["finite"]
-        self._micro, self._left_out, self._rates_known = training["micro"], False, False
+        self._micro, self._left_out, self._rates_left = training["micro"], False, 0
         self.properties = dict(properties.get("user", {}))
 
     @in_turn

@@ -14,6 +14,7 @@ from onward.names import near
 from onward.providers.choose import Choice, choose
 from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
+from onward.providers.ort.values import to_numpy
 from onward.sessions.feeds import random_feeds
 from onward.sessions.tuning.trials import Candidate
 from onward.sessions.tuning.verdicts import TuningOptions, Verdict, bucket, tune
@@ -103,6 +104,9 @@ class Auto:
     ) -> None:
         self._for(feeds).run_async(names, feeds, callback, user_data, run_options)
 
+    def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> Any:
+        return self._for(feeds).run_with_dlpack(names, feeds, run_options)
+
     def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> Any:
         shapes = {name: tuple(value.shape()) for name, value in feeds.items()}
         return self._at(shapes, feeds).run_with_ort_values(names, feeds, run_options)
@@ -118,7 +122,7 @@ class Auto:
         """The plan for these feeds."""
         if self._first is None:
             return self._current  # every shape is the model's own
-        return self._at({name: np.shape(feed) for name, feed in feeds.items()}, feeds)
+        return self._at({name: _shape(feed) for name, feed in feeds.items()}, feeds)
 
     def _at(self, shapes: Shapes, feeds: Mapping[str, Any]) -> Any:
         key = tuple(sorted(shapes.items()))
@@ -195,7 +199,12 @@ def _carried(options: SessionOptions) -> dict[str, Any]:
 
 
 def _numpy(feed: Any) -> Any:
-    return feed.numpy() if hasattr(feed, "numpy") else np.asarray(feed)
+    return to_numpy(feed) if hasattr(feed, "__dlpack__") else np.asarray(feed)
+
+
+def _shape(feed: Any) -> tuple[int, ...]:
+    shape = getattr(feed, "shape", None)
+    return tuple(shape()) if callable(shape) else np.shape(feed)  # an OrtValue's is a method
 
 
 def _distance(measured: Mapping[str, Sequence[int]], shapes: Shapes) -> float:

@@ -56,3 +56,8 @@ def torch_mlp(
         return h @ found["w2"] + found["b2"]
 
     return found, forward
+
+
+def next_rates(session: onward.TrainingSession) -> list[float]:
+    """The learning rate of each update graph at the next update."""
+    return [rate for [rate] in session._progress.rates_ahead(1)]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onward.checkpoints import files
+from onward.checkpoints.folder import Checkpoints
 from onward.errors import CheckpointError, CheckpointMismatch
 from onward.losses import CrossEntropy
 from onward.optimizers import LAMB, SGD, Adafactor, AdamW
@@ -15,11 +17,9 @@ from onward.optimizers.average import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.scaling import DynamicLossScale
 from onward.optimizers.schedules import Cosine, WarmUp
-from onward.checkpoints import files
-from onward.checkpoints.folder import Checkpoints
 from onward.programs.options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
-from tests.sessions.training.small import batches, mlp, weights
+from tests.sessions.training.small import batches, mlp, next_rates, weights
 
 OPTIMIZERS = [SGD(lr=0.1, momentum=0.9), AdamW(lr=0.02), LAMB(lr=0.02), Adafactor(lr=0.02)]
 
@@ -114,7 +114,7 @@ def test_a_rate_that_was_set_and_the_groups_ratios_are_saved(tmp_path: Path) -> 
     for each in (one, other):
         each.set_learning_rate(0.05)
         each.step(batches(1)[0])
-    assert other._updates.learning_rates() == one._updates.learning_rates() == [0.0005, 0.05]
+    assert next_rates(other) == next_rates(one) == [0.0005, 0.05]
     for name, tensor in one.parameters.items():
         np.testing.assert_array_equal(other.parameters[name], tensor)
 
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_version_0_1_still_loads() -> None:
         del properties["training"]["updates"][key]
     other.restore(tensors, properties)
     assert other.learning_rate == pytest.approx(0.05)
-    assert other._updates.learning_rates() == [0.1, 0.05]
+    assert next_rates(other) == [0.1, 0.05]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.sessions.training.small import batches, mlp
 
 def test_a_scale_stays_one_that_float32_can_divide_by() -> None:
     least = float(np.finfo(np.float32).tiny)
-    scale = LossScale({"initial": least, "interval": 1})
+    scale = LossScale(DynamicLossScale(initial=least, interval=1))
     scale.update(False)
     assert scale.value == scale.state()["scale"] == least
     scale.update(True)

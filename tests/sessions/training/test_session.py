@@ -20,7 +20,7 @@ from onward.optimizers.groups import Group
 from onward.optimizers.scaling import DynamicLossScale
 from onward.programs.options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
-from tests.sessions.training.small import batches, mlp, torch_mlp, weights
+from tests.sessions.training.small import batches, mlp, next_rates, torch_mlp, weights
 
 
 def session(
@@ -167,7 +167,7 @@ def test_the_learning_rate_can_be_set_and_groups_keep_their_proportion() -> None
     assert one.learning_rate == 0.1
     one.set_learning_rate(0.02)
     assert one.learning_rate == 0.02
-    assert one._updates.learning_rates() == [0.04, 0.02]
+    assert next_rates(one) == [0.04, 0.02]
     with pytest.raises(OptionError, match="a learning rate is a number from 0 up, not -1"):
         one.set_learning_rate(-1)
 

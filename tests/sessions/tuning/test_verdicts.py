@@ -328,8 +328,9 @@ def test_after_a_few_kinds_of_shapes_the_nearest_verdict_serves(measured: Any) -
 def test_every_way_of_running_works_on_auto(measured: Any) -> None:
     session = onward.InferenceSession(doubled("batch", 4), providers="auto")
     value = onward.OrtValue.ortvalue_from_numpy(FEEDS["x"])
-    (result,) = session.run_with_ort_values(None, {"x": value})
-    np.testing.assert_array_equal(result.numpy(), FEEDS["x"] * 2)
+    for run in (session.run_with_ort_values, session.run_with_dlpack):
+        (result,) = run(None, {"x": value})
+        np.testing.assert_array_equal(result.numpy(), FEEDS["x"] * 2)
     binding = session.io_binding()
     binding.bind_cpu_input("x", FEEDS["x"])
     binding.bind_output("y")

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from onward.errors import FeedError, ProviderError
-from onward.graph.signature import check_feeds
 from onward.programs.arrays import to_plain_array
-from onward.programs.empty import empty_results, is_empty
+from onward.programs.feeds import FeedRules, select_results
 from onward.programs.program import Array, Layout
-from onward.programs.ranges import check_labels, index_refusal
+from onward.programs.ranges import index_refusal
 from onward.providers.ort.training.graphs import BoundGraph
 from onward.providers.ort.training.lowered import LoweredProgram
 from onward.providers.ort.training.store import NumpyStore
@@ -25,58 +24,46 @@ class Feeds:
     def __init__(
         self, graph: BoundGraph, layout: Layout, store: NumpyStore, *, partial: bool = False
     ) -> None:
-        self.graph, self._partial = graph, partial  # partial: it reads only some of the feeds
+        self.graph = graph
+        arguments = graph.arguments()
         held = store.inputs
-        arguments = {argument.name: argument for argument in graph.arguments()}
-        for name in arguments.keys() & held.keys():
-            graph.bind_input(name, held[name])
-        wanted = [n for n in (*layout.inputs, *layout.targets) if n in arguments]
-        self._arguments = [arguments[name] for name in wanted]
-        self._names = set(wanted)
-        self._targets = set(layout.targets)
-        self._known = {*layout.inputs, *layout.targets}
+        for argument in arguments:
+            if argument.name in held:
+                graph.bind_input(argument.name, held[argument.name])
+        self._rules = FeedRules(arguments, layout, partial=partial)
         self._given: dict[str, Array] = {}
         self._bound: dict[str, Array] = {}
-        self._labels = [each for each in layout.labels if each.name in arguments]
         self.is_empty = False  # whether what is bound holds no sample
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Bind these feeds for the next run, or say what is wrong with them."""
-        if type(feeds) is not dict and not isinstance(feeds, Mapping):
-            raise self._no_mapping(feeds)
+        rules = self._rules
+        rules.check_mapping(feeds)
         if self._is_bound(feeds):
-            for labels in self._labels:
-                check_labels(self._bound[labels.name], labels)
+            rules.check_labels(self._bound)
             return
-        arrays = {name: _array(name, value) for name, value in feeds.items()}
-        if self._partial and arrays.keys() <= self._known:
-            arrays = {name: array for name, array in arrays.items() if name in self._names}
+        arrays = rules.select({name: _array(name, value) for name, value in feeds.items()})
         self._given = arrays
-        if arrays.keys() != self._names:
-            self._check()
-        for labels in self._labels:
-            check_labels(arrays[labels.name], labels)
-        empty = any(not array.size for array in arrays.values())
-        empty = empty and is_empty(self._shapes(), self._arguments)
-        if empty or not self._targets_fit():  # no engine will say so
-            self._check()
+        if arrays.keys() != rules.names:
+            rules.check(arrays)
+        rules.check_labels(arrays)
+        empty = rules.is_empty(arrays)
+        if empty or not rules.targets_fit(arrays):  # no engine will say so
+            rules.check(arrays)
         try:
             for name, array in arrays.items():
                 if self._bound.get(name) is not array:
                     self.graph.bind_input(name, array)
                     self._bound[name] = array
         except FeedError:
-            self._check()  # which says it in more words
+            rules.check(arrays)  # which says it in more words
             raise
         self.is_empty = empty
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: array.shape for name, array in self._given.items()}
 
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these very arrays are bound already; what they hold may have changed."""
         bound = self._bound
-        if not len(feeds) == len(bound) == len(self._names):
+        if not len(feeds) == len(bound) == len(self._rules.names):
             return False
         for name, value in feeds.items():  # noqa: SIM110  # a generator would cost more than it
             if bound.get(name) is not value:
@@ -88,31 +75,13 @@ class Feeds:
         try:
             return self.graph.run(wanted)
         except ProviderError as error:
-            self._check()
+            self._rules.check(self._given)
             raise index_refusal(error) or error from error.__cause__
 
     def results_of_empty(self, wanted: Sequence[str]) -> list[Array]:
         """What an empty batch gives: NaN for the loss, outputs without a sample."""
-        outputs = {each.name: each for each in self.graph.results()}
-        return empty_results((outputs[n] for n in wanted), self._shapes(), self._arguments)
-
-    def _no_mapping(self, feeds: object) -> FeedError:
-        names = ", ".join(f"{argument.name!r}: ..." for argument in self._arguments)
-        kind = type(feeds).__name__
-        return FeedError(f"feeds are a dictionary of arrays, not {kind}\ngive {{{names}}}")
-
-    def _check(self) -> None:
-        check_feeds(self._given, self._arguments, [])
-
-    def _targets_fit(self) -> bool:
-        """Whether targets have the sizes of the inputs: kernels drop or repeat samples else."""
-        sizes: dict[str, int] = {}
-        for argument in self._arguments:  # targets come last
-            for symbol, size in zip(argument.shape, self._given[argument.name].shape):
-                is_other = isinstance(symbol, str) and sizes.setdefault(symbol, size) != size
-                if is_other and argument.name in self._targets:
-                    return False
-        return True
+        results = select_results(self.graph.results(), wanted)
+        return self._rules.results_of_empty(results, self._given)
 
 
 class Noise:

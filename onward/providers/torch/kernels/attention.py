@@ -126,7 +126,7 @@ def attention(
     elif nonpad_kv_seqlen is not None:
         offset = nonpad_kv_seqlen.view(-1, 1, 1, 1) - q.shape[2]
 
-    mask = _full_mask(attn_mask, k.shape[2], q.dtype)
+    mask = full_mask(attn_mask, k.shape[2], q.dtype)
     left = left_window_size if left_window_size >= 0 else None
     right = 0 if is_causal else right_window_size if right_window_size >= 0 else None
     causal = False
@@ -141,7 +141,7 @@ def attention(
     mask = both(mask, seen)
 
     scores = None
-    if outputs < 4 and not softcap and _fused_precision(q.dtype, softmax_precision):
+    if outputs < 4 and not softcap and fused_precision(q.dtype, softmax_precision):
         y = attend(q, k, v.to(q.dtype), mask, causal=causal, scale=scale)
     else:
         if causal:
@@ -152,7 +152,7 @@ def attention(
     return merge_heads(y) if flat else y, k, v, scores
 
 
-def _full_mask(mask: Tensor | None, keys: int, dtype: torch.dtype) -> Tensor | None:
+def full_mask(mask: Tensor | None, keys: int, dtype: torch.dtype) -> Tensor | None:
     """The mask in four dimensions, the keys beyond its end hidden."""
     if mask is None:
         return None
@@ -164,7 +164,7 @@ def _full_mask(mask: Tensor | None, keys: int, dtype: torch.dtype) -> Tensor | N
     return mask.view((1,) * (4 - mask.dim()) + mask.shape)
 
 
-def _fused_precision(dtype: torch.dtype, softmax_precision: int | None) -> bool:
+def fused_precision(dtype: torch.dtype, softmax_precision: int | None) -> bool:
     """Whether the fused kernel's softmax (float32 for what is smaller) is the one asked for."""
     if softmax_precision is None:
         return True
@@ -218,7 +218,7 @@ def flex_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     if softmax_precision is not None:
         dtype = torch_dtype(softmax_precision)
-    if score_mod is None and prob_mod is None and _fused_precision(q.dtype, softmax_precision):
+    if score_mod is None and prob_mod is None and fused_precision(q.dtype, softmax_precision):
         return attend(q, k, v, scale=scale)
     k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
     root = math.sqrt(1 / math.sqrt(q.shape[-1]) if scale is None else scale)

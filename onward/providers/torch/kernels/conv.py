@@ -51,7 +51,22 @@ def conv(
         if at.begins != at.ends:  # ATen pads both sides alike
             x, padding = windows.pad(x, at), none
     strides, dilations = strides or ones, dilations or ones
+    if prefers_channels_last(x, group):
+        x, w = channels_last(x), channels_last(w)
     return torch.convolution(x, w, b, strides, padding, dilations, False, none, group)
+
+
+def prefers_channels_last(x: Tensor, group: int) -> bool:
+    """Whether cuDNN computes a convolution in this layout, and would convert any other itself.
+
+    A forward and a backward that agree on it convert nothing; grouped convolutions are slower in it.
+    """
+    halves = (torch.float16, torch.bfloat16)
+    return x.is_cuda and x.dim() == 4 and x.dtype in halves and group == 1
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _sum_of_nothing(x: Tensor, w: Tensor, shape: Ints, b: Tensor | None) -> Tensor:

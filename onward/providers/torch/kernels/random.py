@@ -1,21 +1,40 @@
 """Random numbers: drawn from torch's generator, or from one of their own where a seed is given.
 
-A node with a seed draws the same numbers at every run: its output is a function of its seed.
+A node with a seed draws the same numbers at every run: its output is a function of its seed. So is
+what the functions of domain `onward` draw: of (seed, step, micro-batch) and the call's number. They
+compute the same bits as their bodies (passes/random_functions.py), in 32-bit integers of the device
+that Inductor fuses into the kernel that reads them; no generator's state is read or changed.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch._compile import _disable_dynamo
 
 from onward.graph.table import OpTable
-from onward.providers.torch.types import Ints, Tensor, torch_dtype
+from onward.passes.random_functions import (
+    DOMAIN,
+    DRAW_FACTORS,
+    DROPOUT_MASK,
+    FRACTION,
+    MASKED_SCALE,
+    MIX_32,
+    MIX_64,
+    NODE_FACTOR,
+    RANDOM_KEY,
+    UNIFORM,
+)
+from onward.providers.torch.types import Float, Ints, Tensor, torch_dtype
 
 kernel = OpTable()
+function = functools.partial(kernel, domain=DOMAIN)
 
 
 def drawn(
@@ -101,6 +120,79 @@ def multinomial(x: Tensor, *, dtype: int, sample_size: int, seed: float | None =
         x.device,
     )
     return y.to(torch_dtype(dtype))
+
+
+# -- functions of domain onward ------------------------------------------------------------------
+
+
+@function(RANDOM_KEY)
+def random_key(draw: Tensor) -> Tensor:
+    """The halves of mix(a seed + b step + c micro)"""
+    a, b, c = (_signed(factor, 64) for factor in DRAW_FACTORS)
+    mixed = _mix(draw[0] * a + draw[1] * b + draw[2] * c, MIX_64, 64)
+    return _stored(torch.stack([mixed, mixed >> 32]).to(torch.int32))
+
+
+@function(UNIFORM)
+def uniform(key: Tensor, shape: Ints, *, node: int, device: torch.device) -> Tensor:
+    """u = mix(offset + i stride) / 2**32"""
+    own = _signed(_mix_number(node * NODE_FACTOR), 32)
+    offset, stride = key[0] + own, (key[1] ^ own) | 1
+    index = torch.arange(math.prod(shape), device=device).to(torch.int32).reshape(shape)
+    h = _mix(index.mul_(stride).add_(offset), MIX_32, 32)
+    return _shifted(h, 32 - FRACTION, 32).to(torch.float32).mul_(2.0**-FRACTION)
+
+
+@function(DROPOUT_MASK)
+def dropout_mask(
+    key: Tensor, shape: Ints, *, node: int, ratio: float, device: torch.device
+) -> Tensor:
+    """u >= ratio"""
+    return _stored(uniform(key, shape, node=node, device=device) >= ratio)
+
+
+@function(MASKED_SCALE)
+def masked_scale(x: Tensor, mask: Tensor, scale: Float) -> Tensor:
+    """x * mask * scale, in one pass where torch has it"""
+    y: Tensor = torch.ops.aten.native_dropout_backward(x, mask, scale)
+    return y
+
+
+def _stored(x: Tensor) -> Tensor:
+    """x, in memory: Inductor would else compute it again in each kernel that reads it.
+
+    Or, worse, store what it is computed from: 32-bit integers where a mask is one byte an element,
+    kept until the backward reads it. It stores whatever is viewed through strides.
+    """
+    return torch.as_strided(x, x.shape, x.stride())
+
+
+def _mix(h: Tensor, steps: Any, bits: int) -> Tensor:
+    """A finalizer: h ^= h >> shift, h *= factor, pair by pair; h may be written over."""
+    for shift, factor in steps:
+        h = h.bitwise_xor_(_shifted(h, shift, bits))
+        if factor is not None:
+            h = h.mul_(_signed(factor, bits))
+    return h
+
+
+def _mix_number(h: int) -> int:
+    """The 32-bit finalizer of one Python number."""
+    h &= 0xFFFFFFFF
+    for shift, factor in MIX_32:
+        h ^= h >> shift
+        h = h * (1 if factor is None else factor) & 0xFFFFFFFF
+    return h
+
+
+def _shifted(h: Tensor, by: int, bits: int) -> Tensor:
+    """h >> by with zeros from the left, whatever the sign."""
+    return (h >> by).bitwise_and_((1 << (bits - by)) - 1)
+
+
+def _signed(number: int, bits: int) -> int:
+    """The signed integer that has the same bits."""
+    return number - (1 << bits) if number >> (bits - 1) else number
 
 
 def _type(dtype: int | None, x: Tensor) -> torch.dtype:

@@ -75,9 +75,14 @@ def place(
 
 def pad(x: Tensor, at: Windows, value: float = 0.0) -> Tensor:
     """Pad `x` so that exactly `at.counts` windows fit it without further padding."""
+    return F.pad(x, around(x, at), value=value)
+
+
+def around(x: Tensor, at: Windows) -> Ints:
+    """How `pad` pads x, in the order that F.pad wants; below 0 where it cuts."""
     axes = zip(x.shape[2:], at.begins, at.counts, at.strides, at.spans)
     both = [(begin, (n - 1) * s + span - size - begin) for size, begin, n, s, span in axes]
-    return F.pad(x, last_axis_first(both), value=value)
+    return last_axis_first(both)
 
 
 def last_axis_first(both: Sequence[tuple[int, int]]) -> Ints:

@@ -13,9 +13,9 @@ import pytest
 import onward
 from onward.losses import CrossEntropy, Output
 from onward.optimizers import EMA, LAMB, SGD, Adam, AdamW, Group, Muon
-from onward.programs.build import compile_training
+from onward.providers.ort.training.lowered import UPDATED
 from onward.providers.ort.training.one_run import one_run
-from onward.programs.program import UPDATED
+from onward.sessions.training.program import compile_training
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp
 
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 def apart(*given: Any) -> TrainingSession:
     """A session that does not try to have all in one run."""
     made = TrainingSession(*given)
-    made._one_run = False
+    made._engine._one_run = False
     return made
 
 
@@ -55,7 +55,7 @@ def test_a_step_in_one_run_is_gradients_then_update(case: str) -> None:
         for name, result in ours.items():
             np.testing.assert_array_equal(result, theirs[name])
         assert one.gradient_norm == two.gradient_norm
-    assert list(one._engines) == ["step"] and one.steps == 6
+    assert list(one._engine._feeds) == ["step"] and one.steps == 6
     equal(one, two)
 
 
@@ -65,7 +65,7 @@ def test_a_saved_program_knows_where_its_vectors_lie(tmp_path: Path) -> None:
     for feeds in batches(3):
         one.step(feeds)
         two.step(feeds)
-    assert list(two._engines) == ["step"]
+    assert list(two._engine._feeds) == ["step"]
     equal(one, two)
 
 
@@ -109,13 +109,13 @@ def test_results_that_read_the_parameters_see_the_old_ones() -> None:
         found = one.step({"x": rng.normal(size=(5, 4)).astype(np.float32)})
         np.testing.assert_array_equal(found["same"], old.ravel())
         np.testing.assert_allclose(found["total"], np.exp(old).sum(), rtol=1e-6)
-    assert list(one._engines) == ["step"]
+    assert list(one._engine._feeds) == ["step"]
 
 
 def test_the_updates_wait_for_every_result() -> None:
-    program = compile_training(mlp(), CrossEntropy(), AdamW())
-    assert program.step is not None
-    graph = ir.from_proto(onnx.load_from_string(program.step)).graph
+    step = compile_training(mlp(), CrossEntropy(), AdamW()).lowered.step
+    assert step is not None
+    graph = ir.from_proto(onnx.load_from_string(step)).graph
     [chosen] = [node for node in graph if node.op_type == "If"]
     keep = chosen.attributes["else_branch"].as_graph()
     read = {value.name for node in keep for value in node.inputs if value is not None}
@@ -137,9 +137,8 @@ def test_gathered_gradients_and_steps_take_turns() -> None:
     equal(one, two)
 
 
-def test_several_micro_batches_or_no_skipping_are_branches() -> None:
+def test_several_micro_batches_or_no_skipping_run_in_parts() -> None:
     for options in ({"accumulate": 2}, {"skip_nonfinite": False}):
-        program = compile_training(mlp(), CrossEntropy(), AdamW(), options)
-        assert not program.settings["one_run"] and program.step is not None
-    program = compile_training(mlp(), CrossEntropy(), AdamW())
-    assert one_run(program.train, program.updates, None) == program.step
+        assert compile_training(mlp(), CrossEntropy(), AdamW(), options).lowered.step is None
+    program = compile_training(mlp(), CrossEntropy(), AdamW()).lowered
+    assert one_run(program.train, program.updates, [True]) == program.step

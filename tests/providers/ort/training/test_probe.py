@@ -11,7 +11,7 @@ import pytest
 from onward.losses import CrossEntropy
 from onward.optimizers import AdamW
 from onward.providers.ort.bound import BoundSession
-from onward.sessions.training import probe
+from onward.providers.ort.training import probe
 from onward.providers.ort.training.probe_graph import probe_graph
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp
@@ -70,7 +70,7 @@ def test_without_trust_gradients_and_updates_run_apart(
             one.step(feeds)
     for feeds in batches(6):
         two.step(feeds)
-    assert list(one._engines) == ["train"] and one._updates._joined is None
+    assert list(one._engine._feeds) == ["train"]
     for name, tensor in one.parameters.items():
         np.testing.assert_allclose(tensor, two.parameters[name], atol=1e-6)
 
@@ -79,4 +79,4 @@ def test_a_provider_with_memory_of_its_own_is_not_asked_for_it() -> None:
     providers = ["TorchExecutionProvider", "CPUExecutionProvider"]
     one = TrainingSession(mlp(), CrossEntropy(), AdamW(lr=0.02), providers=providers)
     one.step(batches(1)[0])
-    assert list(one._engines) == ["train"] and one._updates._joined is None
+    assert list(one._engine._feeds) == ["train"]

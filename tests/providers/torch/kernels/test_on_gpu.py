@@ -10,8 +10,19 @@ import torch
 from torch import Tensor
 
 from onward.providers.torch.kernels.attention import attend, attention, linear_attention
+from onward.providers.torch.kernels.composite_activation import gelu_grad
+from onward.providers.torch.kernels.composite_conv import conv_grad
+from onward.providers.torch.kernels.composite_loss import softmax_cross_entropy_loss_grad
+from onward.providers.torch.kernels.composite_norm import (
+    batch_normalization_grad,
+    group_normalization_grad,
+    layer_normalization_grad,
+    rms_normalization_grad,
+)
 from onward.providers.torch.kernels.contrib_attention import group_query_attention
+from onward.providers.torch.kernels.random import random_key, uniform
 from onward.providers.torch.kernels.recurrent import gru, lstm, rnn
+from tests.passes.uniform_numbers import uniform_numbers
 
 pytestmark = pytest.mark.gpu
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -120,3 +131,71 @@ def test_grouped_queries_agree(dtype: torch.dtype, window: int, length: int) -> 
     attributes = {"num_heads": 8, "kv_num_heads": 2, "do_rotary": 1, "outputs": 3}
     inputs = [q, k, k, past, past, ends, 21, table, table]
     same(group_query_attention, *inputs, local_window_size=window, **attributes, error=5e-2)
+
+
+def everything(inputs: int) -> dict[str, Any]:
+    """The gradients of all inputs are wanted."""
+    return {"wrt": list(range(inputs)), "wanted": [True] * inputs}
+
+
+@TYPES
+@pytest.mark.parametrize("outputs", [3, 1])
+def test_gradients_of_normalised_rows(dtype: torch.dtype, outputs: int) -> None:
+    x, dy = (torch.randn(6, 5, 64, dtype=dtype) for _ in range(2))
+    scale = torch.randn(64, dtype=dtype)
+    options = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+    mean, inv = torch.native_layer_norm(x.float(), [64], None, None, 1e-5)[1:]
+    given = (mean, inv) if outputs == 3 else (None, None)
+    if outputs == 3 or dtype is torch.float32:  # halves always come with statistics
+        same(layer_normalization_grad, x, scale, None, None, *given, dy, **options, **everything(3))
+    same(rms_normalization_grad, x, scale, None, dy, **options, **everything(2))
+
+
+@TYPES
+@pytest.mark.parametrize("training_mode", [1, 0])
+def test_gradients_of_normalised_images(dtype: torch.dtype, training_mode: int) -> None:
+    x, dy = (torch.randn(4, 8, 6, 7, dtype=dtype) for _ in range(2))
+    scale = torch.randn(8, dtype=dtype)
+    options = {"epsilon": 1e-5, "num_groups": 2, "stash_type": 1}
+    same(group_normalization_grad, x, scale, None, None, dy, **options, **everything(3))
+    for statistics in {dtype, torch.float32}:
+        var, mean = torch.var_mean(x.float(), [0, 2, 3], correction=0)
+        inputs = (x, scale.to(statistics), None, mean.to(statistics), var.to(statistics))
+        same(
+            batch_normalization_grad,
+            *(*inputs, None, None, None, dy),
+            epsilon=1e-5,
+            momentum=0.9,
+            training_mode=training_mode,
+            **everything(3 if training_mode else 5),
+        )
+
+
+@TYPES
+@pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 1, 2, 1]])
+def test_gradients_of_convolutions(dtype: torch.dtype, pads: list[int]) -> None:
+    x, w = torch.randn(2, 4, 9, 9, dtype=dtype), torch.randn(6, 2, 3, 3, dtype=dtype) / 4
+    dy = torch.randn(2, 6, 5, 5, dtype=dtype) / 4
+    options: dict[str, Any] = {"auto_pad": "NOTSET", "group": 2, "strides": [2, 2], "pads": pads}
+    same(conv_grad, x, w, None, None, dy, **options, **everything(3))
+
+
+@TYPES
+def test_gradients_of_cross_entropy_and_gelu(dtype: torch.dtype) -> None:
+    scores, labels = torch.randn(64, 50, dtype=dtype), torch.randint(0, 50, (64,))
+    log_prob, dy = torch.log_softmax(scores, 1), torch.ones((), dtype=dtype)
+    options: dict[str, Any] = {"ignore_index": 3, "reduction": "mean", "wrt": [0]}
+    inputs = (None, labels, None, None, log_prob, dy)
+    same(softmax_cross_entropy_loss_grad, *inputs, **options)
+    same(gelu_grad, scores, None, scores, approximate="tanh", wrt=[0])
+
+
+def test_uniform_draws_the_bits_that_a_cpu_draws() -> None:
+    draw, gpu = torch.tensor([-5, 2**40, 1]), torch.device("cuda")
+
+    def drawn(draw: Tensor) -> Tensor:
+        return uniform(random_key(draw), [1000, 7], node=3, device=gpu)
+
+    wanted = torch.from_numpy(uniform_numbers(draw.tolist(), 3, 7000)).reshape(1000, 7)
+    for run in (drawn, torch.compile(drawn)):
+        torch.testing.assert_close(run(draw.cuda()).cpu(), wanted, atol=0, rtol=0)

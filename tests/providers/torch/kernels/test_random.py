@@ -6,10 +6,24 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
+import torch
 from numpy.testing import assert_array_equal
 from onnx import TensorProto, helper
+from torch._inductor.utils import run_and_get_code
 
+from onward.gradients.model import extend
+from onward.gradients.table import GRADIENTS
+from onward.graph.builder import OpBuilder
+from onward.passes.noise import feed_uniforms
+from onward.passes.pipelines import PREPARE, TRAINING
+from onward.passes.random_draws import Draws, draw_uniforms
+from onward.providers.torch.kernels.random import dropout_mask, masked_scale, random_key, uniform
+from onward.providers.torch.lower import lower
+from onward.providers.torch.table import HOST, KERNELS
+from tests.passes.running import run_ort
+from tests.passes.uniform_numbers import uniform_numbers
 from tests.providers.torch.one_node import run_op
 
 FLOATS: list[Any] = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
@@ -100,3 +114,80 @@ def test_a_seed_repeats_its_numbers_and_another_does_not(
     assert_array_equal(first, second)
     assert (first != other).any()
     assert (first != unseeded).any()
+
+
+# -- functions of domain onward ------------------------------------------------------------------
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("draw", [[0, 0, 0], [1, 2, 3], [-5, 2**40, 0], [2**63 - 1, -(2**63), 7]])
+@pytest.mark.parametrize("shape", [[], [7, 5], [3, 0], [1000]], ids=str)
+def test_uniform_computes_the_bits_of_its_body(draw: list[int], shape: list[int]) -> None:
+    key = random_key(torch.tensor(draw))
+    for node in (0, 1, 70_000):
+        u = uniform(key, shape, node=node, device=CPU)
+        wanted = uniform_numbers(draw, node, int(np.prod(shape))).reshape(shape)
+        assert_array_equal(u.numpy(), wanted)
+        kept = dropout_mask(key, shape, node=node, ratio=0.3, device=CPU)
+        assert_array_equal(kept.numpy(), wanted >= np.float32(0.3))
+
+
+def test_draws_leave_torchs_generator_and_their_inputs_alone() -> None:
+    before, draw = torch.get_rng_state(), torch.tensor([1, 2, 3])
+    key = random_key(draw)
+    words = key.clone()
+    uniform(key, [5], node=0, device=CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert draw.tolist() == [1, 2, 3] and torch.equal(key, words)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_masked_scale_is_a_product(dtype: torch.dtype) -> None:
+    x, mask = torch.randn(40, dtype=dtype), torch.rand(40) > 0.5
+    y = masked_scale(x, mask, 1 / 0.9)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y, torch.where(mask, x / 0.9, 0))
+
+
+def trained(count: int) -> tuple[ir.Model, Draws]:
+    """The gradient of so many Dropouts with products between them."""
+    op = OpBuilder()
+    x, w = op.input("x", "float32", ("n", 32)), op.input("w", "float32", (32, 32))
+    y = x
+    for _ in range(count):
+        y = op.MatMul(op.Dropout(op.Relu(y), np.float32(0.3), np.array(True)), w)
+    model = PREPARE(op.model(loss=op.ReduceSum(op.Mul(y, y), keepdims=0)))
+    draws = draw_uniforms(model)
+    assert draws is not None
+    extend(model, {"loss": None}, ["x", "w"], GRADIENTS)
+    return TRAINING(model), draws
+
+
+def test_onnxruntime_computes_the_same_gradients_when_it_is_fed_the_same_numbers() -> None:
+    model, draws = trained(3)
+    module, draw = lower(model.graph, KERNELS, HOST), [5, 1, 0]
+    x, w = torch.randn(16, 32), torch.randn(32, 32) / 6
+    feed_uniforms(model, draws)
+    noise = np.concatenate([uniform_numbers(draw, node, 16 * 32) for node in range(3)])
+    expected = run_ort(model, {"x": x.numpy(), "w": w.numpy(), "noise": noise})
+    for got, wanted in zip(module(x, w, torch.tensor(draw)), expected, strict=True):
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own
+def test_inductor_draws_the_same_in_the_kernels_that_read_and_keeps_masks_of_one_byte() -> None:
+    module = lower(trained(3)[0].graph, KERNELS, HOST)
+    x, w = torch.randn(16, 32), torch.randn(32, 32) / 6
+    torch._dynamo.reset()
+    compiled = torch.compile(module, dynamic=True, fullgraph=True)
+    results, (code,) = run_and_get_code(compiled, x, w, torch.tensor([5, 1, 0]))
+    for got, wanted in zip(results, module(x, w, torch.tensor([5, 1, 0])), strict=True):
+        torch.testing.assert_close(got, wanted)
+    buffers = [line for line in code.splitlines() if " = empty_strided_cpu(" in line]
+    kept = [line for line in buffers if "torch.bool" in line]
+    assert len(kept) == 3
+    assert not [line for line in buffers if "torch.int" in line and "(2, )" not in line]
+    again, other = (compiled(x, w, torch.tensor([5, step, 0])) for step in (1, 2))
+    assert torch.equal(again[1], results[1])
+    assert not torch.equal(other[1], results[1])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import onward
 from onward.errors import OptionError
 from onward.losses import CrossEntropy
 from onward.optimizers import LAMB, SGD, AdamW, Cosine, Group, Muon, WarmUp
 from onward.optimizers.catalogue import OPTIMIZERS
 from onward.sessions.training.session import TrainingSession
-from tests.sessions.training.small import batches, mlp, torch_mlp, weights
+from tests.sessions.training.small import batches, mlp, next_rates, torch_mlp, weights
 
 STEPS = 50
 WIDE = {name: tensor.astype(np.float64) for name, tensor in weights().items()}
@@ -30,7 +28,7 @@ def test_a_model_of_doubles_is_trained_in_doubles(
     ours: Any, theirs: Any, apart: bool, parts: int
 ) -> None:
     one = TrainingSession(mlp(WIDE, "float64"), CrossEntropy(), ours, {"accumulate": parts})
-    one._one_run &= not apart
+    one._engine._one_run &= not apart
     parameters, forward = torch_mlp(WIDE)
     names = ("lr", "momentum", "betas", "eps", "weight_decay")
     settings = {name: getattr(ours, name) for name in names if hasattr(ours, name)}
@@ -57,7 +55,7 @@ def test_updates_of_doubles_run_with_every_option(options: dict[str, Any]) -> No
     for feeds in batches(6):
         plain.step(feeds)
         wide.step({"x": feeds["x"].astype(np.float64), "labels": feeds["labels"]})
-    assert list(wide._engines) == ["train" if "accumulate" in options else "step"]
+    assert list(wide._engine._feeds) == ["train" if "accumulate" in options else "step"]
     for name, parameter in wide.parameters.items():
         np.testing.assert_allclose(parameter, plain.parameters[name], atol=1e-5, err_msg=name)
 
@@ -121,7 +119,7 @@ def test_the_learning_rate_is_the_optimizers_own_in_any_group(schedule: Any) -> 
     for own in (0.1, 0.05, 0.0, 0.3):
         one.set_learning_rate(own)
         assert one.learning_rate == rate(own)
-        assert one._updates.learning_rates() == pytest.approx([rate(2 * own), rate(0.0)])
+        assert next_rates(one) == pytest.approx([rate(2 * own), rate(0.0)])
         one.step(batches(1)[0])
 
 
@@ -130,7 +128,7 @@ def test_groups_of_an_optimizer_with_rate_0_have_constant_rates() -> None:
     one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.0), {"groups": groups})
     assert one.learning_rate == 0.0
     one.set_learning_rate(0.1)
-    assert one._updates.learning_rates() == [0.2, 0.1]
+    assert next_rates(one) == [0.2, 0.1]
 
 
 def test_a_saved_program_knows_the_optimizers_own_rate(tmp_path: Any) -> None:
@@ -139,12 +137,4 @@ def test_a_saved_program_knows_the_optimizers_own_rate(tmp_path: Any) -> None:
     again = TrainingSession(one.program.save(tmp_path / "program"))
     assert again.learning_rate == 0.1
     again.set_learning_rate(0.05)
-    assert again._updates.learning_rates() == [0.1]
-
-
-def test_a_program_of_version_0_1_still_trains() -> None:
-    options = {"groups": [Group(parameters="w1", lr=0.001)]}
-    program = onward.compile_training(mlp(), CrossEntropy(), SGD(lr=0.1), options)
-    settings = {name: each for name, each in program.settings.items() if name != "learning_rate"}
-    one = TrainingSession(dataclasses.replace(program, settings=settings))
-    assert one.learning_rate == 0.1
+    assert next_rates(again) == [0.1]

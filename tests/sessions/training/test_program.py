@@ -13,9 +13,8 @@ from onward.errors import InvalidModel, OptionError
 from onward.losses import CrossEntropy
 from onward.optimizers import LAMB, AdamW, Group
 from onward.optimizers.schedules import Cosine
-from onward.programs.build import compile_training
 from onward.programs.options import TrainingOptions
-from onward.programs.program import TrainingProgram, load_program
+from onward.sessions.training.program import TrainingProgram, compile_training, load_program
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp
 

@@ -1,0 +1,222 @@
+"""A whole training step on one GPU, bf16 and AdamW: ours compiled by Inductor, and torch's ways.
+
+    python benchmarks/gpu_training.py                 # every model, every engine, a file of results
+    python benchmarks/gpu_training.py --models gpt2 --engines ours compile
+    python benchmarks/gpu_training.py --small --device cpu   # tiny models, to try the script
+    python benchmarks/gpu_training.py one gpt2 ours
+
+Ours: the module in bfloat16, exported by torch.onnx, trained by a TrainingSession with
+InductorExecutionProvider: float32 masters, gradients and AdamW's state on the device. Peers: the
+same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and
+torch.compile(mode="reduce-overhead"). Feeds are tensors on the device, the loss is not read. Each
+in a process of its own: those of a model compile side by side, then each runs alone while the
+others wait; ms are medians over rounds of ten steps, memory is the peak that torch allocated during
+them. Dropout is 0.1, none inside attention.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import report
+import torch
+
+MODELS = ("gpt2", "bert", "resnet50")
+ENGINES = ("ours", "eager", "compile", "reduce-overhead")
+ROUNDS, STEPS, WARM = 10, 10, 8
+
+Feeds = tuple[torch.Tensor, torch.Tensor]
+
+
+class Scores(torch.nn.Module):
+    """A model of transformers that gives its scores in float32, a row for each label."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.model(x).logits
+        return scores.float().reshape(-1, scores.shape[-1])
+
+
+def module(name: str, small: bool) -> tuple[torch.nn.Module, Feeds]:
+    """A module with its first weights, and a batch."""
+    torch.manual_seed(0)
+    made: Any = {"gpt2": _gpt2, "bert": _bert, "resnet50": _resnet}[name](small)
+    return made
+
+
+def _gpt2(small: bool) -> tuple[torch.nn.Module, Feeds]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    size = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 512} if small else {}
+    config = GPT2Config(attn_pdrop=0.0, use_cache=False, **size)
+    ids = torch.randint(config.vocab_size, (2, 32) if small else (16, 1024))
+    return Scores(GPT2LMHeadModel(config)), (ids, ids.roll(-1, 1).reshape(-1))
+
+
+def _bert(small: bool) -> tuple[torch.nn.Module, Feeds]:
+    from transformers import BertConfig, BertForMaskedLM
+
+    size = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2} if small else {}
+    size |= {"intermediate_size": 128, "vocab_size": 512} if small else {}
+    config = BertConfig(attention_probs_dropout_prob=0.0, **size)
+    ids = torch.randint(config.vocab_size, (2, 32) if small else (64, 256))
+    return Scores(BertForMaskedLM(config)), (ids, ids.reshape(-1).clone())
+
+
+def _resnet(small: bool) -> tuple[torch.nn.Module, Feeds]:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    size: dict[str, Any] = {"num_labels": 1000}
+    if small:
+        size |= {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 10}
+    config = ResNetConfig(**size)
+    x = torch.randn((2, 3, 32, 32) if small else (128, 3, 224, 224))
+    labels = torch.randint(config.num_labels, (len(x),))
+    return Scores(ResNetForImageClassification(config)), (x, labels)
+
+
+# -- one engine ------------------------------------------------------------------------------------
+
+
+def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
+    """A step of a TrainingSession."""
+    import onward
+    from onward import losses, optimizers
+
+    net, (x, labels) = module(name, small)
+    net = net.train(name != "resnet50").to(torch.bfloat16)  # the exporter cannot train BatchNorm
+    if x.is_floating_point():
+        x = x.to(torch.bfloat16)
+    exported = torch.onnx.export(
+        net, (x,), dynamo=True, optimize=False, verbose=False, opset_version=23
+    )
+    assert exported is not None
+    session = onward.TrainingSession(
+        exported.model,
+        losses.CrossEntropy(),
+        optimizers.AdamW(lr=1e-4),
+        {"outputs": []},
+        providers=[("InductorExecutionProvider", {"device": device})],
+    )
+    feeds = dict(zip(session.input_names, (x.to(device), labels.to(device))))
+    return lambda: session.step(feeds)
+
+
+def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[], Any]:
+    """A step of torch's own."""
+    net, (x, labels) = module(name, small)
+    net, x, labels = net.to(device).train(), x.to(device), labels.to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return torch.nn.functional.cross_entropy(net(x), labels)
+
+    modes: dict[str, str | None] = {"compile": None, "reduce-overhead": "reduce-overhead"}
+    call = torch.compile(loss, mode=modes[engine]) if engine in modes else loss
+
+    def step() -> None:
+        call(x, labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def one(name: str, engine: str, small: bool, device: str) -> None:
+    """An engine: it gets ready, says so, and measures when it is asked."""
+    began = time.perf_counter()
+    make = ours if engine == "ours" else functools.partial(torch_step, engine=engine)
+    step = make(name, small=small, device=device)
+    cuda = device == "cuda"
+    wait = torch.cuda.synchronize if cuda else lambda: None
+    for _ in range(WARM):
+        step()
+    wait()
+    ready = time.perf_counter() - began
+    print(json.dumps({"ready": round(ready)}), flush=True)
+    sys.stdin.readline()
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        wait()
+        times.append((time.perf_counter() - began) / STEPS * 1e3)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
+    print(json.dumps({"ms": round(statistics.median(times), 2), "gib": round(peak, 2)}), flush=True)
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--engines", nargs="+", default=ENGINES, choices=ENGINES)
+    parser.add_argument("--small", action="store_true", help="tiny models")
+    parser.add_argument("--device", default="cuda")
+    if sys.argv[1:2] == ["one"]:
+        parser.add_argument("one", nargs=3)
+        given = parser.parse_args()
+        warnings.simplefilter("ignore")
+        _, name, engine = given.one
+        one(name, engine, given.small, given.device)
+        return
+    given = parser.parse_args()
+    rows = []
+    print(f"{'model':10} {'engine':16} {'ms':>8} {'GiB':>7} {'ready s':>8}")
+    for name in given.models:
+        children = {engine: start(name, engine, given) for engine in given.engines}
+        ready = {engine: answer(child) for engine, child in children.items()}
+        for engine, child in children.items():
+            found = {**ready[engine], **answer(child, "go\n")}
+            rows.append({"model": name, "engine": engine, **found})
+            ms, gib, seconds = (str(found.get(key, "-")) for key in ("ms", "gib", "ready"))
+            print(f"{name:10} {engine:16} {ms:>8} {gib:>7} {seconds:>8}", flush=True)
+            child.kill()
+            child.wait()
+    gpu = torch.cuda.get_device_name() if given.device == "cuda" else given.device
+    if not given.small:
+        print(report.write("gpu_training", rows, gpu=gpu))
+
+
+def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen[str]:
+    """An engine in a process of its own."""
+    command = [sys.executable, str(Path(__file__).resolve()), "one", name, engine]
+    command += ["--device", given.device, *(["--small"] if given.small else [])]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+    )
+
+
+def answer(child: subprocess.Popen[str], question: str = "") -> dict[str, Any]:
+    """What an engine answers; nothing where it has failed, and said why."""
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdin.write(question)
+        child.stdin.flush()
+    except BrokenPipeError:
+        return {"failed": True}
+    line = child.stdout.readline()
+    found: dict[str, Any] = json.loads(line) if line.startswith("{") else {"failed": True}
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Inputs and outputs of a graph, described in ONNX Runtime's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from onward.graph.protos import MapType
+from onward.graph.signature import NodeArg
+
+_WORDS = {"FLOAT": "float", "DOUBLE": "double"}
+
+
+def describe(value: ir.Value) -> NodeArg:
+    """An input or output: its name, type and shape."""
+    shape = [] if value.shape is None else [_dimension(dim) for dim in value.shape]
+    return NodeArg(str(value.name), _spell(value.type), shape, value.shape is not None)
+
+
+def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
+    if isinstance(dim, ir.SymbolicDim):
+        return dim.value
+    return dim if dim >= 0 else None  # exporters write -1 for any size
+
+
+def _spell(kind: Any) -> str:
+    if kind is None:
+        return ""
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({_spell(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({_spell(kind.elem_type)})"
+    if isinstance(kind, MapType):
+        return f"map({_word(kind.key_type)},{_spell(kind.elem_type)})"
+    return f"tensor({_word(kind.dtype)})"
+
+
+def _word(dtype: ir.DataType) -> str:
+    return _WORDS.get(dtype.name, dtype.name.lower())

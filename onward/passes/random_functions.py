@@ -1,0 +1,166 @@
+"""Functions of domain `onward` for random numbers.
+
+    key = onward::RandomKey(draw)                         two 32-bit words, int32
+    u = onward::Uniform(key, shape; node)                 uniform in [0, 1), float32
+    kept = onward::DropoutMask(key, shape; node, ratio)   u >= ratio, bool
+    y = onward::MaskedScale(x, mask, scale)               x * mask * scale
+
+`draw` is an int64 vector (seed, step, micro-batch), `node` the number of the call in its model: the
+numbers are a function of both alone. The bodies are integer arithmetic in standard operators, so
+any runtime can inline them; an engine with a kernel takes the calls whole and draws the same bits.
+
+The generator is counter-based, after SplitMix (Steele, Lea and Flood, 2014): SplitMix64's finalizer
+makes the key of `draw`; element i is a hash of offset + i * stride, which come from the key and the
+node, by a 32-bit finalizer of low bias (triple32, by C. Wellons). The numbers of one call repeat
+after 2**32 elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.graph.builder import OpBuilder
+
+DOMAIN = "onward"
+RANDOM_KEY, UNIFORM = "RandomKey", "Uniform"
+DROPOUT_MASK, MASKED_SCALE = "DropoutMask", "MaskedScale"
+FUNCTIONS = (RANDOM_KEY, UNIFORM, DROPOUT_MASK, MASKED_SCALE)
+
+# The constants of the generator, which kernels share.
+DRAW_FACTORS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0x8CB92BA72F3D8DD7)
+NODE_FACTOR = 0x9E3779B9
+# A finalizer: h ^= h >> shift, h *= factor, pair by pair.
+MIX_64 = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None))
+MIX_32 = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB), (14, None))
+UINT32, UINT64 = ir.DataType.UINT32, ir.DataType.UINT64
+FRACTION = 24  # bits of a number: as many as a float32 holds exactly
+
+
+class _BodyOps(OpBuilder):
+    """Writes a function's body, which has no initializers: its constants are nodes."""
+
+    def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        value: ir.Value = self.Constant(value=ir.tensor(array))
+        return value
+
+    def argument(self, name: str) -> ir.Value:
+        """A parameter of the function, of any type."""
+        value = ir.Value(name=name)
+        self.graph.inputs.append(value)
+        return value
+
+    def attribute(self, name: str, kind: ir.AttributeType) -> ir.Value:
+        """An attribute of the call, as a scalar."""
+        field = "value_int" if kind == ir.AttributeType.INT else "value_float"
+        reference = ir.RefAttr(field, name, kind)
+        node = ir.Node("", "Constant", [], [reference], name=self.name("Constant"))
+        value = node.outputs[0]
+        value.name, value.shape = self.name(name), ir.Shape(())
+        value.dtype = ir.DataType.INT64 if field == "value_int" else ir.DataType.FLOAT
+        self.graph.append(node)
+        return value
+
+
+def register(model: ir.Model, name: str) -> None:
+    """Enter one of this module's functions in a model that calls it."""
+    model.opset_imports.setdefault(DOMAIN, 1)
+    if (DOMAIN, name, "") not in model.functions:
+        function = _function(name, model.opset_imports[""])
+        model.functions[function.identifier()] = function
+
+
+def calls(graph: ir.Graph, *names: str) -> list[ir.Node]:
+    """The calls of these functions in a graph, in order."""
+    return [node for node in graph if node.domain == DOMAIN and node.op_type in names]
+
+
+def _function(name: str, opset: int) -> ir.Function:
+    op = _BodyOps(opset, name=name)
+    result, attributes = _BODIES[name](op)
+    result.name = "result"
+    op.graph.outputs.append(result)
+    parameters = [ir.Attr(each, kind, None) for each, kind in attributes.items()]
+    return ir.Function(DOMAIN, name, graph=op.graph, attributes=parameters)
+
+
+_Attributes = dict[str, ir.AttributeType]
+_Body = Callable[[_BodyOps], tuple[ir.Value, _Attributes]]
+
+
+def _random_key(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+    """The halves of mix(a seed + b step + c micro)"""
+    words = op.Mul(_cast(op, op.argument("draw"), UINT64), np.array(DRAW_FACTORS, np.uint64))
+    first, second, third = (op.Gather(words, [i]) for i in range(3))
+    total = op.Add(op.Add(first, second), third)  # onnxruntime's ReduceSum does not wrap around
+    key = _mix(op, total, MIX_64, np.uint64)
+    low, high = op.BitwiseAnd(key, np.uint64(0xFFFFFFFF)), _shifted(op, key, 32, np.uint64)
+    words = _cast(op, op.Concat(low, high, axis=0), UINT32)
+    return _cast(op, words, ir.DataType.INT32), {}
+
+
+def _uniform(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+    """u = mix(offset + i stride) / 2**32"""
+    key, shape = op.argument("key"), op.argument("shape")
+    node = op.attribute("node", ir.AttributeType.INT)
+    return _numbers(op, key, shape, node), {"node": ir.AttributeType.INT}
+
+
+def _dropout_mask(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+    """u >= ratio"""
+    key, shape = op.argument("key"), op.argument("shape")
+    node = op.attribute("node", ir.AttributeType.INT)
+    ratio = op.attribute("ratio", ir.AttributeType.FLOAT)
+    kept = op.GreaterOrEqual(_numbers(op, key, shape, node), ratio)
+    return kept, {"node": ir.AttributeType.INT, "ratio": ir.AttributeType.FLOAT}
+
+
+def _masked_scale(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+    """x * (mask * scale), the factor rounded once to x's type"""
+    x, mask, scale = op.argument("x"), op.argument("mask"), op.argument("scale")
+    factor = op.Mul(op.CastLike(mask, scale), scale)
+    return op.Mul(x, op.CastLike(factor, x)), {}
+
+
+_BODIES: dict[str, _Body] = {
+    RANDOM_KEY: _random_key,
+    UNIFORM: _uniform,
+    DROPOUT_MASK: _dropout_mask,
+    MASKED_SCALE: _masked_scale,
+}
+
+
+def _numbers(op: _BodyOps, key: ir.Value, shape: ir.Value, node: ir.Value) -> ir.Value:
+    """Uniform numbers of a shape."""
+    words = _cast(op, key, UINT32)
+    low, high = (op.Gather(words, np.int64(i)) for i in range(2))
+    own = op.Mul(_cast(op, node, UINT32), np.uint32(NODE_FACTOR))
+    own = _mix(op, own, MIX_32, np.uint32)
+    offset, stride = op.Add(low, own), op.BitwiseOr(op.BitwiseXor(high, own), np.uint32(1))
+    index = op.Range(np.int64(0), op.ReduceProd(shape, keepdims=0), np.int64(1))
+    state = op.Add(op.Mul(_cast(op, index, UINT32), stride), offset)
+    bits = _shifted(op, _mix(op, state, MIX_32, np.uint32), 32 - FRACTION, np.uint32)
+    numbers = op.Mul(_cast(op, bits, ir.DataType.FLOAT), np.float32(2.0**-FRACTION))
+    shaped: ir.Value = op.Reshape(numbers, shape, allowzero=1)
+    return shaped
+
+
+def _mix(op: _BodyOps, h: ir.Value, steps: Any, kind: Any) -> ir.Value:
+    for shift, factor in steps:
+        h = op.BitwiseXor(h, _shifted(op, h, shift, kind))
+        if factor is not None:
+            h = op.Mul(h, kind(factor))
+    return h
+
+
+def _shifted(op: _BodyOps, h: ir.Value, by: int, kind: Any) -> ir.Value:
+    shifted: ir.Value = op.BitShift(h, kind(by), direction="RIGHT")
+    return shifted
+
+
+def _cast(op: _BodyOps, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    cast: ir.Value = op.Cast(value, to=int(dtype))
+    return cast

@@ -1,0 +1,118 @@
+"""Sequences whose elements are known become tensors: SplitToSequence is written as Split.
+
+    s = SplitToSequence(x, 32, axis=2)         q, k, v = Split(x, [32, 32, 32], axis=2)
+    q, k, v = SequenceAt(s, 0), ...       ->
+
+torch's exporter writes every `split`, `chunk` and `unbind` as a sequence unless it optimises. ONNX
+has no sequences of bfloat16 in SequenceInsert and SequenceErase, which gradients of sequences are
+made of, and engines fuse nothing across a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.passes.facts import attribute, dims, input_of, ints, rank
+from onward.passes.rewrite import Names, Ops, nodes_of, place, substitute, take_out
+
+_MOST_PIECES = 1024  # a Split of more outputs is no gain over a sequence
+
+
+def write_splits(model: ir.Model) -> ir.Model:
+    """SplitToSequence becomes Split where every reader asks for known elements, or the length.
+
+    The readers are SequenceAt at constant positions, SequenceLength and ConcatFromSequence. Runs
+    once shapes are inferred: a chunk size gives as many pieces as the axis has room for.
+    """
+    names = Names(model)
+    for node in [node for node in nodes_of(model) if node.op_type == "SplitToSequence"]:
+        if node.domain == "" and not node.outputs[0].is_graph_output():
+            _write_split(node, names)
+    return model
+
+
+def _write_split(node: ir.Node, names: Names) -> None:
+    sizes, readers = _sizes(node), [reader for reader, _ in node.outputs[0].uses()]
+    if sizes is None or not all(_is_known(each, len(sizes)) for each in readers):
+        return
+    op, needs_pieces = Ops(), any(each.op_type != "SequenceLength" for each in readers)
+    pieces = _split(op, node, sizes) if needs_pieces else []
+    place(node, op, names)
+    is_squeezed = input_of(node, 1) is None and not attribute(node, "keepdims", 1)
+    squeezed = _axis(node) if is_squeezed else None
+    for reader in readers:
+        here = Ops()
+        value = (
+            _read(here, reader, pieces, squeezed)
+            if pieces
+            else here.constant(np.array(len(sizes), np.int64))
+        )
+        place(reader, here, names)
+        substitute(reader.outputs[0], value, names)
+        assert reader.graph is not None
+        take_out(reader, reader.graph)
+    assert node.graph is not None
+    take_out(node, node.graph)
+
+
+def _axis(node: ir.Node) -> int | None:
+    """The axis that is split, counted from the front."""
+    axes, axis = rank(node.inputs[0]), int(attribute(node, "axis", 0))
+    return None if axes is None or not -axes <= axis < axes else axis % axes
+
+
+def _sizes(node: ir.Node) -> list[int] | None:
+    """The sizes of the pieces along the axis; None where they are not known."""
+    shape, axis, split = dims(node.inputs[0]), _axis(node), input_of(node, 1)
+    if shape is None or axis is None:
+        return None
+    given, total = ints(split), shape[axis]
+    if split is not None and rank(split) == 1:
+        return given if given and len(given) <= _MOST_PIECES else None
+    chunk = 1 if split is None else given[0] if given else 0
+    if not isinstance(total, int) or chunk < 1 or total > chunk * _MOST_PIECES:
+        return None
+    return [min(chunk, total - start) for start in range(0, total, chunk)]
+
+
+def _is_known(reader: ir.Node, pieces: int) -> bool:
+    """Whether a node's result can be told from the pieces."""
+    if reader.domain != "":
+        return False
+    if reader.op_type == "SequenceAt":
+        position = ints(reader.inputs[1])
+        return position is not None and len(position) == 1 and -pieces <= position[0] < pieces
+    if reader.op_type == "ConcatFromSequence":
+        return pieces > 0
+    return reader.op_type == "SequenceLength"
+
+
+def _split(op: Ops, node: ir.Node, sizes: Sequence[int]) -> Sequence[ir.Value]:
+    """The pieces, as tensors that keep the axis."""
+    x, axis = node.inputs[0], _axis(node)
+    assert x is not None and x.shape is not None and axis is not None
+    pieces = op.many("Split", len(sizes), x, np.array(sizes, np.int64), axis=axis)
+    for piece, size in zip(pieces, sizes):
+        piece.type = x.type
+        piece.shape = ir.Shape([*x.shape[:axis], size, *x.shape[axis + 1 :]])
+    return pieces
+
+
+def _read(op: Ops, reader: ir.Node, pieces: Sequence[ir.Value], squeezed: int | None) -> ir.Value:
+    """What a reader of the sequence gives, from the pieces, whose axis `squeezed` is taken away."""
+    if reader.op_type == "SequenceLength":
+        return op.constant(np.array(len(pieces), np.int64))
+    if reader.op_type == "SequenceAt":
+        pieces = [pieces[position] for position in ints(reader.inputs[1]) or ()]
+    if squeezed is not None:
+        pieces = [op.Squeeze(piece, [squeezed]) for piece in pieces]
+    if reader.op_type == "SequenceAt":
+        return pieces[0]
+    axis = int(attribute(reader, "axis"))
+    if attribute(reader, "new_axis", 0):
+        pieces = [op.Unsqueeze(piece, [axis]) for piece in pieces]
+    value: ir.Value = op.Concat(*pieces, axis=axis)
+    return value

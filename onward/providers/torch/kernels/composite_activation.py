@@ -1,0 +1,53 @@
+"""Gradients of activation functions, each in one kernel."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from onward.graph.scopes import COMPOSITES
+from onward.graph.table import OpTable
+from onward.providers.torch.calls import taken_if
+from onward.providers.torch.types import Ints, Tensor, Unused
+
+kernel = OpTable()
+composite = functools.partial(kernel, domain=COMPOSITES)
+aten = torch.ops.aten
+
+
+@composite("GeluGrad")
+def gelu_grad(x: Tensor, y: Unused, dy: Tensor, *, approximate: str, wrt: Ints) -> tuple[Tensor]:
+    """dx = dy (Phi(x) + x phi(x)), or of Phi's approximation by tanh"""
+    return (aten.gelu_backward(dy, x, approximate=approximate),)
+
+
+@composite("SwishGrad")
+@taken_if(lambda call: call.attributes.get_float("alpha", 1.0) == 1)
+def swish_grad(x: Tensor, y: Unused, dy: Tensor, *, alpha: float, wrt: Ints) -> tuple[Tensor]:
+    """dx = dy (s + y (1 - s)), s = sigmoid(x)"""
+    return (aten.silu_backward(dy, x),)
+
+
+@composite("MishGrad")
+def mish_grad(x: Tensor, y: Unused, dy: Tensor, *, wrt: Ints) -> tuple[Tensor]:
+    """dx = dy (t + x (1 - t²) sigmoid(x)), t = tanh(softplus(x))"""
+    return (aten.mish_backward(dy, x),)
+
+
+@composite("HardSwishGrad")
+def hard_swish_grad(x: Tensor, y: Unused, dy: Tensor, *, wrt: Ints) -> tuple[Tensor]:
+    """dx = dy (x / 3 + 1/2) where |x| < 3, else dy [x > 0]"""
+    return (aten.hardswish_backward(dy, x),)
+
+
+@composite("SoftmaxGrad")
+def softmax_grad(x: Unused, y: Tensor, dy: Tensor, *, axis: int, wrt: Ints) -> tuple[Tensor]:
+    """dx = y (dy - Σ y dy)"""
+    return (aten._softmax_backward_data(dy, y, axis, y.dtype),)
+
+
+@composite("LogSoftmaxGrad")
+def log_softmax_grad(x: Unused, y: Tensor, dy: Tensor, *, axis: int, wrt: Ints) -> tuple[Tensor]:
+    """dx = dy - exp(y) Σ dy"""
+    return (aten._log_softmax_backward_data(dy, y, axis, y.dtype),)

@@ -1,0 +1,144 @@
+"""Gradients of convolutions: dx, dw and db from one call of ATen's, only those that are wanted."""
+
+from __future__ import annotations
+
+import functools
+
+import onnx_ir as ir
+import torch
+import torch.nn.functional as F
+
+from onward.graph.scopes import COMPOSITES
+from onward.graph.table import OpTable
+from onward.providers.torch.calls import taken_if
+from onward.providers.torch.kernels import windows
+from onward.providers.torch.kernels.composites import in_order, wanted_of
+from onward.providers.torch.kernels.conv import channels_last, prefers_channels_last
+from onward.providers.torch.kernels.halves import float32_on_cpu
+from onward.providers.torch.types import Ints, Tensor, Unused
+
+kernel = OpTable()
+composite = functools.partial(kernel, domain=COMPOSITES)
+
+
+@composite("ConvGrad")
+@float32_on_cpu
+def conv_grad(
+    x: Tensor,
+    w: Tensor,
+    b: Unused,
+    y: Unused,
+    dy: Tensor,
+    *,
+    auto_pad: str,
+    dilations: Ints | None = None,
+    group: int,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+    wrt: Ints,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """dx = dy spread by w, dw[k] = Σ dy[o] x[o * stride + k * dilation - pad], db = Σ dy"""
+    mask = wanted_of(wrt, wanted, 3)
+    if not (x.numel() and w.numel() and dy.numel()):
+        return in_order(_of_nothing(x, w, dy), wrt)
+    rank = x.dim() - 2
+    none, ones = [0] * rank, [1] * rank
+    padding, around = pads[:rank] if pads else none, None
+    if auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
+        at = windows.place(
+            x.shape[2:],
+            w.shape[2:],
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            auto_pad=auto_pad,
+        )
+        padding = at.begins
+        if at.begins != at.ends:  # ATen pads both sides alike
+            around, padding = windows.around(x, at), none
+            x = F.pad(x, around)
+    if prefers_channels_last(x, group):
+        dy, x, w = channels_last(dy), channels_last(x), channels_last(w)
+    dx, dw, db = torch.ops.aten.convolution_backward(
+        dy,
+        x,
+        w,
+        [w.shape[0]] if mask[2] else None,
+        strides or ones,
+        padding,
+        dilations or ones,
+        False,
+        none,
+        group,
+        mask,
+    )
+    if around is not None and dx is not None:
+        dx = F.pad(dx, [-n for n in around])
+    return in_order((dx, dw, db), wrt)
+
+
+def _of_nothing(x: Tensor, w: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of a convolution without images, channels, pixels or filters."""
+    db = dy.sum([axis for axis in range(dy.dim()) if axis != 1])
+    return torch.zeros_like(x), torch.zeros_like(w), db
+
+
+def _is_plain(call: ir.Node) -> bool:
+    """Whether a ConvTranspose pads both sides alike, by given numbers, as ATen does."""
+    pads = list(call.attributes.get_ints("pads") or ())
+    if call.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+        return False
+    if call.attributes.get_ints("output_shape") is not None:
+        return False
+    x, half = call.inputs[0], len(pads) // 2
+    if x is None or x.shape is None or pads[:half] != pads[half:]:
+        return False
+    ones = [1] * (len(x.shape) - 2)
+    more = list(call.attributes.get_ints("output_padding") or [0] * len(ones))
+    steps = list(call.attributes.get_ints("strides") or ones)
+    holes = list(call.attributes.get_ints("dilations") or ones)
+    return all(n < max(s, d) for n, s, d in zip(more, steps, holes))
+
+
+@composite("ConvTransposeGrad")
+@taken_if(_is_plain)
+@float32_on_cpu
+def conv_transpose_grad(
+    x: Tensor,
+    w: Tensor,
+    b: Unused,
+    y: Unused,
+    dy: Tensor,
+    *,
+    auto_pad: str,
+    dilations: Ints | None = None,
+    group: int,
+    kernel_shape: Ints | None = None,
+    output_padding: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+    wrt: Ints,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """dx = the convolution of dy with w, dw = that convolution's for (dy, x), db = Σ dy"""
+    mask = wanted_of(wrt, wanted, 3)
+    if not (x.numel() and w.numel() and dy.numel()):
+        return in_order(_of_nothing(x, w, dy), wrt)
+    rank = x.dim() - 2
+    none, ones = [0] * rank, [1] * rank
+    gradients = torch.ops.aten.convolution_backward(
+        dy,
+        x,
+        w,
+        [dy.shape[1]] if mask[2] else None,
+        strides or ones,
+        pads[:rank] if pads else none,
+        dilations or ones,
+        True,
+        output_padding or none,
+        group,
+        mask,
+    )
+    return in_order(gradients, wrt)

@@ -1,0 +1,239 @@
+"""Gradients of normalisations, from ATen's own backward kernels."""
+
+from __future__ import annotations
+
+import functools
+from math import prod
+
+import onnx_ir as ir
+import torch
+
+from onward.graph.scopes import COMPOSITES
+from onward.graph.table import OpTable
+from onward.providers.torch.calls import taken_if
+from onward.providers.torch.kernels.composites import (
+    gradients_asked,
+    in_order,
+    is_absent,
+    sizes_of,
+    wanted_of,
+)
+from onward.providers.torch.kernels.halves import float32_on_cpu
+from onward.providers.torch.types import Ints, Tensor, Unused
+
+kernel = OpTable()
+composite = functools.partial(kernel, domain=COMPOSITES)
+aten = torch.ops.aten
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least a float32."""
+    return x.float() if x.dtype.itemsize == 2 else x
+
+
+def _has_whole_scale(call: ir.Node) -> bool:
+    """Whether scale and bias have one number for each element that is normalised together."""
+    x, scale = call.inputs[:2]
+    axis = call.attributes.get_int("axis", -1)
+    if x is None or x.shape is None or scale is None or scale.dtype != x.dtype:
+        return False
+    normalized = list(x.shape)[axis:]
+    asked = (value for i, value in gradients_asked(call).items() if i > 0)
+    return all(sizes_of(value) == normalized for value in (scale, *asked))
+
+
+# -- layer ---------------------------------------------------------------------------------------
+
+
+@composite("LayerNormalizationGrad")
+@taken_if(lambda call: is_absent(call, 7, 8) and _has_whole_scale(call))
+@float32_on_cpu
+def layer_normalization_grad(
+    x: Tensor,
+    scale: Tensor,
+    b: Unused,
+    y: Unused,
+    mean: Tensor | None,
+    inv: Tensor | None,
+    dy: Tensor,
+    *,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+    wrt: Ints,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale; dscale = Σ dy xhat, db = Σ dy"""
+    shape = x.shape[axis:]
+    if mean is None or inv is None:  # of a float64, whose statistics ONNX stashes in float32
+        _, mean, inv = torch.native_layer_norm(x, shape, None, None, epsilon)
+    gradients = aten.native_layer_norm_backward(
+        dy.contiguous(),
+        x.contiguous(),
+        shape,
+        mean,
+        inv,
+        scale,
+        scale,  # for the bias, of which only type and shape count
+        wanted_of(wrt, wanted, 3),
+    )
+    return in_order(gradients, wrt)
+
+
+@composite("RMSNormalizationGrad")
+@taken_if(_has_whole_scale)
+def rms_normalization_grad(
+    x: Tensor,
+    scale: Tensor,
+    y: Unused,
+    dy: Tensor,
+    *,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+    wrt: Ints,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """dx = inv (g - xhat mean(g xhat)), g = dy scale, inv = 1 / sqrt(mean(x²) + epsilon)"""
+    axes, mask = list(range(axis % x.dim(), x.dim())), wanted_of(wrt, wanted, 2)
+    z, dz = _wide(x), _wide(dy)
+    inv = torch.rsqrt(z.square().mean(axes, keepdim=True) + epsilon)
+    if x.is_cuda and not torch.compiler.is_compiling():  # only there ATen has it as one kernel
+        shape, given = list(x.shape[axes[0] :]), (dy.contiguous(), x.contiguous())
+        return in_order(aten._fused_rms_norm_backward(*given, shape, inv, scale, mask), wrt)
+    xhat = z * inv
+    along = dz * xhat
+    dx = dscale = None
+    if mask[0]:
+        second = (along * scale).mean(axes, keepdim=True)
+        dx = ((dz * scale - xhat * second) * inv).to(x.dtype)
+    if mask[1]:
+        dscale = along.sum(list(range(axes[0]))) if axes[0] else along
+        dscale = dscale.to(scale.dtype)
+    return in_order((dx, dscale), wrt)
+
+
+# -- group and instance --------------------------------------------------------------------------
+
+
+def _has_pixels(call: ir.Node) -> bool:
+    x, scale = call.inputs[:2]
+    if x is None or x.shape is None or scale is None or len(x.shape) < 3:
+        return False
+    return scale.dtype == x.dtype
+
+
+@composite("GroupNormalizationGrad")
+@taken_if(_has_pixels)
+def group_normalization_grad(
+    x: Tensor,
+    scale: Tensor,
+    b: Unused,
+    y: Unused,
+    dy: Tensor,
+    *,
+    epsilon: float,
+    num_groups: int,
+    stash_type: int,
+    wrt: Ints,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale, each mean over one group
+
+    A half would keep its statistics in sixteen bits: it is computed with in float32.
+    """
+    z, dz, weight = (_wide(each).contiguous() for each in (x, dy, scale))
+    sizes = z.shape[0], z.shape[1], prod(z.shape[2:])
+    _, mean, inv = torch.native_group_norm(z, None, None, *sizes, num_groups, epsilon)
+    mask = wanted_of(wrt, wanted, 3)
+    gradients = aten.native_group_norm_backward(dz, z, mean, inv, weight, *sizes, num_groups, mask)
+    return in_order([g if g is None else g.to(x.dtype) for g in gradients], wrt)
+
+
+@composite("InstanceNormalizationGrad")
+@taken_if(_has_pixels)
+def instance_normalization_grad(
+    x: Tensor,
+    scale: Tensor,
+    b: Unused,
+    y: Unused,
+    dy: Tensor,
+    *,
+    epsilon: float,
+    wrt: Ints,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """The same, each mean over one channel of one instance"""
+    return group_normalization_grad(
+        x,
+        scale,
+        None,
+        None,
+        dy,
+        epsilon=epsilon,
+        num_groups=x.shape[1],
+        stash_type=1,
+        wrt=wrt,
+        wanted=wanted,
+    )
+
+
+# -- batch ---------------------------------------------------------------------------------------
+
+
+def _is_plain_batch(call: ir.Node) -> bool:
+    """Whether nothing flows back through the running statistics, and ATen knows the types."""
+    x, scale, _, mean, var = call.inputs[:5]
+    if x is None or x.shape is None or len(x.shape) < 2 or mean is None or var is None:
+        return False
+    return is_absent(call, 9, 10) and scale is not None and scale.dtype == mean.dtype == var.dtype
+
+
+@composite("BatchNormalizationGrad")
+@taken_if(_is_plain_batch)
+def batch_normalization_grad(
+    x: Tensor,
+    scale: Tensor,
+    b: Unused,
+    mean: Tensor,
+    var: Tensor,
+    y: Unused,
+    running_mean: Unused,
+    running_var: Unused,
+    dy: Tensor,
+    *,
+    epsilon: float,
+    momentum: float,
+    training_mode: int,
+    wrt: Ints,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """Training, by the batch's mean and var: dx = scale inv (dy - mean(dy) - xhat mean(dy xhat))
+
+    Else dx = scale inv dy, and by the given statistics: dmean = -scale inv Σ dy,
+    dvar = -scale inv² Σ dy xhat / 2.
+    """
+    mask = wanted_of(wrt, wanted, 5)
+    wide = torch.promote_types(_wide(x).dtype, _wide(scale).dtype)
+    weight, mean, var = scale.to(wide), mean.to(wide), var.to(wide)
+    halves = x.is_cuda and x.dtype.itemsize == 2 and wide == torch.float32
+    z, dz = (x, dy) if halves else (x.to(wide), dy.to(wide))  # the one mixture that ATen knows
+    inv = torch.rsqrt(var + epsilon)
+    trains, by_statistics = bool(training_mode), mask[3] or mask[4]
+    dx, dscale, db = aten.native_batch_norm_backward(
+        dz,
+        z,
+        weight,
+        None if trains else mean,
+        None if trains else var,
+        mean if trains else None,
+        inv if trains else None,
+        trains,
+        epsilon,
+        [mask[0], mask[1] or mask[4], mask[2] or mask[3]] if by_statistics else mask[:3],
+    )
+    dx = dx if dx is None else dx.to(x.dtype)
+    dmean = -(weight * inv * db).to(scale.dtype) if mask[3] else None
+    dvar = (weight * inv.square() * dscale * -0.5).to(scale.dtype) if mask[4] else None
+    dscale, db = (each if each is None else each.to(scale.dtype) for each in (dscale, db))
+    return in_order((dx, dscale, db, dmean, dvar), wrt)

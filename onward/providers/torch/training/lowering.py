@@ -1,0 +1,102 @@
+"""Lower the graphs of a program to torch functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from onward.gradients.split import Piece, split
+from onward.graph.arguments import describe
+from onward.graph.operators import VIEWS
+from onward.graph.signature import NodeArg
+from onward.passes.composites import inline_calls
+from onward.passes.pipelines import TRAINING
+from onward.programs.program import LOSS, Layout, Program
+from onward.providers.torch.lower import Lowered
+from onward.providers.torch.provider import TorchProvider
+
+
+class TrainingGraph:
+    """A graph of a program, ready to be lowered."""
+
+    def __init__(self, model: ir.Model, provider: TorchProvider) -> None:
+        self.model, self._provider = model, provider
+        self.arguments: list[NodeArg] = [describe(value) for value in model.graph.inputs]
+        self.results: list[NodeArg] = [describe(value) for value in model.graph.outputs]
+        self.inputs = [argument.name for argument in self.arguments]
+        self.outputs = [result.name for result in self.results]
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether torch has every operator."""
+        opsets = self.model.graph.opset_imports
+        return all(self._provider.supports(node, opsets) for node in self.model.graph)
+
+    @cached_property
+    def module(self) -> Lowered:
+        """The graph as a torch module: its inputs in order, its outputs in order."""
+        return self._provider.lower(self.model)
+
+    @cached_property
+    def views(self) -> set[str]:
+        """Outputs that are an input, or a view of one."""
+        return {str(v.name) for v in self.model.graph.outputs if _is_view_of_input(v)}
+
+
+@dataclass(frozen=True)
+class TrainingGraphs:
+    """The graphs of a program as torch runs them."""
+
+    layout: Layout
+    train: TrainingGraph
+    evaluate: TrainingGraph
+    predict: TrainingGraph
+    updates: tuple[TrainingGraph, ...]
+    noise_size: TrainingGraph | None  # how many random numbers given feeds need
+    provider: TorchProvider
+
+    @cached_property
+    def halves(self) -> tuple[TrainingGraph, TrainingGraph, Sequence[str]]:
+        """Forward, backward, and the values that cross from one to the other."""
+        layout = self.layout
+        results = [LOSS, *layout.outputs, *layout.state.values()]
+        gradients = [parameter.gradient for parameter in layout.parameters]
+        pieces: list[Piece] = split(self.train.model, [results, gradients])
+        forward, backward = (TrainingGraph(each.model, self.provider) for each in pieces)
+        return forward, backward, pieces[1].takes
+
+
+def lower_program(program: Program, provider: TorchProvider) -> TrainingGraphs | None:
+    """The graphs of a program for torch; None where it lacks an operator."""
+
+    def prepare(model: ir.Model) -> TrainingGraph:
+        copy = model.clone()
+        opsets = copy.graph.opset_imports
+        inline_calls(copy, lambda call: provider.supports(call, opsets))
+        return TrainingGraph(TRAINING(copy), provider)
+
+    size = None
+    graphs = TrainingGraphs(
+        layout=program.layout,
+        train=prepare(program.train),
+        evaluate=prepare(program.evaluate),
+        predict=prepare(program.predict),
+        updates=tuple(map(prepare, program.updates)),
+        noise_size=None if size is None else prepare(size),
+        provider=provider,
+    )
+    everything = [graphs.train, graphs.evaluate, graphs.predict, *graphs.updates]
+    if graphs.noise_size is not None:
+        everything.append(graphs.noise_size)
+    return graphs if all(graph.is_supported for graph in everything) else None
+
+
+def _is_view_of_input(value: ir.Value) -> bool:
+    node = value.producer()
+    while node is not None and node.op_type in VIEWS and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return node is None

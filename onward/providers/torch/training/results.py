@@ -1,0 +1,35 @@
+"""TorchResults: what a graph gave, on the device until somebody looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from onward.providers.torch.tensors import to_numpy
+
+
+class TorchResults(Mapping[str, Any]):
+    """Results by name: torch tensors on their device, or numpy arrays, read when looked at.
+
+    To look at a numpy result of a GPU waits for the GPU; not to look at it costs nothing.
+    """
+
+    def __init__(self, tensors: Mapping[str, Any], as_numpy: bool) -> None:
+        self._tensors, self._as_numpy = dict(tensors), as_numpy
+        self._read: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if not self._as_numpy:
+            return self._tensors[name]
+        if name not in self._read:
+            self._read[name] = to_numpy(self._tensors[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"TorchResults({', '.join(self._tensors)})"

@@ -1,0 +1,136 @@
+"""TorchStore: the tensors of a training run in the memory of a torch device.
+
+The parameters of an update graph lie one behind the other in one vector, and so do their gradients
+and slots: forward and backward read named views, the update works on whole vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from onward.programs.places import Places, place_parameters
+from onward.programs.program import (
+    AVERAGE,
+    Array,
+    Layout,
+    UpdateLayout,
+    gradient_name,
+    slot_name,
+)
+from onward.providers.torch.tensors import to_numpy, to_torch
+from onward.providers.torch.types import Tensor
+
+
+@dataclass
+class UpdateTensors:
+    """The tensors of one update: vectors, and each parameter's part of them."""
+
+    update: UpdateLayout
+    places: Places
+    parameters: Tensor
+    slots: dict[str, Any]  # slot -> vector, or slot -> parameter -> tensor where it is not flat
+    gradients: Tensor | None = None  # None: zeros that nobody has asked for yet
+
+    def view(self, vector: Tensor, name: str) -> Tensor:
+        """A parameter's part of a vector."""
+        return vector[self.places.slices[name]].view(self.places.shapes[name])
+
+    def slot(self, slot: str, name: str) -> Tensor:
+        """A slot of one parameter."""
+        held = self.slots[slot]
+        tensor: Tensor = held[name] if isinstance(held, dict) else self.view(held, name)
+        return tensor
+
+    def gradient_vector(self) -> Tensor:
+        """The gradients that await an update."""
+        if self.gradients is None:
+            self.gradients = torch.zeros_like(self.parameters)
+        return self.gradients
+
+
+class TorchStore:
+    """Parameters, gradients, slots and running statistics as tensors on a device, by name."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.device = device
+        self.updates = [
+            _allocate(update, place_parameters(layout, update), device) for update in layout.updates
+        ]
+        self._homes = {n: tensors for tensors in self.updates for n in tensors.update.parameters}
+        self.parameters = {
+            n: self._homes[n].view(self._homes[n].parameters, n) for n in layout.names
+        }
+        self.statistics = {n: _copied(layout.initial[n], device) for n in layout.state}
+        self.frozen = {n: to_torch(layout.initial[n], device) for n in layout.frozen}
+        for name, view in self.parameters.items():
+            view.copy_(to_torch(layout.initial[name], device))
+        self._tensors: dict[str, Tensor] = {**self.parameters, **self.statistics}
+        for tensors in self.updates:
+            for slot, shapes in tensors.update.slots.items():
+                for name in shapes:
+                    held = self._tensors[slot_name(slot, name)] = tensors.slot(slot, name)
+                    if slot == AVERAGE:
+                        held.copy_(self.parameters[name])
+        self._gradients = {gradient_name(name): name for name in layout.names}
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """The tensors that graphs of the program take as inputs."""
+        return {**self.parameters, **self.statistics, **self.frozen}
+
+    def read(self, name: str) -> Array:
+        """A tensor by its name in a checkpoint, as a numpy array that may not be written to.
+
+        On a CPU it is the memory itself.
+        """
+        view: Array = to_numpy(self._find(name)).view()
+        view.flags.writeable = False
+        return view
+
+    def write(self, name: str, tensor: Any) -> None:
+        """Give a tensor new contents."""
+        held = self._find(name)
+        dtype = to_numpy(held[:0] if held.dim() else held).dtype
+        array = np.asarray(tensor).astype(dtype, casting="same_kind", copy=False)
+        held.copy_(to_torch(array, self.device))
+
+    def _find(self, name: str) -> Tensor:
+        if name not in self._gradients:
+            return self._tensors[name]
+        parameter = self._gradients[name]
+        home = self._homes[parameter]
+        return home.view(home.gradient_vector(), parameter)
+
+    def gradient_buffers(self) -> list[Tensor]:
+        """The gradients that await an update, one vector for each update graph."""
+        return [tensors.gradient_vector() for tensors in self.updates]
+
+    def clear_gradients(self) -> None:
+        for tensors in self.updates:
+            if tensors.gradients is not None:
+                tensors.gradients.zero_()
+
+
+def _allocate(update: UpdateLayout, places: Places, device: torch.device) -> UpdateTensors:
+    dtype = getattr(torch, update.dtype)
+
+    def full(shape: Any, fill: float) -> Tensor:
+        return torch.full(shape, fill, dtype=dtype, device=device)
+
+    slots: dict[str, Any] = {}
+    for slot, wanted in update.slots.items():
+        fill = update.initial.get(slot, 0.0)
+        if update.flat:
+            slots[slot] = full((places.size,), fill)
+        else:
+            slots[slot] = {name: full(shape, fill) for name, shape in wanted.items()}
+    return UpdateTensors(update, places, full((places.size,), 0.0), slots)
+
+
+def _copied(array: Array, device: torch.device) -> Tensor:
+    tensor: Tensor = to_torch(array, device)
+    return tensor.clone() if tensor.is_cpu else tensor

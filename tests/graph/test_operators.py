@@ -1,0 +1,70 @@
+"""Traits of operators: the tables name operators that exist, and Dropout draws in training mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.defs
+import onnx_ir as ir
+import pytest
+
+from onward.graph import operators
+from onward.graph.operators import is_random, is_random_contrib
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        operators.BROADCASTING,
+        operators.ELEMENTWISE,
+        operators.MAY_DRAW,
+        operators.REDUCTIONS,
+        operators.SHAPE_ONLY,
+        operators.VIEWS,
+    ],
+)
+def test_every_name_is_an_operator_of_onnx(names: frozenset[str]) -> None:
+    assert all(onnx.defs.has(name) for name in names)
+
+
+def test_broadcasting_operators_take_two_inputs() -> None:
+    schemas = [onnx.defs.get_schema(name) for name in operators.BROADCASTING]
+    assert {(schema.min_input, schema.max_input) for schema in schemas} == {(2, 2)}
+
+
+def mode(value: bool | None) -> ir.Value:
+    """A training mode that is a constant, or fed."""
+    tensor = None if value is None else ir.tensor(np.array(value))
+    return ir.val("mode", ir.DataType.BOOL, [], const_value=tensor)
+
+
+def node(name: str, *inputs: ir.Value | None, domain: str = "") -> ir.Node:
+    return ir.node(name, [ir.val("x"), *inputs], domain=domain)
+
+
+def test_operators_that_draw_are_random() -> None:
+    assert all(is_random(node(name)) for name in operators.RANDOM)
+    assert not is_random(node("Bernoulli", domain="mine"))
+    assert not is_random(node("Relu"))
+
+
+def test_dropout_is_random_unless_its_mode_is_known_to_be_false() -> None:
+    assert not is_random(node("Dropout"))
+    assert not is_random(node("Dropout", None, mode(False)))
+    assert is_random(node("Dropout", None, mode(True)))
+    assert is_random(node("Dropout", None, mode(None)))
+
+
+def test_a_default_that_a_feed_may_replace_does_not_turn_dropout_off() -> None:
+    overridable = mode(False)
+    dropout = node("Dropout", None, overridable)
+    ir.Graph([overridable], dropout.outputs, nodes=[dropout], initializers=[overridable])
+    assert is_random(dropout)
+
+
+def test_contrib_operators_have_their_modes_at_their_own_places() -> None:
+    others = [ir.val("bias"), None, None]
+    drops = node("BiasDropout", *others, mode(True), domain="com.microsoft")
+    keeps = node("BiasDropout", *others, mode(False), domain="com.microsoft")
+    assert is_random_contrib(drops) and not is_random_contrib(keeps)
+    assert is_random_contrib(node("Sampling", domain="com.microsoft"))
+    assert not is_random_contrib(node("Sampling"))
