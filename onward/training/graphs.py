@@ -26,6 +26,7 @@ from onward.graph.scopes import walk
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.facts import attribute, input_of, is_constant
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
+from onward.passes.older_opsets import in_opset
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
@@ -35,7 +36,6 @@ from onward.programs.exporter_changes import warn_of_exporter
 from onward.programs.labels import find_labels
 from onward.programs.ranges import LabelRange
 from onward.programs.restoring import restore_parameters
-from onward.training.opsets import in_opset
 from onward.training.packing import Wanted, pack_step
 from onward.training.parameters import Groups, check_names
 

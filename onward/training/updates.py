@@ -19,10 +19,10 @@ from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment, Group, resolve
 from onward.optimizers.optimizer import Optimizer, Scalars
 from onward.optimizers.rates import rate_ratio
+from onward.passes.older_opsets import in_opset
 from onward.passes.prune import drop_unused
 from onward.passes.share import share_expressions
 from onward.passes.upgrade import upgrade_opset
-from onward.training.opsets import in_opset
 from onward.training.packing import pack_session_updates
 
 RATE, STEP, PARAMETERS, GRADIENTS = "learning_rate", "step", "params", "gradients"

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from onward.checkpoints import contents
 from onward.optimizers.sgd import SGD
 from onward.training import artifacts, onnxblock
-from onward.training.api import contents
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.training.nets import (
     MLP,

@@ -13,10 +13,10 @@ import pytest
 import torch
 from onnx import helper
 
+from onward.checkpoints import contents
 from onward.losses import MSE
 from onward.optimizers import SGD
 from onward.sessions.training.session import TrainingSession
-from onward.training.api import contents
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.programs.test_provenance import Recurrent
 from tests.programs.test_provenance import model as said

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from onward.checkpoints.contents import Array
 from onward.errors import OptionError
 from onward.graph.files import load, save
 from onward.programs.export import export_model
-from onward.training.api.contents import Array
 
 
 def export(

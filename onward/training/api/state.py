@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from onward.checkpoints.contents import Contents, StoredOptimizer, StoredParameter
 from onward.checkpoints.matching import fingerprint
 from onward.errors import CheckpointMismatch, CheckpointNominal, FeedError
 from onward.programs.program import Array, Layout, Shape, UpdateLayout
 from onward.providers.ort.training.lowered import LoweredUpdate
 from onward.providers.ort.training.store import NumpyStore
-from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 from onward.training.api.roles import Kinds
 
 Slots = Mapping[str, tuple[str, Shape, float]]  # ... and the number that it begins with
@@ -50,10 +50,6 @@ class TrainingState:
     @property
     def trainable(self) -> list[str]:
         return [name for name, trainable in self.requires_grad.items() if trainable]
-
-    def kinds(self, names: Sequence[str]) -> Kinds:
-        """The type and shape of parameters that a module has."""
-        return {name: _kind(self.tensors[name]) for name in names}
 
     # -- memory --------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onward.checkpoints import peer_files
 from onward.errors import CheckpointCorrupt, CheckpointError
-from onward.training.api import CheckpointState, Module, peer_files
+from onward.training.api import CheckpointState, Module
 from tests.training.api.made import Folder, batch
 from tests.training.api.peer_writer import write_peer
 

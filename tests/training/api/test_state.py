@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onward.checkpoints.contents import Contents, StoredOptimizer, StoredParameter
 from onward.checkpoints.matching import fingerprint
 from onward.errors import CheckpointMismatch
-from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
 from onward.training.api.state import TrainingState
 
 
@@ -52,7 +52,7 @@ def test_saved_slots_must_fit() -> None:
 
 def test_types_and_shapes_must_be_the_models() -> None:
     state = made()
-    kinds = state.kinds(list(state.tensors))
+    kinds = {name: (array.dtype.name, array.shape) for name, array in state.tensors.items()}
     state.belong_to(kinds, ["w", "b"])
     with pytest.raises(
         CheckpointMismatch, match=r"'w' is float32 of shape \(4,\) in the model, in"
