@@ -80,6 +80,7 @@ def pack_step(target: ir.Model, model: ir.Model, wanted: Wanted, squared: bool) 
             "squared": squared,
             "noise_size": None if size is None else press(size),
             "noise_by_shape": lowered.noise_by_shape,
+            "plans_memory": lowered.plans_memory,
         }
     )
 

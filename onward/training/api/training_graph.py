@@ -65,6 +65,9 @@ def _open_packed(
 ) -> tuple[BoundGraph, Roles]:
     inputs = names_of(metadata, "onward.inputs")
     size = plain["noise_size"]
+    if options.native is None and not plain["plans_memory"]:
+        # a plan is held from the first node to the last: it costs more memory than it saves time
+        options = replace(options, enable_mem_pattern=False)
     session = open_graph(inflate(plain["train"]), options, providers)
     held = [name for name in session.inputs if name not in inputs and name != NOISE]
     roles = Roles(
