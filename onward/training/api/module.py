@@ -66,7 +66,7 @@ class Module:
         )
         held.belong_to(self._roles.parameters, list(self._roles.gradients))
         held.lay_out(layout_of(self._roles))
-        self._opener = GraphOpener(graph, self._options, self._providers)
+        self._opener = GraphOpener(graph, self._options)
         self._engine: OrtTraining | None = None
         self._eval: tuple[OrtGraph, Roles] | None = None
         self._eval_feeds: tuple[NumpyStore, Feeds] | None = None

@@ -32,16 +32,19 @@ def open_graph(
 
 
 class GraphOpener:
-    """Opens the graphs of a module once, however often memory is laid out again."""
+    """Opens the graphs of a module once, however often memory is laid out again.
 
-    def __init__(self, train: BoundGraph, options: SessionOptions, providers: ProviderList) -> None:
-        self._options, self._providers = options, providers
+    All but the train graph are opened on the CPU, where the memory is.
+    """
+
+    def __init__(self, train: BoundGraph, options: SessionOptions) -> None:
+        self._options = options
         # by what holds their bytes: equal graphs of two groups have memory of their own
         self._graphs: dict[int, tuple[bytes, BoundGraph]] = {id(TRAIN): (TRAIN, train)}
 
     def any(self, graph: bytes) -> BoundGraph:
         if id(graph) not in self._graphs:
-            opened = OrtGraph(open_graph(graph, self._options, self._providers))
+            opened = OrtGraph(open_graph(graph, self._options))
             self._graphs[id(graph)] = graph, opened
         return self._graphs[id(graph)][1]
 

@@ -14,7 +14,6 @@ from onward.errors import InvalidModel, OptionError
 from onward.graph.paths import check_readable
 from onward.graph.survey.metadata import metadata_of
 from onward.programs.empty import EMPTY
-from onward.providers.ort.bound import CPU
 from onward.providers.ort.training.finite import NOT_FINITE
 from onward.providers.ort.training.probe import is_sound
 from onward.training.api.module import AT_ONCE, Module
@@ -93,7 +92,7 @@ class Optimizer:
         """A session's updates; over adjacent rows where these cost little memory."""
         module = self._module
         size = sum(math.prod(shape) for _, shape in self._trained.values())
-        paired = size <= AT_ONCE and module._providers == CPU and is_sound(updates.probe)
+        paired = size <= AT_ONCE and is_sound(updates.probe)
         for each in updates.graphs:
             module._opener.any(each.bound if paired else each.graph)
         return SessionUpdate(updates, own_rate, self._state, module._open_engine, paired)

@@ -448,3 +448,15 @@ def test_gradients_of_a_run_that_failed_are_not_left_half_written(
     with pytest.raises(FeedError, match="out of range"):
         module(x, labels + 3)
     assert not any(parameter.grad.any() for _, parameter in state.parameters)
+
+
+def test_gradients_of_inputs_alone_are_computed(tmp_path: Path) -> None:
+    folder = make(tmp_path, requires_grad=["input"], optimizer=None)
+    state = CheckpointState.load_checkpoint(folder.checkpoint)
+    module = Module(folder.training, state)
+    x, labels = batch()
+    module(x, labels)
+    first = module.input_gradients["input"]
+    module(x, labels)  # each step has its own
+    np.testing.assert_array_equal(module.input_gradients["input"], first)
+    assert first.shape == x.shape and first.any()
