@@ -33,9 +33,9 @@ from conformance.reliability.saves import (
     tensors_of,
     write_half,
 )
-from onward.errors import CheckpointError
 from onward.checkpoints.disk import DISK
 from onward.checkpoints.folder import Checkpoints
+from onward.errors import CheckpointError
 
 EARLIER = 3  # saves before the disk fails
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}

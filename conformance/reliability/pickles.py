@@ -33,14 +33,14 @@ import onnx.parser
 from safetensors.numpy import save_file
 
 import onward
+from onward.checkpoints import files
+from onward.checkpoints.folder import Checkpoints
+from onward.checkpoints.manifest import NAME, file_of
 from onward.cli.main import main as command_line
 from onward.errors import OnwardError
 from onward.losses.regression import MSE
 from onward.optimizers.sgd import SGD
 from onward.providers.choose import available
-from onward.checkpoints import files
-from onward.checkpoints.folder import Checkpoints
-from onward.checkpoints.manifest import NAME, file_of
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.artifacts import LossType, generate_artifacts
 

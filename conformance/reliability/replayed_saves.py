@@ -31,9 +31,9 @@ from conformance.reliability.saves import (
     properties_of,
     tensors_of,
 )
-from onward.errors import OnwardError
 from onward.checkpoints.folder import Checkpoints
 from onward.checkpoints.manifest import NAME
+from onward.errors import OnwardError
 
 STEPS = (1, 2, 3, 4, 3, 4, 5, 6, 6, 7)  # going back, and saving one again, are among them
 SECTOR = 64  # bytes that a disk writes whole; small, for small files

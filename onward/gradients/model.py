@@ -22,8 +22,8 @@ from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.exporters.restoring import split_merged_parameters
 from onward.passes.linear_models import write_linear_models
-from onward.passes.merged import merged_parameters, separate_merged
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.rewrite import Names
 from onward.passes.spelling import spell_for_onnxruntime
@@ -48,15 +48,13 @@ def gradient(
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
     inputs, initializers (those of subgraphs too), values in between, or the coefficients of
     ai.onnx.ml's linear models, after their nodes: "lr.coefficients", "lr.intercepts". Parameters
-    that torch's older exporter has merged are separate ones: each has a gradient of its own. Where
-    its newer one has (`optimize=True`), the gradient is the sum of theirs, and the log says so.
+    that torch's exporters have merged are separate ones again, under their names in torch.
     With `composites`, gradients that an engine may have as one kernel are calls of model-local
     functions of domain `onward`, whose bodies are standard operators.
     """
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
     copy = load(model, any_domain=True).clone()
-    separate_merged(copy)
-    _warn_of_merged(copy, _names(wrt))
+    split_merged_parameters(copy)
     if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
         copy = write_linear_models(copy)
     prepared = PREPARE(copy) if composites else inline_calls(PREPARE(copy))
@@ -70,18 +68,6 @@ def gradient(
         return lower_opset(prepared, STOCK_OPSET)
     except UnsupportedModel:  # its own forward needs a newer one
         return prepared
-
-
-def _warn_of_merged(model: ir.Model, wrt: Sequence[str]) -> None:
-    """Say which gradients are sums over parameters that were several before the export."""
-    for name, others in merged_parameters(model).items():
-        if name in wrt:
-            log.warning(
-                "torch's exporter merged %s into %r, being equal: its gradient is the sum of "
-                "theirs; export with optimize=False",
-                some(others),
-                name,
-            )
 
 
 def extend(

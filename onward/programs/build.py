@@ -21,6 +21,8 @@ from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
+from onward.passes.exporters.changes import warn_of_exporter
+from onward.passes.exporters.restoring import Guesses
 from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
@@ -28,17 +30,16 @@ from onward.passes.prune import drop_unused
 from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognise import recognise_composites
 from onward.passes.zip_maps import unzipped
-from onward.programs.exporter_changes import warn_of_exporter
 from onward.programs.labels import find_labels, promised_labels
 from onward.programs.options import TrainingOptions
 from onward.programs.own_state import check_state, return_state
 from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Settings
 from onward.programs.ranges import LabelRange
-from onward.programs.restoring import Guesses, restore_parameters
 from onward.programs.select import (
     batch_norms,
     initializers,
     nothing_to_train,
+    restore_parameters,
     select,
     weights,
 )

@@ -18,13 +18,13 @@ from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import walk
 from onward.graph.shapes import infer_shapes
 from onward.names import near
+from onward.passes.exporters.constant_weights import lift_constant_weights
+from onward.passes.exporters.restoring import split_merged_parameters, ties
 from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
-from onward.programs.constant_weights import lift_constant_weights
 from onward.programs.program import Layout
-from onward.programs.restoring import part, ties
 from onward.programs.select import distinct, initializers
 
 Array = np.ndarray[Any, Any]
@@ -76,7 +76,7 @@ def write(
 def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
     """A copy that holds the tensors; prepared only if its names came with being prepared."""
     copy = distinct(lift_constant_weights(original.clone(), tensors))
-    part(copy)
+    split_merged_parameters(copy)
     places = {str(value.name): value for value in initializers(copy)}
     if not places.keys() >= tensors.keys():  # statistics that were merged
         untie_statistics(copy)

@@ -28,6 +28,7 @@ class FeedRules:
         self._targets = set(layout.targets)
         self._known = {*layout.inputs, *layout.targets}
         self._labels = [each for each in layout.labels if each.name in self.names]
+        self.labels = [each.name for each in self._labels]
 
     def check_mapping(self, feeds: object) -> None:
         """Refuse feeds that are no dictionary."""

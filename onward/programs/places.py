@@ -1,8 +1,10 @@
-"""Where the parameters of one update lie in its vectors: the same places on every engine."""
+"""Where tensors lie in vectors, such as the parameters of one update: the same on every engine."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ _LINE = 64  # bytes: a tensor begins where a line of a processor's cache does
 
 @dataclass(frozen=True)
 class Places:
-    """Each parameter's part of a vector, and how long the vector is."""
+    """Each tensor's part of a vector, and how long the vector is."""
 
     slices: dict[str, slice]
     shapes: dict[str, Shape]
@@ -22,10 +24,21 @@ class Places:
 
 def place_parameters(layout: Layout, update: UpdateLayout) -> Places:
     """The parameters of an update one behind the other; gaps between them are filled with zeros."""
-    known = {parameter.name: parameter for parameter in layout.parameters}
-    step = _LINE // np.dtype(update.dtype).itemsize
+    known = {parameter.name: parameter.shape for parameter in layout.parameters}
+    shapes = {name: known[name] for name in update.parameters}
+    return place(shapes, np.dtype(update.dtype))
+
+
+def place(shapes: Mapping[str, Shape], dtype: np.dtype[Any]) -> Places:
+    """Tensors of one type one behind the other, each at the beginning of a cache line.
+
+    >>> place({"w": (2, 3), "b": (3,)}, np.dtype("float32")).slices
+    {'w': slice(0, 6, None), 'b': slice(16, 19, None)}
+    """
+    step = _LINE // dtype.itemsize
     slices, size = {}, 0
-    for name in update.parameters:
-        slices[name] = slice(size, size + known[name].size)
-        size += -(-known[name].size // step) * step
-    return Places(slices, {name: known[name].shape for name in update.parameters}, size)
+    for name, shape in shapes.items():
+        elements = int(np.prod(shape, dtype=np.int64))
+        slices[name] = slice(size, size + elements)
+        size += -(-elements // step) * step
+    return Places(slices, dict(shapes), size)

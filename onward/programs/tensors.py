@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.model import lift_weights
-from onward.programs.constant_weights import FLOATS
+from onward.passes.exporters.constant_weights import FLOATS
 from onward.programs.program import Array
 
 _MASTER = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}  # they are trained in float32

@@ -24,6 +24,7 @@ from onward.graph.extension import GraphOps, taken_names
 from onward.graph.extension import extend as extension
 from onward.graph.scopes import walk
 from onward.passes.downgrade import STOCK_OPSET
+from onward.passes.exporters.changes import warn_of_exporter
 from onward.passes.facts import attribute, input_of, is_constant
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.older_opsets import in_opset
@@ -32,10 +33,9 @@ from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.programs import ranges
 from onward.programs.build import scalar_loss
-from onward.programs.exporter_changes import warn_of_exporter
 from onward.programs.labels import find_labels
 from onward.programs.ranges import LabelRange
-from onward.programs.restoring import restore_parameters
+from onward.programs.select import restore_parameters
 from onward.training.packing import Wanted, pack_step
 from onward.training.parameters import Groups, check_names
 

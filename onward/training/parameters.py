@@ -10,10 +10,9 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.gradients.model import reached
 from onward.names import near, some
+from onward.passes.exporters.changes import RECIPE
 from onward.passes.modes import untie_statistics
-from onward.programs.exporter_changes import RECIPE
-from onward.programs.restoring import restore_parameters
-from onward.programs.select import weights, worth_training
+from onward.programs.select import restore_parameters, weights, worth_training
 
 Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
 

@@ -18,9 +18,9 @@ from onward.losses import MSE
 from onward.optimizers import SGD
 from onward.sessions.training.session import TrainingSession
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
-from tests.programs.test_provenance import Recurrent
-from tests.programs.test_provenance import model as said
-from tests.programs.test_restoring import CASES
+from tests.passes.exporters.test_provenance import Recurrent
+from tests.passes.exporters.test_provenance import model as said
+from tests.passes.exporters.test_restoring import CASES
 from tests.programs.test_select import branches, compared
 from tests.sessions.training.said import exported
 from tests.training.nets import Loop, convolutional, float_info, model_of, names

@@ -46,7 +46,10 @@ def is_short(output: ir.Value, rank: int, operator: str) -> bool:
 def as_tensor(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor of rank 0 or more from Python numbers."""
     if isinstance(numbers, list):
-        return torch.tensor(numbers, dtype=dtype, device=device)
+        if device.type != "cuda" or torch.compiler.is_compiling():
+            return torch.tensor(numbers, dtype=dtype, device=device)
+        pinned = torch.tensor(numbers, dtype=dtype, pin_memory=True)
+        return pinned.to(device, non_blocking=True)  # from other memory it would wait for the GPU
     return torch.full((), numbers, dtype=dtype, device=device)  # made there, not copied there
 
 

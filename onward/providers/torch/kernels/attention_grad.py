@@ -229,6 +229,7 @@ def _backward(
             dy, q, k, v, *kept, bias, None, None, *lengths, 0.0, causal, scale=scale
         )
     elif backend == EFFICIENT:
+        y = y.transpose(1, 2).contiguous().transpose(1, 2)  # the only layout that it reads
         kept = (y, lse, seed, offset)
         wanted = [True, True, True, False]
         found = aten._scaled_dot_product_efficient_attention_backward(

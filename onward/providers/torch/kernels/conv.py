@@ -59,7 +59,7 @@ def conv(
 def prefers_channels_last(x: Tensor, group: int) -> bool:
     """Whether cuDNN computes a convolution in this layout, and would convert any other itself.
 
-    A forward and a backward that agree on it convert nothing; grouped convolutions are slower in it.
+    A forward and a backward in it convert nothing; grouped convolutions are slower in it.
     """
     halves = (torch.float16, torch.bfloat16)
     return x.is_cuda and x.dim() == 4 and x.dtype in halves and group == 1

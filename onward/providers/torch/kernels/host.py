@@ -117,8 +117,19 @@ def unsqueeze(x: Numbers, axes: Numbers) -> Numbers:
     return [x] if axes else x
 
 
+@host("NonZero")
+def non_zero(x: Numbers) -> Grid:
+    """The places of what is not 0: one row, as a list of numbers has one axis."""
+    return [[i for i, number in enumerate(x) if number]]
+
+
 @host("Squeeze")
-def squeeze(x: Numbers, axes: Numbers | None = None) -> Numbers:
+def squeeze(x: Grid, axes: Numbers | None = None) -> Numbers:
+    if isinstance(x, list) and x and isinstance(x[0], list):
+        ones = [axis for axis, size in enumerate(_sizes(x)) if size == 1]
+        dropped = ones if axes is None else [axis % 2 for axis in axes]
+        rows = [row[0] for row in x] if 1 in dropped else x
+        return rows[0] if 0 in dropped else rows
     if not isinstance(x, list) or axes == [] or (axes is None and len(x) != 1):
         return x
     (number,) = x

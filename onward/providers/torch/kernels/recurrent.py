@@ -338,6 +338,7 @@ _fused_lstm = functools.partial(_fused, torch.lstm)
 def _call(
     function: Any, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    states = [state.contiguous() for state in states]  # cuDNN refuses others
     state = tuple(states) if function is torch.lstm else states[0]
     both, biased = states[0].shape[0] == 2, len(weights) // states[0].shape[0] == 4
     result: tuple[Tensor, ...] = function(x, state, weights, biased, 1, 0.0, False, both, False)

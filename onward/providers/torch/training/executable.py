@@ -80,7 +80,7 @@ class TorchTraining:
         self._halfway: _Halfway | None = None
         self._share = 1.0  # what the gradients of the last update were multiplied by
         held = [t.parameters for t in self.store.updates]
-        held += [*self.store.statistics.values(), *self.store.frozen.values()]
+        held += [*(each.vector for each in self.store.state), *self.store.frozen.values()]
         self._held = {storage_of(tensor) for tensor in held}
 
     # -- progress ------------------------------------------------------------------------------

@@ -52,9 +52,7 @@ class TorchFeeds:
         given = {name: _tensor_or_array(name, value) for name, value in feeds.items()}
         shapes = {name: _stand_in(value) for name, value in given.items()}
         self._check(shapes)
-        self.rules.check_labels(
-            {name: to_numpy(value) for name, value in given.items() if _is_on_host(value)}
-        )
+        self.rules.check_labels(_on_host({name: given[name] for name in self.rules.labels}))
         tensors = {name: self._to_device(value) for name, value in given.items()}
         as_numpy = not any(isinstance(value, Tensor) for value in given.values())
         return Batch(tensors, shapes, self._is_empty, as_numpy)
@@ -107,6 +105,8 @@ class Noise:
 def _tensor_or_array(name: str, value: Any) -> Tensor | Array:
     """A feed as a tensor where it is one, of torch or of another library; else as an array."""
     if isinstance(value, Tensor):
+        if value.layout is not torch.strided:
+            raise FeedError(f"input {name!r} is a sparse tensor\ngive a dense one: x.to_dense()")
         return value.detach()
     if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, np.generic)):
         try:
@@ -133,5 +133,8 @@ def _element(dtype: torch.dtype) -> Array:
     return element
 
 
-def _is_on_host(value: Tensor | Array) -> bool:
-    return isinstance(value, np.ndarray) or value.is_cpu
+def _on_host(given: Mapping[str, Tensor | Array]) -> dict[str, Array]:
+    """The feeds that the host has, as arrays over their memory."""
+    arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    return arrays | {name: to_numpy(value) for name, value in tensors.items() if value.is_cpu}

@@ -22,15 +22,16 @@ from typing import Any
 import torch
 
 from onward.optimizers.clip import NORM
+from onward.programs.places import Places
 from onward.programs.program import LOSS, SCALE, Layout
 from onward.providers.provider import Draw
 from onward.providers.torch.training.lowering import TrainingGraph
-from onward.providers.torch.training.store import TorchStore, UpdateTensors
+from onward.providers.torch.training.store import TorchStore, UpdateTensors, part
 from onward.providers.torch.types import Tensor
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-Places = list[tuple[str, str | None, str]]  # input, the output that takes its place, its name
+Taken = list[tuple[str, str | None, str]]  # input, the output that takes its place, its name
 
 DRAW = "onward.draw"  # an input of the train graph: seed, step, micro-batch
 _serial = count()
@@ -41,21 +42,23 @@ class Function:
 
     def __init__(self, name: str, compiler: Compiler | None) -> None:
         self._name, self._compiler = name, compiler
-        self._bound: dict[int, tuple[str, Tensor]] = {}  # by id
+        self._bound: dict[int, tuple[str, Tensor, Tensor]] = {}  # id -> name, as given, tensor
         self._given: list[str] = []
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"torch": torch, **_HELPERS}
 
     def bind(self, tensor: Tensor) -> str:
-        """The name of a tensor that stays where it is from call to call."""
-        name, _ = self._bound.setdefault(id(tensor), (f"t{len(self._bound)}", tensor))
-        return name
+        """A tensor that stays where it is from call to call, as an expression."""
+        is_scalar = self._compiler is not None and not tensor.dim()
+        given = tensor.view(1) if is_scalar else tensor  # Inductor reads float64 scalars by value
+        name, *_ = self._bound.setdefault(id(tensor), (f"t{len(self._bound)}", given, tensor))
+        return f"{name}.view(())" if is_scalar else name
 
-    def bind_view(self, tensors: UpdateTensors, vector: Tensor, name: str) -> str:
-        """A parameter's part of a vector: to a compiler, an expression over the whole of it."""
+    def bind_part(self, vector: Tensor, places: Places, name: str) -> str:
+        """A tensor's part of a vector: to a compiler, an expression over the whole of it."""
         if self._compiler is None:
-            return self.bind(tensors.view(vector, name))
-        return f"{self.bind(vector)}{_part(tensors, name)}"
+            return self.bind(part(vector, places, name))
+        return f"{self.bind(vector)}{_part(places, name)}"
 
     def give(self) -> str:
         """The name of the next argument of a call."""
@@ -76,8 +79,8 @@ class Function:
 
     def build(self) -> Callable[..., Any]:
         """The function of what `give` named; what was bound is given by itself."""
-        tensors = [tensor for _, tensor in self._bound.values()]
-        names = [*(name for name, _ in self._bound.values()), *self._given]
+        tensors = [tensor for _, tensor, _ in self._bound.values()]
+        names = [*(name for name, *_ in self._bound.values()), *self._given]
         source = f"def {self._name}({', '.join(names)}):\n{''.join(self._lines)}"
         file = f"<onward training function {next(_serial)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
@@ -162,7 +165,7 @@ class StepFunctions:
         function = Function("compute_gradients", self._compiler)
         results = function.call(graph, self._arguments(function, graph, given))
         shown = [results[LOSS], *(self._shown(graph, results, n) for n in self._layout.outputs)]
-        fresh = [results[name] for name in self._layout.state.values()]
+        fresh = {name: results[output] for name, output in self._layout.state.items()}
         gathered = self._gather(function, results, results[LOSS], fresh, first)
         function.line(f"return {_tuple(shown)}, {gathered}")
         return function.build()
@@ -176,7 +179,7 @@ class StepFunctions:
         function = Function("run_backward", self._compiler)
         results = function.call(graph, self._arguments(function, graph, given))
         loss = function.give()
-        fresh = [function.give() for _ in self._layout.state]
+        fresh = {name: function.give() for name in self._layout.state}
         gathered = self._gather(function, results, loss, fresh, first)
         function.line(f"return {gathered}")
         return function.build()
@@ -186,14 +189,15 @@ class StepFunctions:
         function: Function,
         results: Mapping[str, str],
         loss: str,
-        fresh: Sequence[str],
+        fresh: Mapping[str, str],
         first: bool,
     ) -> str:
         """Gradients as vectors, whether they are finite, and the statistics that are kept."""
         gradients = {p.name: results[p.gradient] for p in self._layout.parameters}
         new, vectors = [], []
         for i, tensors in enumerate(self._store.updates):
-            function.line(f"d{i} = {_joined(tensors, gradients)}")
+            joined = _joined(tensors.places, gradients, tensors.parameters.dtype)
+            function.line(f"d{i} = {joined}")
             new.append(f"d{i}")
             vectors.append(self._add(function, tensors, f"d{i}", first))
         flag = function.bind(self._scalars.flag)
@@ -203,8 +207,9 @@ class StepFunctions:
             function.line(
                 f"{function.bind(self._scalars.squares)}.copy_(squared({_list(vectors)}))"
             )
-        for name, value in zip(self._store.statistics.values(), fresh):
-            self._keep(function, function.bind(name), value)
+        for each in self._store.state:
+            joined = _joined(each.places, fresh, each.vector.dtype)
+            self._keep(function, function.bind(each.vector), joined)
         return _tuple(vectors)
 
     def _add(self, function: Function, tensors: UpdateTensors, new: str, first: bool) -> str:
@@ -253,7 +258,7 @@ class StepFunctions:
         gradients: str,
         arguments: dict[str, str],
     ) -> None:
-        places = _places(function, tensors, gradients)
+        places = _taken(function, tensors, gradients)
         arguments |= {source: name for source, _, name in places}
         results = function.call(graph, arguments)
         for _, target, _ in places:
@@ -276,49 +281,50 @@ class StepFunctions:
     ) -> dict[str, str]:
         """The inputs of a graph: from the store, or what is given, in that order."""
         arguments = {name: function.give() for name in given}
-        others = {**self._store.statistics, **self._store.frozen, **self._scalars.inputs}
+        others = {**self._store.frozen, **self._scalars.inputs}
         arguments |= {n: function.bind(t) for n, t in others.items() if n in graph.inputs}
-        for tensors in self._store.updates:
-            for name in tensors.update.parameters:
+        vectors = [(tensors.parameters, tensors.places) for tensors in self._store.updates]
+        vectors += [(each.vector, each.places) for each in self._store.state]
+        for vector, places in vectors:
+            for name in places.shapes:
                 if name in graph.inputs:
-                    arguments[name] = function.bind_view(tensors, tensors.parameters, name)
+                    arguments[name] = function.bind_part(vector, places, name)
         return arguments
 
 
-def _places(function: Function, tensors: UpdateTensors, gradients: str) -> Places:
+def _taken(function: Function, tensors: UpdateTensors, gradients: str) -> Taken:
     """The tensors of an update graph."""
     update = tensors.update
-    places: Places
+    places: Taken
     if update.flat:
         vectors = {"parameters": tensors.parameters, **tensors.slots}
         places = [(name, f"new_{name}", function.bind(v)) for name, v in vectors.items()]
         return [("gradients", None, gradients), *places]
     places = []
     for name in update.parameters:
-        view = function.bind_view(tensors, tensors.parameters, name)
+        view = function.bind_part(tensors.parameters, tensors.places, name)
         places.append((name, f"{name}.new", view))
-        places.append((f"{name}.gradient", None, f"{gradients}{_part(tensors, name)}"))
+        places.append((f"{name}.gradient", None, f"{gradients}{_part(tensors.places, name)}"))
     for slot, held in tensors.slots.items():
         for name, tensor in held.items():
             places.append((f"{name}.{slot}", f"{name}.{slot}.new", function.bind(tensor)))
     return places
 
 
-def _part(tensors: UpdateTensors, name: str) -> str:
-    where, shape = tensors.places.slices[name], tensors.places.shapes[name]
-    return f"[{where.start}:{where.stop}].view({tuple(shape)})"
+def _part(places: Places, name: str) -> str:
+    where, shape = places.slices[name], tuple(places.shapes[name])
+    return f"[{where.start}:{where.stop}].view({shape})"
 
 
-def _joined(tensors: UpdateTensors, gradients: Mapping[str, str]) -> str:
-    """Gradients one behind the other, with zeros in the gaps."""
-    parts, places = [], tensors.places
-    names = tensors.update.parameters
-    starts = [places.slices[name].start for name in names]
-    for name, end in zip(names, [*starts[1:], places.size]):
-        part = f"{gradients[name]}.reshape(-1)"
-        gap = end - places.slices[name].stop
-        parts.append(f"pad({part}, (0, {gap}))" if gap else part)
-    return f"torch.cat({_list(parts)}).to(torch.{tensors.update.dtype})"
+def _joined(places: Places, tensors: Mapping[str, str], dtype: torch.dtype) -> str:
+    """Tensors one behind the other, with zeros in the gaps."""
+    parts = []
+    starts = [where.start for where in places.slices.values()]
+    for (name, where), end in zip(places.slices.items(), [*starts[1:], places.size]):
+        flat = f"{tensors[name]}.reshape(-1)"
+        gap = end - where.stop
+        parts.append(f"pad({flat}, (0, {gap}))" if gap else flat)
+    return f"torch.cat({_list(parts)}).to({dtype})"
 
 
 def _list(names: Iterable[str]) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from onward.programs.places import Places, place_parameters
+from onward.programs.places import Places, place, place_parameters
 from onward.programs.program import (
     AVERAGE,
     Array,
     Layout,
+    Shape,
     UpdateLayout,
     gradient_name,
     slot_name,
@@ -35,14 +36,10 @@ class UpdateTensors:
     slots: dict[str, Any]  # slot -> vector, or slot -> parameter -> tensor where it is not flat
     gradients: Tensor | None = None  # None: zeros that nobody has asked for yet
 
-    def view(self, vector: Tensor, name: str) -> Tensor:
-        """A parameter's part of a vector."""
-        return vector[self.places.slices[name]].view(self.places.shapes[name])
-
     def slot(self, slot: str, name: str) -> Tensor:
         """A slot of one parameter."""
         held = self.slots[slot]
-        tensor: Tensor = held[name] if isinstance(held, dict) else self.view(held, name)
+        tensor: Tensor = held[name] if isinstance(held, dict) else part(held, self.places, name)
         return tensor
 
     def gradient_vector(self) -> Tensor:
@@ -50,6 +47,19 @@ class UpdateTensors:
         if self.gradients is None:
             self.gradients = torch.zeros_like(self.parameters)
         return self.gradients
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Running statistics of one type, in one vector."""
+
+    places: Places
+    vector: Tensor
+
+
+def part(vector: Tensor, places: Places, name: str) -> Tensor:
+    """A tensor's part of a vector."""
+    return vector[places.slices[name]].view(places.shapes[name])
 
 
 class TorchStore:
@@ -61,12 +71,15 @@ class TorchStore:
             _allocate(update, place_parameters(layout, update), device) for update in layout.updates
         ]
         self._homes = {n: tensors for tensors in self.updates for n in tensors.update.parameters}
-        self.parameters = {
-            n: self._homes[n].view(self._homes[n].parameters, n) for n in layout.names
+        self.parameters = {name: self._parameter(name) for name in layout.names}
+        self.state = _statistics(layout, device)
+        self.statistics = {
+            name: part(each.vector, each.places, name)
+            for each in self.state
+            for name in each.places.shapes
         }
-        self.statistics = {n: _copied(layout.initial[n], device) for n in layout.state}
         self.frozen = {n: to_torch(layout.initial[n], device) for n in layout.frozen}
-        for name, view in self.parameters.items():
+        for name, view in {**self.parameters, **self.statistics}.items():
             view.copy_(to_torch(layout.initial[name], device))
         self._tensors: dict[str, Tensor] = {**self.parameters, **self.statistics}
         for tensors in self.updates:
@@ -103,7 +116,11 @@ class TorchStore:
             return self._tensors[name]
         parameter = self._gradients[name]
         home = self._homes[parameter]
-        return home.view(home.gradient_vector(), parameter)
+        return part(home.gradient_vector(), home.places, parameter)
+
+    def _parameter(self, name: str) -> Tensor:
+        home = self._homes[name]
+        return part(home.parameters, home.places, name)
 
     def gradient_buffers(self) -> list[Tensor]:
         """The gradients that await an update, one vector for each update graph."""
@@ -131,6 +148,14 @@ def _allocate(update: UpdateLayout, places: Places, device: torch.device) -> Upd
     return UpdateTensors(update, places, full((places.size,), 0.0), slots)
 
 
-def _copied(array: Array, device: torch.device) -> Tensor:
-    tensor: Tensor = to_torch(array, device)
-    return tensor.clone() if tensor.is_cpu else tensor
+def _statistics(layout: Layout, device: torch.device) -> list[Statistics]:
+    """Room for the tensors that training changes by itself, a vector for each type."""
+    shapes: dict[np.dtype[Any], dict[str, Shape]] = {}
+    for name in layout.state:
+        array = layout.initial[name]
+        shapes.setdefault(array.dtype, {})[name] = array.shape
+    found = []
+    for dtype, named in shapes.items():
+        places = place(named, dtype)
+        found.append(Statistics(places, to_torch(np.zeros(places.size, dtype), device)))
+    return found

@@ -22,7 +22,7 @@ CONSTANTS = """
     int64 n_3 = {-3}, int64 n_4 = {-4}, int64[0] none = {},
     int64[1] l0 = {0}, int64[1] l1 = {1}, int64[1] l2 = {2}, int64[1] l3 = {3}, int64[1] l4 = {4},
     int64[1] l_1 = {-1}, int64[1] l_2 = {-2}, int64[1] l_9 = {-9},
-    int64[2] l_1_2 = {-1, 2}, int64[2] l3_1 = {3, 1},
+    int64[2] l_1_2 = {-1, 2}, int64[2] l_1_1 = {-1, 1}, int64[2] l3_1 = {3, 1},
     int64[4] minus = {-2, 3, -5, 2}, int64[4] zeros = {0, 3, 0, 7},
     int64[1] last = {9223372036854775807}, int64[1] first = {-9223372036854775807},
     bool yes = {1}, float half = {2.5}
@@ -51,7 +51,16 @@ CASES = [
         "a = Gather(s, l2) b = Squeeze(a, l0) y = Unsqueeze(b, l_1)",
         "int64[1]",
     ),
+    ("where it is not 0", "a = Equal(s, zeros) b = Not(a) y = NonZero(b)", "int64[1, 3]"),
+    ("a row of places", "a = Equal(s, zeros) b = NonZero(a) y = Squeeze(b, l0)", "int64[1]"),
     ("squeeze every 1", "a = Gather(s, l2) y = Squeeze(a)", "int64"),
+    (
+        "axes that differ",
+        "a = Equal(s, zeros) b = Not(a) c = NonZero(b) y = Squeeze(c, l0)",
+        "int64[n]",
+    ),
+    ("no axis differs", "a = Equal(s, s) b = Not(a) c = NonZero(b) y = Squeeze(c, l0)", "int64[n]"),
+    ("squeeze a column", "a = Reshape(s, l_1_1) y = Squeeze(a, l_1)", "int64[4]"),
     ("reshape to a number", "a = Gather(s, l2) y = Reshape(a, none)", "int64"),
     ("reshape to a list", "a = Gather(s, n2) y = Reshape(a, l_1)", "int64[1]"),
     (
@@ -160,6 +169,8 @@ def test_every_host_operator_has_a_case() -> None:
 def test_symbols_give_the_same_numbers_in_one_graph() -> None:
     """Each case that decides nothing by a size, on sizes other than those it was traced on."""
     decided = {"and", "or", "xor", "not", "where of numbers", "cast to bool and back"}
+    decided |= {"where it is not 0", "a row of places"}
+    decided |= {"axes that differ", "no axis differs"}
     names = [name for name in MODELS if name not in decided]
     modules = [lower(PREPARE(ir.from_proto(MODELS[name])).graph, KERNELS, HOST) for name in names]
     graphs = []

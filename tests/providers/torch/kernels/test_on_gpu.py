@@ -164,6 +164,7 @@ def test_gradients_of_normalised_images(dtype: torch.dtype, training_mode: int) 
         same(
             batch_normalization_grad,
             *(*inputs, None, None, None, dy),
+            error=0.1 if dtype is torch.bfloat16 else 2e-2,  # ATen rounds each of 168 terms to it
             epsilon=1e-5,
             momentum=0.9,
             training_mode=training_mode,
@@ -190,6 +191,7 @@ def test_gradients_of_cross_entropy_and_gelu(dtype: torch.dtype) -> None:
     same(gelu_grad, scores, None, scores, approximate="tanh", wrt=[0])
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # which torch 2.11 itself uses
 def test_uniform_draws_the_bits_that_a_cpu_draws() -> None:
     draw, gpu = torch.tensor([-5, 2**40, 1]), torch.device("cuda")
 

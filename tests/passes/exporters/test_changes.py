@@ -13,7 +13,7 @@ from torch import nn
 import onward
 from onward.losses import MSE
 from onward.optimizers import SGD
-from onward.programs.exporter_changes import (
+from onward.passes.exporters.changes import (
     folded_batch_norms,
     idle_dropouts,
     shared_by_layers,

@@ -14,9 +14,9 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from onward.graph.scopes import walk
+from onward.passes.exporters.provenance import Provenance
 from onward.passes.facts import is_constant, made_by
 from onward.passes.normalize import constant_tensor
-from onward.programs.provenance import Provenance
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 

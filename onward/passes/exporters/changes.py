@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from onward.graph.scopes import walk
 from onward.names import some
+from onward.passes.exporters.merged import is_from_torchscript, is_uniform
+from onward.passes.exporters.provenance import Provenance, warn_of_changes
+from onward.passes.exporters.restoring import Guesses
 from onward.passes.facts import input_of
-from onward.passes.merged import is_from_torchscript, is_uniform
-from onward.programs.provenance import Provenance, warn_of_changes
-from onward.programs.restoring import Guesses
 
 _FOLDED = re.compile(r"onnx::Conv_(\d+)")
 _CLASSES = "pkg.torch.onnx.class_hierarchy"

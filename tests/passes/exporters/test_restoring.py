@@ -17,7 +17,7 @@ import onward
 from onward.errors import OptionError
 from onward.losses import MSE
 from onward.optimizers import SGD
-from onward.programs.restoring import part, restore, ties
+from onward.passes.exporters.restoring import restore, split_merged_parameters, ties
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.said import PREFIX, exported, exported_by_torchscript, say
 
@@ -166,7 +166,7 @@ def test_merged_parameters_are_parted_where_calls_tell_them(
     calls: list[str], names: list[str]
 ) -> None:
     model = merged(*calls)
-    part(model)
+    split_merged_parameters(model)
     assert list(model.graph.initializers) == names
 
 

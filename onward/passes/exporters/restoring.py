@@ -19,17 +19,15 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.scopes import walk
 from onward.names import near, some
-from onward.passes.merged import (
+from onward.passes.exporters.merged import (
     is_from_torchscript,
     is_uniform,
     module_of,
     scope,
     separate_merged,
 )
+from onward.passes.exporters.provenance import CALL, SOURCES, Provenance, arguments, gone, sources
 from onward.passes.rewrite import Names
-from onward.programs.constant_weights import lift_constant_weights
-from onward.programs.provenance import CALL, SOURCES, Provenance, arguments, gone, sources
-from onward.programs.select import distinct, free_weights
 
 Readers = dict[ir.Value, list[tuple[ir.Node, int]]]  # value -> nodes and which of their inputs
 Ties = dict[str, tuple[str, bool]]  # a copy -> the parameter that it is of, whether transposed
@@ -44,20 +42,6 @@ class Guesses(NamedTuple):
     tied: dict[str, str]
 
 
-def restore_parameters(
-    model: ir.Model,
-    named: Collection[str],
-    apart: Collection[str] = (),
-    tied: Sequence[Sequence[str]] | None = None,
-) -> Guesses:
-    """All weights as initializers with names of their own, restored as `restore` does, in place.
-
-    Constants that are `named` by the user are weights as well.
-    """
-    distinct(lift_constant_weights(free_weights(model), named))
-    return restore(model, apart, tied)
-
-
 def restore(
     model: ir.Model, apart: Collection[str] = (), tied: Sequence[Sequence[str]] | None = None
 ) -> Guesses:
@@ -66,7 +50,7 @@ def restore(
     With `tied`, groups of names, what the model does not tell for certain is not guessed: those of
     each group are one parameter, the others are separate.
     """
-    separate = part(model)
+    separate = split_merged_parameters(model)
     certain = ties(model)
     likely, unlikely = _transposed_copies(model) if tied is None else ({}, {})
     asked = _asked_ties(model, tied or ())
@@ -82,7 +66,7 @@ def restore(
 # -- one tensor that was several -------------------------------------------------------------------
 
 
-def part(model: ir.Model) -> dict[str, str]:
+def split_merged_parameters(model: ir.Model) -> dict[str, str]:
     """Give parameters that became one with another a tensor of their own again, in place.
 
     Returns those of which it is not certain: their names, and the one that each equals.

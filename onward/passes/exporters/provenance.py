@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from onward.graph.scopes import graphs_of, walk
 from onward.names import some
+from onward.passes.exporters.merged import is_uniform
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -52,14 +53,7 @@ class Provenance:
     def _is_fill(self, value: ir.Value, name: str) -> bool:
         """Whether no more than a parameter's shape is in a tensor: zeros like it."""
         source = self._initializers.get(name)
-        return source is not None and _is_uniform(value) and not _is_uniform(source)
-
-
-def _is_uniform(value: ir.Value) -> bool:
-    if value.const_value is None:
-        return False
-    array = value.const_value.numpy()
-    return bool(array.size and (array == array.flat[0]).all())
+        return source is not None and is_uniform(value) and not is_uniform(source)
 
 
 def sources(value: ir.Value) -> list[str]:

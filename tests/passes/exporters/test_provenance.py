@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import onward
 from onward.losses import MSE
 from onward.optimizers import SGD
-from onward.programs.provenance import Provenance, sources, warn_of_changes
+from onward.passes.exporters.provenance import Provenance, sources, warn_of_changes
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.said import PREFIX, exported, say
 

@@ -12,27 +12,17 @@ were computed at export, such as transposed ones, have lost their names, and bot
 
 There the names of the nodes tell which modules read them. A module that is called twice, and one
 that shares its bias as well, share their weight; all others are taken for copies.
-
-torch.onnx.export(dynamo=True, optimize=True) keeps one of them too, but leaves no Identity: nodes
-read another parameter than the one that their call in torch's program was made with.
-`merged_parameters` finds those.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 
 import onnx_ir as ir
 
-from onward.graph.scopes import graphs_of, walk
 from onward.passes.facts import made_by
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"  # of the newer exporter
-_PARAMETER = re.compile(r"^(\w+): PARAMETER target='([^']+)'", re.MULTILINE)  # a line of it
-_SOURCES = "pkg.onnxscript.optimizer.folded_from"  # tensors that one was computed from
-_CALL = "pkg.torch.onnx.fx_node"  # the call of torch's program that a node was part of
-_ARGUMENT = re.compile(r"%(\w+)")
 _UNNAMED = re.compile(r"onnx::\w+|\d+|/.*_output_\d+")  # values that were no parameters by name
 _COMPUTED = re.compile(r"onnx::\w+|\d+")  # ... but may have been made from parameters
 
@@ -60,48 +50,6 @@ def separate_merged(model: ir.Model) -> dict[str, str]:
         ir.convenience.replace_all_uses_with(copy, own)
         graph.register_initializer(own)
     return uncertain
-
-
-def merged_parameters(model: ir.Model) -> dict[str, list[str]]:
-    """Parameters that torch's newer exporter has merged others into: name -> the others' names.
-
-    The others are gone from the model, though a call of the program was made with them; where it
-    was, a node reads a parameter that the call was not made with.
-    """
-    parameters = dict(_PARAMETER.findall(model.graph.metadata_props.get(_SIGNATURE, "")))
-    known = {
-        name: {str(name), *_sources(value)}
-        for graph in graphs_of(model)
-        for name, value in graph.initializers.items()
-    }
-    kept = set().union(*known.values())
-    gone = {call: name for call, name in parameters.items() if name not in kept}
-    reads: dict[str, list[str]] = {}  # call -> parameters that it was not made with
-    for node in walk(model.graph) if gone else ():
-        call = node.metadata_props.get(_CALL, "")
-        given = {parameters[each] for each in _ARGUMENT.findall(call) if each in parameters}
-        for value in node.inputs:
-            name = "" if value is None else str(value.name)
-            own = known.get(name, set()) & set(parameters.values())
-            if own and own.isdisjoint(given) and name not in reads.setdefault(call, []):
-                reads[call].append(name)
-    merged: dict[str, list[str]] = {}
-    for call, names in reads.items():
-        lost = list(dict.fromkeys(gone[each] for each in _ARGUMENT.findall(call) if each in gone))
-        in_order = [[each] for each in lost] if len(lost) == len(names) else [lost] * len(names)
-        for name, others in zip(names, in_order):
-            found = merged.setdefault(name, [])
-            found.extend(each for each in others if each not in found)
-    return {name: others for name, others in merged.items() if others}
-
-
-def _sources(value: ir.Value) -> list[str]:
-    """The names of the tensors that the exporter has computed this one from."""
-    try:
-        named = ast.literal_eval(value.metadata_props.get(_SOURCES, "[]"))
-    except (ValueError, SyntaxError):
-        return []
-    return [str(each) for each in named] if isinstance(named, list) else []
 
 
 def is_from_torchscript(model: ir.Model) -> bool:

@@ -1,0 +1,1 @@
+"""What exporters did to parameters, undone where the model shows it."""
