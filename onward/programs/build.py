@@ -14,7 +14,7 @@ from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.model import extend as differentiate
 from onward.gradients.model import lift_weights
 from onward.gradients.table import GRADIENTS
-from onward.graph.extension import extend
+from onward.graph.extension import GraphOps, extend
 from onward.graph.files import Source, load
 from onward.graph.protos import holds_map
 from onward.losses.combined import build_with_parts
@@ -22,13 +22,12 @@ from onward.losses.loss import Loss
 from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
 from onward.passes.exporters.changes import warn_of_exporter
-from onward.passes.exporters.constant_weights import lift_constant_weights
-from onward.passes.exporters.restoring import Guesses, restore
+from onward.passes.exporters.restoring import Guesses
 from onward.passes.linear_models import write_linear_models
 from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
-from onward.passes.random_draws import draw_uniforms, left_random
+from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognise import recognise_composites
 from onward.passes.zip_maps import unzipped
 from onward.programs.labels import find_labels, promised_labels
@@ -38,10 +37,9 @@ from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Set
 from onward.programs.ranges import LabelRange
 from onward.programs.select import (
     batch_norms,
-    distinct,
-    free_weights,
     initializers,
     nothing_to_train,
+    restore_parameters,
     select,
     weights,
 )
@@ -75,8 +73,7 @@ def build_program(
     state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
     state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
-    draws = draw_uniforms(train)
-    recognise_composites(train, [*names, *state])
+    draws = open_composites(train, [*names, *state])
     fed = Tensors.of(base.model, names, list(state))
     fed.open(train)
     gradients = _differentiate(train, names, settings)
@@ -114,6 +111,25 @@ def build_program(
         updates=updates,
         draws=draws,
     )
+
+
+def open_composites(train: ir.Model, kept: Collection[str]) -> Draws | None:
+    """Make a model in training mode ready to be differentiated, in place; what it draws.
+
+    Random nodes become formulas, and what engines may have whole is recognised; `kept` name the
+    initializers that training will change.
+    """
+    draws = draw_uniforms(train)
+    recognise_composites(train, kept)
+    return draws
+
+
+def scalar_loss(op: GraphOps, loss: ir.Value) -> ir.Value:
+    """A loss as one number without axes: the sum of one that has more elements."""
+    if loss.shape is None or any(size != 1 for size in loss.shape):
+        total: ir.Value = op.ReduceSum(loss, keepdims=0)
+        return total
+    return op.Reshape(loss, np.zeros(0, np.int64)) if len(loss.shape) else loss
 
 
 def _assigned(base: _Base, optimizer: Optimizer, settings: TrainingOptions) -> list[Assignment]:
@@ -161,9 +177,9 @@ class _Base:
     @classmethod
     def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
         _check_inputs(source)
-        model = lift_constant_weights(free_weights(source.clone()), _named(settings))
-        model = distinct(model)
-        guesses = restore(model, apart=settings.trainable or (), tied=settings.tied)
+        model = source.clone()
+        apart = settings.trainable or ()
+        guesses = restore_parameters(model, _named(settings), apart, settings.tied)
         restored = model.clone()
         model = write_linear_models(model)
         carried = set(initializers(model))  # not what lies in Constant nodes
@@ -175,10 +191,7 @@ class _Base:
         op = extend(model)
         values = {_name(value): value for value in (*own, *_values(model))}
         made, parts = build_with_parts(loss, op, values)
-        if made.shape is None or any(size != 1 for size in made.shape):
-            made = op.ReduceSum(made, keepdims=0)
-        elif len(made.shape):
-            made = op.Reshape(made, np.zeros(0, np.int64))
+        made = scalar_loss(op, made)
         if made.name != LOSS or not made.is_graph_output():
             made = _named_loss(op.Identity(made), values)
         asked = [_name(v) for v in own if _name(v) != LOSS]

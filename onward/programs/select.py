@@ -11,8 +11,13 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, graphs_of, walk
 from onward.names import near, some
-from onward.passes.exporters.constant_weights import FLOATS, is_named_parameter
+from onward.passes.exporters.constant_weights import (
+    FLOATS,
+    is_named_parameter,
+    lift_constant_weights,
+)
 from onward.passes.exporters.provenance import Provenance
+from onward.passes.exporters.restoring import Guesses, restore
 from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.pipelines import PREPARE
 
@@ -44,6 +49,20 @@ def distinct(model: ir.Model) -> ir.Model:
         if tensor is not None:
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
     return PREPARE(model) if model.functions else name_values(sort_nodes(model))
+
+
+def restore_parameters(
+    model: ir.Model,
+    named: Collection[str],
+    apart: Collection[str] = (),
+    tied: Sequence[Sequence[str]] | None = None,
+) -> Guesses:
+    """All weights as initializers with names of their own, restored as `restore` does, in place.
+
+    Constants that are `named` by the user are weights as well.
+    """
+    distinct(lift_constant_weights(free_weights(model), named))
+    return restore(model, apart, tied)
 
 
 def initializers(model: ir.Model) -> list[ir.Value]:

@@ -112,6 +112,9 @@ def generate_artifacts(
         block.requires_grad(name, False)
     block.train_all = requires_grad is None
     block.tied = tied
+    block.clips = isinstance(optimizer_block, optim.OptimizerBlock) and (
+        optimizer_block.clips_by_norm
+    )
     library = None if custom_op_library is None else os.fsdecode(custom_op_library)
     with model_accessor.base(message, path) as base, _library(library):
         opset = base.opset

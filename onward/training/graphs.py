@@ -26,15 +26,18 @@ from onward.graph.scopes import walk
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.exporters.changes import warn_of_exporter
 from onward.passes.facts import attribute, input_of, is_constant
-from onward.passes.modes import eval_mode, train_mode
+from onward.passes.modes import eval_mode, train_mode, untie_statistics
+from onward.passes.older_opsets import in_opset
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.programs import ranges
+from onward.programs.build import scalar_loss
 from onward.programs.labels import find_labels
 from onward.programs.ranges import LabelRange
-from onward.training.opsets import in_opset
-from onward.training.parameters import Groups, check_names, restore_parameters
+from onward.programs.select import restore_parameters
+from onward.training.packing import Wanted, pack_step
+from onward.training.parameters import Groups, check_names
 
 GRADIENT = "{}_grad"
 BUFFER = "{}_grad.accumulation.buffer"
@@ -78,6 +81,7 @@ def training_graphs(
     frozen: Collection[str],
     opset: int = 0,
     tied: Groups = None,
+    clips: bool = False,
 ) -> TrainingGraphs:
     """The graphs of a model whose first output is the loss; the model is changed.
 
@@ -86,11 +90,14 @@ def training_graphs(
     statistics of BatchNormalization become parameters wherever they move. Integers and flags among
     the frozen (shapes, axes, modes) stay constants: the graphs are built on them. They are in
     `opset`, where it can say them; else in the oldest that can. `tied` are groups of names that
-    are one parameter each; None: as the model tells.
+    are one parameter each; None: as the model tells. `clips` tells that the optimizer will clip
+    by norm.
     """
-    guesses = restore_parameters(model, [*trainable, *frozen], tied)
+    named = [*trainable, *frozen]
+    guesses = restore_parameters(model, named, named, tied)
+    untie_statistics(model)
     warn_of_exporter(model, trainable, guesses)
-    lift_weights(model, [*trainable, *frozen])
+    lift_weights(model, named)
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
     check_names(model, trainable, frozen)
     prepared = PREPARE(model.clone())
@@ -104,7 +111,7 @@ def training_graphs(
     inner = [name for name in trainable if name not in {*trained, *weights}]
     parts = _Parts(inputs, list(outputs), fed, trained, inner, list(state), labels)
     return TrainingGraphs(
-        training=_training(prepared, parts, state, opset),
+        training=_training(prepared, parts, state, opset, clips),
         evaluation=_evaluation(model, parts, opset),
         trainable={name: tensor for name, tensor in kept.items() if name in trainable},
         frozen={name: tensor for name, tensor in kept.items() if name not in trainable},
@@ -153,10 +160,13 @@ def _stays(node: ir.Node, trainable: Collection[str]) -> bool:
 # -- training --------------------------------------------------------------------------------------
 
 
-def _training(model: ir.Model, parts: _Parts, state: dict[str, str], opset: int) -> ir.Model:
+def _training(
+    model: ir.Model, parts: _Parts, state: dict[str, str], opset: int, clips: bool
+) -> ir.Model:
     graph = model.graph
     _feed(model, parts)
     seed = _scalar_loss(model, parts.outputs[0])
+    step = model.clone()
     gradients: dict[str, str] = {}
     if parts.trained or parts.inner:
         gradients = extend(model, {seed: None}, [*parts.trained, *parts.inner], GRADIENTS)
@@ -174,7 +184,17 @@ def _training(model: ir.Model, parts: _Parts, state: dict[str, str], opset: int)
     _describe(model, parts)
     model = _for_onnxruntime(spell_for_onnxruntime(TRAINING(model)), opset)
     _name_gradients(model, parts.trained)
-    return _keep_dropout(model)
+    model = _keep_dropout(model)
+    wanted = Wanted(
+        loss=seed,
+        outputs=parts.outputs,
+        parameters=[name for name in parts.trained if name in parts.parameters],
+        inputs=[name for name in parts.trained if name in parts.inputs],
+        inner=parts.inner,
+        state={name: state[name] for name in parts.state},
+    )
+    pack_step(model, step, wanted, squared=clips)
+    return model
 
 
 def _name_gradients(model: ir.Model, trained: Sequence[str]) -> None:
@@ -247,13 +267,12 @@ def _feed(model: ir.Model, parts: _Parts) -> None:
 
 
 def _scalar_loss(model: ir.Model, name: str) -> str:
-    """The value to differentiate: the loss, or the sum of one that is not a single number."""
+    """The value to differentiate, which the graph returns as well: the loss as one number."""
     loss = next(value for value in model.graph.outputs if value.name == name)
-    if loss.shape is not None and all(size == 1 for size in loss.shape):
-        return name
-    total = extension(model).ReduceSum(loss, keepdims=0)
-    model.graph.outputs.append(total)
-    return str(total.name)
+    number = scalar_loss(extension(model), loss)
+    if number is not loss:
+        model.graph.outputs.append(number)
+    return str(number.name)
 
 
 def _accumulate(model: ir.Model, gradients: Sequence[tuple[str, ir.Value]]) -> None:

@@ -11,28 +11,18 @@ from onward.errors import OptionError
 from onward.gradients.model import reached
 from onward.names import near, some
 from onward.passes.exporters.changes import RECIPE
-from onward.passes.exporters.constant_weights import lift_constant_weights
-from onward.passes.exporters.restoring import Guesses, restore
 from onward.passes.modes import untie_statistics
-from onward.programs.select import distinct, free_weights, weights, worth_training
+from onward.programs.select import restore_parameters, weights, worth_training
 
 Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
 
 log = logging.getLogger("onward")
 
 
-def restore_parameters(model: ir.Model, named: Collection[str], tied: Groups) -> Guesses:
-    """Parameters as they were before the export, in place; those that are named stay separate."""
-    distinct(lift_constant_weights(free_weights(model), named))
-    guesses = restore(model, named, tied)
-    untie_statistics(model)
-    return guesses
-
-
 def weight_names(model: ir.Model, tied: Groups = None) -> list[str]:
     """The weights of a model, those of branches included; the model is changed."""
-    restore_parameters(model, (), tied)
-    return weights(model)
+    restore_parameters(model, (), (), tied)
+    return weights(untie_statistics(model))
 
 
 def trainable_weights(

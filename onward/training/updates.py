@@ -2,15 +2,13 @@
 
 Inputs: `learning_rate` float32 [1], `step` int64 [1], and sequences with one tensor per parameter:
 `params`, `gradients`, one for each slot. Outputs: `updated_flag` bool [1], `updated_params`,
-`updated_{slot sequence}`. Its metadata also holds the same update of one flat vector, where the
-optimizer has one: what a device runs that keeps its parameters side by side.
+`updated_{slot sequence}`. Its metadata also holds the updates that a session would run.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,14 +16,14 @@ import onnx_ir as ir
 
 from onward.graph.extension import GraphOps, extend
 from onward.optimizers.clip import ClipByNorm
-from onward.optimizers.graphs import flat_update
-from onward.optimizers.groups import Group, resolve
+from onward.optimizers.groups import Assignment, Group, resolve
 from onward.optimizers.optimizer import Optimizer, Scalars
 from onward.optimizers.rates import rate_ratio
+from onward.passes.older_opsets import in_opset
 from onward.passes.prune import drop_unused
 from onward.passes.share import share_expressions
 from onward.passes.upgrade import upgrade_opset
-from onward.training.opsets import in_opset
+from onward.training.packing import pack_session_updates
 
 RATE, STEP, PARAMETERS, GRADIENTS = "learning_rate", "step", "params", "gradients"
 FLAG = "updated_flag"
@@ -42,8 +40,14 @@ class Plan:
 
     optimizer: Optimizer
     shapes: dict[str, tuple[int, ...]]
-    chosen: dict[str, Optimizer | None]
+    assignments: list[Assignment]
     kind: ir.DataType  # the type of every parameter
+
+    @property
+    def chosen(self) -> dict[str, Optimizer | None]:
+        """The optimizer of each parameter."""
+        found = {name: each.optimizer for each in self.assignments for name in each.names}
+        return {name: found[name] for name in self.shapes}
 
     @property
     def sequences(self) -> dict[str, str]:
@@ -82,9 +86,7 @@ def plan(
     kind: ir.DataType,
 ) -> Plan:
     """Each parameter with the optimizer that its group gives it."""
-    found = resolve(optimizer, groups, shapes)
-    chosen = {name: one.optimizer for one in found for name in one.names}
-    return Plan(optimizer, shapes, {name: chosen[name] for name in shapes}, kind)
+    return Plan(optimizer, shapes, resolve(optimizer, groups, shapes), kind)
 
 
 def add_inputs(graph: ir.Graph, plan: Plan) -> None:
@@ -168,35 +170,10 @@ def describe(model: ir.Model, plan: Plan) -> None:
     model.metadata_props.update({f"onward.{key}": json.dumps(v) for key, v in said.items()})
 
 
-def attach_flat_update(model: ir.Model, plan: Plan, clip: ClipByNorm | None = None) -> None:
-    """Put the same update of one flat vector into the metadata, if one formula serves for all."""
-    alone = all(chosen == plan.optimizer for chosen in plan.chosen.values())
-    dtype = plan.kind.numpy().name
-    if plan.optimizer.elementwise and alone and dtype in ("float32", "float64"):
-        flat = _flat(plan.optimizer, dtype, plan.sequences, clip)
-        data = bytes(ir.to_proto(flat).SerializeToString())
-        model.metadata_props["onward.flat_update"] = base64.b64encode(data).decode()
-
-
-def _flat(
-    optimizer: Optimizer, dtype: str, sequences: Mapping[str, str], clip: ClipByNorm | None
-) -> ir.Model:
-    """The flat update, its slots named like the sequences; clipped if a norm is given."""
-    model = flat_update(optimizer, dtype, scaled=clip is not None)
-    for start, values in (("", model.graph.inputs), ("new_", model.graph.outputs)):
-        for value in values:
-            slot = str(value.name).removeprefix(start)
-            value.name = start + sequences.get(slot, slot)
-    if clip is not None:
-        inputs = {value.name: value for value in model.graph.inputs}
-        fed = inputs["gradient_scale"]
-        op = extend(model)
-        _, scale = clip.build(op, [inputs["gradients"]])
-        assert fed.dtype is not None
-        ir.convenience.replace_all_uses_with(fed, _cast(op, scale, fed.dtype))
-        model.graph.inputs.remove(fed)
-        model.graph.sort()
-    return model
+def attach_updates(model: ir.Model, plan: Plan, clip: ClipByNorm | None = None) -> None:
+    """Put the updates that a session would run into the metadata."""
+    specs = {name: (plan.kind.numpy().name, shape) for name, shape in plan.shapes.items()}
+    pack_session_updates(model, plan.assignments, specs, plan.sequences, clip)
 
 
 def _cast(op: GraphOps, value: ir.Value, kind: ir.DataType) -> ir.Value:

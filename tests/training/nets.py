@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from onward.training.api import contents
+from onward.checkpoints import contents
 
 Array = np.ndarray[Any, Any]
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from onward.checkpoints import contents
 from onward.optimizers.sgd import SGD
 from onward.training import artifacts, onnxblock
-from onward.training.api import contents
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.training.nets import (
     MLP,
@@ -199,6 +199,7 @@ def test_the_training_graph_keeps_its_contract(
     assert names(evaluation.get_outputs()) == names(session.get_outputs())[:2]
     said = session.get_modelmeta().custom_metadata_map
     classes = [{"name": "labels", "classes": 3, "ignored": None}] * (target[0] == "labels")
+    assert json.loads(said.pop("onward.step"))["gradients"].keys() == {"fc1.weight", "fc2.weight"}
     assert {key: json.loads(value) for key, value in said.items()} == {
         "onward.inputs": ["input", target[0]],
         "onward.outputs": names(session.get_outputs())[:2],

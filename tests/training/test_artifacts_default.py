@@ -13,16 +13,16 @@ import pytest
 import torch
 from onnx import helper
 
+from onward.checkpoints import contents
 from onward.losses import MSE
 from onward.optimizers import SGD
 from onward.sessions.training.session import TrainingSession
-from onward.training.api import contents
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
+from tests.passes.exporters.test_provenance import Recurrent
+from tests.passes.exporters.test_provenance import model as said
+from tests.passes.exporters.test_restoring import CASES
+from tests.programs.test_select import branches, compared
 from tests.sessions.training.said import exported
-from tests.sessions.training.test_provenance import Recurrent
-from tests.sessions.training.test_provenance import model as said
-from tests.sessions.training.test_restoring import CASES
-from tests.sessions.training.test_selection import branches, compared
 from tests.training.nets import Loop, convolutional, float_info, model_of, names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.training.parameters import trainable_weights, weight_names
-from tests.sessions.training.test_selection import shared_ones
+from tests.programs.test_select import shared_ones
 from tests.training.nets import convolutional
 from tests.training.test_graphs import lossy
 

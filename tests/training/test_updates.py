@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -15,6 +13,7 @@ from onward.optimizers.groups import Group
 from onward.optimizers.sgd import SGD
 from onward.providers.ort.bound import BoundSession
 from onward.training import updates
+from onward.training.api.updates import read_updates
 
 SHAPES = {"w": (3, 4), "b": (4,)}
 FLOAT = ir.DataType.FLOAT
@@ -61,15 +60,19 @@ def test_scalars_that_all_parameters_need_are_computed_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [FLOAT, ir.DataType.DOUBLE], ids=str)
-def test_a_flat_update_is_clipped_in_either_type(kind: ir.DataType) -> None:
+def test_packed_updates_are_clipped_in_either_type(kind: ir.DataType) -> None:
     plan = updates.plan(SGD(), [], SHAPES, kind)
     model = graph_of(plan)
-    updates.attach_flat_update(model, plan, ClipByNorm(max_norm=1.0))
-    session = BoundSession(base64.b64decode(model.metadata_props["onward.flat_update"]))
+    updates.attach_updates(model, plan, ClipByNorm(max_norm=1.0))
+    packed = read_updates(model.metadata_props)
+    assert packed is not None and packed.clip_norm == 1.0
+    session = BoundSession(packed.graphs[0].graph)
     numbers = kind.numpy().type
-    fed = {"parameters": [1, 1], "gradients": [3, 4], "learning_rate": 0.5, "step": np.int64(1)}
+    fed = {"parameters": [1, 1], "gradients": [3, 4], "learning_rate": 0.5, "gradient_scale": 1}
     for name, value in fed.items():
-        session.bind_input(name, np.array(value if name == "step" else numbers(value)))
+        session.bind_input(name, np.array(value, numbers))
+    session.bind_input("step", np.array(1))
+    session.bind_input("norm_squared", np.array(25.0))
     [found] = session.run()
     np.testing.assert_allclose(found.numpy(), [0.7, 0.6], rtol=1e-6)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from onward.training.api import contents, peer_files
-from onward.training.api.contents import Property
-from onward.training.api.flat import Array
+from onward.checkpoints import contents, peer_files
+from onward.checkpoints.contents import Array, Property
 from onward.training.api.state import TrainingState
 
 

@@ -12,13 +12,15 @@ from typing import Any
 
 from onward.errors import InvalidModel, OptionError
 from onward.graph.paths import check_readable
+from onward.graph.survey.metadata import metadata_of
 from onward.programs.empty import EMPTY
 from onward.providers.ort.training.finite import NOT_FINITE
-from onward.training.api.metadata import metadata_of
-from onward.training.api.module import Module
+from onward.providers.ort.training.probe import is_sound
+from onward.training.api.module import AT_ONCE, Module
 from onward.training.api.opening import open_graph
-from onward.training.api.state import Kinds, Slots
-from onward.training.api.updates import ListUpdate, Update, flat_update
+from onward.training.api.roles import Kinds
+from onward.training.api.state import SessionUpdates, Slots
+from onward.training.api.updates import ListUpdate, SessionUpdate, Update, read_updates
 
 log = logging.getLogger("onward")
 
@@ -39,10 +41,15 @@ class Optimizer:
         self.skipped_steps = 0
         check_readable(Path(optimizer_uri), "optimizer model")
         model = Path(optimizer_uri).read_bytes()
-        about = _About(_metadata(model, module))
-        slots = about.slots(self._state.kinds(trainable_only=True))
-        self._standing = self._state.start_optimizer(slots, about.lr)
-        self._update = self._open(model, about, module)
+        metadata = _metadata(model, module)
+        about, updates = _About(metadata), read_updates(metadata)
+        self._trained = {name: module._roles.parameters[name] for name in module._roles.gradients}
+        self._standing = self._state.start_optimizer(about.slots(self._trained), about.lr)
+        if updates is not None and _fits(updates, self._trained):
+            self._update: Update = self._open(updates, about.lr)
+        else:
+            session = open_graph(model, module._options, module._providers)
+            self._update = ListUpdate(session, self._state, list(module._roles.gradients))
 
     def step(self) -> None:
         """Move the parameters along the gradients once.
@@ -54,7 +61,7 @@ class Optimizer:
         if self._module._is_empty:
             log.warning(EMPTY, self._standing.step)
             return
-        if not self._module._has_finite_gradients():
+        if not self._module._open_engine().finite:
             self.skipped_steps += 1
             log.warning(NOT_FINITE, self._standing.step)
             self._module.lazy_reset_grad()
@@ -81,14 +88,20 @@ class Optimizer:
         rate = self._standing.learning_rate
         return self._standing.initial_learning_rate if rate is None else rate
 
-    def _open(self, model: bytes, about: _About, module: Module) -> Update:
-        """The flat update where there is one: the graph over lists is not even opened then."""
-        if about.flat:
-            update = flat_update(about.flat, self._state, module._options)
-            if update is not None:
-                return update
-        session = open_graph(model, module._options, module._providers)
-        return ListUpdate(session, self._state, module._train[1].trainable)
+    def _open(self, updates: SessionUpdates, own_rate: float) -> SessionUpdate:
+        """A session's updates; over adjacent rows where these cost little memory."""
+        module = self._module
+        size = sum(math.prod(shape) for _, shape in self._trained.values())
+        paired = size <= AT_ONCE and is_sound(updates.probe)
+        for each in updates.graphs:
+            module._opener.any(each.bound if paired else each.graph)
+        return SessionUpdate(updates, own_rate, self._state, module._open_engine, paired)
+
+
+def _fits(updates: SessionUpdates, trained: Kinds) -> bool:
+    """Whether updates are of these parameters, all of them."""
+    kinds = {name: each.dtype for each in updates.layouts for name in each.parameters}
+    return kinds == {name: dtype for name, (dtype, _) in trained.items()}
 
 
 def _metadata(model: bytes, module: Module) -> dict[str, str]:
@@ -127,7 +140,6 @@ class _About:
                 f"not an optimizer model: what it says of its state cannot be read ({error!r})\n"
                 "make it with onward.training.artifacts.generate_artifacts"
             ) from error
-        self.flat = metadata.get("onward.flat_update", "")
 
     def slots(self, parameters: Kinds) -> dict[str, Slots]:
         """Each sequence's slots by parameter; one that a parameter does not have is empty."""

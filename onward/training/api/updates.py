@@ -1,22 +1,25 @@
-"""Updates: an optimizer's graph over all parameters at once, or over lists of them."""
+"""Updates: those that a session would run, or an optimizer model's own graph over lists."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from onward.errors import InvalidModel
-from onward.graph.survey.look import survey
-from onward.providers.options import SessionOptions
+from onward.optimizers.rates import LearningRates
 from onward.providers.ort.bound import BoundSession
-from onward.training.api.flat import Array
-from onward.training.api.state import TrainingState
+from onward.providers.ort.training.executable import OrtTraining
+from onward.providers.ort.training.packed import (
+    UNREADABLE,
+    damaged,
+    inflate,
+    unpack,
+    unpack_updates,
+)
+from onward.training.api.state import SessionUpdates, TrainingState
 
-AT_ONCE = 1 << 20  # numbers that one run updates: what it needs beside them stays small
+UPDATES = "onward.updates"  # a key of metadata
 
 
 class Update(Protocol):
@@ -25,34 +28,48 @@ class Update(Protocol):
     def run(self, learning_rate: float, step: int) -> bool: ...
 
 
-class FlatUpdate:
-    """A formula for each number alone, run over the flat buffers, in place and by the piece."""
+def read_updates(metadata: Mapping[str, str]) -> SessionUpdates | None:
+    """The updates that are packed in an optimizer model; None: none are."""
+    plain = unpack(metadata, UPDATES)
+    if plain is None:
+        return None
+    try:
+        layouts, graphs = unpack_updates(plain["updates"])
+        clip = plain["clip_norm"]
+        return SessionUpdates(
+            layouts=layouts,
+            graphs=graphs,
+            sequences=dict(plain["sequences"]),
+            clip_norm=None if clip is None else float(clip),
+            probe=inflate(plain["probe"]),
+        )
+    except UNREADABLE as error:
+        raise damaged(UPDATES, error) from error
 
-    def __init__(self, session: BoundSession, buffers: Mapping[str, Array], at_once: int) -> None:
-        self._session, self._buffers, self._at_once = session, dict(buffers), at_once
-        self._rate, self._step = np.zeros((), np.float32), np.zeros((), np.int64)
-        session.bind_input("learning_rate", self._rate)
-        session.bind_input("step", self._step)
-        self._size = buffers["parameters"].size
-        if self._size <= self._at_once:
-            self._bind(0)
+
+class SessionUpdate:
+    """The updates of a session, in place, over the store that a module's gradients lie in."""
+
+    def __init__(
+        self,
+        updates: SessionUpdates,
+        own_rate: float,
+        state: TrainingState,
+        engine: Callable[[], OrtTraining],
+        paired: bool,
+    ) -> None:
+        self._updates, self._state, self._engine, self._paired = updates, state, engine, paired
+        self._rates = LearningRates(own_rate, [each.learning_rate for each in updates.layouts])
+        state.lay_out_for(updates, paired)
 
     def run(self, learning_rate: float, step: int) -> bool:
-        self._rate[...], self._step[...] = learning_rate, step
-        if self._size <= self._at_once:
-            self._session.run()
-            return True
-        for start in range(0, self._size, self._at_once):
-            self._bind(start)
-            self._session.run()
+        self._state.lay_out_for(self._updates, self._paired)  # if another has not
+        engine = self._engine()
+        if self._rates.own != learning_rate:
+            self._rates.set(learning_rate)
+        engine.set_rates(step - 1, [[rate] for rate in self._rates.updates])
+        engine.update(1, 1.0)
         return True
-
-    def _bind(self, start: int) -> None:
-        for name, buffer in self._buffers.items():
-            piece = buffer[start : start + self._at_once]
-            self._session.bind_input(name, piece)
-            if name != "gradients":
-                self._session.bind_output(f"new_{name}", piece)
 
 
 class ListUpdate:
@@ -62,12 +79,13 @@ class ListUpdate:
         self._session, self._state, self._order = session, state, list(order)
 
     def run(self, learning_rate: float, step: int) -> bool:
-        state, order = self._state, self._order
-        assert state.parameters is not None and state.gradients is not None
+        store, optimizer = self._state.store, self._state.optimizer
+        assert optimizer is not None
+        slots = {slot: [held[n] for n in self._order] for slot, held in optimizer.slots.items()}
         lists = {
-            "params": [state.parameters[name] for name in order],
-            "gradients": [state.gradients[name] for name in order],
-            **{slot: [tensors[name] for name in order] for slot, tensors in state.slots.items()},
+            "params": [store.parameters[name] for name in self._order],
+            "gradients": [store.gradients[name] for name in self._order],
+            **slots,
         }
         found = self._session.run_lists(
             {
@@ -83,32 +101,3 @@ class ListUpdate:
                 for array, fresh in zip(arrays, found[f"updated_{name}"], strict=True):
                     array[...] = fresh.reshape(array.shape)
         return True
-
-
-def flat_update(encoded: str, state: TrainingState, options: SessionOptions) -> FlatUpdate | None:
-    """The update over flat buffers, if all that is trained lies in one buffer of float32."""
-    parameters = state.flatten(trainable_only=True)
-    assert state.gradients is not None
-    gradients = state.gradients.one_buffer()
-    if parameters is None or gradients is None or gradients.size != parameters.size:
-        return None
-    if gradients.dtype != np.float32:
-        return None
-    try:
-        model = base64.b64decode(encoded, validate=True)
-    except binascii.Error as error:
-        raise InvalidModel(f"the optimizer model's flat update is damaged: {error}") from error
-    buffers = {"parameters": parameters, "gradients": gradients}
-    for slot, tensors in state.slots.items():
-        buffer = tensors.one_buffer()
-        if buffer is None or buffer.size != gradients.size:
-            return None
-        buffers[slot] = buffer
-    at_once = gradients.size if _looks_at_all(model) else AT_ONCE
-    return FlatUpdate(BoundSession(model, options), buffers, at_once)
-
-
-def _looks_at_all(model: bytes) -> bool:
-    """Whether a flat update reduces over the whole buffer, as one that clips by norm does."""
-    operators = survey(model, any_domain=True).operators
-    return any("Reduce" in str(operator) for operator in operators)

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onward.checkpoints import contents, peer_files
+from onward.checkpoints.contents import Array, StrPath
 from onward.checkpoints.matching import fingerprint
 from onward.errors import CheckpointMismatch
-from onward.training.api import contents, peer_files
-from onward.training.api.contents import Array, StrPath
 from onward.training.onnxblock.onnxblock import Parameters
 
 

@@ -63,6 +63,7 @@ class TrainingBlock(blocks.Block):
     _graphs: graphs.TrainingGraphs | None = None
     _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
     tied: Groups = None  # names that are one parameter; None: as the model tells
+    clips = False  # whether the optimizer will clip by norm
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +122,13 @@ class TrainingBlock(blocks.Block):
         frozen = [name for name, wanted in asked.items() if not wanted]
         self._models = None
         self._graphs = graphs.training_graphs(
-            to_ir(model, accessor.folder), names, trainable, frozen, accessor.opset, self.tied
+            to_ir(model, accessor.folder),
+            names,
+            trainable,
+            frozen,
+            accessor.opset,
+            self.tied,
+            self.clips,
         )
         with referenced(self._graphs.training):
             accessor.replace(ir.to_proto(self._graphs.training))

@@ -98,12 +98,16 @@ class OptimizerBlock(ForwardBlock):
         return updates.FLAG
 
     def _attach(self, model: ir.Model, plan: updates.Plan) -> None:
-        """The flat update; what a clipping block of the user's does has no other spelling."""
+        """A session's updates; what a clipping block of the user's does has no other spelling."""
         clip = self._clip_grad
         if clip is None:
-            updates.attach_flat_update(model, plan)
+            updates.attach_updates(model, plan)
         elif type(clip) is ClipGradNorm:
-            updates.attach_flat_update(model, plan, ClipByNorm(max_norm=clip.max_norm))
+            updates.attach_updates(model, plan, ClipByNorm(max_norm=clip.max_norm))
+
+    @property
+    def clips_by_norm(self) -> bool:
+        return type(self._clip_grad) is ClipGradNorm
 
     def _finish(self, accessor: model_accessor.ModelAccessor, output: Any) -> Any:
         """The outputs are the graph's already: more than the flag that a call returns."""

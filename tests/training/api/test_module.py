@@ -226,9 +226,18 @@ def test_numbers_that_are_not_float32_stay_in_a_nominal_checkpoint(tmp_path: Pat
     [
         (lambda x, y: (x,), "the model takes 2 inputs, not 1\ncall it with input, labels"),
         (lambda x, y: (x, y, y), "the model takes 2 inputs, not 3"),
-        (lambda x, y: (x.astype(np.float64), y), r"input 'input' is a tensor\(float\)"),
-        (lambda x, y: (x, y.astype(np.int32)), "not int32 of shape .16,.\ngive it as numpy.int64"),
-        (lambda x, y: (x[:, :3], y), r"of shape \(batch, 4\), not float32 of shape \(16, 3\)"),
+        (
+            lambda x, y: (x.astype(np.float64), y),
+            r"'input' takes tensor\(float\), but was given .*double",
+        ),
+        (
+            lambda x, y: (x, y.astype(np.int32)),
+            r"'labels' takes tensor\(int64\), but was .*int32",
+        ),
+        (
+            lambda x, y: (x[:, :3], y),
+            r"shape \(batch, 4\), but was given \(16, 3\): dimension 1 ",
+        ),
         (lambda x, y: (x, y[:5]), "'batch' is 16 in input 'input' but 5 in 'labels'"),
         (lambda x, y: (x, y + 3), r"'labels' holds . at \[0\]: classes go from 0 to 2\nno param"),
         (lambda x, y: (x, to_ort(y - 3)), r"'labels' holds -. at \[0\]: classes go from 0 to 2"),
@@ -399,3 +408,55 @@ def test_texts_are_fed_as_the_peer_takes_them(tmp_path: Path) -> None:
     optimizer.set_learning_rate(0.1)
     optimizer.step()
     assert module.eval()(texts, labels) < first
+
+
+def test_feeds_may_be_lists_and_tensors_of_torch(whole: Folder) -> None:
+    _, module, _ = whole.open()
+    x, labels = batch()
+    expected = module(x, labels)
+    tensor = torch.from_numpy(x).requires_grad_()
+    for given in (tensor, x.astype(">f4"), list(x)):
+        assert module(given, labels.tolist()) == expected
+        assert module.eval()(given, labels.tolist()) == pytest.approx(expected)
+        module.train()
+    for wrong, law in (
+        (None, "input 'input' is no array of numbers: it is NoneType\ngive a numpy array"),
+        ({"x": x}, "input 'input' is no array of numbers: it is dict\ngive a numpy array"),
+        ([[1.0], [1.0, 2.0]], "input 'input' is no array: setting an array element with a seq"),
+    ):
+        with pytest.raises(FeedError, match=law):
+            module(wrong, labels)
+
+
+def test_gradients_of_a_run_that_failed_are_not_left_half_written(
+    whole: Folder, tmp_path: Path
+) -> None:
+    model = onnx.load(whole.training)
+    del model.metadata_props[:]  # nobody knows the labels
+    onnx.save(model, tmp_path / "training_model.onnx")
+    state = CheckpointState.load_checkpoint(whole.checkpoint)
+    module = Module(tmp_path / "training_model.onnx", state)
+    x, labels = batch()
+    module(x, labels)
+    before = {name: parameter.grad for name, parameter in state.parameters}
+    with pytest.raises(FeedError, match="out of range") as caught:
+        module(x, labels + 3)
+    assert "accumulated gradients are as before this step" in caught.value.__notes__[0]
+    for name, parameter in state.parameters:
+        np.testing.assert_array_equal(parameter.grad, before[name])
+    module.lazy_reset_grad()
+    with pytest.raises(FeedError, match="out of range"):
+        module(x, labels + 3)
+    assert not any(parameter.grad.any() for _, parameter in state.parameters)
+
+
+def test_gradients_of_inputs_alone_are_computed(tmp_path: Path) -> None:
+    folder = make(tmp_path, requires_grad=["input"], optimizer=None)
+    state = CheckpointState.load_checkpoint(folder.checkpoint)
+    module = Module(folder.training, state)
+    x, labels = batch()
+    module(x, labels)
+    first = module.input_gradients["input"]
+    module(x, labels)  # each step has its own
+    np.testing.assert_array_equal(module.input_gradients["input"], first)
+    assert first.shape == x.shape and first.any()

@@ -96,8 +96,12 @@ def test_gradients_of_inputs_are_empty_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("x", "labels", "words"),
     [
-        (np.zeros((0, 5), np.float32), EMPTY[1], r"not float32 of shape \(0, 5\)"),
-        (np.zeros((0, 4)), EMPTY[1], r"not float64 of shape \(0, 4\)"),
+        (
+            np.zeros((0, 5), np.float32),
+            EMPTY[1],
+            r"shape \(batch, 4\), but was given \(0, 5\)",
+        ),
+        (np.zeros((0, 4)), EMPTY[1], r"takes tensor\(float\), but was given tensor\(double\)"),
         (EMPTY[0], np.zeros(3, np.int64), "is 0 in input 'input' but 3 in 'labels'"),
     ],
 )

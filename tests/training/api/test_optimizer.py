@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 from pathlib import Path
@@ -22,8 +21,10 @@ from onward.optimizers.groups import Group
 from onward.optimizers.lamb import LAMB
 from onward.optimizers.sgd import SGD
 from onward.training import onnxblock
-from onward.training.api import CheckpointState, Module, Optimizer, updates
-from onward.training.api.updates import FlatUpdate, ListUpdate
+from onward.training.api import CheckpointState, Module, Optimizer
+from onward.training.api import module as modules
+from onward.training.api import optimizer as optimizers
+from onward.training.api.updates import ListUpdate, SessionUpdate
 from onward.training.artifacts import LossType, OptimType
 from tests.training.api.made import Folder, batch, make, normalized
 
@@ -38,13 +39,13 @@ def train(folder: Folder, steps: int = 4, lr: float = 0.01) -> tuple[CheckpointS
     return state, optimizer
 
 
-def without_flat(folder: Folder, target: Path) -> Folder:
+def without_updates(folder: Folder, target: Path) -> Folder:
     """The same artifacts, the optimizer over lists alone."""
     target.mkdir()
     for path in folder.path.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
     model = onnx.load(folder.optimizer)
-    kept = [prop for prop in model.metadata_props if prop.key != "onward.flat_update"]
+    kept = [prop for prop in model.metadata_props if prop.key != "onward.updates"]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     onnx.save(model, target / "optimizer_model.onnx")
@@ -66,8 +67,8 @@ def without_flat(folder: Folder, target: Path) -> Folder:
 def test_flat_and_listed_updates_are_equal(optimizer: object, tmp_path: Path) -> None:
     folder = make(tmp_path / "flat", optimizer=optimizer)
     flat, one = train(folder)
-    listed, other = train(without_flat(folder, tmp_path / "listed"))
-    assert isinstance(one._update, FlatUpdate) and isinstance(other._update, ListUpdate)
+    listed, other = train(without_updates(folder, tmp_path / "listed"))
+    assert isinstance(one._update, SessionUpdate) and isinstance(other._update, ListUpdate)
     for name, parameter in flat.parameters:
         np.testing.assert_allclose(
             parameter.data, listed.parameters[name].data, rtol=1e-5, atol=1e-6
@@ -80,19 +81,24 @@ def test_an_update_by_the_piece_is_the_update(
 ) -> None:
     folder = make(tmp_path, optimizer=onnxblock.optim.AdamW(clip_grad=clip))
     at_once, _ = train(folder)
-    monkeypatch.setattr(updates, "AT_ONCE", 10)  # 67 numbers in 7 pieces
-    by_piece, _ = train(folder)
+    for each in (modules, optimizers):
+        monkeypatch.setattr(each, "AT_ONCE", 10)  # 67 numbers in 8 pieces
+    by_piece, made = train(folder)
+    assert not made._state.store.updates[0].matrices
     for name, parameter in at_once.parameters:
         np.testing.assert_allclose(parameter.data, by_piece.parameters[name].data, rtol=1e-6)
 
 
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("optimizer", [LAMB(), Adafactor()], ids=["LAMB", "Adafactor"])
-def test_optimizers_that_look_at_whole_parameters_work_over_lists(
-    optimizer: object, tmp_path: Path
+def test_optimizers_that_look_at_whole_parameters_work(
+    optimizer: object, packed: bool, tmp_path: Path
 ) -> None:
-    folder = make(tmp_path, optimizer=optimizer)
+    folder = make(tmp_path / "packed", optimizer=optimizer)
+    if not packed:
+        folder = without_updates(folder, tmp_path / "listed")
     state, module, made = folder.open()
-    assert isinstance(made._update, ListUpdate)
+    assert isinstance(made._update, SessionUpdate if packed else ListUpdate)
     losses = []
     for _ in range(20):
         losses.append(float(module(*batch())))
@@ -216,8 +222,12 @@ def test_what_is_no_optimizer_is_refused(whole: Folder, tmp_path: Path) -> None:
         Optimizer(whole.evaluation, module)
     for key, value, words in (
         ("onward.slots", "{]", "what it says of its state cannot be read"),
-        ("onward.flat_update", "no base64!", "the optimizer model's flat update is damaged"),
-        ("onward.flat_update", base64.b64encode(b"no model").decode(), "not an ONNX model"),
+        (
+            "onward.updates",
+            "no json!",
+            "the model's onward.updates cannot be read: .*\nmake the",
+        ),
+        ("onward.updates", '{"version": 1}', "the model's onward.updates cannot be read: Key"),
         ("onward.slot_layout", json.dumps([1]), "what it says of its state cannot be read"),
     ):
         model = onnx.load(whole.optimizer)
@@ -227,12 +237,6 @@ def test_what_is_no_optimizer_is_refused(whole: Folder, tmp_path: Path) -> None:
         onnx.save(model, tmp_path / "damaged.onnx")
         with pytest.raises(InvalidModel, match=words):
             Optimizer(tmp_path / "damaged.onnx", module)
-
-
-def test_sixteen_bit_frozen_parameters_take_another_buffer(whole: Folder) -> None:
-    state = CheckpointState.load_checkpoint(whole.checkpoint)
-    assert list(state._state.parameters.flats) == ["float32"]  # type: ignore[union-attr]
-    assert isinstance(Optimizer(whole.optimizer, Module(whole.training, state))._update, FlatUpdate)
 
 
 def test_half_precision_parameters_have_slots_of_float32(tmp_path: Path) -> None:
@@ -367,3 +371,48 @@ def test_large_gradients_whose_sum_overflows_are_not_skipped(tmp_path: Path) -> 
     gradients["scale"][...] = 3e38
     optimizer.step()
     assert optimizer.skipped_steps == 0 and optimizer._standing.step == 1
+
+
+def test_finite_gradients_whose_sum_is_not_are_skipped(tmp_path: Path) -> None:
+    op = OpBuilder(opset=18)
+    x = op.input("input", "float32", ("batch", 1))
+    y = op.Mul(x, op.initializer("w", np.zeros(1, np.float32)))
+    model = op.model(loss=op.ReduceSum(y, keepdims=0))
+    folder = make(tmp_path, model, requires_grad=["w"], loss=None, optimizer=SGD(lr=1e-38))
+    state, module, optimizer = folder.open()
+    large = np.full((1, 1), 3e38, np.float32)
+    module(large)
+    module(large)
+    optimizer.step()
+    assert optimizer.skipped_steps == 1 and state["w"].data.tolist() == [0.0]
+    module(large)
+    optimizer.step()
+    np.testing.assert_allclose(state["w"].data, [-3.0], rtol=1e-5)
+
+
+def test_an_optimizer_that_comes_late_finds_the_gradients(whole: Folder) -> None:
+    _, module, optimizer = whole.open()
+    state = CheckpointState.load_checkpoint(whole.checkpoint)
+    late = Module(whole.training, state)
+    for each in (module, late):
+        each(*batch())
+        each(*batch(seed=1))
+    gradients = {name: parameter.grad for name, parameter in state.parameters}
+    Optimizer(whole.optimizer, late).step()
+    optimizer.step()
+    for name, parameter in module._state.parameters:
+        np.testing.assert_array_equal(parameter.data, state[name].data)
+        np.testing.assert_array_equal(parameter.grad, gradients[name])
+
+
+def test_optimizers_of_two_kinds_take_turns(whole: Folder, tmp_path: Path) -> None:
+    sgd = make(tmp_path, optimizer=SGD(lr=0.1))
+    state, module, _ = sgd.open()
+    first, second = Optimizer(sgd.optimizer, module), Optimizer(whole.optimizer, module)
+    losses = []
+    for optimizer in (first, second, first, second):
+        losses.append(float(module(*batch())))
+        optimizer.step()
+        module.lazy_reset_grad()
+    assert losses == sorted(losses, reverse=True)
+    assert module.get_parameters_size() == sum(p.data.size for _, p in state.parameters)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onward.checkpoints import peer_files
 from onward.errors import CheckpointCorrupt, CheckpointError
-from onward.training.api import CheckpointState, Module, peer_files
+from onward.training.api import CheckpointState, Module
 from tests.training.api.made import Folder, batch
 from tests.training.api.peer_writer import write_peer
 
@@ -45,8 +46,8 @@ def test_training_goes_on_from_a_peers_checkpoint(whole: Folder, tmp_path: Path)
     write_peer(path, TRAINABLE, {}, optimizer=(7, 0.25, MOMENTS))
     state, module, optimizer = whole.open(path)
     assert optimizer.get_learning_rate() == 0.25 and optimizer._standing.step == 7
-    assert state._state.slots["first_order_moments"]["fc1.bias"].tolist() == [1] * 8
-    assert state._state.slots["second_order_moments"]["fc1.bias"].tolist() == [2] * 8
+    assert optimizer._standing.slots["first_order_moments"]["fc1.bias"].tolist() == [1] * 8
+    assert optimizer._standing.slots["second_order_moments"]["fc1.bias"].tolist() == [2] * 8
     module(*batch())
     optimizer.step()
     CheckpointState.save_checkpoint(state, tmp_path / "ours", include_optimizer_state=True)

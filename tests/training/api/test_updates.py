@@ -1,4 +1,4 @@
-"""Updates: when the flat one serves, and what an update that says no leaves."""
+"""Updates: what one that says no leaves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.training.api.updates import ListUpdate, flat_update
+from onward.training.api.updates import ListUpdate
 from tests.training.api.made import Folder, batch
 
 
@@ -30,13 +30,3 @@ def test_an_update_that_says_no_changes_nothing(whole: Folder) -> None:
     optimizer.step()
     assert optimizer._standing.step == 2
     np.testing.assert_array_equal(module.get_contiguous_parameters().numpy(), before)
-
-
-def test_slots_that_do_not_line_up_need_the_lists(whole: Folder) -> None:
-    state, _, _ = whole.open()
-    training = state._state
-    assert training.gradients is not None
-    training.gradients.flats.clear()
-    training.gradients.flats |= {"float32": training.slots["first_order_moments"].flats["float32"]}
-    training.gradients.flats |= {"float64": training.slots["first_order_moments"].flats["float32"]}
-    assert flat_update("", training, None) is None  # type: ignore[arg-type]

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from onward.checkpoints import contents
 from onward.checkpoints.matching import fingerprint
 from onward.errors import CheckpointError, CheckpointMismatch
 from onward.training import onnxblock
-from onward.training.api import contents
 from tests.training.api.peer_writer import write_peer
 from tests.training.nets import arrays, mlp
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -18,6 +17,7 @@ from onward.optimizers.groups import Group
 from onward.optimizers.muon import Muon
 from onward.optimizers.sgd import SGD
 from onward.training import onnxblock
+from onward.training.api.updates import read_updates
 from onward.training.onnxblock import optim
 from tests.training.nets import model_of, names, opened
 
@@ -136,25 +136,27 @@ def test_a_clipping_block_of_the_users_is_called_with_the_sequence() -> None:
 
 
 @pytest.mark.parametrize("clip", [None, optim.ClipGradNorm(0.5)])
-def test_the_flat_update_in_the_metadata_is_the_same_update(clip: Any) -> None:
+def test_the_updates_in_the_metadata_are_the_same_update(clip: Any) -> None:
     model = built(optim.AdamW(weight_decay=0.1, clip_grad=clip))
     said = {each.key: each.value for each in model.metadata_props}
     assert json.loads(said["onward.optimizer"])["style"] == "transformers"
-    flat = onnx.load_from_string(base64.b64decode(said["onward.flat_update"]))
-    assert names(flat.graph.input) == [
-        "parameters",
-        "gradients",
-        *json.loads(said["onward.slots"]),
-        "learning_rate",
-        "step",
-    ]
+    packed = read_updates(said)
+    assert packed is not None and list(packed.sequences.values()) == json.loads(
+        said["onward.slots"]
+    )
+    assert packed.clip_norm == (None if clip is None else 0.5)
+    [layout], [update] = packed.layouts, packed.graphs
+    assert layout.parameters == tuple(P) and list(layout.slots) == list(packed.sequences)
     whole = {"parameters": P, "gradients": G}
     feeds: dict[str, Any] = {
         name: np.concatenate([v.reshape(-1) for v in held.values()]) for name, held in whole.items()
     }
-    zeros = np.zeros_like(feeds["gradients"])
-    feeds |= {"first_order_moments": zeros, "second_order_moments": zeros}
+    feeds |= dict.fromkeys(layout.slots, np.zeros_like(feeds["gradients"]))
     feeds |= {"learning_rate": np.array(0.1, np.float32), "step": np.array(1)}
+    if clip is not None:
+        feeds["gradient_scale"] = np.array(1, np.float32)
+        feeds["norm_squared"] = np.array(np.square(feeds["gradients"], dtype=np.float64).sum())
+    flat = onnx.load_from_string(update.graph)
     new = opened(flat).run(["new_parameters"], feeds)[0]
     listed = run(
         model, 0.1, 1, params=list(P.values()), gradients=list(G.values()), **slots(model)
@@ -163,10 +165,11 @@ def test_the_flat_update_in_the_metadata_is_the_same_update(clip: Any) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [Muon(), Adafactor()])
-def test_optimizers_that_look_at_whole_matrices_have_no_flat_update(optimizer: Any) -> None:
+def test_updates_of_optimizers_that_look_at_whole_matrices_have_names(optimizer: Any) -> None:
     matrices = {"a": np.ones((3, 4), np.float32), "b": np.ones((4, 2), np.float32)}
     model = built(optim.OptimizerBlock(optimizer), matrices)
-    assert "onward.flat_update" not in {each.key for each in model.metadata_props}
+    packed = read_updates({each.key: each.value for each in model.metadata_props})
+    assert packed is not None and not any(each.flat for each in packed.layouts)
     layout = json.loads({e.key: e.value for e in model.metadata_props}["onward.slot_layout"])
     state = {
         name: [np.full(layout[name][p][0], layout[name][p][1], np.float32) for p in matrices]

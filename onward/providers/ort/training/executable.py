@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward.errors import OptionError
+from onward.errors import OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.programs.program import LOSS, SCALE, Array
 from onward.providers.ort.training.feeding import Feeds, Noise
+from onward.providers.ort.training.finite import is_finite
 from onward.providers.ort.training.graphs import BoundGraph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, UPDATED, LoweredProgram
 from onward.providers.ort.training.store import NumpyStore
@@ -29,15 +30,26 @@ class OrtTraining:
 
     lookahead = 1
 
-    def __init__(self, program: LoweredProgram, opener: Opener) -> None:
+    def __init__(
+        self,
+        program: LoweredProgram,
+        opener: Opener,
+        store: NumpyStore | None = None,  # None: one of its own
+        *,
+        at_once: int | None = None,  # elements that one run of an update takes; None: all
+        squared: bool = True,  # whether MEASURE is a sum of squares where updates clip by norm
+    ) -> None:
         self._program, self._layout, self._opener = program, program.layout, opener
-        self.store = NumpyStore(program.layout, [update.blocks for update in program.updates])
+        if store is None:
+            store = NumpyStore(program.layout, [update.blocks for update in program.updates])
+        self.store = store
         self.finite = True
-        self._updates = Updates(program, self.store, opener)
+        self._updates = Updates(program, self.store, opener, at_once)
         self._noise = Noise(program, opener.any)
         self._feeds: dict[str, Feeds] = {}
         self._loss = np.zeros((), self._layout.settings.loss_dtype)
         self._measure = np.zeros((), np.float32)
+        self._squared = squared or program.layout.settings.clip_norm is None
         self._is_measured = False  # whether `_measure` is of all gradients that await an update
         self._scale = np.ones((), np.float32)
         self._fresh = {n: np.empty_like(t) for n, t in self.store.statistics.items()}
@@ -82,9 +94,19 @@ class OrtTraining:
         self._draw(bound.graph, feeds, draw)
         self._scale[...] = scale
         self._updates.bind_gradients(bound.graph, first)
-        results = self._results(bound.run(self._layout.outputs))
+        try:
+            results = self._results(bound.run(self._layout.outputs))
+        except OnwardError:
+            if first:  # they may be half written; what was gathered before is not touched
+                self.store.clear_gradients()
+            raise
         self._gather(first)
         return results
+
+    def results_of_empty(self) -> dict[str, Array]:
+        """What `compute_gradients` gives for the empty batch that it has just left out."""
+        names = (LOSS, *self._layout.outputs)
+        return dict(zip(names, self._open("train").results_of_empty(names)))
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> dict[str, Array] | None:
         if self._halves is None:
@@ -115,9 +137,13 @@ class OrtTraining:
         """A micro-batch is through: add its gradients, keep its statistics if they are finite."""
         finite = math.isfinite(self._loss) and self._updates.are_finite(self._measure, first)
         self._updates.add_gradients(first)
-        self._is_measured = first
-        self.finite = finite if first else self.finite and finite
-        if finite or not self._layout.settings.skip_nonfinite:
+        self._is_measured = first and self._squared
+        if not first:  # a sum may overflow where its terms do not
+            summed = all(map(is_finite, self.store.gradient_buffers()))
+            self.finite = self.finite and finite and summed
+        else:
+            self.finite = finite
+        if not self._layout.settings.skip_nonfinite or (finite and self._is_fresh_finite()):
             self._keep_statistics()
 
     def gradients_changed(self) -> None:
@@ -134,6 +160,10 @@ class OrtTraining:
 
     def gradient_norm(self) -> float:
         return self._updates.last_norm()
+
+    def _is_fresh_finite(self) -> bool:
+        """Whether the new statistics are: a variance may overflow where no gradient does."""
+        return all(map(is_finite, self._fresh.values()))
 
     def _keep_statistics(self) -> None:
         for name, fresh in self._fresh.items():

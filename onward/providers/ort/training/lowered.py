@@ -166,8 +166,8 @@ def _layout(plain: dict[str, Any], where: Path) -> Layout:
     for name in ("frozen", "inputs", "targets", "outputs", "model_outputs"):
         plain[name] = tuple(plain[name])
     return Layout(
-        parameters=tuple(Parameter(**_tuples(each)) for each in plain.pop("parameters")),
-        updates=tuple(UpdateLayout(**_tuples(each)) for each in plain.pop("updates")),
+        parameters=tuple(Parameter(**tuples(each)) for each in plain.pop("parameters")),
+        updates=tuple(UpdateLayout(**tuples(each)) for each in plain.pop("updates")),
         labels=tuple(LabelRange(**each) for each in plain.pop("labels")),
         settings=Settings(**settings),
         initial=files.read(where / _TENSORS).tensors,
@@ -181,12 +181,12 @@ def _graph(where: Path, name: str) -> Any:
     return path.read_bytes() if path.exists() or name not in _OPTIONAL else None
 
 
-def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+def tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Lists of a JSON file as the tuples that they were."""
     return {name: _tuple(value) for name, value in plain.items()}
 
 
 def _tuple(value: Any) -> Any:
     if isinstance(value, dict):
-        return _tuples(value)
+        return tuples(value)
     return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -11,6 +12,7 @@ from onward.passes.composites import inline_calls
 from onward.passes.native import fuse_for_onnxruntime
 from onward.passes.noise import feed_uniforms
 from onward.passes.pipelines import TRAINING
+from onward.passes.random_draws import Draws
 from onward.passes.spelling import spell_for_onnxruntime
 from onward.programs.program import Program
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
@@ -21,31 +23,55 @@ from onward.providers.ort.training.updates import lower_update
 _MANY_NODES = 100  # of a graph that takes so long that allocating its tensors one by one is nothing
 
 
+@dataclass(frozen=True)
+class LoweredTrain:
+    """The train graph of a program, as LoweredProgram has it."""
+
+    train: bytes
+    noise_size: bytes | None
+    noise_by_shape: bool
+    plans_memory: bool
+    gives_tensors: bool  # whether all that it gives are tensors
+
+
 def lower_program(program: Program) -> LoweredProgram:
     """A program as stock onnxruntime runs it fastest; the program itself stays as it is."""
     layout, settings = program.layout, program.layout.settings
-    train = program.train.clone()
-    size = feed_uniforms(train, program.draws, NOISE)
-    inline_calls(train)
-    _add_measure(train, [p.gradient for p in layout.parameters], settings.clip_norm is not None)
-    by_shape = size is None or _reads_shapes_alone(size)
-    tensors = all(isinstance(value.type, ir.TensorType) for value in train.graph.outputs)
-    nodes = len(train.graph)
-    lowered = _finished(train)
+    gradients = [p.gradient for p in layout.parameters]
+    clips = settings.clip_norm is not None
+    lowered = lower_train(program.train.clone(), program.draws, gradients, squared=clips)
     flat = [update.flat for update in layout.updates]
     updates = tuple(map(lower_update, program.updates, flat))
-    in_one = settings.accumulate == 1 and settings.skip_nonfinite and tensors
+    in_one = settings.accumulate == 1 and settings.skip_nonfinite and lowered.gives_tensors
     return LoweredProgram(
         layout=layout,
-        train=lowered,
+        train=lowered.train,
         evaluate=_finished(inline_calls(program.evaluate.clone())),
         predict=_finished(inline_calls(program.predict.clone())),
         probe=probe_graph(),
-        step=one_run(lowered, updates, flat) if in_one else None,
+        step=one_run(lowered.train, updates, flat) if in_one else None,
+        noise_size=lowered.noise_size,
+        noise_by_shape=lowered.noise_by_shape,
+        plans_memory=lowered.plans_memory,
+        updates=updates,
+    )
+
+
+def lower_train(
+    model: ir.Model, draws: Draws | None, gradients: Sequence[str], *, squared: bool
+) -> LoweredTrain:
+    """A train graph, which is changed; `squared`: MEASURE is a sum of squares."""
+    size = feed_uniforms(model, draws, NOISE)
+    inline_calls(model)
+    _add_measure(model, gradients, squared)
+    tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
+    nodes, by_shape = len(model.graph), size is None or _reads_shapes_alone(size)
+    return LoweredTrain(
+        train=_finished(model),
         noise_size=None if size is None else _finished(size),
         noise_by_shape=by_shape,
         plans_memory=nodes < _MANY_NODES,
-        updates=updates,
+        gives_tensors=tensors,
     )
 
 

@@ -37,13 +37,20 @@ class Opener(Protocol):
 class Updates:
     """Gradients gathered, measured, and given to the update graphs."""
 
-    def __init__(self, program: LoweredProgram, store: NumpyStore, opener: Opener) -> None:
+    def __init__(
+        self,
+        program: LoweredProgram,
+        store: NumpyStore,
+        opener: Opener,
+        at_once: int | None = None,  # elements that one run updates; None: all of them
+    ) -> None:
         layout = program.layout
         self._program, self._store, self._opener = program, store, opener
+        self._at_once = at_once
         self._clips = layout.settings.clip_norm is not None
         self._scaled = layout.settings.scaled
         self._gradients = {p.name: p.gradient for p in layout.parameters}
-        self._graphs: list[BoundGraph] | None = None
+        self._graphs: list[BoundGraph | InPieces] | None = None
         self._rates = [np.zeros((), update.dtype) for update in layout.updates]
         self._count = np.zeros((), np.int64)
         self._factors = [np.ones((), update.dtype) for update in layout.updates]
@@ -72,8 +79,9 @@ class Updates:
     def add_gradients(self, first: bool) -> None:
         """Add a later micro-batch's gradients to those of the ones before."""
         if not first:
-            for memory, spare in zip(self._store.updates, self._targets(first)):
-                np.add(memory.gradients, spare, out=memory.gradients)
+            with np.errstate(all="ignore"):  # whoever updates asks whether the sums are finite
+                for memory, spare in zip(self._store.updates, self._targets(first)):
+                    np.add(memory.gradients, spare, out=memory.gradients)
 
     def are_finite(self, measure: Array, first: bool) -> bool:
         """Whether a micro-batch's gradients are: 1e38 is, four of it are not in float32."""
@@ -129,18 +137,23 @@ class Updates:
         self._norm = math.sqrt(measure) * self._share
         return True
 
-    def _separate(self) -> list[BoundGraph]:
+    def _separate(self) -> list[BoundGraph | InPieces]:
         """Each update graph in a session of its own."""
         if self._graphs is None:
             self._graphs = [self._open(i) for i in range(len(self._program.updates))]
         return self._graphs
 
-    def _open(self, i: int) -> BoundGraph:
+    def _open(self, i: int) -> BoundGraph | InPieces:
         """An update graph whose outputs take the place of its inputs."""
         update, memory = self._program.updates[i], self._store.updates[i]
-        bound = self._opener.update(update.bound)
+        bound = self._opener.update(update.bound) if memory.matrices or not update.blocks else None
         graph = self._opener.any(update.graph) if bound is None else bound
-        self._bind(graph, i, _pairs(memory, bound=bound is not None))
+        pairs = _pairs(memory, bound=bound is not None)
+        most = self._at_once
+        if memory.update.flat and not memory.matrices and most and memory.parameters.size > most:
+            self._bind(graph, i, [])
+            return InPieces(graph, pairs, most)
+        self._bind(graph, i, pairs)
         return graph
 
     def join(self, step: BoundGraph) -> None:
@@ -163,6 +176,22 @@ class Updates:
                 graph.bind_input(prefix + source, array)
             if target is not None:
                 graph.bind_output(prefix + target, array)
+
+
+class InPieces:
+    """An update of long vectors, a piece at a time: what it needs in addition stays small."""
+
+    def __init__(self, graph: BoundGraph, pairs: Pairs, most: int) -> None:
+        self._graph, self._pairs, self._most = graph, pairs, most
+
+    def run(self) -> None:
+        for start in range(0, self._pairs[0][2].size, self._most):
+            for source, target, vector in self._pairs:
+                piece = vector[start : start + self._most]
+                self._graph.bind_input(source, piece)
+                if target is not None:
+                    self._graph.bind_output(target, piece)
+            self._graph.run()
 
 
 def _pairs(memory: UpdateMemory, bound: bool = False) -> Pairs:

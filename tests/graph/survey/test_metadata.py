@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.training.api.metadata import metadata_of
+from onward.graph.survey.metadata import graph_checksum, metadata_of
 from tests.models import mlp, serialized
 
 
@@ -12,3 +12,12 @@ def test_metadata_is_read_without_opening_the_model() -> None:
     found = metadata_of(serialized(model))
     assert found == {"onward.slots": "[]", "größe": "", "long": "x" * 1000}
     assert metadata_of(serialized(mlp())) == {}
+
+
+def test_a_checksum_is_of_the_graph_alone() -> None:
+    model = mlp()
+    before = graph_checksum(serialized(model))
+    model.metadata_props["a"] = "b"
+    assert graph_checksum(serialized(model)) == before
+    model.graph[0].name = "another"
+    assert graph_checksum(serialized(model)) != before

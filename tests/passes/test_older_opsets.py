@@ -14,10 +14,10 @@ from onward import OpBuilder
 from onward.errors import UnsupportedModel
 from onward.losses import CrossEntropy
 from onward.optimizers import Adafactor
+from onward.passes.older_opsets import in_opset
 from onward.training import onnxblock
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from onward.training.onnxblock import optim
-from onward.training.opsets import in_opset
 from tests.training.nets import Loop, convolutional, mlp, opened
 
 KINDS = ("training_model", "eval_model", "optimizer_model")

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from onward.checkpoints import files
-from onward.training.api import contents
-from onward.training.api.contents import Contents, StoredOptimizer, StoredParameter
+from onward.checkpoints import contents, files
+from onward.checkpoints.contents import Contents, StoredOptimizer, StoredParameter
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from onward.checkpoints.contents import Array, Contents, Property, StoredOptimizer, StoredParameter
 from onward.errors import CheckpointCorrupt, CheckpointError
-from onward.training.api.contents import Array, Contents, Property, StoredOptimizer, StoredParameter
 
 IDENTIFIER = b"ODTC"
 NEWEST = 3

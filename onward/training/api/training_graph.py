@@ -1,0 +1,175 @@
+"""A training model as a step: the graph that is packed in it, or the model's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.errors import InvalidModel, OnwardError
+from onward.graph.paths import check_readable
+from onward.graph.survey.metadata import graph_checksum, metadata_of
+from onward.programs.program import LOSS, Array, Layout, Parameter, Settings
+from onward.providers.options import SessionOptions
+from onward.providers.ort.bound import Argument, BoundSession, to_numpy
+from onward.providers.ort.session import ProviderList
+from onward.providers.ort.training.graphs import BoundGraph, OrtGraph
+from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
+from onward.providers.ort.training.packed import UNREADABLE, damaged, inflate, unpack
+from onward.training.api.opening import TRAIN, open_graph
+from onward.training.api.roles import BUFFER, RESET, SUM, Roles, kind, labels_of, names_of, roles_of
+from onward.training.api.state import TrainingState
+
+STEP = "onward.step"  # a key of metadata
+
+
+def open_training(
+    uri: str | os.PathLike[str],
+    known: Container[str],
+    options: SessionOptions,
+    providers: ProviderList,
+) -> tuple[BoundGraph, Roles]:
+    """Open a training model; `known` are the parameters of the checkpoint."""
+    check_readable(Path(uri))
+    model = Path(uri).read_bytes()
+    metadata = {} if model[4:8] == b"ORTM" else metadata_of(model)  # onnxruntime's own format
+    plain = unpack(metadata, STEP)
+    if plain is not None and plain.get("graph") == graph_checksum(model):  # nobody has changed it
+        try:
+            return _open_packed(plain, metadata, options, providers)
+        except UNREADABLE as error:
+            if not isinstance(error, OnwardError):
+                raise damaged(STEP, error) from error
+        except OnwardError:  # an engine that does not have all of its operators
+            pass
+    del model
+    session = open_graph(uri, options, providers)
+    roles = roles_of(session, known)
+    if not roles.gradients and not roles.input_gradients:
+        raise InvalidModel(
+            f"{os.fspath(uri)!r} is not a training model: it has no gradients\n"
+            "make it with onward.training.artifacts.generate_artifacts"
+        )
+    return SummingGraph(session, roles), roles
+
+
+def _open_packed(
+    plain: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    options: SessionOptions,
+    providers: ProviderList,
+) -> tuple[BoundGraph, Roles]:
+    inputs = names_of(metadata, "onward.inputs")
+    size = plain["noise_size"]
+    if options.native is None and not plain["plans_memory"]:
+        # a plan is held from the first node to the last: it costs more memory than it saves time
+        options = replace(options, enable_mem_pattern=False)
+    session = open_graph(inflate(plain["train"]), options, providers)
+    held = [name for name in session.inputs if name not in inputs and name != NOISE]
+    roles = Roles(
+        inputs=tuple(inputs),
+        labels=labels_of(metadata),
+        parameters={name: kind(session.inputs[name]) for name in held},
+        outputs=tuple(plain["outputs"]),
+        output_names=tuple(plain["output_names"]),
+        gradients=dict(plain["gradients"]),
+        input_gradients=dict(plain["input_gradients"]),
+        state=dict(plain["state"]),
+        loss_dtype=str(plain["loss_dtype"]),
+        squared=bool(plain["squared"]),
+        noise_size=None if size is None else inflate(size),
+        noise_by_shape=bool(plain["noise_by_shape"]),
+    )
+    return OrtGraph(session), roles
+
+
+def layout_of(roles: Roles) -> Layout:
+    """The layout of a training graph; a state knows its updates and contents."""
+    extra = dict.fromkeys((*roles.outputs, *roles.input_gradients.values()))
+    return Layout(
+        parameters=tuple(
+            Parameter(name=name, shape=roles.parameters[name][1], gradient=gradient)
+            for name, gradient in roles.gradients.items()
+        ),
+        updates=(),
+        state=roles.state,
+        frozen=(),
+        inputs=(),
+        targets=roles.inputs,  # each is compared with those before it
+        outputs=tuple(name for name in extra if name != LOSS),
+        model_outputs=(),
+        labels=roles.labels,
+        settings=Settings(
+            accumulate=1,
+            clip_norm=None,
+            skip_nonfinite=True,
+            seed=0,
+            scaled=False,
+            loss_scale=None,
+            schedule=None,
+            learning_rate=0.0,
+            loss_dtype=roles.loss_dtype,
+            averaged=False,
+        ),
+        initial={},
+    )
+
+
+def program_of(roles: Roles, state: TrainingState) -> LoweredProgram:
+    """The program of a training graph and of the updates that a state is laid out for."""
+    updates, layout = state.updates, layout_of(roles)
+    clip = None if updates is None else updates.clip_norm
+    settings = replace(layout.settings, clip_norm=clip, scaled=clip is not None)
+    return LoweredProgram(
+        layout=replace(layout, updates=state.update_layouts(layout), settings=settings),
+        train=TRAIN,
+        evaluate=b"",
+        predict=b"",
+        probe=b"",
+        step=None,
+        noise_size=roles.noise_size,
+        noise_by_shape=roles.noise_by_shape,
+        plans_memory=True,
+        updates=() if updates is None else updates.graphs,
+    )
+
+
+class SummingGraph:
+    """A training model's own graph, whose sums of gradients begin again at every run."""
+
+    def __init__(self, session: BoundSession, roles: Roles) -> None:
+        self._session, self._roles = session, roles
+        self._loss: Array = np.zeros(())
+        session.bind_input(RESET, np.array([True]))
+
+    def arguments(self) -> Sequence[Any]:
+        shown = (*self._roles.inputs, *self._roles.parameters)
+        return [self._session.inputs[name] for name in shown]
+
+    def results(self) -> Sequence[Any]:
+        loss = Argument(LOSS, self._session.outputs[self._roles.outputs[0]].type, ())
+        return [loss, *self._session.outputs.values()]
+
+    def bind_input(self, name: str, array: Array) -> None:
+        self._session.bind_input(name, array)
+        if name in self._roles.input_gradients:
+            self._session.bind_input(name + BUFFER, np.zeros_like(array))
+
+    def bind_output(self, name: str, array: Array) -> None:
+        if name == LOSS:
+            self._loss = array
+        elif name == MEASURE:
+            array[...] = np.nan  # nobody has measured: whoever asks looks at the gradients
+        else:
+            self._session.bind_output(name, array)
+            if name.endswith(SUM):  # what it was is not looked at
+                self._session.bind_input(name.removesuffix(SUM) + BUFFER, array)
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        loss, *others = map(to_numpy, self._session.run([self._roles.outputs[0], *wanted]))
+        self._loss[...] = loss.sum()
+        return others

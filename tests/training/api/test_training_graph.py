@@ -1,0 +1,44 @@
+"""Training models as steps: what a damaged or foreign one says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onward.errors import InvalidModel
+from onward.training.api import CheckpointState, Module
+from onward.training.api.opening import TRAIN
+from onward.training.api.training_graph import STEP, SummingGraph
+from tests.training.api.made import Folder, batch
+
+
+def changed(folder: Folder, target: Path, **fields: object) -> Module:
+    """A module whose training model has other things packed; its graph is the same."""
+    model = onnx.load(folder.training)
+    [prop] = (prop for prop in model.metadata_props if prop.key == STEP)
+    prop.value = json.dumps({**json.loads(prop.value), **fields})
+    onnx.save(model, target)
+    return Module(target, CheckpointState.load_checkpoint(folder.checkpoint))
+
+
+def test_a_damaged_step_is_refused(whole: Folder, tmp_path: Path) -> None:
+    for fields in ({"train": "no base64!"}, {"train": 3}, {"outputs": None}):
+        with pytest.raises(InvalidModel, match=r"the model's onward.step cannot be read: .*\nmake"):
+            changed(whole, tmp_path / "x.onnx", **fields)
+
+
+@pytest.mark.parametrize("fields", [{"version": 2}, {"graph": 0}], ids=["version", "checksum"])
+def test_a_step_of_something_else_is_not_run(whole: Folder, tmp_path: Path, fields: dict) -> None:
+    module = changed(whole, tmp_path / "x.onnx", **fields)
+    assert isinstance(module._opener.any(TRAIN), SummingGraph)
+    assert module(*batch()) == pytest.approx(whole.open()[1](*batch()), rel=1e-6)
+
+
+def test_a_step_that_the_engine_cannot_open_gives_way_to_the_models_own(
+    whole: Folder, tmp_path: Path
+) -> None:
+    module = changed(whole, tmp_path / "x.onnx", train="eJwDAAAAAAE=")  # no bytes at all
+    assert isinstance(module._opener.any(TRAIN), SummingGraph)
