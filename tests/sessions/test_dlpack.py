@@ -359,7 +359,7 @@ def test_what_a_later_run_writes_over_is_copied() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # torch's own, when it warms up
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty", "ignore:`torch.jit")  # torch's own
 @pytest.mark.parametrize(
     "name, settings",
     [
