@@ -21,6 +21,7 @@ def is_empty(shapes: Shapes, inputs: Iterable[Any]) -> bool:
     Feeds of fixed sizes (a scalar, one weight for each class) tell nothing about the batch.
     `inputs` describe the feeds: name and shape.
 
+    >>> from onward.graph.signature import NodeArg
     >>> inputs = NodeArg("x", "tensor(float)", ("batch", 4)), NodeArg("s", "tensor(float)", (1,))
     >>> [is_empty({"x": (rows, 4), "s": (1,)}, inputs) for rows in (0, 2)]
     [True, False]

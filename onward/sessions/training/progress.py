@@ -56,6 +56,8 @@ class Progress:
 
     def settle(self) -> None:
         """Look at every flag."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         for finite in waiting:
             if bool(finite) or not self._skips:
@@ -68,6 +70,8 @@ class Progress:
 
     def rates_ahead(self, count: int) -> list[list[float]]:
         """For each update graph, the learning rates of the next updates."""
+        if self._schedule is None:
+            return [[rate] * count for rate in self._rates.updates]
         steps = range(self.steps, self.steps + count)
         return [[self._scheduled(rate, step) for step in steps] for rate in self._rates.updates]
 
