@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,6 @@ class BoundSession:
         flush = flushing(given)
         with nullcontext() if flush is None else flush:  # the first session sets its thread too
             native = _open(model, given, providers)
-        self._attach(native, flush)
-
-    def _attach(self, native: Any, flush: AbstractContextManager[None] | None) -> None:
-        """Bind nothing to this session yet."""
         self._native, self._flush = native, flush
         self._binding = self._native.io_binding()
         self._raw = self._binding._iobinding  # its wrapper looks a device up for each call
@@ -100,18 +96,6 @@ class BoundSession:
         self._order: dict[str, int] = {}  # the outputs that the binding knows, in its order
         self._fresh: list[str] = []  # those of them that come in fresh memory
         self._texts = any(each.type == "tensor(string)" for each in self.inputs.values())
-
-    def twin(self) -> BoundSession:
-        """The same session with bindings of its own."""
-        twin = object.__new__(BoundSession)
-        twin._attach(self._native, self._flush)
-        return twin
-
-    def lend(self, twin: BoundSession) -> None:
-        """Bind to a twin what is bound here and not there."""
-        for name, value in self._read.items():
-            if name not in twin._read:
-                twin.bind_input(name, value)
 
     @property
     def input_names(self) -> list[str]:
@@ -163,10 +147,6 @@ class BoundSession:
             self._fresh.remove(name)
         self._written[name] = array
 
-    def run_bound(self) -> None:
-        """Run once, where all that is read and written is bound: nothing is looked at again."""
-        self._call(self._native._sess.run_with_iobinding, self._raw, None)
-
     def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
         """Run the graph in one of onnxruntime's ways, with denormals as the options have them."""
         try:
@@ -176,10 +156,6 @@ class BoundSession:
                 return run(*arguments)
         except Exception as error:
             raise session.explain(error, None) from error
-
-    def is_bound(self) -> bool:
-        """Whether `run_bound` does: every input is bound, and no output comes in fresh memory."""
-        return not (self._fresh or self._texts) and len(self._read) == len(self.inputs)
 
     def run(self, wanted: Iterable[str] | None = None) -> list[Any]:
         """Run once; the outputs asked for (None: all that are not bound) as OrtValues, in order.
@@ -196,7 +172,7 @@ class BoundSession:
             return [results[place] for place in places]
         for name in self._fresh:  # else the last run's memory, which the caller holds, is reused
             self._raw.bind_output(name, self._device)
-        self.run_bound()
+        self._call(self._native._sess.run_with_iobinding, self._raw, None)
         if not places:
             return []
         found = self._raw.get_outputs()
