@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,14 @@ from onward.gradients.split import Piece, split
 from onward.graph.arguments import describe
 from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
+from onward.names import some
 from onward.passes.composites import inline_calls
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
 from onward.providers.torch.lower import Lowered
 from onward.providers.torch.provider import TorchProvider
+
+log = logging.getLogger("onward")
 
 
 class TrainingGraph:
@@ -30,10 +34,11 @@ class TrainingGraph:
         self.outputs = [result.name for result in self.results]
 
     @property
-    def is_supported(self) -> bool:
-        """Whether torch has every operator."""
+    def unsupported(self) -> list[str]:
+        """The operators that torch lacks, or lacks for the types that they have here."""
         opsets = self.model.graph.opset_imports
-        return all(self._provider.supports(node, opsets) for node in self.model.graph)
+        nodes = [node for node in self.model.graph if not self._provider.supports(node, opsets)]
+        return list(dict.fromkeys(f"{node.domain or 'ai.onnx'}::{node.op_type}" for node in nodes))
 
     @cached_property
     def module(self) -> Lowered:
@@ -86,7 +91,13 @@ def lower_program(program: Program, provider: TorchProvider) -> TrainingGraphs |
         provider=provider,
     )
     everything = [graphs.train, graphs.evaluate, graphs.predict, *graphs.updates]
-    return graphs if all(graph.is_supported for graph in everything) else None
+    missing = dict.fromkeys(name for graph in everything for name in graph.unsupported)
+    if missing:
+        log.warning(
+            "torch has no kernel for %s: parameters stay in host memory, and each step copies them",
+            some(missing),
+        )
+    return None if missing else graphs
 
 
 def _is_view_of_input(value: ir.Value) -> bool:

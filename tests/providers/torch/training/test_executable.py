@@ -258,3 +258,19 @@ def test_inductor_passes_over_the_vectors_of_an_update_once() -> None:
     one.update_weights()
     assert metrics.generated_cpp_vec_kernel_count == 1  # others are of single numbers
     assert not counters["graph_break"]
+
+
+def test_an_operator_that_torch_lacks_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    op = onward.OpBuilder()
+    x, w = op.input("x", "float32", ("n", 4)), op.initializer("w", np.ones((4, 4), np.float32))
+    y = op.MatMul(x, w)
+    text = op.input("s", "string", (1,))
+    text = op.StringConcat(text, text)
+    model = op.model(loss=op.ReduceMean(op.Mul(y, y), keepdims=0), text=text)
+    one = TrainingSession(
+        model, losses.Output("loss"), optimizers.SGD(), providers=["TorchExecutionProvider"]
+    )
+    assert "torch has no kernel for 'ai.onnx::StringConcat'" in caplog.text
+    assert "each step copies them" in caplog.text
+    feeds = {"x": np.ones((2, 4), np.float32), "s": np.array(["b"], object)}
+    assert one.step(feeds)["loss"] == pytest.approx(16.0)
