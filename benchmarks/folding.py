@@ -15,7 +15,7 @@ import onnx_ir as ir
 import report
 
 import onward
-from onward.sessions.memory.footprint import most_resident
+from onward.measure.memory.resident_memory import most_resident
 
 ELEMENTS = 200_000_000
 

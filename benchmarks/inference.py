@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 import onward
-from onward.sessions.tuning.entry import open_session, serve
-from onward.sessions.tuning.trials import BARE, Candidate, Trial
+from onward.measure.trial_worker import open_session, serve
+from onward.measure.tuning.trials import BARE, Candidate, Trial
 
 BLOCKS, CALLS = 101, 400
 ROUNDS, SECONDS = 5, 0.4

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import onward
-from onward.sessions.memory import footprint
+from onward.measure.memory import resident_memory
 
 CPU, TORCH = "CPUExecutionProvider", "TorchExecutionProvider"
 SHARED_BY = (1, 2, 4)
@@ -82,17 +82,17 @@ def open_sessions(way: str, path: str, data: str) -> None:
     """Open and run the model again and again; print the kilobytes that are resident."""
     shared = onward.SharedMemory() if way == "shared" else None
     feeds, sessions, sizes = dict(np.load(data)), [], []
-    footprint.settle()
-    before = footprint.resident()
+    resident_memory.settle()
+    before = resident_memory.resident()
     for count in range(1, max(SHARED_BY) + 1):
         options = onward.SessionOptions(shared=shared)
         sessions.append(onward.InferenceSession(path, options, [CPU]))
         sessions[-1].run(None, feeds)
         sessions[-1].run(None, feeds)
         gc.collect()
-        footprint.give_back()
+        resident_memory.give_back()
         if count in SHARED_BY:
-            sizes.append((footprint.resident() - before) // 1024)
+            sizes.append((resident_memory.resident() - before) // 1024)
     print(*sizes)
 
 

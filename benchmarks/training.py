@@ -116,7 +116,7 @@ def one(name: str, engine: str, folder: str) -> None:
         step = peer(name, engine == "compile")
     step()
     print("ready", flush=True)
-    from onward.sessions.memory.footprint import most_resident
+    from onward.measure.memory.resident_memory import most_resident
 
     racing.answer(step, lambda ms: {"ms": ms, "peak": most_resident() / (1 << 20)})
 

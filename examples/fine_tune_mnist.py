@@ -18,10 +18,10 @@ import numpy as np
 import onnx_ir as ir
 
 import onward
-from onward.cli.digits import TRAIN, Array, load_digits
-from onward.graph.extension import extend
+from onward.graph.graph_ops import extend
 from onward.losses import CrossEntropy
 from onward.optimizers import AdamW
+from onward.runner.digits import TRAIN, Array, load_digits
 
 FEATURES = "Pooling160_Output_0"  # (batch, 16, 4, 4): what the convolutions saw
 IMAGE, HIDDEN, EPOCHS, SIZE = "Input3", 64, 12, 50

@@ -14,10 +14,10 @@ import onnx.parser
 import onnx_ir as ir
 
 import onward
-from onward.cli.digits import TRAIN, batches, build_network, load_digits
-from onward.graph.extension import extend
+from onward.graph.graph_ops import extend
 from onward.losses import Graph, Output
 from onward.optimizers import AdamW
+from onward.runner.digits import TRAIN, batches, build_network, load_digits
 
 
 def focal(op, values):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 import onward
-from onward.cli.digits import TRAIN, batches, build_network, load_digits
 from onward.losses import CrossEntropy
 from onward.optimizers import AdamW
+from onward.runner.digits import TRAIN, batches, build_network, load_digits
 
 SHADES = " .:-=+*#%@"
 

@@ -24,72 +24,72 @@ if TYPE_CHECKING:
     from onward.graph.files import save as save
     from onward.graph.limits import ModelLimits as ModelLimits
     from onward.graph.weights import swap_weights as swap_weights
-    from onward.profile.report import Profile as Profile
-    from onward.profile.report import profile_model as profile_model
+    from onward.measure.profile.report import Profile as Profile
+    from onward.measure.profile.report import profile_model as profile_model
     from onward.providers.choose import available, known
 
     get_available_providers, get_all_providers = available, known
     from onward.checkpoints.folder import Checkpoints as Checkpoints
+    from onward.measure.memory.memory_plan import MeasuredMemory as MeasuredMemory
+    from onward.measure.memory.memory_plan import MemoryPlan as MemoryPlan
+    from onward.measure.memory.memory_plan import measure_memory as measure_memory
+    from onward.measure.memory.memory_plan import plan_memory as plan_memory
     from onward.programs.options import TrainingOptions as TrainingOptions
     from onward.providers.options import ExecutionMode as ExecutionMode
     from onward.providers.options import ExecutionOrder as ExecutionOrder
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
     from onward.providers.options import RunOptions as RunOptions
     from onward.providers.options import SessionOptions as SessionOptions
-    from onward.providers.ort.exports import AdapterFormat as AdapterFormat
-    from onward.providers.ort.exports import LoraAdapter as LoraAdapter
-    from onward.providers.ort.exports import ModelMetadata as ModelMetadata
-    from onward.providers.ort.exports import NodeArg as NodeArg
-    from onward.providers.ort.exports import OrtAllocatorType as OrtAllocatorType
-    from onward.providers.ort.exports import OrtArenaCfg as OrtArenaCfg
-    from onward.providers.ort.exports import OrtDevice as OrtDevice
-    from onward.providers.ort.exports import OrtMemoryInfo as OrtMemoryInfo
-    from onward.providers.ort.exports import OrtMemType as OrtMemType
-    from onward.providers.ort.exports import OrtSparseFormat as OrtSparseFormat
-    from onward.providers.ort.exports import SparseTensor as SparseTensor
-    from onward.providers.ort.exports import (
+    from onward.providers.ort.ort_values import OrtValue as OrtValue
+    from onward.providers.ort.reexports import AdapterFormat as AdapterFormat
+    from onward.providers.ort.reexports import LoraAdapter as LoraAdapter
+    from onward.providers.ort.reexports import ModelMetadata as ModelMetadata
+    from onward.providers.ort.reexports import NodeArg as NodeArg
+    from onward.providers.ort.reexports import OrtAllocatorType as OrtAllocatorType
+    from onward.providers.ort.reexports import OrtArenaCfg as OrtArenaCfg
+    from onward.providers.ort.reexports import OrtDevice as OrtDevice
+    from onward.providers.ort.reexports import OrtMemoryInfo as OrtMemoryInfo
+    from onward.providers.ort.reexports import OrtMemType as OrtMemType
+    from onward.providers.ort.reexports import OrtSparseFormat as OrtSparseFormat
+    from onward.providers.ort.reexports import SparseTensor as SparseTensor
+    from onward.providers.ort.reexports import (
         create_and_register_allocator as create_and_register_allocator,
     )
-    from onward.providers.ort.exports import (
+    from onward.providers.ort.reexports import (
         create_and_register_allocator_v2 as create_and_register_allocator_v2,
     )
-    from onward.providers.ort.exports import disable_telemetry_events as disable_telemetry_events
-    from onward.providers.ort.exports import enable_telemetry_events as enable_telemetry_events
-    from onward.providers.ort.exports import get_build_info as get_build_info
-    from onward.providers.ort.exports import get_device as get_device
-    from onward.providers.ort.exports import get_ep_devices as get_ep_devices
-    from onward.providers.ort.exports import get_version_string as get_version_string
-    from onward.providers.ort.exports import has_collective_ops as has_collective_ops
-    from onward.providers.ort.exports import preload_dlls as preload_dlls
-    from onward.providers.ort.exports import print_debug_info as print_debug_info
-    from onward.providers.ort.exports import (
+    from onward.providers.ort.reexports import disable_telemetry_events as disable_telemetry_events
+    from onward.providers.ort.reexports import enable_telemetry_events as enable_telemetry_events
+    from onward.providers.ort.reexports import get_build_info as get_build_info
+    from onward.providers.ort.reexports import get_device as get_device
+    from onward.providers.ort.reexports import get_ep_devices as get_ep_devices
+    from onward.providers.ort.reexports import get_version_string as get_version_string
+    from onward.providers.ort.reexports import has_collective_ops as has_collective_ops
+    from onward.providers.ort.reexports import preload_dlls as preload_dlls
+    from onward.providers.ort.reexports import print_debug_info as print_debug_info
+    from onward.providers.ort.reexports import (
         register_execution_provider_library as register_execution_provider_library,
     )
-    from onward.providers.ort.exports import (
+    from onward.providers.ort.reexports import (
         set_default_logger_severity as set_default_logger_severity,
     )
-    from onward.providers.ort.exports import (
+    from onward.providers.ort.reexports import (
         set_default_logger_verbosity as set_default_logger_verbosity,
     )
-    from onward.providers.ort.exports import (
+    from onward.providers.ort.reexports import (
         set_global_thread_pool_sizes as set_global_thread_pool_sizes,
     )
-    from onward.providers.ort.exports import set_seed as set_seed
-    from onward.providers.ort.exports import (
+    from onward.providers.ort.reexports import set_seed as set_seed
+    from onward.providers.ort.reexports import (
         unregister_execution_provider_library as unregister_execution_provider_library,
     )
-    from onward.providers.ort.shared import SharedMemory as SharedMemory
-    from onward.providers.ort.values import OrtValue as OrtValue
-    from onward.sessions.binding import IOBinding as IOBinding
+    from onward.providers.ort.shared_memory import SharedMemory as SharedMemory
     from onward.sessions.inference import InferenceSession as InferenceSession
-    from onward.sessions.memory.plans import MeasuredMemory as MeasuredMemory
-    from onward.sessions.memory.plans import MemoryPlan as MemoryPlan
-    from onward.sessions.memory.plans import measure_memory as measure_memory
-    from onward.sessions.memory.plans import plan_memory as plan_memory
+    from onward.sessions.io_binding import IOBinding as IOBinding
     from onward.sessions.pipeline import Pipeline as Pipeline
-    from onward.sessions.training.program import TrainingProgram as TrainingProgram
-    from onward.sessions.training.program import compile_training as compile_training
     from onward.sessions.training.session import TrainingSession as TrainingSession
+    from onward.sessions.training.training_program import TrainingProgram as TrainingProgram
+    from onward.sessions.training.training_program import compile_training as compile_training
 
 __version__ = "0.1.0"
 
@@ -103,26 +103,26 @@ _HOMES = {
     "save": "onward.graph.files",
     "ModelLimits": "onward.graph.limits",
     "swap_weights": "onward.graph.weights",
-    "Profile": "onward.profile.report",
-    "profile_model": "onward.profile.report",
+    "Profile": "onward.measure.profile.report",
+    "profile_model": "onward.measure.profile.report",
     "ExecutionMode": "onward.providers.options",
     "ExecutionOrder": "onward.providers.options",
     "GraphOptimizationLevel": "onward.providers.options",
     "RunOptions": "onward.providers.options",
     "SessionOptions": "onward.providers.options",
-    "SharedMemory": "onward.providers.ort.shared",
-    "OrtValue": "onward.providers.ort.values",
-    "IOBinding": "onward.sessions.binding",
+    "SharedMemory": "onward.providers.ort.shared_memory",
+    "OrtValue": "onward.providers.ort.ort_values",
+    "IOBinding": "onward.sessions.io_binding",
     "Checkpoints": "onward.checkpoints.folder",
     "InferenceSession": "onward.sessions.inference",
-    "MeasuredMemory": "onward.sessions.memory.plans",
-    "MemoryPlan": "onward.sessions.memory.plans",
-    "measure_memory": "onward.sessions.memory.plans",
-    "plan_memory": "onward.sessions.memory.plans",
+    "MeasuredMemory": "onward.measure.memory.memory_plan",
+    "MemoryPlan": "onward.measure.memory.memory_plan",
+    "measure_memory": "onward.measure.memory.memory_plan",
+    "plan_memory": "onward.measure.memory.memory_plan",
     "Pipeline": "onward.sessions.pipeline",
-    "compile_training": "onward.sessions.training.program",
+    "compile_training": "onward.sessions.training.training_program",
     "TrainingOptions": "onward.programs.options",
-    "TrainingProgram": "onward.sessions.training.program",
+    "TrainingProgram": "onward.sessions.training.training_program",
     "TrainingSession": "onward.sessions.training.session",
 }
 _MODULES = ("compat", "errors", "losses", "optimizers", "testing", "training")
@@ -183,7 +183,7 @@ if not TYPE_CHECKING:  # a type checker would take any name to exist
         elif name in _HOMES:
             home, attribute = _HOMES[name], name
         elif name in _PEERS_OWN:
-            home, attribute = "onward.providers.ort.exports", name
+            home, attribute = "onward.providers.ort.reexports", name
         else:
             raise AttributeError(_without(name))
         value = getattr(import_module(home), attribute)

@@ -47,7 +47,7 @@ _REPLACED = {
     "GraphOptimizationLevel": ("onward.providers.options", "GraphOptimizationLevel"),
     "ExecutionMode": ("onward.providers.options", "ExecutionMode"),
     "ExecutionOrder": ("onward.providers.options", "ExecutionOrder"),
-    "IOBinding": ("onward.sessions.binding", "IOBinding"),
+    "IOBinding": ("onward.sessions.io_binding", "IOBinding"),
     "get_available_providers": ("onward.providers.choose", "available"),
     "get_all_providers": ("onward.providers.choose", "known"),
 }

@@ -27,7 +27,7 @@ from onward.graph.paths import (
     read_model,
     writing,
 )
-from onward.graph.survey.look import survey
+from onward.graph.scan.model_scan import survey
 
 StrPath = str | os.PathLike[str]
 

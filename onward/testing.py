@@ -19,10 +19,10 @@ from onward.gradients.model import gradient, lift_weights
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
 from onward.graph.files import Source, load
+from onward.graph.random_feeds import random_feeds
 from onward.graph.scopes import graphs_of
 from onward.passes.pipelines import PREPARE
 from onward.providers.choose import Asked
-from onward.sessions.feeds import random_feeds
 from onward.sessions.inference import InferenceSession
 
 Array = np.ndarray[Any, Any]

@@ -23,18 +23,18 @@ from typing import Any
 import onward.errors
 from conformance.reliability import corpus_files, corpus_graphs, corpus_growth
 from conformance.reliability.corpus import CASES
+from onward.measure.memory.resident_memory import most_resident, reset_peak
 from onward.providers import reference
 from onward.providers.options import SessionOptions
 from onward.providers.torch import provider as torch_provider
-from onward.sessions import parts, planning
+from onward.sessions import partitioned_plan, planning
 from onward.sessions.inference import InferenceSession
-from onward.sessions.memory.footprint import most_resident, reset_peak
 
 LONGEST = 1.0  # seconds
 LARGEST = 512  # MiB, of the whole process
 _HANGS = 20  # seconds
 _TABLES = (corpus_growth, corpus_graphs, corpus_files)  # which fill CASES
-_WARM = (parts, planning, reference, torch_provider)  # imports are no model's doing
+_WARM = (partitioned_plan, planning, reference, torch_provider)  # imports are no model's doing
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.reliability.saves import fault_of, metric_of, properties_of, tensors_of
+from onward.checkpoints.file_header import Header, decode
 from onward.checkpoints.folder import Checkpoints
-from onward.checkpoints.layout import Header, decode
 from onward.checkpoints.manifest import NAME, file_of
 from onward.errors import OnwardError
 

@@ -28,11 +28,11 @@ import onward
 from conformance.reliability.resume_runs import MODELS, OPTIMIZERS, OTHERS, batch
 from onward.losses.classification import CrossEntropy
 from onward.optimizers.adam import AdamW
-from onward.optimizers.average import EMA
+from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.muon import Muon
 from onward.optimizers.optimizer import Optimizer
-from onward.passes.modes import eval_mode
+from onward.passes.training_mode import eval_mode
 from onward.programs.options import TrainingOptions
 from onward.training.api import CheckpointState, Module
 from onward.training.api import Optimizer as DeviceOptimizer

@@ -33,7 +33,7 @@ import onnx.parser
 from safetensors.numpy import save_file
 
 import onward
-from onward.checkpoints import files
+from onward.checkpoints import tensor_files
 from onward.checkpoints.folder import Checkpoints
 from onward.checkpoints.manifest import NAME, file_of
 from onward.cli.main import main as command_line
@@ -49,9 +49,9 @@ PROVIDERS = ("default", "CPUExecutionProvider", "TorchExecutionProvider",
 UNPICKLERS = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 _SUSPECT = re.compile(rf"{'|'.join(UNPICKLERS)}|\bload\(")
 ALLOWED = {  # modules that may, and why
-    "sessions.memory.plans": "asks a process that it starts, over a pipe of its own",
-    "sessions.memory.entry": "is that process",
-    "providers.torch.programs": "reads .pt2 where ModelLimits.allow_pickle says so",
+    "measure.memory.memory_plan": "asks a process that it starts, over a pipe of its own",
+    "measure.memory_worker": "is that process",
+    "providers.torch.exported_programs": "reads .pt2 where ModelLimits.allow_pickle says so",
 }
 MODEL = """
     <ir_version: 10, opset_import: ["" : 21]>
@@ -135,8 +135,8 @@ def others(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         if path.suffix != ".data":
             yield f"onward.load({path.name!r})", lambda path=path: onward.load(path)
     run = folder / "run"
-    yield "files.read", lambda: files.read(run / file_of(1))
-    yield "files.look", lambda: files.look(run / file_of(1))
+    yield "files.read", lambda: tensor_files.read(run / file_of(1))
+    yield "files.look", lambda: tensor_files.look(run / file_of(1))
     yield "Checkpoints.latest", lambda: Checkpoints(run).latest()
     yield "Checkpoints.best", lambda: Checkpoints(run).best()
     yield "Checkpoints.load", lambda: Checkpoints(run).load(2)

@@ -32,14 +32,14 @@ from onward.losses.classification import CrossEntropy
 from onward.optimizers.adafactor import Adafactor
 from onward.optimizers.adagrad import Adagrad
 from onward.optimizers.adam import Adam, AdamW
-from onward.optimizers.average import EMA
+from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.lamb import LAMB
 from onward.optimizers.lion import Lion
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.muon import Muon
 from onward.optimizers.optimizer import Optimizer
 from onward.optimizers.rmsprop import RMSprop
-from onward.optimizers.scaling import DynamicLossScale
 from onward.optimizers.schedules import Cosine, WarmUp
 from onward.optimizers.sgd import SGD
 from onward.programs.options import TrainingOptions

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.checkpoints.disk import RealDisk
-from onward.checkpoints.files import Checkpoint
+from onward.checkpoints.tensor_files import Checkpoint
 
 KEEP = 2
 CHANGES = frozenset({"create", "write", "sync", "commit", "remove", "sync_folder"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.reliability import bit_flips
-from onward.checkpoints import files
+from onward.checkpoints import tensor_files
 
 
 def test_every_damage_is_named_and_a_good_checkpoint_used() -> None:
@@ -24,5 +24,5 @@ def test_a_reader_that_does_not_look_would_be_found(monkeypatch: pytest.MonkeyPa
     class Hashes:
         sha256 = Blind
 
-    monkeypatch.setattr(files, "hashlib", Hashes)
+    monkeypatch.setattr(tensor_files, "hashlib", Hashes)
     assert bit_flips.damage_all(20, 0, seed=3).faults

@@ -20,7 +20,7 @@ from typing import Any
 import onward
 from conformance.reliability import mutators, seeds
 from onward.errors import OnwardError
-from onward.sessions.feeds import random_feeds
+from onward.graph.random_feeds import random_feeds
 
 RUN_TIMEOUT = 1.0
 LARGEST_FEED = 1 << 22  # elements; beyond it a mutant is opened but not fed

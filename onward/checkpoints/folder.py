@@ -19,7 +19,6 @@ from typing import Any, Literal
 import numpy as np
 
 from onward.checkpoints.disk import DISK, Disk
-from onward.checkpoints.files import Array, Checkpoint, StrPath, cannot_save, read, write
 from onward.checkpoints.manifest import (
     NAME,
     Catalog,
@@ -29,6 +28,7 @@ from onward.checkpoints.manifest import (
     read_catalog,
     write_manifest,
 )
+from onward.checkpoints.tensor_files import Array, Checkpoint, StrPath, cannot_save, read, write
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OptionError
 from onward.graph.paths import to_path
 

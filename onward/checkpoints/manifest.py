@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.checkpoints.disk import Disk
-from onward.checkpoints.files import look, written_aside
+from onward.checkpoints.tensor_files import look, written_aside
 from onward.errors import CheckpointError
 
 log = logging.getLogger("onward")

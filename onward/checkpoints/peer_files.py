@@ -16,7 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from onward.checkpoints.contents import Array, Contents, Property, StoredOptimizer, StoredParameter
+from onward.checkpoints.file_contents import (
+    Array,
+    Contents,
+    Property,
+    StoredOptimizer,
+    StoredParameter,
+)
 from onward.errors import CheckpointCorrupt, CheckpointError
 
 IDENTIFIER = b"ODTC"

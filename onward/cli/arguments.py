@@ -10,7 +10,7 @@ import typer
 
 from onward.errors import OptionError
 from onward.lazy import LazyModule
-from onward.providers.naming import AUTO, short_name
+from onward.providers.provider_names import AUTO, short_name
 
 if TYPE_CHECKING:
     from onward.providers import choose

@@ -10,9 +10,8 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import feeds_for
-from onward.cli.racing import LIMIT, Runner, race
-from onward.cli.screen import (
+from onward.cli.alternating_trials import LIMIT, Runner, race
+from onward.cli.console import (
     make_console,
     make_table,
     print_json,
@@ -21,10 +20,11 @@ from onward.cli.screen import (
     show_seconds,
 )
 from onward.errors import OptionError, ProviderMissing
+from onward.measure.machine import machine, versions
+from onward.measure.tensor_difference import Difference, compare_tensors
+from onward.measure.tuning.trials import BARE, Candidate
 from onward.providers.choose import REFERENCE, available, how_to_get
-from onward.sessions.examine.difference import Difference, compare_tensors
-from onward.sessions.machine import machine, versions
-from onward.sessions.tuning.trials import BARE, Candidate
+from onward.sessions.feed_files import feeds_for
 
 
 def bench(

@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import inputs_of, read_feeds
-from onward.cli.racing import LIMIT, Runner, race
-from onward.cli.screen import (
+from onward.cli.alternating_trials import LIMIT, Runner, race
+from onward.cli.console import (
     make_console,
     make_table,
     print_json,
@@ -24,19 +23,20 @@ from onward.cli.screen import (
 )
 from onward.errors import OptionError
 from onward.lazy import LazyModule
+from onward.measure.tensor_difference import Tolerance
+from onward.measure.tuning.trials import Candidate
 from onward.providers.choose import available
-from onward.sessions.examine.difference import Tolerance
-from onward.sessions.tuning.trials import Candidate
+from onward.sessions.feed_files import inputs_of, read_feeds
 
 if TYPE_CHECKING:
     from onward.graph import summary
-    from onward.sessions import planning
-    from onward.sessions.examine import compare as comparing
-    from onward.sessions.examine.compare import Compared, Comparison
+    from onward.measure import comparison as comparing
+    from onward.measure.comparison import Compared, Comparison
+    from onward.providers import model_sources
 else:  # a TAB in the shell must not wait for them
     summary = LazyModule("onward.graph.summary")
-    comparing = LazyModule("onward.sessions.examine.compare")
-    planning = LazyModule("onward.sessions.planning")
+    comparing = LazyModule("onward.measure.comparison")
+    model_sources = LazyModule("onward.providers.model_sources")
 
 DIFFERENT = 1  # the exit code
 
@@ -147,7 +147,7 @@ def _read_pairs(texts: list[str] | None) -> dict[str, str]:
 
 
 def _facts(runner: Runner) -> dict[str, Any]:
-    facts = summary.summarize(planning.open_model(runner.model))
+    facts = summary.summarize(model_sources.open_model(runner.model))
     timing = runner.timing
     return {
         "file": str(runner.model),

@@ -9,11 +9,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from onward.cli.curve import draw_curve
-from onward.cli.digits import TRAIN, Array, build_network, load_digits
-from onward.cli.learning import Lesson, learn, share_right
-from onward.cli.racing import Runner, race
-from onward.cli.screen import (
+from onward.cli.alternating_trials import Runner, race
+from onward.cli.console import (
     make_console,
     make_table,
     print_pairs,
@@ -22,10 +19,13 @@ from onward.cli.screen import (
     show_seconds,
     warn,
 )
+from onward.cli.digits_training import Lesson, learn, share_right
+from onward.cli.learning_curve import draw_curve
 from onward.graph.paths import make_folder
+from onward.measure.tuning.trials import Candidate
 from onward.providers.choose import REFERENCE, available
+from onward.runner.digits import TRAIN, Array, build_network, load_digits
 from onward.sessions.inference import InferenceSession
-from onward.sessions.tuning.trials import Candidate
 
 MODEL, CHECKPOINT, CURVE = "digits.onnx", "checkpoint.safetensors", "curve.png"
 _SLOW_TO_OPEN = ("InductorExecutionProvider",)  # it compiles for longer than the demo takes

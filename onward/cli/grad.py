@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.screen import make_console, print_pairs, show_shape
+from onward.cli.console import make_console, print_pairs, show_shape
 from onward.errors import OptionError
 from onward.gradients.backward import FLOATS
 from onward.gradients.model import gradient

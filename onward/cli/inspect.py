@@ -9,28 +9,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.feeds import names_of_sizes
+from onward.cli.console import make_console, print_json
 from onward.cli.inspect_screen import show_facts, show_providers, show_warnings
-from onward.cli.screen import make_console, print_json
 from onward.errors import InvalidModel
+from onward.graph.random_feeds import check_sizes
 from onward.lazy import LazyModule
-from onward.sessions.feeds import check_sizes
+from onward.sessions.feed_files import names_of_sizes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from onward.graph import files
-    from onward.sessions import description, planning
-    from onward.sessions.examine import facts as inspection
-    from onward.sessions.examine import support
-    from onward.sessions.memory import plans as memory
+    from onward.measure import inspection as inspection
+    from onward.measure import node_support
+    from onward.measure.memory import memory_plan as memory
+    from onward.providers import model_sources
+    from onward.sessions import model_description
 else:  # a TAB in the shell must not wait for them, nor most calls for the engines
-    description = LazyModule("onward.sessions.description")
+    model_description = LazyModule("onward.sessions.model_description")
     files = LazyModule("onward.graph.files")
-    inspection = LazyModule("onward.sessions.examine.facts")
-    support = LazyModule("onward.sessions.examine.support")
-    memory = LazyModule("onward.sessions.memory.plans")
-    planning = LazyModule("onward.sessions.planning")
+    inspection = LazyModule("onward.measure.inspection")
+    node_support = LazyModule("onward.measure.node_support")
+    memory = LazyModule("onward.measure.memory.memory_plan")
+    model_sources = LazyModule("onward.providers.model_sources")
 
 
 def inspect(
@@ -62,7 +63,7 @@ def inspect(
         raise InvalidModel(f"{model} is in ORT format, which onnxruntime alone reads")
     sizes, asked = arguments.read_sizes(size), arguments.read_providers(provider)
     loaded = _open(model)
-    check_sizes(sizes, names_of_sizes(map(description.describe, loaded.graph.inputs)))
+    check_sizes(sizes, names_of_sizes(map(model_description.describe, loaded.graph.inputs)))
     report, console = inspection.model_facts(loaded, model, sizes), make_console()
     if not as_json:
         show_facts(console, report, nodes)
@@ -72,7 +73,7 @@ def inspect(
         if not as_json:
             console.print(str(plan))
     if ask_providers or asked:
-        found = support.provider_facts(loaded, asked or None, report["warnings"])
+        found = node_support.provider_facts(loaded, asked or None, report["warnings"])
         report["providers"] = found
         if found is not None and not as_json:
             show_providers(console, found)
@@ -85,5 +86,5 @@ def inspect(
 def _open(model: Path) -> ir.Model:
     """The model, which may have operators of unknown domains."""
     if model.suffix == ".pt2":  # torch's own format: torch reads it
-        return planning.open_model(model, any_domain=True)
+        return model_sources.open_model(model, any_domain=True)
     return files.load(model, any_domain=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from onward.cli.screen import (
+from onward.cli.console import (
     make_table,
     print_pairs,
     print_table,

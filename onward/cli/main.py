@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from onward.cli.hints import translate_hints
+from onward.cli.option_hints import translate_hints
 from onward.errors import OnwardError
 from onward.lazy import defer_imports
 

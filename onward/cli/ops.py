@@ -11,22 +11,22 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
+from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.cli.progress import Work
-from onward.cli.screen import make_console, make_table, print_json, print_table
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
 from onward.providers.choose import INDUCTOR, available, how_to_get
-from onward.providers.naming import short_name
+from onward.providers.provider_names import short_name
 
 if TYPE_CHECKING:
     from onward.gradients import coverage as differentiable
     from onward.gradients import table
     from onward.gradients.coverage import Differentiable
-    from onward.sessions.examine import coverage
-    from onward.sessions.examine.coverage import Operator
+    from onward.measure import operator_support
+    from onward.measure.operator_support import Operator
 else:  # a TAB in the shell must not wait for it
-    coverage = LazyModule("onward.sessions.examine.coverage")
+    operator_support = LazyModule("onward.measure.operator_support")
     differentiable = LazyModule("onward.gradients.coverage")
     table = LazyModule("onward.gradients.table")
 
@@ -74,7 +74,7 @@ def ops(
     listed = named or [name for name in available() if name != INDUCTOR]
     console = make_console(stderr=as_json)
     with Work() as work:
-        found = coverage.operators(
+        found = operator_support.operators(
             listed, progress=lambda name: work.at(f"asking {name}", listed.index(name), len(listed))
         )
     chosen = _choose(found, domain, op)
@@ -88,7 +88,9 @@ def ops(
 
 def _show_gradients(domain: str | None, names: Sequence[str] | None, as_json: bool) -> None:
     """The whole table of rules: the formula, or why no gradient flows."""
-    others = coverage.known_operators() if names or domain else ()  # those without a rule, if asked
+    others = (
+        operator_support.known_operators() if names or domain else ()
+    )  # those without a rule, if asked
     found = differentiable.differentiable(table.GRADIENTS, others=others)
     chosen = _choose(found, domain, names)
     if as_json:
@@ -150,7 +152,7 @@ def _show_types(console: Console, chosen: Sequence[Operator], providers: Sequenc
     for operator in chosen:
         key = ("" if operator.domain == "ai.onnx" else operator.domain, operator.name)
         for name in providers:
-            if types := coverage.types_of(key, name):
+            if types := operator_support.types_of(key, name):
                 spelled = ", ".join(
                     word.removeprefix("tensor(").removesuffix(")") for word in types
                 )

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.progress import Work
-from onward.cli.screen import (
+from onward.cli.console import (
     make_console,
     make_table,
     print_json,
@@ -25,6 +24,7 @@ from onward.cli.screen import (
     show_count,
     show_seconds,
 )
+from onward.cli.progress import Work
 from onward.errors import OnwardError, OptionError, ProviderError
 from onward.graph.paths import check_writable
 
@@ -112,7 +112,12 @@ def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure in a process where no other engine's threads run; Ctrl-C is the child's to handle."""
     with tempfile.TemporaryFile("w+") as errors, Work() as work:
         work.at("starting", 0, 1)
-        command = [sys.executable, "-m", "onward.cli.profile_child", json.dumps(request)]
+        command = [
+            sys.executable,
+            "-m",
+            "onward.measure.profile.profile_worker",
+            json.dumps(request),
+        ]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         answer: dict[str, Any] = {}
         ended = 0

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from onward.cli.screen import make_console, make_progress
+from onward.cli.console import make_console, make_progress
 
 _FIRST = 5.0  # seconds that a step may take in silence; then lines come ever more rarely
 

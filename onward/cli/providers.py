@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from onward.cli import arguments
-from onward.cli.screen import make_console, make_table, print_json, print_table
+from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.providers.choose import OURS, available, how_to_get, known
-from onward.providers.naming import short_name
+from onward.providers.provider_names import short_name
 
 _WHAT = {
     "CPUExecutionProvider": "onnxruntime's own CPU kernels",

@@ -12,10 +12,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import declared_inputs, names_of_sizes, read_feeds
-from onward.cli.images import Preparation
-from onward.cli.outputs import check_target, count_odd, describe, top_classes, write_outputs
-from onward.cli.screen import (
+from onward.cli.console import (
     make_console,
     make_table,
     print_json,
@@ -24,10 +21,13 @@ from onward.cli.screen import (
     show_shape,
     warn,
 )
+from onward.cli.output_files import check_target, count_odd, describe, top_classes, write_outputs
 from onward.errors import OptionError, ProviderError
 from onward.names import near
-from onward.providers.naming import short_name
 from onward.providers.options import SessionOptions
+from onward.providers.provider_names import short_name
+from onward.sessions.feed_files import declared_inputs, names_of_sizes, read_feeds
+from onward.sessions.image_feeds import Preparation
 from onward.sessions.inference import InferenceSession
 
 

@@ -12,9 +12,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.feeds import inputs_of, read_feeds
-from onward.cli.progress import Work
-from onward.cli.screen import (
+from onward.cli.console import (
     make_console,
     make_table,
     print_json,
@@ -22,10 +20,12 @@ from onward.cli.screen import (
     show_bytes,
     show_seconds,
 )
+from onward.cli.progress import Work
 from onward.errors import WriteFailed
-from onward.sessions.machine import cache_folder
-from onward.sessions.tuning.verdicts import Row, TuningOptions, Verdict
-from onward.sessions.tuning.verdicts import tune as measure
+from onward.measure.machine import cache_folder
+from onward.measure.tuning.tune import Row, TuningOptions, Verdict
+from onward.measure.tuning.tune import tune as measure
+from onward.sessions.feed_files import inputs_of, read_feeds
 
 
 def tune(

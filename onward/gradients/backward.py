@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from onward.errors import MissingGradient
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradients, NoGradient
 from onward.graph.scopes import reads
 

@@ -19,7 +19,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.gradients.backward import backward
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradients, absent
 from onward.graph.scopes import reads
 from onward.passes.normalize import fill_defaults

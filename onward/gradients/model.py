@@ -10,23 +10,23 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.backward import FLOATS, backward
-from onward.gradients.known import make_known
-from onward.gradients.ops import GradientOps
-from onward.gradients.ranks import kept_open, know_ranks
+from onward.gradients.computed_ranks import kept_open, know_ranks
+from onward.gradients.formula_shapes import make_known
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
-from onward.graph.extension import taken_names
 from onward.graph.files import Source, load
-from onward.graph.naming import rename
+from onward.graph.graph_ops import taken_names
+from onward.graph.initializer_names import rename
 from onward.graph.scopes import ancestors, graphs_of
 from onward.names import near, some
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.exporters.restoring import split_merged_parameters
+from onward.passes.exporters.restore_parameters import split_merged_parameters
 from onward.passes.linear_models import write_linear_models
+from onward.passes.ort_workarounds import spell_for_onnxruntime
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.rewrite import Names
-from onward.passes.spelling import spell_for_onnxruntime
 from onward.passes.zip_maps import unzipped, zipped_tensor
 
 SUFFIX = "_grad"

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
-from onward.graph.table import OpTable
+from onward.gradients.gradient_ops import GradientOps
+from onward.graph.operator_table import OpTable
 
 Gradient = ir.Value | None
 Gradients = Gradient | Sequence[Gradient] | Mapping[ir.Value, ir.Value]

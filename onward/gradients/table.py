@@ -14,7 +14,6 @@ from onward.gradients.rules import (
     contrib_quantized,
     control,
     conv,
-    cut,
     deform,
     dropout,
     einsum,
@@ -41,6 +40,7 @@ from onward.gradients.rules import (
     sequence,
     shape,
     signal,
+    slice_pad,
 )
 
 GRADIENTS = (
@@ -49,7 +49,7 @@ GRADIENTS = (
     | activation.gradient
     | reduce.gradient
     | shape.gradient
-    | cut.gradient
+    | slice_pad.gradient
     | index.gradient
     | scatter.gradient
     | constant.gradient

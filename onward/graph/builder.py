@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
-from onward.graph.inference import infer_outputs
+from onward.graph.shapes.node_inference import infer_outputs
 
 Operand = ir.Value | np.ndarray[Any, Any] | float | int | bool | Sequence[float] | None
 

@@ -23,7 +23,7 @@ from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
 from onward.graph.paths import read_model, to_path, writing
 from onward.graph.protos import from_proto, maps_aside, write_maps
-from onward.graph.survey.look import survey
+from onward.graph.scan.model_scan import survey
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 

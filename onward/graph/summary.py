@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.graph.costs.model import operator
+from onward.graph.costs.node_costs import operator
 from onward.graph.mapped import MappedTensor
 from onward.graph.scopes import bodies
 

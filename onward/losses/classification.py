@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps, numpy_type
+from onward.graph.graph_ops import GraphOps, numpy_type
 from onward.losses.loss import (
     REDUCTIONS,
     Values,

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps
 from onward.graph.files import Source
+from onward.graph.graph_ops import GraphOps
 from onward.losses.inlining import inline
 from onward.losses.loss import Loss, Values, check_fields, read_as_is, scalar, shown, sizes_of
 

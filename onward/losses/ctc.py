@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps
+from onward.graph.graph_ops import GraphOps
 from onward.losses.loss import (
     Values,
     check_fields,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps
+from onward.graph.graph_ops import GraphOps
 from onward.losses.loss import (
     ABOVE_ZERO,
     Values,

@@ -6,11 +6,11 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps
 from onward.graph.files import Source, load
-from onward.graph.inference import infer_outputs
-from onward.graph.naming import rename
+from onward.graph.graph_ops import GraphOps
+from onward.graph.initializer_names import rename
 from onward.graph.scopes import bodies
+from onward.graph.shapes.node_inference import infer_outputs
 from onward.losses.loss import Loss, Values, agree, find, shown, sizes_of
 from onward.passes.downgrade import lower_opset
 from onward.passes.pipelines import PREPARE

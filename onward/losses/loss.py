@@ -1,7 +1,7 @@
 """What every loss shares: where it reads, what it is compared with, how it becomes one number.
 
 A loss is a frozen value. `loss.build(op, values)` writes it at the end of a model: `op` is what
-`onward.graph.extension.extend(model)` gives, `values` are the model's values by name, its outputs
+`onward.graph.graph_ops.extend(model)` gives, `values` are the model's values by name, its outputs
 first. What it is compared with is a value of that name, or becomes a new input of the model.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps
+from onward.graph.graph_ops import GraphOps
 from onward.names import near, spell_sizes
 from onward.passes.zip_maps import zipped_tensor
 

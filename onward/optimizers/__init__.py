@@ -13,21 +13,19 @@ if TYPE_CHECKING:
     from onward.optimizers.adagrad import Adagrad as Adagrad
     from onward.optimizers.adam import Adam as Adam
     from onward.optimizers.adam import AdamW as AdamW
-    from onward.optimizers.average import EMA as EMA
     from onward.optimizers.catalogue import optimizer_from_dict as optimizer_from_dict
     from onward.optimizers.catalogue import policy_from_dict as policy_from_dict
     from onward.optimizers.clip import ClipByNorm as ClipByNorm
     from onward.optimizers.clip import ClipByValue as ClipByValue
-    from onward.optimizers.graphs import flat_update as flat_update
-    from onward.optimizers.graphs import named_update as named_update
+    from onward.optimizers.ema import EMA as EMA
     from onward.optimizers.groups import Group as Group
     from onward.optimizers.groups import resolve as resolve
     from onward.optimizers.lamb import LAMB as LAMB
     from onward.optimizers.lion import Lion as Lion
+    from onward.optimizers.loss_scaling import DynamicLossScale as DynamicLossScale
     from onward.optimizers.muon import Muon as Muon
     from onward.optimizers.optimizer import Optimizer as Optimizer
     from onward.optimizers.rmsprop import RMSprop as RMSprop
-    from onward.optimizers.scaling import DynamicLossScale as DynamicLossScale
     from onward.optimizers.schedules import Constant as Constant
     from onward.optimizers.schedules import Cosine as Cosine
     from onward.optimizers.schedules import Exponential as Exponential
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from onward.optimizers.schedules import WarmUp as WarmUp
     from onward.optimizers.schedules import schedule_from_dict as schedule_from_dict
     from onward.optimizers.sgd import SGD as SGD
+    from onward.optimizers.update_models import flat_update as flat_update
+    from onward.optimizers.update_models import named_update as named_update
 
 _NAMES = {
     "adafactor": ["Adafactor"],

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from onward.errors import OptionError
-from onward.optimizers.checks import check_flag, check_number
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import count, decayed, one_minus, plus, times
+from onward.optimizers.setting_checks import check_flag, check_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
     from onward.optimizers.scalars import Number
 
 EPSILONS = {"FLOAT": 2.0**-23, "DOUBLE": 2.0**-52}  # the gap after 1, by type

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onward.optimizers.checks import check_betas, check_choice, check_flag, check_number
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decay, times
+from onward.optimizers.setting_checks import check_betas, check_choice, check_flag, check_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,15 @@ from typing import Any
 from onward.optimizers.adafactor import Adafactor
 from onward.optimizers.adagrad import Adagrad
 from onward.optimizers.adam import Adam, AdamW
-from onward.optimizers.average import EMA
 from onward.optimizers.clip import ClipByNorm, ClipByValue
+from onward.optimizers.ema import EMA
+from onward.optimizers.json_records import restore
 from onward.optimizers.lamb import LAMB
 from onward.optimizers.lion import Lion
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.muon import Muon
 from onward.optimizers.optimizer import Optimizer
-from onward.optimizers.records import restore
 from onward.optimizers.rmsprop import RMSprop
-from onward.optimizers.scaling import DynamicLossScale
 from onward.optimizers.sgd import SGD
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onward.optimizers.checks import check_above
-from onward.optimizers.records import record
+from onward.optimizers.json_records import record
+from onward.optimizers.setting_checks import check_above
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
 
 NORM = "norm_squared"  # an update's input: the sum of squares of all gradients, before scaling
 MARGIN = 1e-6  # torch's: keeps the division whole where the norm is 0

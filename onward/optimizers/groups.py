@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from onward.errors import OptionError
 from onward.names import near
-from onward.optimizers.checks import check_flag
 from onward.optimizers.optimizer import Optimizer, check_optimizer
+from onward.optimizers.setting_checks import check_flag
 
 Predicate: TypeAlias = Callable[[str, tuple[int, ...]], bool]
 

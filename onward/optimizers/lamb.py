@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from onward.optimizers.checks import check_betas, check_flag, check_number
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import product
+from onward.optimizers.setting_checks import check_betas, check_flag, check_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from onward.optimizers.scalars import count, one_minus, plus, power, product, ti
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
     from onward.optimizers.scalars import Number
 
 SUMS = ("exp_sum", "exp_sum_sq", "max_exp_sum_sq")

@@ -3,7 +3,7 @@
 An optimizer is a frozen dataclass. `update` writes one update with the operators of `op`; the
 learning rate and the step come in as values, so that schedules need no new graph. Updates are
 bound in place: every node that reads the old parameter (or slot) comes before the node that makes
-the new one, which is elementwise (onward.optimizers.graphs checks it).
+the new one, which is elementwise (onward.optimizers.update_models checks it).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from onward.errors import OptionError
-from onward.optimizers.checks import check_number
-from onward.optimizers.records import record
+from onward.optimizers.json_records import record
 from onward.optimizers.scalars import plus, times
+from onward.optimizers.setting_checks import check_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
     from onward.optimizers.scalars import Number
 
 Shape: TypeAlias = Sequence[int | str]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
 
     Number: TypeAlias = float | ir.Value
 

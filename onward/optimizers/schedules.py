@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.errors import OptionError
-from onward.optimizers.checks import (
+from onward.optimizers.json_records import record, restore
+from onward.optimizers.setting_checks import (
     check_above,
     check_choice,
     check_count,
     check_flag,
     check_number,
 )
-from onward.optimizers.records import record, restore
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onward.errors import OptionError
-from onward.optimizers.checks import check_flag, check_number
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decayed, plus, product, times
+from onward.optimizers.setting_checks import check_flag, check_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onward.graph.extension import GraphOps
+    from onward.graph.graph_ops import GraphOps
     from onward.optimizers.scalars import Number
 
 

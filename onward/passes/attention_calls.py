@@ -19,7 +19,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.passes.composites import DOMAIN, VERSION, outline
-from onward.passes.facts import (
+from onward.passes.fuse.attention import Scores, below_scale, find_product, find_softmax
+from onward.passes.masks import MaskReader
+from onward.passes.rewrite import Names, Ops, place
+from onward.passes.simplify.consecutive_nodes import order_of
+from onward.passes.value_facts import (
     Array,
     Dim,
     dims,
@@ -29,10 +33,6 @@ from onward.passes.facts import (
     only_inside,
     rank,
 )
-from onward.passes.fuse.attention import Scores, below_scale, find_product, find_softmax
-from onward.passes.masks import MaskReader
-from onward.passes.rewrite import Names, Ops, place
-from onward.passes.simplify.chains import order_of
 
 NAME = "Attention"
 

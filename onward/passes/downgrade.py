@@ -15,9 +15,9 @@ import onnx_ir as ir
 from onward.errors import UnsupportedModel
 from onward.graph.scopes import COMPOSITES, walk
 from onward.passes.composites import FIRST_IR, has_calls
-from onward.passes.facts import attribute, is_float
 from onward.passes.rewrite import nodes_of
 from onward.passes.upgrade import is_reversible, versions_of
+from onward.passes.value_facts import attribute, is_float
 
 STOCK_OPSET = 26  # the newest that stock onnxruntime loads
 _OLDEST = 13

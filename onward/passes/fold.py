@@ -17,8 +17,8 @@ from onnx.reference import ReferenceEvaluator
 
 from onward.graph.operators import is_random
 from onward.graph.scopes import bodies
-from onward.passes.facts import is_constant, operators, static
 from onward.passes.rewrite import Names, Ops, nodes_of, release, replace, substitute
+from onward.passes.value_facts import is_constant, operators, static
 
 _LARGEST_RESULT = 1 << 20  # bytes that folding may add for one node
 _LARGEST_WORK = 1 << 28  # bytes read and written by an operator that only moves or maps elements

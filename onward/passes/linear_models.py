@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onward.graph.ml_shapes import DOMAIN
-from onward.graph.shapes import infer_shapes
-from onward.passes.facts import Array, attribute
+from onward.graph.shapes.infer import infer_shapes
+from onward.graph.shapes.ml_operators import DOMAIN
 from onward.passes.ml_formulas import (
     NotWritten,
     floats,
@@ -29,6 +28,7 @@ from onward.passes.ml_formulas import (
 )
 from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.rewrite import Names, Ops, discard, nodes_of, replace
+from onward.passes.value_facts import Array, attribute
 
 _OLDEST_OPSET = 9  # since then, every operator that is written here has the same form
 

@@ -23,7 +23,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onward.graph.operators import is_random
 from onward.graph.scopes import bodies
-from onward.passes.facts import Array, Dim, dims, is_constant, operators
+from onward.passes.value_facts import Array, Dim, dims, is_constant, operators
 
 _MOST_NODES = 500
 _LARGEST = 1 << 26  # elements of a mask that is looked at

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import Array, attribute, rank
+from onward.passes.value_facts import Array, attribute, rank
 
 _FLOAT = int(ir.DataType.FLOAT)
 _NEARLY_ZERO = np.float32(1e-7)  # SOFTMAX_ZERO takes what is smaller for no score at all

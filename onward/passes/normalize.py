@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from onward.errors import InvalidModel, UnsafeModel
-from onward.graph.naming import rename
+from onward.graph.initializer_names import rename
 from onward.graph.scopes import COMPOSITES, walk
 from onward.passes.rewrite import Names, Ops, nodes_of, replace
 

@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from onward.passes.downgrade import STOCK_OPSET, fits_opset, lower_opset
-from onward.passes.facts import attribute, dims, input_of, ints, operators
 from onward.passes.rewrite import Names, Ops, discard, nodes_of, replace
+from onward.passes.value_facts import attribute, dims, input_of, ints, operators
 
 Spelling = Callable[[Ops, ir.Node], ir.Value | None]
 

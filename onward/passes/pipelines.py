@@ -12,12 +12,12 @@ from enum import IntEnum
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.declared import infer_from_inputs
-from onward.graph.shapes import infer_missing, infer_shapes
+from onward.graph.shapes.declared import infer_from_inputs
+from onward.graph.shapes.infer import infer_missing, infer_shapes
+from onward.passes.deduplicate import share_expressions, share_initializers
 from onward.passes.fold import fold_constants
 from onward.passes.fuse import activation, attention, convolution, gemm, norm, rotary
-from onward.passes.layout import sink_transposes
-from onward.passes.loops import release_invariants, return_copies
+from onward.passes.loop_bodies import release_invariants, return_copies
 from onward.passes.normalize import (
     fill_default_attributes,
     free_old_initializers,
@@ -29,12 +29,18 @@ from onward.passes.normalize import (
     sort_nodes,
     spell_domains,
 )
+from onward.passes.pass_sequence import Pipeline
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
-from onward.passes.runner import Pipeline
 from onward.passes.sequences import write_splits
-from onward.passes.share import share_expressions, share_initializers
-from onward.passes.simplify import chains, noops, products, sizes, tiles
+from onward.passes.simplify import (
+    consecutive_nodes,
+    joined_slices,
+    known_sizes,
+    noops,
+    transposed_products,
+)
+from onward.passes.transposes import sink_transposes
 from onward.passes.upgrade import upgrade_opset
 
 
@@ -48,8 +54,8 @@ class Level(IntEnum):
     ALL = 99
 
 
-SIMPLIFICATIONS = noops.rule | chains.rule | sizes.rule
-OF_GRADIENTS = products.rule | tiles.rule
+SIMPLIFICATIONS = noops.rule | consecutive_nodes.rule | known_sizes.rule
+OF_GRADIENTS = transposed_products.rule | joined_slices.rule
 
 
 def simplify(model: ir.Model) -> ir.Model:

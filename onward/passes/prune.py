@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from onward.graph.scopes import bodies, graphs_of
 from onward.passes.composites import is_call
-from onward.passes.facts import attribute
 from onward.passes.normalize import trim
 from onward.passes.rewrite import release
+from onward.passes.value_facts import attribute
 
 
 def drop_unused(model: ir.Model) -> ir.Model:

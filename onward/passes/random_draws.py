@@ -21,12 +21,17 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps, Size, extend, taken_names
+from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.operators import is_random
 from onward.graph.scopes import graphs_of
-from onward.passes.facts import attribute, input_of, is_constant, scalar
-from onward.passes.modes import keep_all
-from onward.passes.noise_size import Need, need_of, size_model, size_of, symbols_of, values_of
+from onward.passes.fed_uniform_count import (
+    Need,
+    need_of,
+    size_model,
+    size_of,
+    symbols_of,
+    values_of,
+)
 from onward.passes.random_functions import (
     DOMAIN,
     DROPOUT_MASK,
@@ -36,6 +41,8 @@ from onward.passes.random_functions import (
     register,
 )
 from onward.passes.rewrite import Names, substitute
+from onward.passes.training_mode import keep_all
+from onward.passes.value_facts import attribute, input_of, is_constant, scalar
 
 DRAW = "onward.draw"
 _FLOAT = ir.DataType.FLOAT

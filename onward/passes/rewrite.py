@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.graph.naming import rename
-from onward.graph.plain_shapes import tell
+from onward.graph.initializer_names import rename
 from onward.graph.scopes import bodies, graphs_of, walk
-from onward.passes.facts import Array
+from onward.graph.shapes.fast import tell
+from onward.passes.value_facts import Array
 
 Values = tuple[ir.Value, ...]
 Replacement = ir.Value | Sequence[ir.Value] | None

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import attribute, dims, input_of, ints, rank
 from onward.passes.rewrite import Names, Ops, nodes_of, place, substitute, take_out
+from onward.passes.value_facts import attribute, dims, input_of, ints, rank
 
 _MOST_PIECES = 1024  # a Split of more outputs is no gain over a sequence
 

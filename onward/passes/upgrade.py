@@ -13,12 +13,12 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
-from onward.graph.declared import infer_from_inputs
+from onward.graph.shapes.declared import infer_from_inputs
 from onward.passes.rewrite import Names, Ops, Replacement, nodes_of, place, substitute
-from onward.passes.upgrades import early, inputs, meanings
-from onward.passes.upgrades.compatible import COMPATIBLE, NEWEST, REVERSIBLE
+from onward.passes.upgrades import attributes_to_inputs, changed_operators, opsets_1_to_7
+from onward.passes.upgrades.unchanged_operators import COMPATIBLE, NEWEST, REVERSIBLE
 
-ADAPTERS = early.adapter | inputs.adapter | meanings.adapter
+ADAPTERS = opsets_1_to_7.adapter | attributes_to_inputs.adapter | changed_operators.adapter
 
 
 def upgrade_opset(model: ir.Model) -> ir.Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.graph.ml_shapes import DOMAIN
+from onward.graph.shapes.ml_operators import DOMAIN
 
 
 def zipped_tensor(value: ir.Value) -> ir.Value | None:

@@ -14,27 +14,28 @@ from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.model import extend as differentiate
 from onward.gradients.model import lift_weights
 from onward.gradients.table import GRADIENTS
-from onward.graph.extension import GraphOps, extend
 from onward.graph.files import Source, load
+from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.protos import holds_map
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
-from onward.passes.exporters.changes import warn_of_exporter
-from onward.passes.exporters.restoring import Guesses
+from onward.passes.exporters.exporter_warnings import warn_of_exporter
+from onward.passes.exporters.restore_parameters import Guesses
 from onward.passes.linear_models import write_linear_models
-from onward.passes.modes import eval_mode, train_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.random_draws import Draws, draw_uniforms, left_random
-from onward.passes.recognise import recognise_composites
+from onward.passes.recognize_composites import recognise_composites
+from onward.passes.training_mode import eval_mode, train_mode, untie_statistics
 from onward.passes.zip_maps import unzipped
+from onward.programs.custom_state import check_state, return_state
+from onward.programs.input_tensors import Tensors
+from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, promised_labels
 from onward.programs.options import TrainingOptions
-from onward.programs.own_state import check_state, return_state
 from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Settings
-from onward.programs.ranges import LabelRange
 from onward.programs.select import (
     batch_norms,
     initializers,
@@ -43,7 +44,6 @@ from onward.programs.select import (
     select,
     weights,
 )
-from onward.programs.tensors import Tensors
 from onward.programs.update_graphs import build_updates, is_scaled
 
 log = logging.getLogger("onward")

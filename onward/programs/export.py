@@ -16,14 +16,14 @@ import onnx_ir as ir
 from onward.errors import OptionError, WeightsError
 from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import walk
-from onward.graph.shapes import infer_shapes
+from onward.graph.shapes.infer import infer_shapes
 from onward.names import near
 from onward.passes.exporters.constant_weights import lift_constant_weights
-from onward.passes.exporters.restoring import split_merged_parameters, ties
+from onward.passes.exporters.restore_parameters import split_merged_parameters, ties
 from onward.passes.linear_models import write_linear_models
-from onward.passes.modes import eval_mode, untie_statistics
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
+from onward.passes.training_mode import eval_mode, untie_statistics
 from onward.programs.program import Layout
 from onward.programs.select import distinct, initializers
 

@@ -10,8 +10,8 @@ from onward.graph.scopes import walk
 from onward.losses.classification import CrossEntropy
 from onward.losses.combined import Total
 from onward.losses.loss import Loss
-from onward.passes.facts import attribute
-from onward.programs.ranges import LabelRange
+from onward.passes.value_facts import attribute
+from onward.programs.label_ranges import LabelRange
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 _SAME = ("Cast", "Identity", "Reshape")  # their results are labels where their inputs are

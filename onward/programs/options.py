@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from onward.errors import OptionError
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
 from onward.names import near
-from onward.optimizers.average import EMA
-from onward.optimizers.checks import check_above, check_count, check_flag, check_scale
+from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
-from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
+from onward.optimizers.setting_checks import check_above, check_count, check_flag, check_scale
 from onward.settings import explain_frozen, explain_keywords
 
 Names = Sequence[str]  # names, or patterns as in "encoder.*"

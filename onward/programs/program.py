@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
-from onward.programs.ranges import LabelRange
+from onward.programs.label_ranges import LabelRange
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
     import onnx_ir as ir

@@ -17,7 +17,7 @@ from onward.passes.exporters.constant_weights import (
     lift_constant_weights,
 )
 from onward.passes.exporters.provenance import Provenance
-from onward.passes.exporters.restoring import Guesses, restore
+from onward.passes.exporters.restore_parameters import Guesses, restore
 from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.pipelines import PREPARE
 

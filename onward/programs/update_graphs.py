@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onward.optimizers.clip import ClipByNorm, ClipByValue
-from onward.optimizers.graphs import flat_update, named_update
 from onward.optimizers.groups import Assignment
 from onward.optimizers.optimizer import Optimizer
+from onward.optimizers.update_models import flat_update, named_update
 from onward.programs.options import TrainingOptions
 from onward.programs.program import AVERAGE, Shape, UpdateLayout
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
-from onward.providers.naming import AUTO, find_name
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
+from onward.providers.provider_names import AUTO, find_name
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from onward.providers.openvino import provider as openvino_provider
     from onward.providers.ort import provider as ort_provider
     from onward.providers.provider import Provider
-    from onward.providers.torch import compile as torch_compile
-    from onward.providers.torch import operators as torch_operators
+    from onward.providers.torch import inductor as torch_compile
+    from onward.providers.torch import kernel_names as torch_operators
     from onward.providers.torch import provider as torch_provider
 else:  # each engine is imported when a node needs it
     reference = LazyModule("onward.providers.reference")
     openvino_provider = LazyModule("onward.providers.openvino.provider")
     ort_provider = LazyModule("onward.providers.ort.provider")
-    torch_compile = LazyModule("onward.providers.torch.compile")
-    torch_operators = LazyModule("onward.providers.torch.operators")
+    torch_compile = LazyModule("onward.providers.torch.inductor")
+    torch_operators = LazyModule("onward.providers.torch.kernel_names")
     torch_provider = LazyModule("onward.providers.torch.provider")
 
 TORCH, INDUCTOR = "TorchExecutionProvider", "InductorExecutionProvider"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onward.settings as settings
 from onward.errors import OptionError, OptionTypeError
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
-from onward.providers.option_values import (
+from onward.providers.option_checks import (
     SEVERITY,
     SIZE,
     THREADS,
@@ -28,7 +28,7 @@ from onward.providers.option_values import (
 from onward.settings import CheckedSettings, explain_keywords
 
 if TYPE_CHECKING:
-    from onward.providers.ort.shared import SharedMemory
+    from onward.providers.ort.shared_memory import SharedMemory
 
 
 class GraphOptimizationLevel(IntEnum):

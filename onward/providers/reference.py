@@ -16,8 +16,8 @@ from onnx.reference import ReferenceEvaluator
 from onward.errors import ProviderError
 from onward.graph.external import embedded
 from onward.graph.protos import to_proto
-from onward.providers.events import Event, Notes, TypeAndShape, type_word
-from onward.providers.stopping import ended, stopper
+from onward.providers.cancellation import ended, stopper
+from onward.providers.trace_events import Event, Notes, TypeAndShape, type_word
 
 _LACKING = {("ai.onnx.ml", name) for name in ("CastMap", "CategoryMapper", "ZipMap")}
 _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)

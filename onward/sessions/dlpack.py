@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.lazy import LazyModule
-from onward.providers.ort.values import OrtValue, to_numpy, to_ort
+from onward.providers.ort.ort_values import OrtValue, to_numpy, to_ort
 
 if TYPE_CHECKING:
     from onward.providers.torch import tensors as torch_tensors

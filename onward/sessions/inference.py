@@ -17,31 +17,30 @@ from onward.errors import (
 )
 from onward.graph.paths import absolute
 from onward.lazy import LazyModule
+from onward.measure.memory.resident_memory import give_back
 from onward.providers.choose import Asked, Choice, choose, mentions_auto
-from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions
-from onward.sessions.cache import ResultCache
-from onward.sessions.deadline import call_within, time_limit, within
+from onward.providers.session_log import log_of
 from onward.sessions.dlpack import reader_for
-from onward.sessions.isolation.isolated import Isolated
-from onward.sessions.memory.footprint import give_back
+from onward.sessions.isolated_plan import Isolated
 from onward.sessions.opening import is_ort_format, open_plan
-from onward.sessions.whole import Whole
+from onward.sessions.ort_plan import Whole
+from onward.sessions.result_cache import ResultCache
 from onward.settings import is_named
+from onward.workers.deadline import call_within, time_limit, within
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
-    from onward.sessions import planning
-    from onward.sessions.memory import outputs
-    from onward.sessions.memory import plans as memory
-    from onward.sessions.memory.plans import MemoryPlan, Observed
+    from onward.measure.memory import memory_plan as memory
+    from onward.measure.memory import output_arrays
+    from onward.measure.memory.memory_plan import MemoryPlan, Observed
+    from onward.sessions import auto_plan, planning
+    from onward.sessions.auto_plan import Auto
     from onward.sessions.opening import Plan
-    from onward.sessions.tuning import auto
-    from onward.sessions.tuning.auto import Auto
 else:  # loaded only when they are asked for
-    auto = LazyModule("onward.sessions.tuning.auto")
-    memory = LazyModule("onward.sessions.memory.plans")
-    outputs = LazyModule("onward.sessions.memory.outputs")
+    auto_plan = LazyModule("onward.sessions.auto_plan")
+    memory = LazyModule("onward.measure.memory.memory_plan")
+    output_arrays = LazyModule("onward.measure.memory.output_arrays")
     planning = LazyModule("onward.sessions.planning")
 
 T = TypeVar("T")
@@ -118,9 +117,9 @@ class InferenceSession:
         def open_it(choice: Choice, options: SessionOptions) -> Any:
             return open_plan(self._source, choice, options, self._weights)
 
-        tuning = auto.tuning_options(providers)
+        tuning = auto_plan.tuning_options(providers)
         source, weights = absolute(self._source), absolute(self._weights)
-        return auto.Auto(source, self._options, tuning, weights, open_it)
+        return auto_plan.Auto(source, self._options, tuning, weights, open_it)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -322,7 +321,7 @@ class InferenceSession:
     def allocate_outputs(self, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """An array for each output, for `run_into`, with these sizes or for these feeds."""
         self._refuse_isolated("allocate_outputs")
-        return outputs.allocate(self, self._source, self._weights, sizes or {})
+        return output_arrays.allocate(self, self._source, self._weights, sizes or {})
 
     def run_into(
         self,
@@ -331,7 +330,7 @@ class InferenceSession:
         run_options: Any = None,
     ) -> None:
         """Compute the named outputs from the feeds, into the arrays given for them."""
-        outputs.run_into(self, outputs_by_name, input_feed, run_options)
+        output_arrays.run_into(self, outputs_by_name, input_feed, run_options)
 
     def _refuse_isolated(self, what: str) -> None:
         if self._options.isolated:

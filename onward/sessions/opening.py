@@ -14,23 +14,25 @@ from onward.errors import (
     UnsupportedModel,
 )
 from onward.graph.paths import check_readable, read_model
-from onward.graph.survey.look import Survey, survey
+from onward.graph.scan.model_scan import Survey, survey
 from onward.lazy import LazyModule
 from onward.providers.choose import Choice
-from onward.providers.logs import log_of
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import operators_in_half
-from onward.sessions.isolation.isolated import Isolated
-from onward.sessions.whole import Whole
+from onward.providers.session_log import log_of
+from onward.sessions.isolated_plan import Isolated
+from onward.sessions.ort_plan import Whole
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
+    from onward.providers import model_sources
     from onward.sessions import planning
-    from onward.sessions.parts import Parts
+    from onward.sessions.partitioned_plan import Parts
 
     Plan = Whole | Parts | Isolated
 else:  # loaded only when onnxruntime does not take the model as it is
+    model_sources = LazyModule("onward.providers.model_sources")
     planning = LazyModule("onward.sessions.planning")
 
 
@@ -55,7 +57,7 @@ def open_plan(
     if data is not None and look is not None and not _needs_planning(look, choice):
         _check_size(len(data), options)
         if options.memory_limit is not None:
-            planning.check_memory(planning.open_model(source, None, options.limits), options)
+            planning.check_memory(model_sources.open_model(source, None, options.limits), options)
         try:
             whole = Whole(ort.create(data, options, choice.leading_ort, look=look), options)
             if choice.named or not _has_doubtful_types(whole, look, choice):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -16,52 +15,32 @@ from onward.errors import (
     OptionError,
 )
 from onward.graph.external import external_tensors, forget_pages
-from onward.graph.files import Source, load, save, weight_bytes
+from onward.graph.files import Source, save, weight_bytes
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits
 from onward.graph.operators import is_random, is_random_contrib
-from onward.graph.paths import check_archive
 from onward.graph.scopes import walk
-from onward.graph.shapes import fix_dimensions
-from onward.graph.weights import set_initializers, swap_weights
+from onward.graph.shapes.infer import fix_dimensions
+from onward.graph.weights import set_initializers
 from onward.lazy import LazyModule
+from onward.measure.memory.budget import check_opening
 from onward.passes.composites import has_calls, inline_calls
 from onward.passes.normalize import inline_functions, lift_constants, spell_domains
 from onward.passes.pipelines import PREPARE, inference
-from onward.passes.precision import widen_sums
+from onward.passes.wide_sums import widen_sums
 from onward.providers.choose import Choice
-from onward.providers.logs import log_of
+from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import defect, operators_in_half
+from onward.providers.ort.ort_values import to_numpy
 from onward.providers.ort.provider import serialize
-from onward.providers.ort.values import to_numpy
-from onward.sessions.memory.budget import check_opening
-from onward.sessions.parts import Parts, assign, keep_calls
-from onward.sessions.whole import Whole
+from onward.providers.session_log import log_of
+from onward.sessions.ort_plan import Whole
+from onward.sessions.partitioned_plan import Parts, assign, keep_calls
 
-programs = LazyModule("onward.providers.torch.programs")
-preview = LazyModule("onward.gradients.preview")
+preview = LazyModule("onward.gradients.training_operators")
 
 TRAINING_DOMAIN = "ai.onnx.preview.training"
-
-
-def open_model(
-    source: Source,
-    weights: str | os.PathLike[str] | None = None,
-    limits: ModelLimits = DEFAULT_LIMITS,
-    *,
-    any_domain: bool = False,
-) -> ir.Model:
-    """A model of our own to change: read, or copied from the caller's."""
-    if isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".pt2":
-        check_archive(Path(source), limits)
-        model: ir.Model = programs.read_program(source)
-    else:
-        model = load(source, limits, any_domain=any_domain)
-        model = model.clone() if isinstance(source, ir.Model) else model
-    if weights is not None:
-        swap_weights(model, weights)
-    return model
 
 
 def plan(

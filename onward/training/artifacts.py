@@ -33,7 +33,7 @@ from onward.training.onnxblock import loss as losses
 from onward.training.onnxblock.blocks import Block
 from onward.training.onnxblock.checkpoint_utils import write_checkpoint
 from onward.training.onnxblock.onnxblock import TrainingBlock, to_ir
-from onward.training.parameters import trainable_weights, weight_names
+from onward.training.trained_parameters import trainable_weights, weight_names
 
 StrPath: TypeAlias = "str | bytes | os.PathLike[str]"
 ModelSource: TypeAlias = "onnx.ModelProto | ir.Model | str | os.PathLike[str] | bytes"

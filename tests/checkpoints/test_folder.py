@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.checkpoints.disk import RealDisk
-from onward.checkpoints.files import read, write
 from onward.checkpoints.folder import Checkpoints
 from onward.checkpoints.manifest import file_of
+from onward.checkpoints.tensor_files import read, write
 from onward.errors import CheckpointCorrupt, CheckpointError, OptionError
 
 

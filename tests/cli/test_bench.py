@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.cli import racing
+from onward.cli import alternating_trials
 from onward.errors import DeadlineExceeded, ProviderError
-from onward.sessions.tuning.trials import BARE, Candidate, Opening, Timing
+from onward.measure.tuning.trials import BARE, Candidate, Opening, Timing
 from tests.cli.conftest import Call, is_one_line
 
 
@@ -46,7 +46,7 @@ class FakeTrial:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(racing, "Trial", FakeTrial)
+    monkeypatch.setattr(alternating_trials, "Trial", FakeTrial)
 
 
 def arguments(*more: object) -> list[object]:

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import onward
-from onward.cli import demo, learning
-from onward.cli.digits import TRAIN, build_network, load_digits
+from onward.cli import demo, digits_training
+from onward.runner.digits import TRAIN, build_network, load_digits
 from tests.cli.conftest import Call, Called, is_one_line
 
 PROVIDERS = ["CPUExecutionProvider", "ReferenceExecutionProvider"]
@@ -63,9 +63,9 @@ def test_training_goes_on_from_the_checkpoint(quick: Any, tmp_path: Path) -> Non
     quick("--epochs", 1)
     session = onward.TrainingSession(
         build_network(),
-        learning.CrossEntropy(output="scores"),
-        learning.AdamW(lr=learning.RATE),
-        {"schedule": learning.OneCycle(steps=74)},
+        digits_training.CrossEntropy(output="scores"),
+        digits_training.AdamW(lr=digits_training.RATE),
+        {"schedule": digits_training.OneCycle(steps=74)},
     )
     session.load(tmp_path / "onward-demo" / "checkpoint.safetensors")
     assert session.steps == 37
@@ -78,8 +78,8 @@ def test_ctrl_c_exports_what_was_learned(
         yield from list(batches(*arguments))[:5]
         raise KeyboardInterrupt
 
-    batches = learning.batches
-    monkeypatch.setattr(learning, "batches", tired)
+    batches = digits_training.batches
+    monkeypatch.setattr(digits_training, "batches", tired)
     called = quick()
     assert called.code == 130
     assert "ended at step 5; what was learned until then is exported" in called.out

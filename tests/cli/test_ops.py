@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.sessions.examine import coverage
+from onward.measure import operator_support
 from tests.cli.conftest import Call, is_one_line
 
 TWO = ("--provider", "cpu", "--provider", "reference")
@@ -15,7 +15,7 @@ TWO = ("--provider", "cpu", "--provider", "reference")
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "cache_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(operator_support, "cache_folder", lambda name: tmp_path / name)
 
 
 def test_operators_are_listed_by_provider(call: Call) -> None:

@@ -16,8 +16,8 @@ import pytest
 import onward
 from onward.cli import profile
 from onward.errors import ProviderError
-from onward.profile.ceilings import kept_name
-from onward.sessions.machine import keep
+from onward.measure.machine import keep
+from onward.measure.profile.roofline import kept_name
 from tests.models import mlp
 
 CODE = "from onward.cli.main import main; main()"
@@ -101,7 +101,7 @@ def test_ctrl_c_makes_the_child_send_what_it_measured(home: Path) -> None:
         "providers": [["CPUExecutionProvider", {}]], "iterations": 10**8, "warm_up": 1,
         "between": [0, 10**8], "fresh": False, "trace": None, "page": None,
     }  # fmt: skip
-    command = [sys.executable, "-m", "onward.cli.profile_child", json.dumps(request)]
+    command = [sys.executable, "-m", "onward.measure.profile.profile_worker", json.dumps(request)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=environment(home), cwd=home
     ) as child:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from onward.cli import tune as command
-from onward.sessions.tuning import verdicts
-from onward.sessions.tuning.trials import Candidate
-from onward.sessions.tuning.verdicts import Row, TuningOptions, Verdict
+from onward.measure.tuning import tune
+from onward.measure.tuning.trials import Candidate
+from onward.measure.tuning.tune import Row, TuningOptions, Verdict
 from tests.cli.conftest import Call, is_one_line
 
 ROW = Row(Candidate("CPUExecutionProvider"), 0.001, 0.002, 0.25, 50 << 20)
@@ -60,7 +60,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(given)
         return [Row(Candidate("CPUExecutionProvider"), 0.001, 0.002, 0.1, 1 << 20)]
 
-    monkeypatch.setattr(verdicts, "_measure", measure)
+    monkeypatch.setattr(tune, "_measure", measure)
     return made
 
 
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_measuring(
 def test_a_verdict_is_shown_though_it_could_not_be_kept(
     call: Call, model: Path, tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "keep", lambda *_: False)
+    monkeypatch.setattr(tune, "keep", lambda *_: False)
     called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v")
     assert is_one_line(called, "the verdict could not be kept in", str(tmp_path / "v"), "--folder")
     assert "1.00 ms" in called.out and "takes it from here" not in called.out

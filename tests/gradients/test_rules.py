@@ -104,7 +104,9 @@ def test_every_rule_has_a_case() -> None:
         for domain, operator in GRADIENTS
         if not isinstance(GRADIENTS.find(domain, operator, OPSET), NoGradient)
     }
-    rules.discard("onward::Attention")  # of recognised nodes: tests/passes/test_recognise.py
+    rules.discard(
+        "onward::Attention"
+    )  # of recognised nodes: tests/passes/test_recognize_composites.py
     assert rules - shown == set()
     assert shown - rules == set()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from onward.graph.builder import OpBuilder
 from onward.graph.lifetimes import Buffer, Lifetimes, Rules, aligned, lifetimes
-from onward.graph.shapes import infer_shapes
+from onward.graph.shapes.infer import infer_shapes
 
 PLAIN = Rules()
 IN_PLACE = Rules({"Reshape": ((0, 0),)}, {"Relu": ((0, 0),), "Add": ((0, 0), (1, 0))})

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import onward
-from onward.checkpoints import files
-from onward.cli.outputs import write_outputs
+from onward.checkpoints import tensor_files
+from onward.cli.output_files import write_outputs
 from onward.cli.png import Picture
 from onward.errors import FileMissing, OnwardError, OptionError, WriteFailed
 from onward.graph.paths import check_writable, make_folder, to_path, writing
@@ -42,7 +42,7 @@ def test_what_is_no_path_is_refused(bad: Any) -> None:
 def test_nothing_that_saves_or_loads_takes_it(bad: Any) -> None:
     program = onward.compile_training(mlp(), CrossEntropy(), SGD())
     session = onward.TrainingSession(program)
-    for call in (session.save, session.load, session.export, program.save, files.look):
+    for call in (session.save, session.load, session.export, program.save, tensor_files.look):
         with pytest.raises(OptionError, match=LAW):
             call(bad)
     with pytest.raises(OptionError, match=LAW):

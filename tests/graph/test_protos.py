@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onward.errors import InvalidModel
 from onward.graph.files import load, save
 from onward.graph.protos import MapType, from_proto, from_type_proto, to_proto, to_type_proto
-from onward.graph.shapes import infer_shapes
+from onward.graph.shapes.infer import infer_shapes
 from tests.models_ml import dict_vectorizer, zipped_classifier
 
 SCORES = ir.SequenceType(MapType(ir.DataType.INT64, ir.TensorType(ir.DataType.FLOAT)))

@@ -13,7 +13,7 @@ import pytest
 
 import onward
 from onward.errors import InvalidModel
-from onward.gradients.preview import DOMAIN, initial_model, step_model
+from onward.gradients.training_operators import DOMAIN, initial_model, step_model
 from onward.graph.training_info import (
     TrainingInfo,
     read_training_info,

@@ -16,7 +16,7 @@ import onnxruntime
 import torch
 
 import onward
-from onward.graph.extension import extend
+from onward.graph.graph_ops import extend
 from onward.losses.loss import Loss
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import onward
 from onward.errors import OptionError
-from onward.graph.extension import extend
+from onward.graph.graph_ops import extend
 from onward.losses.classification import CrossEntropy
 from onward.losses.combined import Graph, Output, Total, build_with_parts
 from onward.losses.regression import L1, MSE

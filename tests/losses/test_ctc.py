@@ -15,7 +15,7 @@ import pytest
 import torch.nn.functional as F
 
 from onward.errors import OptionError
-from onward.graph.extension import GraphOps
+from onward.graph.graph_ops import GraphOps
 from onward.losses.ctc import CTC
 from onward.losses.loss import Values
 from tests.losses.case import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from onward.errors import OptionError
-from onward.graph.extension import extend
+from onward.graph.graph_ops import extend
 from onward.losses.classification import KL, BCEWithLogits, CrossEntropy
 from onward.losses.ctc import CTC
 from onward.losses.distance import Cosine, Triplet

@@ -14,10 +14,10 @@ import onnx_ir as ir
 import onnxruntime
 import torch
 
-from onward.optimizers.average import EMA
 from onward.optimizers.clip import ClipByValue
-from onward.optimizers.graphs import flat_update, named_update
+from onward.optimizers.ema import EMA
 from onward.optimizers.optimizer import Optimizer
+from onward.optimizers.update_models import flat_update, named_update
 
 Array = np.ndarray[Any, Any]
 Tensors = dict[str, Array]

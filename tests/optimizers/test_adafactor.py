@@ -9,7 +9,7 @@ import torch
 
 from onward.errors import OptionError
 from onward.optimizers.adafactor import Adafactor
-from onward.optimizers.graphs import named_update
+from onward.optimizers.update_models import named_update
 from tests.optimizers.case import TENSORS, by_graph, by_torch, distance, passes
 
 

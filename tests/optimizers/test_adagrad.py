@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from onward.optimizers.adagrad import Adagrad
-from onward.optimizers.graphs import flat_update
+from onward.optimizers.update_models import flat_update
 from tests.optimizers.case import by_graph, by_torch, distance, passes
 
 # options, passes over the vector, passes with a gradient scale

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from onward.optimizers.adam import Adam, AdamW
-from onward.optimizers.graphs import flat_update
+from onward.optimizers.update_models import flat_update
 from tests.optimizers.case import Array, Tensors, by_formula, by_graph, by_torch, distance, passes
 
 # class, options, passes over the vector, passes with a gradient scale

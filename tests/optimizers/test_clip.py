@@ -10,10 +10,10 @@ import torch
 
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
-from onward.graph.extension import extend
+from onward.graph.graph_ops import extend
 from onward.optimizers.clip import ClipByNorm, ClipByValue
-from onward.optimizers.graphs import flat_update
 from onward.optimizers.sgd import SGD
+from onward.optimizers.update_models import flat_update
 from tests.optimizers.case import (
     VECTOR,
     Array,

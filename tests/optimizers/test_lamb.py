@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.optimizers.graphs import named_update
 from onward.optimizers.lamb import LAMB
+from onward.optimizers.update_models import named_update
 from tests.optimizers.case import (
     TENSORS,
     Array,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.optimizers.graphs import flat_update
 from onward.optimizers.lion import Lion
+from onward.optimizers.update_models import flat_update
 from tests.optimizers.case import (
     Array,
     Tensors,

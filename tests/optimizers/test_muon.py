@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from onward.errors import OptionError
-from onward.optimizers.graphs import named_update
 from onward.optimizers.muon import Muon
+from onward.optimizers.update_models import named_update
 from tests.optimizers.case import MATRICES, by_graph, by_torch, distance
 
 CASES: list[dict[str, Any]] = [

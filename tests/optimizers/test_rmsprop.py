@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from onward.optimizers.graphs import flat_update
 from onward.optimizers.rmsprop import RMSprop
+from onward.optimizers.update_models import flat_update
 from tests.optimizers.case import by_graph, by_torch, distance, passes, session
 
 # options, passes over the vector, passes with a gradient scale

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from onward.errors import OptionError
-from onward.optimizers.graphs import flat_update
 from onward.optimizers.sgd import SGD
+from onward.optimizers.update_models import flat_update
 from tests.optimizers.case import by_graph, by_torch, distance, passes
 
 # options, passes over the vector, passes with a gradient scale

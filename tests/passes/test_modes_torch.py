@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 import onward
-from onward.passes.modes import train_mode
-from onward.passes.noise import left_random, take_noise
+from onward.passes.fed_uniforms import left_random, take_noise
 from onward.passes.pipelines import PREPARE
+from onward.passes.training_mode import train_mode
 from tests.passes.running import run_ort
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporter's own

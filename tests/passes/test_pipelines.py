@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 
-from onward.graph.shapes import infer_shapes
+from onward.graph.shapes.infer import infer_shapes
+from onward.passes.deduplicate import share_expressions, share_initializers
 from onward.passes.fold import fold_constants
-from onward.passes.layout import sink_transposes
-from onward.passes.native import share_exponentials, sum_rows_by_product
+from onward.passes.ort_faster_forms import share_exponentials, sum_rows_by_product
 from onward.passes.pipelines import (
     PREPARE,
     Level,
@@ -23,7 +23,7 @@ from onward.passes.pipelines import (
     simplify_backward,
 )
 from onward.passes.prune import drop_unused
-from onward.passes.share import share_expressions, share_initializers
+from onward.passes.transposes import sink_transposes
 from tests.passes.random_models import Drawn, models
 from tests.passes.running import assert_same, run_reference
 

@@ -17,7 +17,7 @@ from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.graph.builder import OpBuilder
 from onward.graph.files import load
-from onward.passes.noise import feed_uniforms, take_noise
+from onward.passes.fed_uniforms import feed_uniforms, take_noise
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.random_draws import DRAW, Draws, draw_uniforms, left_random
 from onward.passes.random_functions import calls

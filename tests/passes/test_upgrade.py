@@ -15,7 +15,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
 from onward.errors import UnsupportedModel
 from onward.passes.pipelines import PREPARE
 from onward.passes.upgrade import ADAPTERS, is_compatible, newest_opset, versions_of
-from onward.passes.upgrades.compatible import COMPATIBLE, NEWEST
+from onward.passes.upgrades.unchanged_operators import COMPATIBLE, NEWEST
 from tests.passes.running import assert_same, run_ort, run_reference
 
 rng = np.random.default_rng(0)

@@ -16,8 +16,8 @@ import onward.graph.files
 from onward.errors import OptionError, WeightsError
 from onward.graph.builder import OpBuilder
 from onward.graph.files import load, save
-from onward.passes.modes import train_mode
 from onward.passes.pipelines import PREPARE
+from onward.passes.training_mode import train_mode
 from onward.programs.export import export_model, write
 from tests.passes.running import assert_same, run_ort
 

@@ -8,10 +8,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onward.graph.shapes import infer_shapes
+from onward.graph.shapes.infer import infer_shapes
 from onward.losses import MSE, CrossEntropy, Total
+from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, promised_labels
-from onward.programs.ranges import LabelRange
 from tests.sessions.training.small import mlp
 
 

@@ -12,7 +12,7 @@ from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.passes.composites import inline_calls
 from onward.passes.pipelines import PREPARE, TRAINING
-from onward.passes.recognise import recognise_composites
+from onward.passes.recognize_composites import recognise_composites
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 import onward
-from onward.passes.modes import train_mode
 from onward.passes.pipelines import PREPARE
+from onward.passes.training_mode import train_mode
 from onward.programs.export import export_model
 from tests.passes.running import assert_same, run_ort
 from tests.real.catalog import MODELS

@@ -12,9 +12,10 @@ import pytest
 import onward
 from onward.gradients.model import extend, gradient
 from onward.gradients.table import GRADIENTS
-from onward.graph.costs.model import model_costs
+from onward.graph.costs.node_costs import model_costs
 from onward.graph.files import load, save
-from onward.graph.shapes import infer_shapes
+from onward.graph.shapes.infer import infer_shapes
+from onward.measure.node_support import who_runs
 from onward.passes.composites import has_calls, inline_calls, is_call
 from onward.passes.downgrade import lower_opset
 from onward.passes.pipelines import INFERENCE, PREPARE, TRAINING, Level
@@ -22,7 +23,6 @@ from onward.passes.prune import drop_unused
 from onward.passes.random_draws import draw_uniforms
 from onward.passes.upgrade import newest_opset
 from onward.providers.torch import provider as torch_provider
-from onward.sessions.examine.support import who_runs
 
 
 def forward() -> ir.Model:

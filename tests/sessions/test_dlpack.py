@@ -12,7 +12,7 @@ import torch
 
 import onward
 from onward.errors import FeedError, OptionError
-from onward.providers.ort import values
+from onward.providers.ort import ort_values
 from onward.providers.torch import provider
 from tests.models import mlp, sandwich
 
@@ -66,7 +66,7 @@ def refuse_host(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a tensor passed through the host")
 
     monkeypatch.setattr(provider, "to_numpy", refuse)
-    monkeypatch.setattr(values, "to_host", refuse)
+    monkeypatch.setattr(ort_values, "to_host", refuse)
     monkeypatch.setattr(torch.Tensor, "cpu", refuse)
     monkeypatch.setattr(torch.Tensor, "numpy", refuse)
 
@@ -330,7 +330,7 @@ def test_an_output_is_not_written_into_what_does_not_fit() -> None:
 
 
 def test_bfloat16_of_torchs_becomes_numpys() -> None:
-    found = values.to_host(torch.tensor([1.5, -2]).to(torch.bfloat16))
+    found = ort_values.to_host(torch.tensor([1.5, -2]).to(torch.bfloat16))
     assert found.dtype == ml_dtypes.bfloat16 and found.tolist() == [1.5, -2]
 
 
@@ -341,11 +341,11 @@ def test_where_a_feed_lies_tells_where_onnxruntime_leaves_its_results(
         def __dlpack_device__(self) -> tuple[int, int]:
             return (2, 0)
 
-    assert values.device_of([X, torch.zeros(1)]) == "cpu"
-    monkeypatch.setattr(values, "_reads_devices", lambda: False)
-    assert values.device_of([OnCuda()]) == "cpu"
-    monkeypatch.setattr(values, "_reads_devices", lambda: True)
-    assert values.device_of([X, OnCuda()]) == "cuda"
+    assert ort_values.device_of([X, torch.zeros(1)]) == "cpu"
+    monkeypatch.setattr(ort_values, "_reads_devices", lambda: False)
+    assert ort_values.device_of([OnCuda()]) == "cpu"
+    monkeypatch.setattr(ort_values, "_reads_devices", lambda: True)
+    assert ort_values.device_of([X, OnCuda()]) == "cuda"
 
 
 def test_what_a_later_run_writes_over_is_copied() -> None:

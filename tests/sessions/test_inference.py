@@ -29,8 +29,8 @@ from onward.errors import (
     UnsupportedModel,
 )
 from onward.graph.builder import OpBuilder
-from onward.sessions.parts import Parts
-from onward.sessions.whole import Whole
+from onward.sessions.ort_plan import Whole
+from onward.sessions.partitioned_plan import Parts
 from tests.models import mlp, needs, sandwich, serialized
 
 X = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)

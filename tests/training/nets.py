@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from onward.checkpoints import contents
+from onward.checkpoints import file_contents
 
 Array = np.ndarray[Any, Any]
 
@@ -115,7 +115,7 @@ class Loop:
         self.training = opened(folder / f"{prefix}training_model.onnx")
         self.evaluation = opened(folder / f"{prefix}eval_model.onnx")
         self.optimizer = opened(folder / f"{prefix}optimizer_model.onnx")
-        stored = contents.read(folder / f"{prefix}checkpoint").parameters
+        stored = file_contents.read(folder / f"{prefix}checkpoint").parameters
         self.parameters = {name: one.data for name, one in stored.items()}
         self.trained = [name for name, one in stored.items() if one.requires_grad]
         self.gradients: dict[str, Array] = {}

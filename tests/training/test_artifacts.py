@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from onward.checkpoints import contents
+from onward.checkpoints import file_contents
 from onward.optimizers.sgd import SGD
 from onward.training import artifacts, onnxblock
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
@@ -110,10 +110,10 @@ def test_a_nominal_checkpoint_has_names_without_data(tmp_path: Path) -> None:
         artifact_directory=tmp_path,
         nominal_checkpoint=True,
     )
-    nominal = contents.read(tmp_path / "nominal_checkpoint").parameters
+    nominal = file_contents.read(tmp_path / "nominal_checkpoint").parameters
     assert list(nominal) == list(MLP)
     assert all(stored.data is None for stored in nominal.values())
-    assert contents.read(tmp_path / "checkpoint").parameters["fc1.bias"].data is not None
+    assert file_contents.read(tmp_path / "checkpoint").parameters["fc1.bias"].data is not None
 
 
 def test_a_model_comes_as_a_path_bytes_a_message_or_a_graph(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_the_training_graph_keeps_its_contract(
         "onward.state": [],
         "onward.labels": classes,
     }
-    stored = contents.read(tmp_path / "checkpoint").parameters
+    stored = file_contents.read(tmp_path / "checkpoint").parameters
     assert {name: one.requires_grad for name, one in stored.items()} == {
         "fc1.weight": True,
         "fc2.weight": True,
@@ -275,7 +275,7 @@ def test_no_operator_is_from_outside_onnx(tmp_path: Path) -> None:
 
 
 def trained(folder: Path) -> list[str]:
-    stored = contents.read(folder / "checkpoint").parameters
+    stored = file_contents.read(folder / "checkpoint").parameters
     return [name for name, one in stored.items() if one.requires_grad]
 
 

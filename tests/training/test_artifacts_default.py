@@ -13,14 +13,14 @@ import pytest
 import torch
 from onnx import helper
 
-from onward.checkpoints import contents
+from onward.checkpoints import file_contents
 from onward.losses import MSE
 from onward.optimizers import SGD
 from onward.sessions.training.session import TrainingSession
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.passes.exporters.test_provenance import Recurrent
 from tests.passes.exporters.test_provenance import model as said
-from tests.passes.exporters.test_restoring import CASES
+from tests.passes.exporters.test_restore_parameters import CASES
 from tests.programs.test_select import branches, compared
 from tests.sessions.training.said import exported
 from tests.training.nets import Loop, convolutional, float_info, model_of, names
@@ -86,7 +86,7 @@ def test_what_is_frozen_may_lie_before_an_operator_without_a_gradient(tmp_path: 
     generate_artifacts(
         model, frozen_params=["first"], loss=LossType.MSELoss, artifact_directory=tmp_path
     )
-    stored = contents.read(tmp_path / "checkpoint").parameters
+    stored = file_contents.read(tmp_path / "checkpoint").parameters
     assert [name for name, one in stored.items() if one.requires_grad] == ["last"]
 
 

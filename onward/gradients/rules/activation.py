@@ -11,9 +11,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.gradients.functions import composite
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, broadcasting
-from onward.passes.facts import attribute
+from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
 

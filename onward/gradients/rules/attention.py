@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.functions import composite
-from onward.gradients.ops import GradientOps, rank
+from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import Gradient, GradientTable, absent
 from onward.gradients.rules.norm import wide
-from onward.passes.facts import attribute, dims, input_of
+from onward.passes.value_facts import attribute, dims, input_of
 
 gradient = GradientTable()
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onward.gradients.backward import backward
 from onward.gradients.functions import composite
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, absent
 from onward.graph.scopes import reads
 from onward.passes.attention_calls import NAME

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onward.gradients.rule import GradientTable
 from onward.graph.operators import RANDOM
-from onward.passes.facts import operators
 from onward.passes.random_functions import DOMAIN, DROPOUT_MASK, RANDOM_KEY, UNIFORM
+from onward.passes.value_facts import operators
 
 gradient = GradientTable()
 

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps, Size, rank
+from onward.gradients.gradient_ops import GradientOps, Size, rank
 from onward.gradients.rule import Gradient, GradientTable
 from onward.gradients.rules.attention import split_heads
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 microsoft = functools.partial(gradient, domain="com.microsoft")

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps, Size
+from onward.gradients.gradient_ops import GradientOps, Size
 from onward.gradients.rule import Gradient, GradientTable
 from onward.gradients.rules.attention import split_heads
 from onward.gradients.rules.contrib_attention import merged
-from onward.passes.facts import attribute, dims, input_of
+from onward.passes.value_facts import attribute, dims, input_of
 
 gradient = GradientTable()
 

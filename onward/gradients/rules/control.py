@@ -14,9 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.backward import Found, is_differentiable
-from onward.gradients.bodies import Body, captures
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, absent
+from onward.gradients.subgraph_copies import Body, captures
 
 gradient = GradientTable()
 

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.functions import composite
-from onward.gradients.ops import GradientOps, Size, numpy_type, rank
+from onward.gradients.gradient_ops import GradientOps, Size, numpy_type, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
 from onward.gradients.rules.windows import ints, place, spans, spread, with_rank
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

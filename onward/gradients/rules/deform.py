@@ -7,10 +7,10 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.windows import Windows, ints, place
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

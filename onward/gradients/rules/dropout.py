@@ -6,10 +6,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
-from onward.passes.facts import constant, input_of
 from onward.passes.random_functions import DOMAIN, MASKED_SCALE
+from onward.passes.value_facts import constant, input_of
 
 gradient = GradientTable()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, rank
+from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
-from onward.passes.facts import attribute, dims
+from onward.passes.value_facts import attribute, dims
 
 gradient = GradientTable()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 
 gradient = GradientTable()

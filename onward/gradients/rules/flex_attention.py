@@ -6,13 +6,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.bodies import written_out
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.attention import grouped, products, root_scale
 from onward.gradients.rules.norm import wide
-from onward.passes.facts import attribute
+from onward.gradients.subgraph_copies import written_out
+from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size, numpy_type, rank
+from onward.gradients.gradient_ops import GradientOps, Size, numpy_type, rank
 from onward.gradients.rule import GradientTable
-from onward.passes.facts import attribute, ints
+from onward.passes.value_facts import attribute, ints
 
 gradient = GradientTable()
 

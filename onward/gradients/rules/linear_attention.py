@@ -7,12 +7,12 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps, rank
+from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.attention import root_scale
 from onward.gradients.rules.norm import wide
 from onward.gradients.rules.recurrent_layer import scan
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.functions import composite
-from onward.gradients.ops import GradientOps, numpy_type
+from onward.gradients.gradient_ops import GradientOps, numpy_type
 from onward.gradients.rule import GradientTable, absent
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, broadcasting
-from onward.passes.facts import constant, input_of, scalar
+from onward.passes.value_facts import constant, input_of, scalar
 
 gradient = GradientTable()
 

@@ -13,9 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps, rank
+from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
-from onward.passes.facts import attribute, operators
 from onward.passes.ml_formulas import (
     linear_coefficients,
     linear_results,
@@ -23,6 +22,7 @@ from onward.passes.ml_formulas import (
     svm_classifier_scores,
     svm_regressor_results,
 )
+from onward.passes.value_facts import attribute, operators
 
 gradient = GradientTable()
 

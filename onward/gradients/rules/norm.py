@@ -11,10 +11,10 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.gradients.functions import as_call, attributes_of, composite, recorded
-from onward.gradients.ops import GradientOps, axes_of, rank
+from onward.gradients.gradient_ops import GradientOps, axes_of, rank
 from onward.gradients.rule import GradientTable, absent
 from onward.gradients.rules.conv import channel_sum
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

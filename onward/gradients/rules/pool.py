@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, numpy_type, rank
+from onward.gradients.gradient_ops import GradientOps, numpy_type, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.windows import Windows, ints, place, spread, tiles
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

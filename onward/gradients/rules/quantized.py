@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size, rank
+from onward.gradients.gradient_ops import GradientOps, Size, rank
 from onward.gradients.rule import GradientTable
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradient, GradientTable, absent
 from onward.gradients.rules.recurrent_activations import Activation, activations
 from onward.gradients.rules.recurrent_layer import Direction, Layer, joined, scan
-from onward.passes.facts import attribute
+from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
-from onward.passes.facts import attribute
+from onward.gradients.gradient_ops import GradientOps
+from onward.passes.value_facts import attribute
 
 Function = Callable[..., ir.Value]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradient
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 
 class Layer:

@@ -6,10 +6,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size
+from onward.gradients.gradient_ops import GradientOps, Size
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.zeros import Zeros
-from onward.passes.facts import attribute, input_of, ints
+from onward.passes.value_facts import attribute, input_of, ints
 
 gradient = GradientTable()
 

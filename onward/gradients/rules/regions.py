@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps, Size
+from onward.gradients.gradient_ops import GradientOps, Size
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.sampling import wide
-from onward.passes.facts import attribute
+from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
 

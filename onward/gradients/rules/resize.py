@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size, numpy_type, rank
+from onward.gradients.gradient_ops import GradientOps, Size, numpy_type, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
 from onward.gradients.rules.windows import with_rank
-from onward.passes.facts import attribute, constant, dims, input_of
-from onward.passes.simplify.sizes import follow
+from onward.passes.simplify.known_sizes import follow
+from onward.passes.value_facts import attribute, constant, dims, input_of
 
 gradient = GradientTable()
 

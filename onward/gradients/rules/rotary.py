@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, rank
+from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.index import scatter_add
-from onward.passes.facts import attribute, input_of
+from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size, numpy_type
+from onward.gradients.gradient_ops import GradientOps, Size, numpy_type
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.index import scatter_add
-from onward.passes.facts import attribute
+from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
 

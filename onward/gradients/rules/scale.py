@@ -6,10 +6,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.norm import wide
-from onward.passes.facts import attribute
+from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
 

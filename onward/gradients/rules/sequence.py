@@ -6,10 +6,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.bodies import Body, captures
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, absent
-from onward.passes.facts import attribute, constant, input_of
+from onward.gradients.subgraph_copies import Body, captures
+from onward.passes.value_facts import attribute, constant, input_of
 
 gradient = GradientTable()
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size, rank
+from onward.gradients.gradient_ops import GradientOps, Size, rank
 from onward.gradients.rule import GradientTable, broadcasting
-from onward.passes.facts import attribute, input_of, ints
+from onward.passes.value_facts import attribute, input_of, ints
 
 gradient = GradientTable()
 

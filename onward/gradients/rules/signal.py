@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.formula import formula
-from onward.gradients.ops import GradientOps, Size, rank
+from onward.gradients.gradient_ops import GradientOps, Size, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.windows import with_rank
-from onward.passes.facts import attribute, input_of, ints
+from onward.passes.value_facts import attribute, input_of, ints
 
 gradient = GradientTable()
 

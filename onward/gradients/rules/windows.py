@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps, Size, rank
-from onward.passes.facts import attribute
+from onward.gradients.gradient_ops import GradientOps, Size, rank
+from onward.passes.value_facts import attribute
 
 
 class Windows(NamedTuple):

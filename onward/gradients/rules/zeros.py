@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.gradients.ops import GradientOps
+from onward.gradients.gradient_ops import GradientOps
 
 
 class Zeros:

@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
 
 FLOPS = OpTable()
 MICROSOFT = "com.microsoft"

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from onward.graph.scopes import walk
 from onward.passes.exporters.provenance import Provenance
-from onward.passes.facts import is_constant, made_by
 from onward.passes.normalize import constant_tensor
+from onward.passes.value_facts import is_constant, made_by
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from onward.graph.scopes import graphs_of, walk
 from onward.names import some
-from onward.passes.exporters.merged import is_uniform
+from onward.passes.exporters.merged_parameters import is_uniform
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"

@@ -6,7 +6,9 @@ import math
 
 import onnx_ir as ir
 
-from onward.passes.facts import (
+from onward.passes.fuse.algebra import Powers, operands, polynomial
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.value_facts import (
     attribute,
     input_of,
     is_float,
@@ -16,8 +18,6 @@ from onward.passes.facts import (
     other_input,
     rank,
 )
-from onward.passes.fuse.algebra import Powers, operands, polynomial
-from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
 

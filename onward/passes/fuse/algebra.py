@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onward.passes.facts import made_by, scalar
+from onward.passes.value_facts import made_by, scalar
 
 Powers = tuple[int, ...]
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg", "Pow")

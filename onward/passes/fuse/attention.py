@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import (
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.simplify.consecutive_nodes import order_of
+from onward.passes.value_facts import (
     attribute,
     dims,
     is_float,
@@ -18,8 +20,6 @@ from onward.passes.facts import (
     rank,
     scalar,
 )
-from onward.passes.rewrite import Ops, Replacement, Rules
-from onward.passes.simplify.chains import order_of
 
 rule = Rules()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import (
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.value_facts import (
     Array,
     attribute,
     constant,
@@ -20,7 +21,6 @@ from onward.passes.facts import (
     rank,
     reads_once,
 )
-from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
 

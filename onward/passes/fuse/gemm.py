@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.passes.facts import (
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.value_facts import (
     fits_within,
     input_of,
     is_float,
@@ -13,7 +14,6 @@ from onward.passes.facts import (
     rank,
     reads_once,
 )
-from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
 

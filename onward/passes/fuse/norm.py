@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.facts import (
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.value_facts import (
     attribute,
     constant,
     dims,
@@ -25,7 +26,6 @@ from onward.passes.facts import (
     scalar,
     static,
 )
-from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onward.passes.facts import (
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.value_facts import (
     attribute,
     dims,
     input_of,
@@ -14,7 +15,6 @@ from onward.passes.facts import (
     other_input,
     rank,
 )
-from onward.passes.rewrite import Ops, Replacement, Rules
 
 rule = Rules()
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 import openvino
 
 from onward.errors import NodeFailed, ProviderError
-from onward.providers.events import Event
+from onward.providers.cancellation import ended
 from onward.providers.options import RunOptions
-from onward.providers.stopping import ended
+from onward.providers.trace_events import Event
 
 Array = np.ndarray[Any, Any]
 NodeTime = tuple[str, str, float]  # name, operator, seconds

@@ -15,10 +15,10 @@ from onward.passes.downgrade import fits_opset
 from onward.passes.rewrite import nodes_of
 from onward.providers.defect import Place, architecture
 from onward.providers.openvino.executable import OpenVINOExecutable, one_line
-from onward.providers.openvino.refusals import Refusals
-from onward.providers.openvino.serial import NEWEST_OPSET, serialize
+from onward.providers.openvino.serialize import NEWEST_OPSET, serialize
+from onward.providers.openvino.supported_types import Refusals
 from onward.providers.options import SessionOptions
-from onward.providers.probing import alone, kind
+from onward.providers.single_nodes import alone, kind
 
 NAME = "OpenVINOExecutionProvider"
 _CAPABILITIES = {"f32": "FP32", "f16": "FP16", "bf16": "BF16"}

@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.protos import from_proto
-from onward.graph.shapes import infer_shapes
-from onward.providers.events import type_word
+from onward.graph.shapes.infer import infer_shapes
 from onward.providers.options import GraphOptimizationLevel, SessionOptions
 from onward.providers.ort import session
+from onward.providers.trace_events import type_word
 
 WEIGHTS = "weights.bin"  # beside the optimised model: what is larger than a shape
 _LARGEST_SHAPE_DATA = 8192  # bytes

@@ -16,12 +16,12 @@ from onward.errors import LimitExceeded, ProviderError
 from onward.graph.external import embedded
 from onward.graph.protos import to_proto
 from onward.passes.downgrade import fits_opset, lower_opset
-from onward.passes.spelling import spell_for_onnxruntime
-from onward.providers.events import Event
+from onward.passes.ort_workarounds import spell_for_onnxruntime
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
-from onward.providers.ort.values import to_numpy, to_ort
-from onward.providers.probing import alone, kind
+from onward.providers.ort.ort_values import to_numpy, to_ort
+from onward.providers.single_nodes import alone, kind
+from onward.providers.trace_events import Event
 
 NEWEST_OPSET = 26  # the newest that the stock wheel loads
 NEWEST_IR = 12

@@ -17,11 +17,11 @@ from onward.errors import (
     OptionError,
     ProviderError,
 )
-from onward.graph.survey.look import Survey, survey
+from onward.graph.scan.model_scan import Survey, survey
 from onward.providers.options import GraphOptimizationLevel, RunOptions, SessionOptions
-from onward.providers.ort import folding
-from onward.providers.ort.shared import check_limit, limited_arena
-from onward.providers.ort.traces import tidy
+from onward.providers.ort import folding_limit
+from onward.providers.ort.shared_memory import check_limit, limited_arena
+from onward.providers.ort.trace_files import tidy
 
 ProviderList = Sequence[tuple[str, Mapping[str, Any]]]  # (name, options), the preferred one first
 
@@ -145,10 +145,12 @@ def _bound_folding(
     if look is None:
         look = survey(model, options.limits, any_domain=True)
     try:
-        native.get_session_config_entry(folding.SETTING)
+        native.get_session_config_entry(folding_limit.SETTING)
     except RuntimeError:  # the user has not set it
-        native.add_session_config_entry(folding.SETTING, str(folding.largest_result(look)))
-    return folding.switched_off(look)
+        native.add_session_config_entry(
+            folding_limit.SETTING, str(folding_limit.largest_result(look))
+        )
+    return folding_limit.switched_off(look)
 
 
 def native_options(options: SessionOptions) -> Any:

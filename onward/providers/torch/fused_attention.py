@@ -18,13 +18,13 @@ import torch
 from onward.graph.scopes import graphs_of
 from onward.passes.composites import DOMAIN as COMPOSITES
 from onward.passes.composites import is_call
-from onward.passes.facts import attribute, dims, input_of, rank
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
+from onward.passes.value_facts import attribute, dims, input_of, rank
+from onward.providers.torch.dtypes import DTYPES
 from onward.providers.torch.kernels import attention_grad
 from onward.providers.torch.kernels.attention import fused_precision
 from onward.providers.torch.kernels.attention_grad import CPU, CUDNN, EFFICIENT, FLASH
-from onward.providers.torch.types import DTYPES
 
 FORWARD, GRADIENT = "Attention", "AttentionGrad"
 

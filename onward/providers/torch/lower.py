@@ -34,14 +34,14 @@ import onnx_ir as ir
 import torch
 
 from onward.errors import InvalidModel, UnsupportedModel
-from onward.graph.declared import scanned_shape
+from onward.graph.operator_table import OpTable
 from onward.graph.scopes import last_uses
-from onward.graph.table import OpTable
+from onward.graph.shapes.declared import scanned_shape
 from onward.passes.composites import is_call
-from onward.providers.events import Notes
-from onward.providers.torch.calls import release_unread
-from onward.providers.torch.kernels.widen import unwidened
-from onward.providers.torch.plain_numbers import (
+from onward.providers.torch.composite_calls import release_unread
+from onward.providers.torch.dtypes import DTYPES, torch_dtype
+from onward.providers.torch.kernels.emulated_dtypes import unwidened
+from onward.providers.torch.python_numbers import (
     CONVERSIONS,
     RANKS,
     as_list,
@@ -52,7 +52,7 @@ from onward.providers.torch.plain_numbers import (
     literal,
 )
 from onward.providers.torch.tensors import to_torch
-from onward.providers.torch.types import DTYPES, torch_dtype
+from onward.providers.trace_events import Notes
 
 _CHECK = "check()"  # the line before a node, where a run may be stopped
 _FILE = "<onward lowered graph"

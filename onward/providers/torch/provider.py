@@ -12,15 +12,15 @@ import torch
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
 from onward.passes.composites import is_call
-from onward.providers.events import Event, Notes, TypeAndShape, type_word
+from onward.providers.cancellation import ended, stopper
 from onward.providers.options import SessionOptions
-from onward.providers.stopping import ended, stopper
-from onward.providers.torch.calls import takes
+from onward.providers.torch.composite_calls import takes
+from onward.providers.torch.dtypes import DTYPES
 from onward.providers.torch.fused_attention import fuse_attention, takes_attention
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_numpy, to_plain, to_torch
-from onward.providers.torch.types import DTYPES
+from onward.providers.trace_events import Event, Notes, TypeAndShape, type_word
 
 
 def make_torch(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:

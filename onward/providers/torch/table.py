@@ -33,7 +33,7 @@ from onward.providers.torch.kernels import (
     signal,
     training,
 )
-from onward.providers.torch.kernels import host as host_family
+from onward.providers.torch.kernels import shape_arithmetic as host_family
 
 KERNELS = (
     math.kernel

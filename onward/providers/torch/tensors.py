@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
-from onward.providers.torch.types import DTYPES
+from onward.providers.torch.dtypes import DTYPES
 
 # Feeds are read, never written: torch's warning about read-only arrays is not about us. It comes
 # once in a process, so it is let out here.

@@ -7,21 +7,21 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from onward.checkpoints import files
+from onward.checkpoints import tensor_files
 from onward.errors import OptionError
 from onward.lazy import LazyModule
-from onward.programs.empty import EMPTY
+from onward.programs.empty_batches import EMPTY
 from onward.programs.program import AVERAGE, LOSS, Array, gradient_name, slot_name
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.provider import Draw, Results
-from onward.sessions.training import saving
-from onward.sessions.training.opening import open_training, to_program
-from onward.sessions.training.program import TrainingProgram
-from onward.sessions.training.progress import Progress, log
-from onward.sessions.training.scaling import LossScale
-from onward.sessions.training.turns import in_turn
-from onward.sessions.training.views import TensorView, check_tensors
+from onward.sessions.training import session_checkpoint
+from onward.sessions.training.call_lock import in_turn
+from onward.sessions.training.open_program import open_training, to_program
+from onward.sessions.training.session_loss_scale import LossScale
+from onward.sessions.training.step_counts import Progress, log
+from onward.sessions.training.tensor_views import TensorView, check_tensors
+from onward.sessions.training.training_program import TrainingProgram
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -274,7 +274,7 @@ class TrainingSession:
     @in_turn
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint: one file, verified when it is read, never half written."""
-        files.write(path, *self.checkpoint())
+        tensor_files.write(path, *self.checkpoint())
 
     @in_turn
     def checkpoint(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -287,13 +287,15 @@ class TrainingSession:
             "finite": bool(self._engine.finite),
         }
         rate = self._progress.learning_rate
-        properties = saving.properties_of(self._layout, training, rate, self.properties)
-        return saving.tensors_of(self._layout, self._engine.store, self._micro > 0), properties
+        properties = session_checkpoint.properties_of(self._layout, training, rate, self.properties)
+        return session_checkpoint.tensors_of(
+            self._layout, self._engine.store, self._micro > 0
+        ), properties
 
     @in_turn
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint of the same model: bit for bit as if nothing had happened."""
-        found = files.read(path)
+        found = tensor_files.read(path)
         self.restore(found.tensors, found.properties, where=str(path))
 
     @in_turn
@@ -305,9 +307,9 @@ class TrainingSession:
         where: str = "the checkpoint",
     ) -> None:
         """Go on from what `checkpoint` gave: all of it, or nothing if it does not fit."""
-        training = saving.training_of(properties, where, len(self._layout.updates))
+        training = session_checkpoint.training_of(properties, where, len(self._layout.updates))
         store = self._engine.store
-        saving.put_back(self._layout, store, tensors, training["micro"] > 0, where)
+        session_checkpoint.put_back(self._layout, store, tensors, training["micro"] > 0, where)
         self._progress.restore(training["updates"])
         self._scale.restore(training["scale"])
         self._seed = training["seed"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from onward.checkpoints import contents, peer_files
-from onward.checkpoints.contents import Array, Property
-from onward.training.api.state import TrainingState
+from onward.checkpoints import file_contents, peer_files
+from onward.checkpoints.file_contents import Array, Property
+from onward.training.api.training_state import TrainingState
 
 
 class Parameter:
@@ -141,7 +141,7 @@ class CheckpointState:
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
         """Read a checkpoint, ours or one of onnxruntime.training's own files."""
-        reader = peer_files if peer_files.is_peer_file(checkpoint_uri) else contents
+        reader = peer_files if peer_files.is_peer_file(checkpoint_uri) else file_contents
         return cls(TrainingState(reader.read(checkpoint_uri)))
 
     @classmethod
@@ -152,7 +152,7 @@ class CheckpointState:
         include_optimizer_state: bool = False,
     ) -> None:
         """Write a checkpoint; one of that name is replaced when the new one is whole."""
-        contents.write(checkpoint_uri, state._state.contents(include_optimizer_state))
+        file_contents.write(checkpoint_uri, state._state.contents(include_optimizer_state))
 
     def __getitem__(self, name: str) -> Any:
         """A parameter or a property, as versions before 1.18 have it."""

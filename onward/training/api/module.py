@@ -14,20 +14,20 @@ from onward.graph.paths import check_readable
 from onward.lazy import LazyModule
 from onward.programs.program import Array
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound import CPU, is_ort, taking_turns, to_numpy, to_ort
+from onward.providers.ort.bound_session import CPU, is_ort, taking_turns, to_numpy, to_ort
 from onward.providers.ort.denormals import without
 from onward.providers.ort.session import ProviderList, available
+from onward.providers.ort.training.bound_graph import OrtGraph
 from onward.providers.ort.training.executable import OrtTraining
-from onward.providers.ort.training.feeding import Feeds
-from onward.providers.ort.training.graphs import OrtGraph
+from onward.providers.ort.training.step_feeds import Feeds
 from onward.providers.ort.training.store import NumpyStore
 from onward.providers.provider import Draw
 from onward.training.api.checkpoint_state import CheckpointState
-from onward.training.api.opening import GraphOpener, open_graph
-from onward.training.api.roles import Roles, roles_of
+from onward.training.api.graph_roles import Roles, roles_of
+from onward.training.api.graph_sessions import GraphOpener, open_graph
 from onward.training.api.training_graph import layout_of, open_training, program_of
 
-_export = LazyModule("onward.training.api.inference")  # it loads onnx
+_export = LazyModule("onward.training.api.inference_export")  # it loads onnx
 
 _CUDA = "CUDAExecutionProvider"
 AT_ONCE = 1 << 20  # numbers that one run updates: what it needs in addition to them stays small

@@ -12,15 +12,15 @@ from typing import Any
 
 from onward.errors import InvalidModel, OptionError
 from onward.graph.paths import check_readable
-from onward.graph.survey.metadata import metadata_of
-from onward.programs.empty import EMPTY
-from onward.providers.ort.training.finite import NOT_FINITE
-from onward.providers.ort.training.probe import is_sound
+from onward.graph.scan.file_metadata import metadata_of
+from onward.programs.empty_batches import EMPTY
+from onward.providers.ort.training.finite_check import NOT_FINITE
+from onward.providers.ort.training.fused_step_probe import is_sound
+from onward.training.api.graph_roles import Kinds
+from onward.training.api.graph_sessions import open_graph
 from onward.training.api.module import AT_ONCE, Module
-from onward.training.api.opening import open_graph
-from onward.training.api.roles import Kinds
-from onward.training.api.state import SessionUpdates, Slots
-from onward.training.api.updates import ListUpdate, SessionUpdate, Update, read_updates
+from onward.training.api.optimizer_updates import ListUpdate, SessionUpdate, Update, read_updates
+from onward.training.api.training_state import SessionUpdates, Slots
 
 log = logging.getLogger("onward")
 

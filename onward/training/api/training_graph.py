@@ -12,17 +12,26 @@ import numpy as np
 
 from onward.errors import InvalidModel, OnwardError
 from onward.graph.paths import check_readable
-from onward.graph.survey.metadata import graph_checksum, metadata_of
+from onward.graph.scan.file_metadata import graph_checksum, metadata_of
 from onward.programs.program import LOSS, Array, Layout, Parameter, Settings
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound import Argument, BoundSession, to_numpy
+from onward.providers.ort.bound_session import Argument, BoundSession, to_numpy
 from onward.providers.ort.session import ProviderList
-from onward.providers.ort.training.graphs import BoundGraph, OrtGraph
+from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
-from onward.providers.ort.training.packed import UNREADABLE, damaged, inflate, unpack
-from onward.training.api.opening import TRAIN, open_graph
-from onward.training.api.roles import BUFFER, RESET, SUM, Roles, kind, labels_of, names_of, roles_of
-from onward.training.api.state import TrainingState
+from onward.providers.ort.training.metadata_encoding import UNREADABLE, damaged, inflate, unpack
+from onward.training.api.graph_roles import (
+    BUFFER,
+    RESET,
+    SUM,
+    Roles,
+    kind,
+    labels_of,
+    names_of,
+    roles_of,
+)
+from onward.training.api.graph_sessions import TRAIN, open_graph
+from onward.training.api.training_state import TrainingState
 
 STEP = "onward.step"  # a key of metadata
 

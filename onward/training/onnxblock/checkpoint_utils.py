@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onward.checkpoints import contents, peer_files
-from onward.checkpoints.contents import Array, StrPath
-from onward.checkpoints.matching import fingerprint
+from onward.checkpoints import file_contents, peer_files
+from onward.checkpoints.file_contents import Array, StrPath
+from onward.checkpoints.model_match import fingerprint
 from onward.errors import CheckpointMismatch
 from onward.training.onnxblock.onnxblock import Parameters
 
@@ -38,7 +38,7 @@ def write_checkpoint(
 ) -> None:
     """Write parameters as they lie, mapped or not; a nominal file has names without data."""
     stored = {
-        name: contents.StoredParameter(
+        name: file_contents.StoredParameter(
             kind is trainable,
             None if nominal and array.dtype == "float32" else array,  # no buffer brings others
         )
@@ -46,7 +46,7 @@ def write_checkpoint(
         for name, array in kind.items()
     }
     model = fingerprint({name: array.shape for name, array in trainable.items()})
-    contents.write(path, contents.Contents(stored, model=model))
+    file_contents.write(path, file_contents.Contents(stored, model=model))
 
 
 def load_checkpoint_to_model(path_to_checkpoint: StrPath, model: onnx.ModelProto) -> None:
@@ -54,7 +54,7 @@ def load_checkpoint_to_model(path_to_checkpoint: StrPath, model: onnx.ModelProto
 
     The checkpoint may be one of onnxruntime.training's own files.
     """
-    reader = peer_files if peer_files.is_peer_file(path_to_checkpoint) else contents
+    reader = peer_files if peer_files.is_peer_file(path_to_checkpoint) else file_contents
     found = reader.read(path_to_checkpoint).parameters
     for tensor in model.graph.initializer:
         stored = found.get(tensor.name)

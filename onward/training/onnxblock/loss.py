@@ -12,14 +12,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onward.graph.extension import extend
 from onward.graph.external import referenced
+from onward.graph.graph_ops import extend
 from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.passes.pipelines import PREPARE
-from onward.programs import ranges
+from onward.programs import label_ranges
 from onward.programs.labels import promised_labels
-from onward.training.graphs import LABELS
+from onward.training.artifact_graphs import LABELS
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
 from onward.training.onnxblock.blocks import Name
 from onward.training.onnxblock.onnxblock import to_ir
@@ -186,8 +186,10 @@ class LossBlock(blocks.Block):
         known |= {str(y.name): y for node in graph for y in node.outputs if y.name}
         values = {name: known[name] for name in output_names} | known
         loss, parts = build_with_parts(self._loss, extend(model), values)
-        said = ranges.from_json(model.metadata_props.get(LABELS, "[]"))
-        model.metadata_props[LABELS] = ranges.to_json((*said, *promised_labels(self._loss, values)))
+        said = label_ranges.from_json(model.metadata_props.get(LABELS, "[]"))
+        model.metadata_props[LABELS] = label_ranges.to_json(
+            (*said, *promised_labels(self._loss, values))
+        )
         for name, value in {
             "loss": loss,
             **{f"loss.{n}": part for n, part in parts.items()},

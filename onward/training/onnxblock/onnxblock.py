@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from onward.graph.external import embedded, map_external, referenced
 from onward.graph.files import weight_bytes
-from onward.training import graphs
+from onward.training import artifact_graphs
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
-from onward.training.parameters import Groups
+from onward.training.trained_parameters import Groups
 
 Parameters = tuple[list[onnx.TensorProto], list[onnx.TensorProto]]  # trainable, frozen
 Array = np.ndarray[Any, Any]
@@ -48,7 +48,7 @@ class ForwardBlock(blocks.Block):
             return output
         _graph_utils.register_graph_outputs(accessor.model, output)
         _graph_utils.check(accessor.model)
-        accessor.model.CopyFrom(graphs.stock(accessor.model, accessor.opset))
+        accessor.model.CopyFrom(artifact_graphs.stock(accessor.model, accessor.opset))
         self._model = onnx.ModelProto()
         self._model.CopyFrom(accessor.model)
         return output
@@ -60,7 +60,7 @@ class TrainingBlock(blocks.Block):
     No argument requires a gradient until `requires_grad` says so.
     """
 
-    _graphs: graphs.TrainingGraphs | None = None
+    _graphs: artifact_graphs.TrainingGraphs | None = None
     _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
     tied: Groups = None  # names that are one parameter; None: as the model tells
     clips = False  # whether the optimizer will clip by norm
@@ -121,7 +121,7 @@ class TrainingBlock(blocks.Block):
         trainable = [name for name, wanted in asked.items() if wanted]
         frozen = [name for name, wanted in asked.items() if not wanted]
         self._models = None
-        self._graphs = graphs.training_graphs(
+        self._graphs = artifact_graphs.training_graphs(
             to_ir(model, accessor.folder),
             names,
             trainable,

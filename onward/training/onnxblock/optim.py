@@ -12,7 +12,7 @@ from onward.optimizers import adam, sgd
 from onward.optimizers.clip import MARGIN, ClipByNorm
 from onward.optimizers.groups import Group
 from onward.optimizers.optimizer import Optimizer
-from onward.training import updates
+from onward.training import optimizer_graph
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
 from onward.training.onnxblock.blocks import Name
 from onward.training.onnxblock.onnxblock import ForwardBlock, Parameters
@@ -82,28 +82,28 @@ class OptimizerBlock(ForwardBlock):
                 "type."
             )
         shapes = {tensor.name: tuple(tensor.dims) for tensor in trainable}
-        plan = updates.plan(self._optimizer, self._groups, shapes, *types)
+        plan = optimizer_graph.plan(self._optimizer, self._groups, shapes, *types)
         model = ir.from_proto(self.base)
-        updates.add_inputs(model.graph, plan)
+        optimizer_graph.add_inputs(model.graph, plan)
         self.base.CopyFrom(ir.to_proto(model))
-        gradients = updates.GRADIENTS
+        gradients = optimizer_graph.GRADIENTS
         if self._clip_grad is not None:
             gradients = str(self._clip_grad(gradients))
         opset = model_accessor.current().opset
-        model = updates.write_update(ir.from_proto(self.base), plan, gradients, opset)
+        model = optimizer_graph.write_update(ir.from_proto(self.base), plan, gradients, opset)
         model.graph.name = f"{type(self._optimizer).__name__} optimizer"
-        updates.describe(model, plan)
+        optimizer_graph.describe(model, plan)
         self._attach(model, plan)
         self.base.CopyFrom(ir.to_proto(model))
-        return updates.FLAG
+        return optimizer_graph.FLAG
 
-    def _attach(self, model: ir.Model, plan: updates.Plan) -> None:
+    def _attach(self, model: ir.Model, plan: optimizer_graph.Plan) -> None:
         """A session's updates; what a clipping block of the user's does has no other spelling."""
         clip = self._clip_grad
         if clip is None:
-            updates.attach_updates(model, plan)
+            optimizer_graph.attach_updates(model, plan)
         elif type(clip) is ClipGradNorm:
-            updates.attach_updates(model, plan, ClipByNorm(max_norm=clip.max_norm))
+            optimizer_graph.attach_updates(model, plan, ClipByNorm(max_norm=clip.max_norm))
 
     @property
     def clips_by_norm(self) -> bool:

@@ -19,7 +19,7 @@ from onward.providers.defect import ARM, X86, Place
 from onward.providers.ort import defects
 from onward.providers.ort.defects import ROWS, defect, operators_in_half
 from onward.sessions import opening, planning
-from onward.sessions.parts import Parts
+from onward.sessions.partitioned_plan import Parts
 from tests.models import serialized
 
 # A node test of ONNX's that stock onnxruntime fails for each row of the table.

@@ -13,8 +13,8 @@ import onward
 from onward.losses import CrossEntropy
 from onward.optimizers import LAMB, AdamW
 from onward.providers.options import SessionOptions
-from onward.providers.ort import bound, denormals
-from onward.providers.ort.bound import BoundSession
+from onward.providers.ort import bound_session, denormals
+from onward.providers.ort.bound_session import BoundSession
 from onward.providers.ort.denormals import FLUSH, flushing, matter, without
 from onward.sessions.training.session import TrainingSession
 from onward.training.api import CheckpointState, Module, Optimizer
@@ -88,7 +88,7 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> list[Flag]:
         return made[-1]
 
     monkeypatch.setattr(denormals, "matter", lambda: True)
-    monkeypatch.setattr(bound, "flushing", flag)
+    monkeypatch.setattr(bound_session, "flushing", flag)
     return made
 
 

@@ -14,7 +14,7 @@ from onward.gradients.table import GRADIENTS
 from onward.graph.builder import OpBuilder
 from onward.passes.composites import is_call
 from onward.passes.pipelines import PREPARE, TRAINING
-from onward.passes.recognise import recognise_composites
+from onward.passes.recognize_composites import recognise_composites
 from onward.providers.torch.fused_attention import fuse_attention, takes_attention
 from onward.providers.torch.kernels.attention_grad import attention_backward, attention_forward
 from tests.passes.attention_models import WRITERS, layer

@@ -16,7 +16,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from onward.errors import InvalidModel, UnsupportedModel
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
 from onward.passes.pipelines import PREPARE
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS

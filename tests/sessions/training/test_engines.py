@@ -12,9 +12,9 @@ from torch.nn import functional as f
 
 from onward import losses, optimizers
 from onward.optimizers import schedules
-from onward.optimizers.average import EMA
+from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
-from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.programs.options import TrainingOptions
 from onward.providers.options import SessionOptions
 from onward.providers.ort.training.executable import OrtTraining

@@ -15,9 +15,9 @@ import onward
 from onward.errors import FeedError, OptionError
 from onward.losses import L1, MSE, CrossEntropy, Output, Total
 from onward.optimizers import SGD, AdamW
-from onward.optimizers.average import EMA
+from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
-from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.programs.options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp, next_rates, torch_mlp, weights

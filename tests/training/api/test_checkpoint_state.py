@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onward.checkpoints import files
+from onward.checkpoints import tensor_files
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, FeedError
 from onward.training.api import CheckpointState, Module
 from tests.training.api.made import Folder, batch
@@ -117,14 +117,14 @@ def test_files_that_hold_something_else_are_refused(whole: Folder, tmp_path: Pat
         CheckpointState.load_checkpoint(tmp_path / "nowhere")
     with pytest.raises(CheckpointError):
         CheckpointState.load_checkpoint(whole.training)
-    files.write(tmp_path / "other", {"w": np.zeros(3)}, {"epoch": 3})
+    tensor_files.write(tmp_path / "other", {"w": np.zeros(3)}, {"epoch": 3})
     with pytest.raises(CheckpointError, match="is a checkpoint, but not of training artifacts"):
         CheckpointState.load_checkpoint(tmp_path / "other")
     properties = {
         "parameters": {"w": {"requires_grad": True}},
         "user": {}, "optimizer": None, "nominal": False, "model": None,
     }  # fmt: skip
-    files.write(tmp_path / "part", {}, properties)
+    tensor_files.write(tmp_path / "part", {}, properties)
     with pytest.raises(CheckpointCorrupt, match="parameter 'w' has no data"):
         CheckpointState.load_checkpoint(tmp_path / "part")
 

@@ -22,7 +22,7 @@ from onward.errors import (
 )
 from onward.graph.builder import OpBuilder
 from onward.losses import CrossEntropy, Total
-from onward.providers.ort.bound import to_ort
+from onward.providers.ort.bound_session import to_ort
 from onward.training import onnxblock
 from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import LossType

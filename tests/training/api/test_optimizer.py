@@ -24,7 +24,7 @@ from onward.training import onnxblock
 from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.api import module as modules
 from onward.training.api import optimizer as optimizers
-from onward.training.api.updates import ListUpdate, SessionUpdate
+from onward.training.api.optimizer_updates import ListUpdate, SessionUpdate
 from onward.training.artifacts import LossType, OptimType
 from tests.training.api.made import Folder, batch, make, normalized
 

@@ -10,7 +10,7 @@ import pytest
 
 from onward.errors import InvalidModel
 from onward.training.api import CheckpointState, Module
-from onward.training.api.opening import TRAIN
+from onward.training.api.graph_sessions import TRAIN
 from onward.training.api.training_graph import STEP, SummingGraph
 from tests.training.api.made import Folder, batch
 

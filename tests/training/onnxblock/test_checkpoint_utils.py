@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onward.checkpoints import contents
-from onward.checkpoints.matching import fingerprint
+from onward.checkpoints import file_contents
+from onward.checkpoints.model_match import fingerprint
 from onward.errors import CheckpointError, CheckpointMismatch
 from onward.training import onnxblock
 from tests.training.api.peer_writer import write_peer
@@ -41,7 +41,7 @@ def test_what_was_saved_is_loaded_into_another_model(tmp_path: Path) -> None:
     for name in ("fc2.weight", "fc1.bias", "fc1.weight"):
         assert (after[name] == saved[name]).all()
     assert (after["fc2.bias"] == before["fc2.bias"]).all()  # it was no parameter
-    stored = contents.read(path).parameters
+    stored = file_contents.read(path).parameters
     assert {name: one.requires_grad for name, one in stored.items()} == {
         "fc1.bias": True,
         "fc2.weight": True,
@@ -93,4 +93,4 @@ def test_a_checkpoint_says_which_model_it_is_of(tmp_path: Path) -> None:
         path = tmp_path / f"checkpoint_{nominal}"
         onnxblock.save_checkpoint(block_of(mlp()).parameters(), path, nominal)
         known = fingerprint({"fc2.weight": (3, 5), "fc1.bias": (5,)})  # what is trained
-        assert contents.read(path).model == known
+        assert file_contents.read(path).model == known

@@ -17,7 +17,7 @@ from onward.optimizers.groups import Group
 from onward.optimizers.muon import Muon
 from onward.optimizers.sgd import SGD
 from onward.training import onnxblock
-from onward.training.api.updates import read_updates
+from onward.training.api.optimizer_updates import read_updates
 from onward.training.onnxblock import optim
 from tests.training.nets import model_of, names, opened
 

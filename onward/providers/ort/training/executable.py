@@ -11,18 +11,18 @@ import numpy as np
 from onward.errors import OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.programs.program import LOSS, SCALE, Array
-from onward.providers.ort.training.feeding import Feeds, Noise
-from onward.providers.ort.training.finite import is_finite
-from onward.providers.ort.training.graphs import BoundGraph
+from onward.providers.ort.training.bound_graph import BoundGraph
+from onward.providers.ort.training.bound_updates import Opener, Updates
+from onward.providers.ort.training.finite_check import is_finite
 from onward.providers.ort.training.lowered import MEASURE, NOISE, UPDATED, LoweredProgram
+from onward.providers.ort.training.step_feeds import Feeds, Noise
 from onward.providers.ort.training.store import NumpyStore
-from onward.providers.ort.training.updating import Opener, Updates
 from onward.providers.provider import Draw
 
 if TYPE_CHECKING:
-    from onward.providers.ort.training import halves as splitting
+    from onward.providers.ort.training import forward_backward as splitting
 else:  # it loads onnx, which a device may not have
-    splitting = LazyModule("onward.providers.ort.training.halves")
+    splitting = LazyModule("onward.providers.ort.training.forward_backward")
 
 
 class OrtTraining:

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onward.checkpoints import files
+from onward.checkpoints import tensor_files
 from onward.errors import InvalidModel
 from onward.graph.paths import to_path, writing
 from onward.lazy import LazyModule
-from onward.optimizers.rows import Blocks
-from onward.optimizers.scaling import DynamicLossScale
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import schedule_from_dict
+from onward.optimizers.vector_blocks import Blocks
+from onward.programs.label_ranges import LabelRange
 from onward.programs.program import Layout, Parameter, Settings, UpdateLayout
-from onward.programs.ranges import LabelRange
 
 if TYPE_CHECKING:
     from onward.graph import files as models
@@ -89,7 +89,7 @@ class LoweredProgram:
         for i, update in enumerate(self.updates):
             (where / f"update_{i}.onnx").write_bytes(update.graph)
             (where / f"update_{i}_bound.onnx").write_bytes(update.bound)
-        files.write(where / _TENSORS, layout.initial, {})
+        tensor_files.write(where / _TENSORS, layout.initial, {})
         manifest = {
             "version": VERSION,
             "noise_by_shape": self.noise_by_shape,
@@ -170,7 +170,7 @@ def _layout(plain: dict[str, Any], where: Path) -> Layout:
         updates=tuple(UpdateLayout(**tuples(each)) for each in plain.pop("updates")),
         labels=tuple(LabelRange(**each) for each in plain.pop("labels")),
         settings=Settings(**settings),
-        initial=files.read(where / _TENSORS).tensors,
+        initial=tensor_files.read(where / _TENSORS).tensors,
         model=where.absolute() / _MODEL if plain.pop("model") else None,
         **plain,
     )

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onward.graph.extension import GraphOps, extend
+from onward.graph.graph_ops import GraphOps, extend
 from onward.passes.composites import inline_calls
-from onward.passes.native import fuse_for_onnxruntime
-from onward.passes.noise import feed_uniforms
+from onward.passes.fed_uniforms import feed_uniforms
+from onward.passes.ort_faster_forms import fuse_for_onnxruntime
+from onward.passes.ort_workarounds import spell_for_onnxruntime
 from onward.passes.pipelines import TRAINING
 from onward.passes.random_draws import Draws
-from onward.passes.spelling import spell_for_onnxruntime
 from onward.programs.program import Program
+from onward.providers.ort.training.fused_step import one_run
+from onward.providers.ort.training.fused_step_probe_graph import probe_graph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
-from onward.providers.ort.training.one_run import one_run
-from onward.providers.ort.training.probe_graph import probe_graph
-from onward.providers.ort.training.updates import lower_update
+from onward.providers.ort.training.update_lowering import lower_update
 
 _MANY_NODES = 100  # of a graph that takes so long that allocating its tensors one by one is nothing
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.optimizers.rows import Blocks, pairs_of
-from onward.programs.places import Places, place_parameters
+from onward.optimizers.vector_blocks import Blocks, pairs_of
 from onward.programs.program import (
     AVERAGE,
     Array,
@@ -23,6 +22,7 @@ from onward.programs.program import (
     gradient_name,
     slot_name,
 )
+from onward.programs.vector_offsets import Places, place_parameters
 
 _LINE = 64  # bytes: a tensor begins where a line of the processor's cache does
 

@@ -7,10 +7,10 @@ import math
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Float, Int, Tensor
+from onward.providers.torch.kernels.emulated_dtypes import SIGNED, by_value
 from onward.providers.torch.kernels.random import reference_uniform
-from onward.providers.torch.kernels.widen import SIGNED, by_value
-from onward.providers.torch.types import Float, Int, Tensor
 
 kernel = OpTable()
 

@@ -11,10 +11,10 @@ import math
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
-from onward.providers.torch.kernels.empty import empty_from
-from onward.providers.torch.kernels.halves import float32_on_cpu
-from onward.providers.torch.types import Branch, Tensor, torch_dtype
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Branch, Tensor, torch_dtype
+from onward.providers.torch.kernels.empty_tensors import empty_from
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 
 kernel = OpTable()
 

@@ -18,14 +18,14 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.attention import (
     full_mask,
     merge_heads,
     share_heads,
     split_heads,
 )
-from onward.providers.torch.types import Tensor
 
 kernel = OpTable()
 aten = torch.ops.aten

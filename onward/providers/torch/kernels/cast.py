@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.types import Tensor, torch_dtype
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Tensor, torch_dtype
 
 kernel = OpTable()
 

@@ -6,10 +6,10 @@ import functools
 
 import torch
 
+from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.graph.table import OpTable
-from onward.providers.torch.calls import taken_if
-from onward.providers.torch.types import Ints, Tensor, Unused
+from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.dtypes import Ints, Tensor, Unused
 
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)

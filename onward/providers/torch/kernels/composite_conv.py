@@ -8,14 +8,14 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F
 
+from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.graph.table import OpTable
-from onward.providers.torch.calls import taken_if
+from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.kernels import windows
-from onward.providers.torch.kernels.composites import in_order, wanted_of
+from onward.providers.torch.kernels.composite_outputs import in_order, wanted_of
 from onward.providers.torch.kernels.conv import channels_last, prefers_channels_last
-from onward.providers.torch.kernels.halves import float32_on_cpu
-from onward.providers.torch.types import Ints, Tensor, Unused
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)

@@ -10,11 +10,11 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Ints, Tensor
 from onward.providers.torch.kernels.conv import conv
-from onward.providers.torch.kernels.halves import float32_on_cpu
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 from onward.providers.torch.kernels.linear import gemm
-from onward.providers.torch.types import Ints, Tensor
 
 kernel = OpTable()
 microsoft = functools.partial(kernel, domain="com.microsoft")

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from onward.errors import UnsupportedModel
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Int, Ints, Tensor
 from onward.providers.torch.kernels.attention import (
     attend,
     both,
@@ -23,8 +24,7 @@ from onward.providers.torch.kernels.attention import (
     split_heads,
     visible,
 )
-from onward.providers.torch.kernels.halves import float32_on_cpu
-from onward.providers.torch.types import Int, Ints, Tensor
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 
 kernel = OpTable()
 microsoft = functools.partial(kernel, domain="com.microsoft")

@@ -7,13 +7,13 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.contrib import embed_layer_normalization
 from onward.providers.torch.kernels.contrib_attention import attend_to_itself
 from onward.providers.torch.kernels.contrib_quantized import matmul_integer_to_float, real
-from onward.providers.torch.kernels.halves import float32_on_cpu
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 from onward.providers.torch.kernels.recurrent import lstm
-from onward.providers.torch.types import Tensor
 
 kernel = OpTable()
 microsoft = functools.partial(kernel, domain="com.microsoft")

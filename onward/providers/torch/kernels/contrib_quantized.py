@@ -11,10 +11,10 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Ints, Tensor
 from onward.providers.torch.kernels import quantized
 from onward.providers.torch.kernels.pool import average_pool
-from onward.providers.torch.types import Ints, Tensor
 
 kernel = OpTable()
 microsoft = functools.partial(kernel, domain="com.microsoft")

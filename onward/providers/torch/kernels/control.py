@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.types import Body, Branch, Int, Ints, Tensor, torch_dtype
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Body, Branch, Int, Ints, Tensor, torch_dtype
 
 kernel = OpTable()
 _AT_ONCE = 1 << 14  # slices that are made together: one by one costs more

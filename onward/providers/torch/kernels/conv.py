@@ -7,12 +7,12 @@ from math import prod
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Ints, Tensor
 from onward.providers.torch.kernels import windows
-from onward.providers.torch.kernels.empty import zeros_from
-from onward.providers.torch.kernels.halves import float32_on_cpu
+from onward.providers.torch.kernels.empty_tensors import zeros_from
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 from onward.providers.torch.kernels.sampling import sample
-from onward.providers.torch.types import Ints, Tensor
 
 kernel = OpTable()
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
-from onward.providers.torch.kernels.empty import empty_from
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Floats, Ints, Tensor
+from onward.providers.torch.kernels.empty_tensors import empty_from
+from onward.providers.torch.kernels.emulated_dtypes import by_bits
 from onward.providers.torch.kernels.sampling import CUBIC, cubic_weight, sample
-from onward.providers.torch.kernels.widen import by_bits
-from onward.providers.torch.types import Floats, Ints, Tensor
 
 kernel = OpTable()
 

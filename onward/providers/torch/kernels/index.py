@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.kernels.widen import by_bits, by_order
-from onward.providers.torch.types import Float, Floats, Int, Ints, Tensor
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Float, Floats, Int, Ints, Tensor
+from onward.providers.torch.kernels.emulated_dtypes import by_bits, by_order
 
 kernel = OpTable()
 

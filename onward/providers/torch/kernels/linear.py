@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.kernels.halves import float32_on_cpu
-from onward.providers.torch.kernels.widen import by_bits, by_value
-from onward.providers.torch.types import Int, Tensor, torch_dtype
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Int, Tensor, torch_dtype
+from onward.providers.torch.kernels.emulated_dtypes import by_bits, by_value
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 
 kernel = OpTable()
 

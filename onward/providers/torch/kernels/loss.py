@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
-from onward.providers.torch.types import Tensor
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Tensor
 
 kernel = OpTable()
 

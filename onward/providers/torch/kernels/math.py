@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.kernels.halves import float32_on_cpu
-from onward.providers.torch.kernels.widen import SIGNED, by_bits, by_order, by_value
-from onward.providers.torch.types import Int, Tensor
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Int, Tensor
+from onward.providers.torch.kernels.emulated_dtypes import SIGNED, by_bits, by_order, by_value
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
 
 kernel = OpTable()
 

@@ -7,8 +7,8 @@ from functools import reduce
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
-from onward.providers.torch.types import Ints, Tensor, torch_dtype
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Ints, Tensor, torch_dtype
 
 kernel = OpTable()
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Ints, Tensor
 from onward.providers.torch.kernels import windows
-from onward.providers.torch.kernels.empty import empty_from
+from onward.providers.torch.kernels.empty_tensors import empty_from
 from onward.providers.torch.kernels.windows import Windows
-from onward.providers.torch.types import Ints, Tensor
 
 kernel = OpTable()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import DTYPES, Ints, Tensor, torch_dtype
 from onward.providers.torch.kernels.cast import FLOAT8, SMALL_FLOATS, SMALL_INTEGERS, convert
 from onward.providers.torch.kernels.conv import conv
-from onward.providers.torch.types import DTYPES, Ints, Tensor, torch_dtype
 
 kernel = OpTable()
 

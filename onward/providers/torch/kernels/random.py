@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch._compile import _disable_dynamo
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
 from onward.passes.random_functions import (
     DOMAIN,
     DRAW_FACTORS,
@@ -31,7 +31,7 @@ from onward.passes.random_functions import (
     RANDOM_KEY,
     UNIFORM,
 )
-from onward.providers.torch.types import Float, Ints, Tensor, torch_dtype
+from onward.providers.torch.dtypes import Float, Ints, Tensor, torch_dtype
 
 kernel = OpTable()
 function = functools.partial(kernel, domain=DOMAIN)

@@ -15,18 +15,18 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
 from onward.providers.defect import ARM, architecture
-from onward.providers.torch.kernels.empty import empty_from
-from onward.providers.torch.kernels.halves import float32_on_cpu
-from onward.providers.torch.kernels.prepared import forgetful, prepared
+from onward.providers.torch.dtypes import Tensor
+from onward.providers.torch.kernels.empty_tensors import empty_from
+from onward.providers.torch.kernels.half_precision import float32_on_cpu
+from onward.providers.torch.kernels.prepared_weights import forgetful, prepared
 from onward.providers.torch.kernels.recurrent_steps import (
     activations_of,
     clipped,
     each_direction,
     walk,
 )
-from onward.providers.torch.types import Tensor
 
 kernel = OpTable()
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])

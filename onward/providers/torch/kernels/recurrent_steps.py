@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 import torch.nn.functional as F
 
-from onward.providers.torch.types import Tensor
+from onward.providers.torch.dtypes import Tensor
 
 Activation = Callable[[Tensor], Tensor]
 Step = Callable[..., tuple[Tensor, ...]]  # (the gates' share of x, *states) -> new states

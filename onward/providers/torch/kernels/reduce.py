@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import torch
 
-from onward.graph.table import OpTable
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Int, Ints, Tensor
+from onward.providers.torch.kernels.emulated_dtypes import by_bits, by_order, by_value
 from onward.providers.torch.kernels.math import abs_
-from onward.providers.torch.kernels.widen import by_bits, by_order, by_value
-from onward.providers.torch.types import Int, Ints, Tensor
 
 kernel = OpTable()
 

@@ -8,7 +8,7 @@ from math import prod
 import torch
 import torch.nn.functional as F
 
-from onward.providers.torch.types import Ints, Tensor
+from onward.providers.torch.dtypes import Ints, Tensor
 
 _ATEN_MODES = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}
 CUBIC = -0.75  # Keys' coefficient, where ONNX leaves no choice

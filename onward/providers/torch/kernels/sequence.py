@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.types import Branch, Int, Numbers, Tensor
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Branch, Int, Numbers, Tensor
 
 kernel = OpTable()
 

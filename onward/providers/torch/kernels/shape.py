@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from onward.graph.table import OpTable
-from onward.providers.torch.kernels.widen import by_bits
-from onward.providers.torch.types import Float, Floats, Ints, Tensor, torch_dtype
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Float, Floats, Ints, Tensor, torch_dtype
+from onward.providers.torch.kernels.emulated_dtypes import by_bits
 
 kernel = OpTable()
 

@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.kernels.empty import empty_from
-from onward.providers.torch.types import Float, Int, Tensor, torch_dtype
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Float, Int, Tensor, torch_dtype
+from onward.providers.torch.kernels.empty_tensors import empty_from
 
 kernel = OpTable()
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-from onward.graph.table import OpTable
-from onward.providers.torch.types import Tensor
+from onward.graph.operator_table import OpTable
+from onward.providers.torch.dtypes import Tensor
 
 kernel = OpTable()
 preview = functools.partial(kernel, domain="ai.onnx.preview.training")

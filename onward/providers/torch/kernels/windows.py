@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch.nn.functional as F
 
-from onward.providers.torch.types import Ints, Tensor
+from onward.providers.torch.dtypes import Ints, Tensor
 
 
 class Windows(NamedTuple):

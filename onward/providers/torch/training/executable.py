@@ -10,19 +10,24 @@ from typing import Any
 import torch
 
 from onward.errors import NodeFailed, OptionError, ProviderError
-from onward.programs.feeds import select_results
+from onward.programs.feed_rules import select_results
+from onward.programs.label_ranges import index_refusal
 from onward.programs.program import LOSS, SCALE, Program
-from onward.programs.ranges import index_refusal
 from onward.providers.provider import Draw, Provider
-from onward.providers.torch.kernels.prepared import forgetful
+from onward.providers.torch.dtypes import Tensor
+from onward.providers.torch.kernels.prepared_weights import forgetful
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
-from onward.providers.torch.training.feeding import Batch, TorchFeeds, to_device
-from onward.providers.torch.training.functions import Scalars, StepFunctions, are_finite, squared
 from onward.providers.torch.training.lowering import TrainingGraph, TrainingGraphs, lower_program
 from onward.providers.torch.training.results import TorchResults
+from onward.providers.torch.training.step_feeds import Batch, TorchFeeds, to_device
+from onward.providers.torch.training.step_functions import (
+    Scalars,
+    StepFunctions,
+    are_finite,
+    squared,
+)
 from onward.providers.torch.training.store import TorchStore
-from onward.providers.torch.types import Tensor
 
 
 def open_program(program: Program, provider: Provider) -> TorchTraining | None:

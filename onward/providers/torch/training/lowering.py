@@ -10,7 +10,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onward.gradients.split import Piece, split
-from onward.graph.arguments import describe
+from onward.graph.node_args import describe
 from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
 from onward.names import some

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from onward.programs.places import Places, place, place_parameters
 from onward.programs.program import (
     AVERAGE,
     Array,
@@ -22,8 +21,9 @@ from onward.programs.program import (
     gradient_name,
     slot_name,
 )
+from onward.programs.vector_offsets import Places, place, place_parameters
+from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.tensors import to_numpy, to_torch
-from onward.providers.torch.types import Tensor
 
 
 @dataclass

@@ -16,7 +16,7 @@ from torch._inductor.utils import run_and_get_code
 from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.graph.builder import OpBuilder
-from onward.passes.noise import feed_uniforms
+from onward.passes.fed_uniforms import feed_uniforms
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.random_draws import Draws, draw_uniforms
 from onward.providers.torch.kernels.random import dropout_mask, masked_scale, random_key, uniform

@@ -16,7 +16,7 @@ import torch
 import onward
 from onward import losses, optimizers
 from onward.errors import FeedError, ProviderError
-from onward.graph.extension import extend
+from onward.graph.graph_ops import extend
 from onward.optimizers import schedules
 from onward.programs.build import build_program
 from onward.programs.program import Program

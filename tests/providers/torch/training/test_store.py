@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from onward import losses, optimizers
-from onward.optimizers.average import EMA
+from onward.optimizers.ema import EMA
 from onward.programs.build import build_program
 from onward.programs.program import Layout
 from onward.providers.torch.training.store import TorchStore

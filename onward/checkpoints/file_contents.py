@@ -1,0 +1,108 @@
+"""Contents: what a checkpoint file holds, ours or the peer's, before any module uses it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.checkpoints import tensor_files
+from onward.errors import CheckpointCorrupt, CheckpointError
+
+Array = np.ndarray[Any, Any]
+Property = int | float | str
+StrPath = str | os.PathLike[str]
+
+_OPTIMIZER = "optimizer/"  # in front of the names of optimizer state
+
+
+@dataclass
+class StoredParameter:
+    """A parameter; one of a nominal checkpoint has no data."""
+
+    requires_grad: bool
+    data: Array | None
+
+
+@dataclass
+class StoredOptimizer:
+    """Where an optimizer stands; slots by their name, then by parameter."""
+
+    step: int
+    initial_learning_rate: float
+    learning_rate: float | None = None  # None: the file does not say
+    slots: dict[str, dict[str, Array]] = field(default_factory=dict)
+
+
+@dataclass
+class Contents:
+    """Parameters in order, the user's properties, and the optimizer if it was saved too."""
+
+    parameters: dict[str, StoredParameter]
+    properties: dict[str, Property] = field(default_factory=dict)
+    optimizer: StoredOptimizer | None = None
+    model: str | None = None  # a fingerprint of the one that it was made for
+
+
+def read(path: StrPath) -> Contents:
+    """A checkpoint in our format, each byte of it verified."""
+    found = tensor_files.read(path)
+    try:
+        return _contents(found.tensors, found.properties)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(
+            f"{os.fspath(path)} is a checkpoint, but not of training artifacts: {error!r}\n"
+            "read it with what has written it"
+        ) from error
+
+
+def write(path: StrPath, contents: Contents) -> None:
+    """Save atomically; a file of that name is replaced when the new one is whole."""
+    tensors = {
+        name: stored.data for name, stored in contents.parameters.items() if stored.data is not None
+    }
+    properties: dict[str, Any] = {
+        "parameters": {
+            name: {"requires_grad": stored.requires_grad}
+            for name, stored in contents.parameters.items()
+        },
+        "user": dict(contents.properties),
+        "optimizer": None,
+        "nominal": len(tensors) < len(contents.parameters),
+        "model": contents.model,
+    }
+    if contents.optimizer is not None:
+        known = contents.optimizer
+        properties["optimizer"] = {
+            "learning_rate": known.learning_rate,
+            "initial_learning_rate": known.initial_learning_rate,
+            "step": known.step,
+        }
+        for slot, arrays in known.slots.items():
+            tensors |= {f"{_OPTIMIZER}{slot}/{name}": data for name, data in arrays.items()}
+    tensor_files.write(Path(path), tensors, properties)
+
+
+def _contents(tensors: dict[str, Array], properties: Mapping[str, Any]) -> Contents:
+    parameters = {}
+    for name, about in properties["parameters"].items():
+        data = tensors.pop(name, None)
+        if data is None and not properties["nominal"]:
+            raise CheckpointCorrupt(f"parameter {name!r} has no data, and the file is not nominal")
+        parameters[name] = StoredParameter(bool(about["requires_grad"]), data)
+    optimizer = None
+    if properties["optimizer"] is not None:
+        about = properties["optimizer"]
+        optimizer = StoredOptimizer(
+            int(about["step"]), float(about["initial_learning_rate"]), float(about["learning_rate"])
+        )
+        for name in [name for name in tensors if name.startswith(_OPTIMIZER)]:
+            slot, _, parameter = name.removeprefix(_OPTIMIZER).partition("/")
+            optimizer.slots.setdefault(slot, {})[parameter] = tensors.pop(name)
+    return Contents(parameters, dict(properties["user"]), optimizer, properties.get("model"))

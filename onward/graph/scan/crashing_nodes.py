@@ -1,0 +1,35 @@
+"""Nodes that engines take and then fall over: what their own checks do not see (found by R1)."""
+
+from __future__ import annotations
+
+from onward.errors import InvalidModel
+from onward.graph.scan.onnx_messages import Node
+
+# Operators of any number of inputs: onnxruntime reads one that is left out.
+_ANY_NUMBER = frozenset(
+    {"Concat", "Einsum", "Max", "Mean", "Min", "SequenceConstruct", "Sum", "FeatureVectorizer"}
+)
+# Attributes that count axes: ONNX's shape inference cuts them to 32 bits and looks there.
+_AXES = ("axis", "axes", "batch_axis", "time_axis", "perm", "scan_input_axes", "scan_output_axes")
+_MOST_AXES = 1 << 15
+
+
+def check_form(node: Node) -> None:
+    """Refuse inputs that may not be absent, and axes that no tensor has."""
+    if node.op in _ANY_NUMBER and "" in node.inputs:
+        raise InvalidModel(f"{node} leaves out input {node.inputs.index('')}, which it needs")
+    scanned = node.attributes.get("num_scan_inputs")
+    if scanned is not None and (scanned.number or 0) > len(node.inputs):
+        raise InvalidModel(f"{node} scans {scanned.number} of its {len(node.inputs)} inputs")
+    pieces = node.attributes.get("num_outputs")
+    if pieces is not None and pieces.number is not None and pieces.number < len(node.outputs):
+        raise InvalidModel(
+            f"{node} gives {len(node.outputs)} outputs, but num_outputs is {pieces.number}"
+        )
+    for name in _AXES:
+        attribute = node.attributes.get(name)
+        if attribute is None:
+            continue
+        for number in (*attribute.ints, *(() if attribute.number is None else (attribute.number,))):
+            if abs(number) > _MOST_AXES:
+                raise InvalidModel(f"{node}: {name} is {number}, but no tensor has so many axes")

@@ -1,0 +1,52 @@
+"""What a model is once every call of a function is its body, counted without inlining one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onward.errors import InvalidModel
+from onward.graph.scan.folded_sizes import Growth
+
+Call = tuple[str, str, str]  # domain, name and overload of a function
+
+
+@dataclass(slots=True)
+class Body:
+    """What a graph or a function does once: its nodes, its calls, what folding would make."""
+
+    nodes: int = 0
+    calls: Counter[Call] = field(default_factory=Counter)
+    constant_calls: set[Call] = field(default_factory=set)  # called with constants alone
+    growth: Growth = field(default_factory=Growth)
+
+
+def inlined(main: Body, functions: Mapping[Call, Body]) -> Body:
+    """The main graph with its calls counted as what they stand for; no function calls itself."""
+    done: dict[Call, Body] = {}
+    for root in functions:
+        stack = [(root, False)]
+        open_calls: set[Call] = set()
+        while stack:
+            call, left = stack.pop()
+            if left:
+                done[call] = _counted(functions[call], done)
+                open_calls.discard(call)
+            elif call in open_calls:
+                raise InvalidModel(f"function {call[0]}::{call[1]} calls itself")
+            elif call not in done:
+                open_calls.add(call)
+                stack.append((call, True))
+                stack += [(each, False) for each in functions[call].calls if each in functions]
+    return _counted(main, done)
+
+
+def _counted(body: Body, done: Mapping[Call, Body]) -> Body:
+    whole = Body(body.nodes)
+    whole.growth.add(body.growth, 1, True)
+    for call, times in body.calls.items():
+        if call in done:
+            whole.nodes += (done[call].nodes - 1) * times
+            whole.growth.add(done[call].growth, times, call in body.constant_calls)
+    return whole

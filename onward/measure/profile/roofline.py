@@ -1,0 +1,185 @@
+"""Ceilings: what this machine can do at most, measured on the provider's own kernels.
+
+FLOP/s by a large matrix product, bytes/s by elementwise kernels over more data than caches hold,
+and the time of dispatching a node by a chain of nodes that do next to nothing. Measured in a
+process of their own, and kept by machine, versions, provider and threads.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import DeadlineExceeded, ProviderError
+from onward.graph.builder import OpBuilder
+from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
+from onward.measure.profile.timed_runs import Feeds, Measurement, Plan, measure
+
+_CHAIN = 200  # nodes
+_FEWEST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
+_LONG_ENOUGH = 0.03  # seconds of a product after which a larger one tells nothing new
+_LARGEST = 8192
+_LONGEST = 600.0  # seconds until measuring is given up: it takes some
+FLOAT32 = "float32"
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The most that one provider reached on this machine."""
+
+    flops: Mapping[str, float]  # FLOP/s by type of number
+    bytes_per_second: float
+    dispatch: float  # seconds of a node that does nothing
+
+    def flops_per_second(self, kind: str) -> float:
+        """Of this type of number; of float32 where it was not measured."""
+        return self.flops.get(kind) or self.flops[FLOAT32]
+
+
+def find_ceilings(
+    provider: str,
+    options: Mapping[str, Any],
+    threads: int,
+    kinds: Iterable[str] = (),
+    *,
+    fresh: bool = False,
+    folder: Path | None = None,
+) -> Ceilings:
+    """The ceilings of a provider: as kept from another time, or measured now (some seconds)."""
+    wanted = sorted({FLOAT32, *kinds})
+    asked = {"provider": provider, "options": dict(options), "threads": threads}
+    path = (folder or cache_folder("ceilings")) / kept_name(asked)
+    record = None if fresh else kept(path)
+    if record is None or not set(wanted) <= set(record.get("tried", ())):
+        record = {**_in_own_process({**asked, "kinds": wanted}), "tried": wanted}
+        keep(path, {**record, **asked, "machine": machine(), "versions": versions()})
+    flops = {kind: rate for kind, rate in record["flops"].items() if kind in wanted}
+    return Ceilings(flops, record["bytes_per_second"], record["dispatch"])
+
+
+def kept_name(asked: Mapping[str, Any]) -> str:
+    """The file of what was asked, on this machine with these versions."""
+    return f"{digest(machine(), versions(), asked)}.json"
+
+
+def _in_own_process(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Another engine's threads in the same process would slow this one down."""
+    command = [sys.executable, "-m", "onward.measure.profile.roofline", json.dumps(asked)]
+    # Ctrl-C is the parent's to handle: a session of its own keeps it from the child.
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, start_new_session=True, timeout=_LONGEST
+        )
+    except subprocess.TimeoutExpired:
+        raise DeadlineExceeded(
+            f"{asked['provider']}'s ceilings were not measured within {_LONGEST:g} s\n"
+            "profile the model on another provider"
+        ) from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        raise ProviderError(f"{asked['provider']}'s ceilings could not be measured: {last[:300]}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def measure_ceilings(
+    provider: str, options: Mapping[str, Any], threads: int, kinds: Sequence[str]
+) -> Ceilings:
+    """Measure in this process. A type that the provider cannot multiply is left out."""
+    named = [(provider, options)]
+    plan = Plan(providers=named, threads=threads, iterations=8, warm_up=1)
+    flops = {FLOAT32: _peak(FLOAT32, plan)}
+    for kind in kinds:
+        if kind != FLOAT32:
+            try:
+                flops[kind] = _peak(kind, plan)
+            except ProviderError:
+                continue
+    chain = measure(_chain(), _feed(np.ones(1, np.float32)), replace(plan, iterations=50))
+    return Ceilings(flops, _bandwidth(plan), float(np.median(chain.timing.times)) / _CHAIN)
+
+
+def _peak(kind: str, plan: Plan) -> float:
+    """The best rate of ever larger products, until one takes long enough."""
+    best, n = 0.0, 512
+    while n <= _LARGEST:
+        a = np.ones((n, n), np.float32)
+        seen = measure(_product(kind, n), _feed(a), plan)
+        rate, seconds = _best(seen, lambda cost: cost.flops)
+        best = max(best, rate)
+        if seconds > _LONG_ENOUGH:
+            break
+        n *= 2
+    return best
+
+
+def _bandwidth(plan: Plan) -> float:
+    size = min(max(_FEWEST_BYTES, 4 * last_cache_bytes()), _MOST_BYTES)
+    x = np.ones(size // 4, np.float32)
+    return _best(measure(_stream(), _feed(x), plan), lambda cost: cost.bytes)[0]
+
+
+def _best(seen: Measurement, amount: Any) -> tuple[float, float]:
+    """The best rate that any record reached, and the longest record's seconds."""
+    pairs = [(amount(seen.graphs.cost(r)), r.duration) for r in seen.trace.records if r.duration]
+    return max(a / seconds for a, seconds in pairs), max(seconds for _, seconds in pairs)
+
+
+def _feed(x: Any) -> Feeds:
+    return lambda _: {"x": x}
+
+
+# -- the models --------------------------------------------------------------------------------
+
+
+def _product(kind: str, n: int) -> ir.Model:
+    """A product of n x n by n x n; the operands are cast before it, for types of any width."""
+    op = OpBuilder(opset=20)
+    x = op.input("x", FLOAT32, (n, n))
+    if kind == "int8":
+        weight = op.initializer("w", np.ones((n, n), np.int8))
+        product = op.MatMulInteger(op.Cast(x, to=int(ir.DataType.UINT8)), weight)
+        return op.model(y=op.ReduceMax(op.Cast(product, to=int(ir.DataType.FLOAT)), keepdims=0))
+    dtype = {FLOAT32: ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}.get(kind)
+    dtype = dtype or ir.DataType[kind.upper()]
+    weight = op.Cast(op.initializer("w", np.ones((n, n), np.float32)), to=int(dtype))
+    product = op.MatMul(op.Cast(x, to=int(dtype)), weight)
+    return op.model(y=op.ReduceMax(op.Cast(product, to=int(ir.DataType.FLOAT)), keepdims=0))
+
+
+def _stream() -> ir.Model:
+    op = OpBuilder(opset=20)
+    x = op.input("x", FLOAT32, ("n",))
+    y = op.Add(op.Mul(x, 2.0), 1.0)
+    return op.model(y=op.ReduceMax(y, keepdims=0))
+
+
+def _chain() -> ir.Model:
+    op = OpBuilder(opset=20)
+    value = op.input("x", FLOAT32, (1,))
+    for _ in range(_CHAIN):
+        value = op.Sin(value)
+    return op.model(y=value)
+
+
+def last_cache_bytes() -> int:
+    """The size of the largest cache; 0 where the system does not say."""
+    sizes = [0]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        if text.endswith("K") and text[:-1].isdigit():
+            sizes.append(int(text[:-1]) << 10)
+    return max(sizes)
+
+
+if __name__ == "__main__":
+    asked_for = json.loads(sys.argv[1])
+    print(json.dumps(asdict(measure_ceilings(**asked_for))))

@@ -1,0 +1,316 @@
+"""Which way to run a model is fastest here: tried, compared, remembered.
+
+Every candidate opens the model in a process of its own, must give the answers that onnxruntime
+gives, and is timed on the real shapes; the fastest few then take turns until one of them leads.
+The verdict is kept on disk by model, shapes, machine and versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onward.errors import OptionError, ProviderError, ProviderMissing
+from onward.graph.paths import check_writable, make_folder
+from onward.lazy import LazyModule
+from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
+from onward.measure.tuning.trials import Candidate, Timing, Trial
+from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
+
+if TYPE_CHECKING:
+    from onward.graph import files
+    from onward.graph.files import Source
+else:  # a model that is a file already needs no reading
+    files = LazyModule("onward.graph.files")
+
+CPU = "CPUExecutionProvider"
+ROUNDS = 4  # turns that the finalists take
+FINALISTS = 3
+NEAR = 1.5  # times the fastest: who is slower in the first round is out
+HOPELESS = 5.0  # torch this many times slower than the fastest: Inductor is not tried
+TIE = 1.02  # within this, the one that was listed first wins: verdicts should not flicker
+_APART = {"f32": 1e-3, "bf16": 5e-2, "f16": 5e-2}  # of an output's largest element
+
+Progress = Callable[[int, int, str], None]  # done, of how many, what is tried now
+Finished = Callable[["Row"], None]  # a candidate's figures, when it has been measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningOptions:
+    """How `providers="auto"` measures: `providers=[("auto", {"seconds": 1.0})]`."""
+
+    seconds: float = 0.4  # of one turn of one candidate
+    precision: str = "f32"  # "f16" or "bf16": candidates may compute in less
+    providers: Sequence[str] | None = None  # None: every one that this machine has
+    folder: str | None = None  # where verdicts are kept; None: the user's cache
+    fresh: bool = False  # measure even where a verdict is known
+    threads: int = 0  # 0: several counts are tried
+    limit: float = 120.0  # seconds that a candidate may take to open, or in a turn
+
+    def __post_init__(self) -> None:
+        if self.precision not in _APART:
+            raise OptionError(f"precision is one of {', '.join(_APART)}, not {self.precision!r}")
+        for name in ("seconds", "limit"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name} is a time above 0, not {getattr(self, name)}")
+        if self.providers is not None:
+            object.__setattr__(self, "providers", [_tried(name) for name in self.providers])
+
+
+def _tried(text: str) -> str:
+    """A provider of this machine, by its full name."""
+    name = full_name(text)
+    if name not in available():
+        raise ProviderMissing(f"auto cannot try {name}: not on this machine\n{how_to_get(name)}")
+    return name
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a candidate did; `error` says why it is out."""
+
+    candidate: Candidate
+    median: float = 0.0
+    p99: float = 0.0
+    first: float = 0.0  # seconds to the first result
+    memory: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Every candidate's figures, the best one first, and the shapes they were measured on."""
+
+    rows: list[Row]
+    shapes: dict[str, list[int]]
+    measured: str = ""  # the date
+    circumstances: dict[str, Any] = field(default_factory=dict)
+    kept: bool = True  # whether the next session will find it
+
+    def best(self, shapes: Mapping[str, Sequence[int]]) -> Candidate:
+        """The fastest for these shapes: code compiled for others would be compiled anew."""
+        exact = {name: list(shape) for name, shape in shapes.items()} == self.shapes
+        for row in self.rows:
+            if not row.error and (exact or row.candidate.provider != INDUCTOR):
+                return row.candidate
+        return Candidate(CPU)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Verdict:
+        rows = [
+            Row(**{**row, "candidate": Candidate(**row["candidate"])}) for row in record["rows"]
+        ]
+        return cls(rows, record["shapes"], record["measured"], record["circumstances"])
+
+
+def candidates(options: TuningOptions, cores: int) -> list[Candidate]:
+    """What this machine could run a model with, the ones that are surest to work first."""
+    here = [name for name in available() if options.providers is None or name in options.providers]
+    counts = [options.threads] if options.threads else [0, *_counts_below(cores)]
+    less: dict[str, Any] = {} if options.precision == "f32" else {"precision": options.precision}
+    found = []
+    for name in here:
+        if name == CPU:
+            found += [Candidate(name, threads) for threads in counts]
+            found += [Candidate(name, counts[0], own_passes=True)]
+        elif name == INDUCTOR:
+            found.append(Candidate(name, options.threads, {"dynamic": False}))
+        elif name == OPENVINO:
+            found.append(Candidate(name, options.threads))
+            found += [Candidate(name, options.threads, less)] if less else []
+        elif name != "ReferenceExecutionProvider":
+            found.append(Candidate(name, options.threads))
+    return found
+
+
+def _counts_below(cores: int) -> list[int]:
+    """1, 2, 4, ... threads, fewer than there are cores."""
+    return [1 << power for power in range(cores.bit_length()) if 1 << power < cores]
+
+
+def tune(
+    source: Source,
+    feeds: Mapping[str, Any],
+    options: TuningOptions,
+    *,
+    weights: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    finished: Finished | None = None,
+    must_keep: bool = False,
+) -> Verdict:
+    """The verdict for a model on feeds of these shapes: remembered, or measured and kept.
+
+    `progress` is told what is tried next, `finished` how each candidate did. `must_keep` refuses a
+    folder that cannot be written to before anything is measured.
+    """
+    shapes = {name: list(np.shape(feed)) for name, feed in feeds.items()}
+    with on_disk(source) as path:
+        place = _place(path, feeds, options, dict(settings or {}))
+        record = None if options.fresh else kept(place)
+        if record is not None:
+            return Verdict.from_json(record)
+        if must_keep:
+            make_folder(place.parent)
+            check_writable(place)
+        more = {"weights": weights, "settings": settings}
+        tell = (progress or (lambda *_: None), finished or (lambda _: None))
+        rows = _measure(path, feeds, options, more, tell)
+    circumstances = {"machine": machine(), "versions": versions()}
+    verdict = Verdict(rows, shapes, time.strftime("%Y-%m-%d"), circumstances)
+    if any(not row.error for row in rows):
+        return replace(verdict, kept=keep(place, verdict.to_json()))
+    return verdict
+
+
+@contextmanager
+def on_disk(source: Source) -> Iterator[Path]:
+    """The model as a file, for another process to open."""
+    if isinstance(source, (str, Path)):
+        yield Path(source)
+        return
+    with TemporaryDirectory(prefix="onward-") as folder:
+        path = Path(folder) / "model.onnx"
+        if isinstance(source, bytes):
+            path.write_bytes(source)
+        else:
+            files.save(files.load(source), path)
+        yield path
+
+
+def bucket(shape: Sequence[int]) -> list[int]:
+    """Sizes rounded up to a power of two: what is alike in speed has one verdict."""
+    return [1 << max(0, int(size) - 1).bit_length() if size else 0 for size in shape]
+
+
+def _place(
+    path: Path, feeds: Mapping[str, Any], options: TuningOptions, settings: dict[str, Any]
+) -> Path:
+    """Where this verdict is kept. Weights do not come into it: they do not change the speed."""
+    with path.open("rb") as file:
+        model = hashlib.file_digest(file, "sha256").hexdigest()
+    kinds = {n: [str(np.asarray(f).dtype), bucket(np.shape(f))] for n, f in feeds.items()}
+    among = sorted(options.providers or available())
+    asked = [options.precision, options.threads, among, settings]
+    folder = Path(options.folder) if options.folder else cache_folder("tuning")
+    return folder / f"{digest(model, kinds, machine(), versions(), asked)}.json"
+
+
+def _measure(
+    path: Path,
+    feeds: Mapping[str, Any],
+    options: TuningOptions,
+    more: Mapping[str, Any],
+    tell: tuple[Progress, Finished],
+) -> list[Row]:
+    """A first turn for everyone, more turns for those in the lead."""
+    progress, finished = tell
+    listed = candidates(options, machine()["cores"])
+    expected: list[Any] | None = None
+    rows: dict[Candidate, Row] = {}
+    racing: dict[Candidate, tuple[Trial, list[float]]] = {}
+    with ExitStack() as trials:
+        for number, candidate in enumerate(listed):
+            progress(number, len(listed) + 1, str(candidate))
+            if _hopeless(candidate, rows.values()):
+                rows[candidate] = Row(candidate, error="not tried: torch is far behind")
+                finished(rows[candidate])
+                continue
+            trial = trials.enter_context(Trial(path, candidate, feeds, **more))
+            try:
+                opening = trial.open(timeout=options.limit)
+                expected = opening.outputs if expected is None else expected
+                _check_same(opening.outputs, expected, _APART[options.precision])
+                trial.measure(options.seconds / 4, timeout=options.limit)  # warm
+                timing = trial.measure(options.seconds, timeout=options.limit)
+            except (ProviderError, OptionError) as error:
+                rows[candidate] = Row(candidate, error=str(error).splitlines()[0])
+                finished(rows[candidate])
+                trial.close()
+                continue
+            rows[candidate] = _row(candidate, opening.seconds, timing, timing.times)
+            finished(rows[candidate])
+            racing[candidate] = (trial, list(timing.times))
+            _drop_the_slow(racing)
+        progress(len(listed), len(listed) + 1, "the final")
+        _final(racing, rows, options)
+    return _ranked(rows, listed)
+
+
+def _row(candidate: Candidate, first: float, timing: Timing, times: Sequence[float]) -> Row:
+    whole = Timing(list(times), timing.memory)
+    return Row(candidate, whole.median, whole.p99, first, whole.memory)
+
+
+def _hopeless(candidate: Candidate, rows: Any) -> bool:
+    """Whether Inductor, which compiles for long, has no prospect: torch itself is far behind."""
+    done = {row.candidate.provider: row.median for row in rows if not row.error}
+    return (
+        candidate.provider == INDUCTOR
+        and TORCH in done
+        and done[TORCH] > HOPELESS * min(done.values())
+    )
+
+
+def _drop_the_slow(racing: dict[Candidate, tuple[Trial, list[float]]]) -> None:
+    """Keep the fastest few alive: the others' processes would only take memory."""
+    order = sorted(racing, key=lambda candidate: float(np.median(racing[candidate][1])))
+    best = float(np.median(racing[order[0]][1]))
+    for place, candidate in enumerate(order):
+        if place >= FINALISTS or np.median(racing[candidate][1]) > NEAR * best:
+            racing.pop(candidate)[0].close()
+
+
+def _final(
+    racing: dict[Candidate, tuple[Trial, list[float]]],
+    rows: dict[Candidate, Row],
+    options: TuningOptions,
+) -> None:
+    """The finalists take turns; where there is one alone it has won."""
+    for _ in range(ROUNDS if len(racing) > 1 else 0):
+        for candidate, (trial, times) in racing.items():
+            try:
+                timing = trial.measure(options.seconds, timeout=options.limit)
+            except ProviderError as error:
+                rows[candidate] = Row(candidate, error=str(error).splitlines()[0])
+                continue
+            times += timing.times
+            rows[candidate] = _row(candidate, rows[candidate].first, timing, times)
+
+
+def _ranked(rows: Mapping[Candidate, Row], listed: Sequence[Candidate]) -> list[Row]:
+    """The best first; of those that tie with the fastest, the one that was listed first."""
+    good = sorted((row for row in rows.values() if not row.error), key=lambda row: row.median)
+    bad = [row for row in rows.values() if row.error]
+    if good:
+        ties = [row for row in good if row.median <= TIE * good[0].median]
+        best = min(ties, key=lambda row: listed.index(row.candidate))
+        good.remove(best)
+        good.insert(0, best)
+    return [*good, *bad]
+
+
+def _check_same(results: Sequence[Any], expected: Sequence[Any], apart: float) -> None:
+    """Refuse a candidate whose answers are others."""
+    for number, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            raise ProviderError(f"output {number} has another shape or type")
+        if theirs.dtype.kind in "OUSbiu":
+            same = bool(np.array_equal(ours, theirs))
+        else:
+            a, b = np.asarray(ours, np.complex128), np.asarray(theirs, np.complex128)
+            scale = np.abs(b[np.isfinite(b)]).max(initial=1e-6)
+            same = np.allclose(a, b, rtol=0, atol=apart * scale, equal_nan=True)
+        if not same:
+            raise ProviderError(f"output {number} is not what onnxruntime gives")

@@ -1,0 +1,149 @@
+"""Warnings about what an exporter has done to a model, where training cannot undo it.
+
+Each is one line of the log, with the names, and how to export for training.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from onward.graph.scopes import walk
+from onward.names import some
+from onward.passes.exporters.merged_parameters import is_from_torchscript, is_uniform
+from onward.passes.exporters.provenance import Provenance, warn_of_changes
+from onward.passes.exporters.restore_parameters import Guesses
+from onward.passes.value_facts import input_of
+
+_FOLDED = re.compile(r"onnx::Conv_(\d+)")
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_DROPOUT = re.compile(r"torch\.nn\.modules\.dropout\.\w*Dropout")
+RECIPE = "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False"
+
+log = logging.getLogger("onward")
+
+
+def warn_of_exporter(model: ir.Model, names: Collection[str], guesses: Guesses) -> None:
+    """Say what will not be trained as it was before the export.
+
+    `names` are the initializers to train: what became of the others does not matter.
+    """
+    trained = set(names)
+    warn_of_changes(model, trained)
+    _warn_of_guesses(guesses, trained)
+    folded = folded_batch_norms(model, trained)
+    if folded:
+        log.warning(
+            "BatchNormalization was folded into convolutions when the model was exported (%s): it "
+            "is not trained; export with torch.onnx.export(..., dynamo=False, %s)",
+            some(folded),
+            RECIPE,
+        )
+    shared = shared_by_layers(model, trained)
+    if shared:
+        log.warning(
+            "layers share tensors that hold one number throughout (%s): an exporter has merged "
+            "them, and each is trained as one parameter; export without merging equal weights",
+            some(shared),
+        )
+    idle = idle_dropouts(model)
+    if idle:
+        log.warning(
+            "Dropout drops nothing (%s): the model was exported in eval mode, or with p=0; call "
+            "model.train() before torch.onnx.export to train with it",
+            some(idle),
+        )
+
+
+def _warn_of_guesses(guesses: Guesses, trained: Collection[str]) -> None:
+    separate = _pairs(guesses.separate, trained)
+    if separate:
+        log.warning(
+            "weights hold the same numbers (%s), and the model does not tell whether they were one "
+            "parameter: they are trained separately; TrainingOptions(tied=[[...]]) ties them",
+            separate,
+        )
+    tied = _pairs(guesses.tied, trained)
+    if tied:
+        log.warning(
+            "weights hold the same numbers, transposed (%s), and the model does not tell whether "
+            "they were one parameter: they are trained as one; TrainingOptions(tied=[]) separates "
+            "them",
+            tied,
+        )
+
+
+def _pairs(guessed: Mapping[str, str], trained: Collection[str]) -> str:
+    found = [(a, b) for b, a in guessed.items() if a in trained or b in trained]
+    return some(f"{a} = {b}" for a, b in found).replace("'", "") if found else ""
+
+
+def folded_batch_norms(model: ir.Model, names: Collection[str]) -> list[str]:
+    """The convolutions that torch's older exporter has folded BatchNormalization into.
+
+    It makes a weight and a bias for them, and gives them numbers that follow each other.
+    """
+    found = []
+    for node in walk(model.graph) if is_from_torchscript(model) else ():
+        values = (input_of(node, 1), input_of(node, 2)) if node.op_type == "Conv" else ()
+        numbers = [_FOLDED.fullmatch(str(value.name)) for value in values if value is not None]
+        if len(numbers) == 2 and None not in numbers:
+            weight, bias = (int(number[1]) for number in numbers if number)
+            if bias == weight + 1 and any(v is not None and v.name in names for v in values):
+                found.append(str(node.name))
+    return found
+
+
+def shared_by_layers(model: ir.Model, names: Collection[str]) -> list[str]:
+    """Trained tensors of one number throughout that layers with other weights have in common.
+
+    A model does not share the zeros of a bias between layers; tools that merge equal tensors do.
+    """
+    if Provenance(model).parameters:  # which says what was merged
+        return []
+    found = []
+    for name in names:
+        value = model.graph.initializers.get(name)
+        if value is None or len(value.uses()) < 2 or not is_uniform(value):
+            continue
+        if value.const_value is None or value.const_value.size < 2:
+            continue
+        layers = {frozenset(_companions(node, value, names)) for node, _ in value.uses()}
+        if len(layers) > 1 and frozenset() not in layers:
+            found.append(name)
+    return found
+
+
+def _companions(node: ir.Node, value: ir.Value, names: Collection[str]) -> list[str]:
+    """The other trained tensors of a layer: what a node reads, and what made its inputs."""
+    makers = [each.producer() for each in node.inputs if each is not None]
+    read = [each for maker in (node, *makers) if maker is not None for each in maker.inputs]
+    return [str(v.name) for v in read if v is not None and v is not value and v.name in names]
+
+
+def idle_dropouts(model: ir.Model) -> list[str]:
+    """Dropout modules of torch that were exported as copies of their inputs.
+
+    One that drops shows that the others do not because their ratio is 0.
+    """
+    found: list[str] = []
+    for node in walk(model.graph):
+        if node.op_type == "Dropout":
+            return []
+        if node.op_type == "Identity" and _DROPOUT.search(node.metadata_props.get(_CLASSES, "")):
+            found.append(_module(node) or str(node.name))
+    return list(dict.fromkeys(found))
+
+
+def _module(node: ir.Node) -> str:
+    """The module that a node was a call of, as the newer exporter says it."""
+    try:
+        scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
+    except (ValueError, SyntaxError):
+        return ""
+    return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""

@@ -1,0 +1,72 @@
+"""Spellings: what stock onnxruntime refuses, or gets wrong, in one and runs in another."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
+from onward.passes.value_facts import attribute, dims, input_of, ints, rank
+
+_rules = Rules()
+_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def spell_for_onnxruntime(model: ir.Model) -> ir.Model:
+    """Say it as onnxruntime takes it; the meaning stays. What was read before and is not goes."""
+    return drop_unused(model) if rewrite(model, _rules) else model
+
+
+@_rules("Attention")
+def _full_mask(op: Ops, node: ir.Node) -> Replacement:
+    """A mask that broadcasts over the queries, written out: onnxruntime's kernel wants each row."""
+    q, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
+    known = dims(mask)
+    if known is None or len(known) < 2 or known[-2] != 1 or rank(q) not in (3, 4):
+        return None
+    at = -2 if rank(q) == 4 else 1
+    if (dims(q) or ())[at] == 1:
+        return None
+    one = np.ones(1, np.int64)
+    times = op.Shape(q, start=at, end=at + 1)
+    rows = op.Expand(mask, op.Concat(times, one, axis=0))
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    inputs = [*node.inputs[:3], rows, *node.inputs[4:]]
+    return op.many("Attention", len(node.outputs), *inputs, **attributes)
+
+
+@_rules("Pad")
+def _every_axis(op: Ops, node: ir.Node) -> Replacement:
+    """The pads of all axes for those of some, which ORT forgets when it moves a Transpose."""
+    x, axes, pads = node.inputs[0], ints(input_of(node, 3)), ints(input_of(node, 1))
+    count = rank(x)
+    if axes is None or pads is None or count is None:
+        return None
+    full = [0] * (2 * count)
+    for place, axis in enumerate(axes):
+        full[axis % count] = pads[place]
+        full[axis % count + count] = pads[place + len(axes)]
+    return op.Pad(x, full, input_of(node, 2), mode=attribute(node, "mode", "constant"))
+
+
+@_rules("Softplus")
+def _softplus_of_doubles(op: Ops, node: ir.Node) -> Replacement:
+    """max(x, 0) + log(1 + exp(-|x|)) for float64, in which onnxruntime has no Softplus."""
+    (x,) = node.inputs
+    if x is None or x.dtype != ir.DataType.DOUBLE:
+        return None
+    decay = op.Exp(op.Neg(op.Abs(x)))
+    return op.Add(op.Max(x, np.float64(0)), op.Log(op.Add(decay, np.float64(1))))
+
+
+@_rules("ScatterElements", "ScatterND")
+def _scatter_of_narrow_floats(op: Ops, node: ir.Node) -> Replacement:
+    """Reductions of 16-bit floats, in float32: onnxruntime only puts those where they belong."""
+    data, indices, updates = node.inputs
+    if data is None or data.dtype not in _NARROW or attribute(node, "reduction", "none") == "none":
+        return None
+    wide = int(ir.DataType.FLOAT)
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    inputs = op.Cast(data, to=wide), indices, op.Cast(updates, to=wide)
+    return op.Cast(op.one(node.op_type, *inputs, **attributes), to=int(data.dtype))

@@ -1,0 +1,98 @@
+"""Matrix products that read and write transposed, and rows that need no shape of their own.
+
+What a backward pass is full of: a weight that the forward pass reads transposed comes back as
+`dy (w')'`, its gradient as `(x' dy)'`. Gemm has attributes for that; a MatMul swaps its operands.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.graph.operators import RESHAPING
+from onward.passes.rewrite import Ops, Replacement, Rules
+from onward.passes.simplify.consecutive_nodes import order_of
+from onward.passes.value_facts import attribute, dims, input_of, made_by, rank, reads_once
+
+rule = Rules()
+
+
+@rule("Gemm")
+def gemm_of_transposed(op: Ops, node: ir.Node) -> Replacement:
+    """gemm(a', b) = gemm(a, b, transA), and so for b."""
+    operands, turned = list(node.inputs[:2]), [attribute(node, n, 0) for n in ("transA", "transB")]
+    for index, value in enumerate(node.inputs[:2]):
+        transpose = made_by(value, "Transpose")
+        if transpose is not None and order_of(transpose) == [1, 0]:
+            operands[index], turned[index] = transpose.inputs[0], 1 - turned[index]
+    if operands == list(node.inputs[:2]):
+        return None
+    options = {**_numbers(node), "transA": turned[0], "transB": turned[1]}
+    return op.Gemm(*operands, input_of(node, 2), **options)
+
+
+@rule("Transpose")
+def transposed_gemm(op: Ops, node: ir.Node) -> Replacement:
+    """(a b)' = b' a', where nobody else reads the product."""
+    product = node.inputs[0]
+    gemm = made_by(product, "Gemm")
+    if gemm is None or product is None or not reads_once(product) or order_of(node) != [1, 0]:
+        return None
+    if input_of(gemm, 2) is not None:
+        return None
+    turned_a, turned_b = attribute(gemm, "transA", 0), attribute(gemm, "transB", 0)
+    a, b = gemm.inputs[:2]
+    return op.Gemm(b, a, **_numbers(gemm), transA=1 - turned_b, transB=1 - turned_a)
+
+
+def _numbers(gemm: ir.Node) -> dict[str, float]:
+    return {name: attribute(gemm, name, 1.0) for name in ("alpha", "beta")}
+
+
+@rule("Transpose")
+def transposed_matmul(op: Ops, node: ir.Node) -> Replacement:
+    """(a' b)' = b' a and (a b')' = b a', where nobody else reads the product."""
+    product = node.inputs[0]
+    matmul = made_by(product, "MatMul")
+    if matmul is None or product is None or not reads_once(product) or not _swaps(node):
+        return None
+    a, b = matmul.inputs
+    bare_a, bare_b = _bare(a), _bare(b)
+    if bare_a is None and bare_b is None:
+        return None
+    left, right = (
+        _turned(op, x) if bare is None else bare for x, bare in ((b, bare_b), (a, bare_a))
+    )
+    return None if left is None or right is None else op.MatMul(left, right)
+
+
+def _swaps(transpose: ir.Node) -> bool:
+    """Whether it swaps the last two axes, and only them."""
+    order = order_of(transpose)
+    if order is None or len(order) < 2:
+        return False
+    return order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
+
+
+def _bare(value: ir.Value | None) -> ir.Value | None:
+    """What a Transpose of the last two axes reads."""
+    transpose = made_by(value, "Transpose")
+    return transpose.inputs[0] if transpose is not None and _swaps(transpose) else None
+
+
+def _turned(op: Ops, value: ir.Value | None) -> ir.Value | None:
+    depth = rank(value)
+    if depth is None or depth < 2:
+        return None
+    return op.Transpose(value, perm=[*range(depth - 2), depth - 1, depth - 2])
+
+
+@rule("Flatten")
+def flatten_of_reshape(op: Ops, node: ir.Node) -> Replacement:
+    """Rows that were given more axes, and lose them again: the rows as they were."""
+    inner = made_by(node.inputs[0], *RESHAPING)
+    if inner is None or node.outputs[0].is_graph_output():
+        return None
+    before, after = dims(inner.inputs[0]), dims(node.outputs[0])
+    if before is None or before != after or None in before:
+        return None
+    return inner.inputs[0]

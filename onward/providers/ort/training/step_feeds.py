@@ -1,0 +1,118 @@
+"""Feeds of a training step: checked, bound; and the random numbers that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.errors import FeedError, ProviderError
+from onward.programs.arrays import to_plain_array
+from onward.programs.feed_rules import FeedRules, select_results
+from onward.programs.label_ranges import index_refusal
+from onward.programs.program import Array, Layout
+from onward.providers.ort.training.bound_graph import BoundGraph
+from onward.providers.ort.training.lowered import LoweredProgram
+from onward.providers.ort.training.store import NumpyStore
+from onward.providers.provider import Draw
+
+
+class Feeds:
+    """The inputs of a graph that come from the user; all others are bound to the store."""
+
+    def __init__(
+        self, graph: BoundGraph, layout: Layout, store: NumpyStore, *, partial: bool = False
+    ) -> None:
+        self.graph = graph
+        arguments = graph.arguments()
+        held = store.inputs
+        for argument in arguments:
+            if argument.name in held:
+                graph.bind_input(argument.name, held[argument.name])
+        self._rules = FeedRules(arguments, layout, partial=partial)
+        self._given: dict[str, Array] = {}
+        self._bound: dict[str, Array] = {}
+        self.is_empty = False  # whether what is bound holds no sample
+
+    def bind(self, feeds: Mapping[str, Any]) -> None:
+        """Bind these feeds for the next run, or say what is wrong with them."""
+        rules = self._rules
+        rules.check_mapping(feeds)
+        if self._is_bound(feeds):
+            rules.check_labels(self._bound)
+            return
+        arrays = rules.select({name: _array(name, value) for name, value in feeds.items()})
+        self._given = arrays
+        if arrays.keys() != rules.names:
+            rules.check(arrays)
+        rules.check_labels(arrays)
+        empty = rules.is_empty(arrays)
+        if empty or not rules.targets_fit(arrays):  # no engine will say so
+            rules.check(arrays)
+        try:
+            for name, array in arrays.items():
+                if self._bound.get(name) is not array:
+                    self.graph.bind_input(name, array)
+                    self._bound[name] = array
+        except FeedError:
+            rules.check(arrays)  # which says it in more words
+            raise
+        self.is_empty = empty
+
+    def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether these very arrays are bound already; what they hold may have changed."""
+        bound = self._bound
+        if not len(feeds) == len(bound) == len(self._rules.names):
+            return False
+        for name, value in feeds.items():  # noqa: SIM110  # a generator would cost more than it
+            if bound.get(name) is not value:
+                return False
+        return True
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        """Run the graph with what is bound; if it fails, see whether the feeds are to blame."""
+        try:
+            return self.graph.run(wanted)
+        except ProviderError as error:
+            self._rules.check(self._given)
+            raise index_refusal(error) or error from error.__cause__
+
+    def results_of_empty(self, wanted: Sequence[str]) -> list[Array]:
+        """What an empty batch gives: NaN for the loss, outputs without a sample."""
+        results = select_results(self.graph.results(), wanted)
+        return self._rules.results_of_empty(results, self._given)
+
+
+class Noise:
+    """Uniform random numbers: a function of the seed, the step and the micro-batch alone."""
+
+    def __init__(self, program: LoweredProgram, open_graph: Callable[[bytes], BoundGraph]) -> None:
+        self.needed = program.noise_size is not None
+        self._bytes, self._open = program.noise_size, open_graph
+        self._by_shape = program.noise_by_shape
+        self._graph: BoundGraph | None = None
+        self._sizes: dict[tuple[Any, ...], int] = {}
+
+    def draw(self, feeds: Mapping[str, Any], draw: Draw) -> Array:
+        """As many numbers as these feeds need, at this step."""
+        generator = np.random.Generator(np.random.SFC64([draw.seed, draw.step, draw.micro]))
+        return generator.random(self._size(feeds), np.float32)
+
+    def _size(self, feeds: Mapping[str, Any]) -> int:
+        """How many: counted once for every set of shapes, where these decide."""
+        key = tuple((name, np.shape(value)) for name, value in sorted(feeds.items()))
+        if key not in self._sizes or not self._by_shape:
+            if self._graph is None:
+                assert self._bytes is not None
+                self._graph = self._open(self._bytes)
+            for argument in self._graph.arguments():
+                self._graph.bind_input(argument.name, _array(argument.name, feeds[argument.name]))
+            [size] = self._graph.run(["noise_size"])
+            self._sizes[key] = int(size)
+        return self._sizes[key]
+
+
+def _array(name: str, value: Any) -> Array:
+    """A feed as an array whose memory has no gaps and whose numbers are this machine's."""
+    return to_plain_array(value, f"input {name!r}", FeedError)

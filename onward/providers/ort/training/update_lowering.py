@@ -1,0 +1,20 @@
+"""Lower an update graph to stock onnxruntime: sums of scaled vectors as products of pairs."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.optimizers.paired_vectors import paired
+from onward.passes.composites import inline_calls
+from onward.providers.ort.training.lowered import LoweredUpdate
+
+
+def lower_update(model: ir.Model, flat: bool) -> LoweredUpdate:
+    """An update graph; where it updates flat vectors, the same over pairs of adjacent ones."""
+    model = inline_calls(model.clone())
+    bound, blocks = paired(model) if flat else (model, ())
+    return LoweredUpdate(
+        graph=ir.to_proto(model).SerializeToString(),
+        bound=ir.to_proto(bound).SerializeToString(),
+        blocks=blocks,
+    )

@@ -1,0 +1,112 @@
+"""Feeds of a training step as tensors on the device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+
+from onward.errors import FeedError
+from onward.programs.arrays import to_plain_array
+from onward.programs.feed_rules import FeedRules
+from onward.programs.program import Array, Layout
+from onward.providers.torch.dtypes import Tensor
+from onward.providers.torch.tensors import to_numpy, to_torch
+from onward.providers.torch.training.lowering import TrainingGraph
+
+_HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Feeds on the device."""
+
+    tensors: dict[str, Tensor]
+    shapes: dict[str, Array]  # arrays of the types and shapes of the feeds
+    is_empty: bool  # whether it holds no sample
+    as_numpy: bool  # whether results are to be read as numpy arrays
+
+
+class TorchFeeds:
+    """Reads the feeds of a graph: tensors are used where they lie, arrays copied to the device.
+
+    Labels are checked where the host has them: to look at a GPU's would wait for it.
+    """
+
+    def __init__(self, graph: TrainingGraph, layout: Layout, device: torch.device) -> None:
+        self.rules = FeedRules(graph.arguments, layout)
+        self._device = device
+        self._checked: Any = None  # types and shapes of the last feeds
+        self._is_empty = False
+
+    def read(self, feeds: Mapping[str, Any]) -> Batch:
+        """The feeds as tensors, or what is wrong with them."""
+        self.rules.check_mapping(feeds)
+        given = {name: _tensor_or_array(name, value) for name, value in feeds.items()}
+        shapes = {name: _stand_in(value) for name, value in given.items()}
+        self._check(shapes)
+        self.rules.check_labels(_on_host({name: given[name] for name in self.rules.labels}))
+        tensors = {name: self._to_device(value) for name, value in given.items()}
+        as_numpy = not any(isinstance(value, Tensor) for value in given.values())
+        return Batch(tensors, shapes, self._is_empty, as_numpy)
+
+    def _check(self, shapes: dict[str, Array]) -> None:
+        signature = [(name, array.dtype, array.shape) for name, array in shapes.items()]
+        if signature != self._checked:
+            self.rules.check(shapes)
+            self._is_empty = self.rules.is_empty(shapes)
+            self._checked = signature
+
+    def _to_device(self, value: Tensor | Array) -> Tensor:
+        tensor: Tensor = to_torch(value, _HOST) if isinstance(value, np.ndarray) else value
+        return to_device(tensor, self._device)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; the host does not wait for a GPU to have it."""
+    if tensor.is_cpu and device.type == "cuda":  # a copy from memory that is not pinned would wait
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def _tensor_or_array(name: str, value: Any) -> Tensor | Array:
+    """A feed as a tensor where it is one, of torch or of another library; else as an array."""
+    if isinstance(value, Tensor):
+        if value.layout is not torch.strided:
+            raise FeedError(f"input {name!r} is a sparse tensor\ngive a dense one: x.to_dense()")
+        return value.detach()
+    if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, np.generic)):
+        try:
+            tensor: Tensor = torch.utils.dlpack.from_dlpack(value)
+        except Exception as error:  # each library raises its own
+            why = str(error).partition("\n")[0]
+            raise FeedError(
+                f"input {name!r} cannot be read by DLPack: {why}\ngive a numpy array"
+            ) from error
+        return tensor
+    return to_plain_array(value, f"input {name!r}", FeedError)
+
+
+def _stand_in(value: Tensor | Array) -> Array:
+    """An array of the feed's type and shape, for rules that look at nothing else."""
+    if isinstance(value, np.ndarray):
+        return value
+    return np.broadcast_to(_element(value.dtype), tuple(value.shape))
+
+
+@functools.cache
+def _element(dtype: torch.dtype) -> Array:
+    element: Array = to_numpy(torch.empty((), dtype=dtype))
+    return element
+
+
+def _on_host(given: Mapping[str, Tensor | Array]) -> dict[str, Array]:
+    """The feeds that the host has, as arrays over their memory."""
+    arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    return arrays | {name: to_numpy(value) for name, value in tensors.items() if value.is_cpu}

@@ -1,0 +1,56 @@
+"""Journal: what a divided model did while it was profiled, written as one trace.
+
+onnxruntime writes a trace for each of its parts; here they are put together with what the other
+engines noted, on one clock and in one file, in onnxruntime's own words.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from onward.graph.paths import writing
+from onward.providers.provider import Executable
+from onward.providers.trace_events import Event, Profiled
+
+
+class Journal:
+    """Runs and parts as they happen; the nodes of each part are asked for at the end."""
+
+    def __init__(self) -> None:
+        self.started = time.time_ns()
+        self._apart = self.started - time.perf_counter_ns()
+        self._events: list[Event] = []
+
+    def note(self, category: str, name: str, start: int, **details: Any) -> None:
+        """Something that began at `start` (perf_counter_ns) has just ended."""
+        took = time.perf_counter_ns() - start
+        event = {
+            "cat": category,
+            "ph": "X",
+            "pid": 0,
+            "tid": threading.get_ident(),
+            "name": name,
+            "ts": (start + self._apart - self.started) / 1e3,
+            "dur": took / 1e3,
+            "args": details,
+        }
+        self._events.append(event)
+
+    def write(self, prefix: str, parts: Iterable[tuple[int, Executable]]) -> str:
+        """All of it into one file, in the order of time; the file's name."""
+        events = list(self._events)
+        for number, executable in parts:
+            if isinstance(executable, Profiled):
+                for event in executable.node_events(self.started):
+                    event["args"] = {**event.get("args", {}), "part": number}
+                    events.append(event)
+        events.sort(key=lambda event: (event["ts"], -event["dur"]))
+        path = Path(f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json")
+        with writing(path):
+            path.write_text(json.dumps(events))
+        return str(path)

@@ -1,0 +1,155 @@
+"""Opening a program on the engine that was chosen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onward.errors import FeedError, OnwardError, OptionError
+from onward.lazy import LazyModule
+from onward.providers.choose import INDUCTOR, TORCH, Asked, choose
+from onward.providers.options import SessionOptions
+from onward.providers.ort.bound_session import CPU, BoundSession, taking_turns
+from onward.providers.ort.denormals import without
+from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
+from onward.providers.ort.training.executable import OrtTraining
+from onward.providers.ort.training.fused_step_probe import is_sound
+from onward.providers.ort.training.lowered import LoweredProgram, is_saved_program
+from onward.sessions.inference import InferenceSession
+from onward.sessions.training.training_program import (
+    TrainingProgram,
+    compile_training,
+    load_program,
+)
+
+if TYPE_CHECKING:
+    from onward.programs.options import TrainingOptions
+    from onward.providers.provider import TrainingExecutable
+    from onward.providers.torch.training import executable as torch_training
+else:  # torch is loaded when it is asked for
+    torch_training = LazyModule("onward.providers.torch.training.executable")
+
+Array = np.ndarray[Any, Any]
+
+
+def to_program(
+    model: Any, loss: Any, optimizer: Any, options: TrainingOptions | Mapping[str, Any] | None
+) -> TrainingProgram:
+    """The program that is given, or that is compiled from a model."""
+    given = load_program(model) if is_saved_program(model) else model
+    if not isinstance(given, TrainingProgram):
+        return compile_training(given, loss, optimizer, options)
+    if loss is not None or optimizer is not None or options is not None:
+        raise OptionError(
+            "a compiled program has its loss, optimizer and options\n"
+            "give them to compile_training, or give the model here"
+        )
+    return given
+
+
+def open_training(
+    program: TrainingProgram, options: SessionOptions, providers: Asked
+) -> TrainingExecutable:
+    """A program on the first provider that can hold its tensors: torch, or any by numpy."""
+    in_torch = _open_in_torch(program, options, providers)
+    if in_torch is not None:
+        return in_torch
+    lowered = program.lowered
+    return OrtTraining(lowered, GraphOpener(lowered, options, providers))
+
+
+def _open_in_torch(
+    program: TrainingProgram, options: SessionOptions, providers: Asked
+) -> TrainingExecutable | None:
+    """The program in torch, if that was named first and has every operator; else None."""
+    if providers is None or program.neutral is None:
+        return None
+    choice = choose(providers, None, options)
+    if not choice.listed or choice.listed[0][0] not in (TORCH, INDUCTOR):
+        return None
+    provider = choice.engines(options)[0].provider
+    found: TrainingExecutable | None = torch_training.open_program(program.neutral, provider)
+    return found
+
+
+class GraphOpener:
+    """Opens the graphs of a lowered program, with the options and providers of its session."""
+
+    def __init__(self, program: LoweredProgram, options: SessionOptions, providers: Asked) -> None:
+        self._program, self._options, self._providers = program, options, providers
+        self._quick = without(options)  # for sessions of ours, which put the thread's settings back
+
+    def any(self, graph: bytes) -> BoundGraph:
+        """onnxruntime bound to memory where it is the one asked for and has every operator."""
+        choice = choose(self._providers, None, self._options)
+        if choice.leading_ort:
+            try:
+                return OrtGraph(BoundSession(graph, taking_turns(self._quick), choice.leading_ort))
+            except FeedError:
+                raise
+            except OnwardError:
+                if choice.named and len(choice.leading_ort) == len(choice.listed):
+                    raise
+        return CopyingGraph(InferenceSession(graph, self._options, self._providers))
+
+    def update(self, graph: bytes) -> BoundGraph | None:
+        """An update over adjacent rows; None where its memory would not be the one bound."""
+        session = self._bound(graph, taking_turns(self._quick))
+        return None if session is None else OrtGraph(session)
+
+    def one_run(self) -> BoundGraph | None:
+        """Gradients and updates in one run; None where that cannot be."""
+        options = self._quick
+        if options.native is None and not self._program.plans_memory:
+            # a plan is held from the first node to the last, beside what the update needs
+            options = replace(options, enable_mem_pattern=False)
+        session = self._bound(self._program.step, options)
+        return None if session is None else OrtGraph(session)
+
+    def _bound(self, graph: bytes | None, options: SessionOptions) -> BoundSession | None:
+        """On the CPU provider alone, in this very memory: others have copies of their own."""
+        choice = choose(self._providers, None, options)
+        is_alone = len(choice.leading_ort) == (len(choice.listed) if choice.named else 1)
+        if graph is None or not is_alone or [name for name, _ in choice.leading_ort] != _CPU:
+            return None
+        if not is_sound(self._program.probe):
+            return None
+        try:
+            return BoundSession(graph, options, choice.leading_ort)
+        except OnwardError:  # it says why when another way is tried
+            return None
+
+
+_CPU = [name for name, _ in CPU]
+
+
+class CopyingGraph:
+    """A graph on any provider; results are copied to the arrays that outputs are bound to."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._read: dict[str, Array] = {}
+        self._written: dict[str, Array] = {}
+
+    def arguments(self) -> Sequence[Any]:
+        return self._session.get_inputs()
+
+    def results(self) -> Sequence[Any]:
+        return self._session.get_outputs()
+
+    def bind_input(self, name: str, array: Array) -> None:
+        self._read[name] = array
+
+    def bind_output(self, name: str, array: Array) -> None:
+        self._written[name] = array
+
+    def run(self, wanted: Sequence[str] = ()) -> list[Array]:
+        names = [*self._written, *wanted]
+        results = self._session.run(names, self._read)
+        for name, result in zip(names, results):
+            if name in self._written:
+                np.copyto(self._written[name], np.asarray(result))
+        return [np.asarray(result) for result in results[len(self._written) :]]

@@ -1,0 +1,110 @@
+"""A session as a checkpoint: named tensors and plain properties, and back again.
+
+The layout is that of the artifacts' checkpoints: parameters and statistics under their own names,
+slots as `optimizer/{slot}/{parameter}`, gradients that await an update as `gradients/{parameter}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onward.checkpoints.model_match import check_match, fingerprint
+from onward.errors import CheckpointError, CheckpointMismatch
+from onward.optimizers.learning_rates import is_state
+from onward.programs.program import Array, Layout, gradient_name
+from onward.providers.provider import Store
+
+_TRAINING = {"updates": Mapping, "scale": Mapping, "seed": int, "micro": int, "finite": bool}
+_UPDATES = {"steps": int, "skipped": int}
+
+
+def tensor_names(layout: Layout, pending: bool) -> list[str]:
+    """Every tensor that a resumed run needs; `pending`: gradients await an update."""
+    return [*layout.tensors(), *(gradient_name(name) for name in layout.names if pending)]
+
+
+def tensors_of(layout: Layout, store: Store, pending: bool) -> dict[str, Array]:
+    """Every tensor that a resumed run needs, by name."""
+    return {name: store.read(name) for name in tensor_names(layout, pending)}
+
+
+def properties_of(
+    layout: Layout, training: Mapping[str, Any], rate: float, user: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is not a tensor: progress, the next update's rate, and the user's properties."""
+    if not isinstance(user, Mapping):
+        raise CheckpointError(
+            f"session.properties is a dictionary, not {type(user).__name__}\n"
+            "set session.properties[name] instead"
+        )
+    return {
+        "parameters": {name: {"requires_grad": True} for name in layout.names}
+        | {name: {"requires_grad": False} for name in layout.state},
+        "optimizer": {
+            "learning_rate": rate,
+            "initial_learning_rate": training["updates"]["learning_rate"],
+            "step": training["updates"]["steps"],
+        },
+        "training": dict(training),
+        "user": dict(user),
+        "nominal": False,
+        "model": fingerprint({p.name: p.shape for p in layout.parameters}),
+    }
+
+
+def put_back(
+    layout: Layout, store: Store, tensors: Mapping[str, Array], pending: bool, where: str
+) -> None:
+    """Fill the store from a checkpoint: all of it, or nothing if it does not fit."""
+    if not isinstance(tensors, Mapping):
+        raise CheckpointMismatch(
+            f"{where} has a dictionary of tensors, not {type(tensors).__name__}\n"
+            "give what session.checkpoint() gave"
+        )
+    wanted = dict(layout.tensors())
+    if pending:
+        wanted |= {gradient_name(p.name): wanted[p.name] for p in layout.parameters}
+    check_match(tensors, {name: empty_like(*spec) for name, spec in wanted.items()}, where)
+    for name in wanted:
+        store.write(name, tensors[name])
+
+
+def empty_like(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """An array of a type and shape that takes no memory: to compare with."""
+    return np.broadcast_to(np.empty((), dtype), shape)
+
+
+def training_of(properties: Mapping[str, Any], where: str, updates: int) -> dict[str, Any]:
+    """Where training stood, for a session of so many update graphs.
+
+    A checkpoint without it was not made by a session; one with more or fewer learning rates, by a
+    session with other groups.
+    """
+    training = properties.get("training") if isinstance(properties, Mapping) else None
+    if not isinstance(training, Mapping) or not _is_whole(training):
+        raise CheckpointMismatch(
+            f"{where} was not saved by a TrainingSession: it does not say where training stood\n"
+            "its tensors can be copied: session.set_parameters(checkpoint.read(path).tensors)"
+        )
+    rates = training["updates"]["learning_rates"]
+    if len(rates) != updates:
+        raise CheckpointMismatch(
+            f"{where} has {len(rates)} learning rates, and this session has {updates}\n"
+            "give the session the groups that it was saved with, or copy the tensors alone: "
+            "session.set_parameters(...)"
+        )
+    return dict(training)
+
+
+def _is_whole(training: Mapping[str, Any]) -> bool:
+    """Whether all is there, in its type, that `TrainingSession.checkpoint` writes."""
+    updates = training.get("updates")
+    return (
+        all(isinstance(training.get(name), kind) for name, kind in _TRAINING.items())
+        and isinstance(updates, Mapping)
+        and all(isinstance(updates.get(name), kind) for name, kind in _UPDATES.items())
+        and is_state(updates)
+    )

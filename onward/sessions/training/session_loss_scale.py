@@ -1,0 +1,41 @@
+"""The loss scale of a session: constant, or one that adjusts itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onward.optimizers.loss_scaling import DynamicLossScale
+from onward.optimizers.setting_checks import SMALLEST
+
+
+class LossScale:
+    """What the loss is multiplied by before the backward pass, so that gradients stay in range."""
+
+    def __init__(self, given: float | DynamicLossScale | None) -> None:
+        self._rule = given if isinstance(given, DynamicLossScale) else None
+        self._state: dict[str, float | int] = {}
+        self.value = 1.0
+        if isinstance(given, DynamicLossScale):
+            self.restore(given.start())
+        elif given is not None:
+            self.value = float(np.float32(given))
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self._rule is not None
+
+    def update(self, finite: bool) -> None:
+        """After an update, or one that was left out because gradients were not finite."""
+        if self._rule is not None:
+            state = self._rule.update(self._state, finite=finite)
+            state["scale"] = max(state["scale"], SMALLEST)  # gradients are divided by it
+            self.restore(state)
+
+    def state(self) -> dict[str, float | int]:
+        return dict(self._state)
+
+    def restore(self, state: dict[str, float | int]) -> None:
+        """Go on from a state; without one, where no scale adjusted itself, the own one stays."""
+        if self._rule is not None and state:
+            self._state = dict(state)
+            self.value = float(np.float32(state["scale"]))

@@ -1,0 +1,102 @@
+"""Progress: how many updates were made and skipped, and the learning rates of the next ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from onward.errors import OptionError
+from onward.optimizers.learning_rates import LearningRates
+from onward.optimizers.setting_checks import plain_number
+from onward.programs.program import Layout
+from onward.providers.provider import Flag
+
+NOT_FINITE = "step %d: gradients are not finite, no update"  # what a log says of a skipped step
+
+log = logging.getLogger("onward")
+
+
+class Progress:
+    """Counts updates as their flags become known: an engine may run ahead of them."""
+
+    def __init__(self, layout: Layout) -> None:
+        settings = layout.settings
+        self._skips, self._schedule = settings.skip_nonfinite, settings.schedule
+        rates = [update.learning_rate for update in layout.updates]
+        self._rates = LearningRates(settings.learning_rate, rates)
+        self._steps, self._skipped = 0, 0
+        self._waiting: list[Flag] = []
+
+    @property
+    def steps(self) -> int:
+        """How many updates were made; waits for those that an engine is still making."""
+        self.settle()
+        return self._steps
+
+    @property
+    def skipped(self) -> int:
+        """How many updates were left out because gradients were not finite."""
+        self.settle()
+        return self._skipped
+
+    @property
+    def started(self) -> int:
+        """How many updates were begun, whatever became of them; waits for nothing."""
+        return self._steps + self._skipped + len(self._waiting)
+
+    def record(self, finite: Flag) -> None:
+        """An update was begun; `finite`: whether its gradients are, to be looked at later."""
+        self._waiting.append(finite)
+
+    @property
+    def waiting(self) -> int:
+        """How many updates were begun whose flags nobody has looked at yet."""
+        return len(self._waiting)
+
+    def settle(self) -> None:
+        """Look at every flag."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for finite in waiting:
+            if bool(finite) or not self._skips:
+                self._steps += 1
+            else:
+                self._skipped += 1
+                log.warning(NOT_FINITE, self._steps)
+
+    # -- learning rates ------------------------------------------------------------------------
+
+    def rates_ahead(self, count: int) -> list[list[float]]:
+        """For each update graph, the learning rates of the next updates."""
+        if self._schedule is None:
+            return [[rate] * count for rate in self._rates.updates]
+        steps = range(self.steps, self.steps + count)
+        return [[self._scheduled(rate, step) for step in steps] for rate in self._rates.updates]
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's own at this step."""
+        return self._scheduled(self._rates.own, self.steps)
+
+    def _scheduled(self, rate: float, step: int) -> float:
+        return rate if self._schedule is None else self._schedule.rate(step, rate)
+
+    def set_learning_rate(self, rate: float) -> None:
+        number = plain_number(rate)
+        if number is None or number < 0:
+            raise OptionError(
+                f"a learning rate is a number from 0 up, not {rate!r}\ngive one, such as 0.001"
+            )
+        self._rates.set(number)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "skipped": self.skipped, **self._rates.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._waiting = []
+        self._steps, self._skipped = int(state["steps"]), int(state["skipped"])
+        self._rates.restore(state)

@@ -1,0 +1,191 @@
+"""Updates: an optimizer becomes the optimizer graph of the artifacts.
+
+Inputs: `learning_rate` float32 [1], `step` int64 [1], and sequences with one tensor per parameter:
+`params`, `gradients`, one for each slot. Outputs: `updated_flag` bool [1], `updated_params`,
+`updated_{slot sequence}`. Its metadata also holds the updates that a session would run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.graph.graph_ops import GraphOps, extend
+from onward.optimizers.clip import ClipByNorm
+from onward.optimizers.groups import Assignment, Group, resolve
+from onward.optimizers.learning_rates import rate_ratio
+from onward.optimizers.optimizer import Optimizer, Scalars
+from onward.passes.deduplicate import share_expressions
+from onward.passes.older_opsets import in_opset
+from onward.passes.prune import drop_unused
+from onward.passes.upgrade import upgrade_opset
+from onward.training.packed_graphs import pack_session_updates
+
+RATE, STEP, PARAMETERS, GRADIENTS = "learning_rate", "step", "params", "gradients"
+FLAG = "updated_flag"
+UPDATED = "updated_{}"
+
+# The peer's names of the slots it knew.
+_SEQUENCES = {"exp_avg": "first_order_moments", "exp_avg_sq": "second_order_moments"}
+_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which optimizer updates which parameter; None updates nothing."""
+
+    optimizer: Optimizer
+    shapes: dict[str, tuple[int, ...]]
+    assignments: list[Assignment]
+    kind: ir.DataType  # the type of every parameter
+
+    @property
+    def chosen(self) -> dict[str, Optimizer | None]:
+        """The optimizer of each parameter."""
+        found = {name: each.optimizer for each in self.assignments for name in each.names}
+        return {name: found[name] for name in self.shapes}
+
+    @property
+    def sequences(self) -> dict[str, str]:
+        """The slots of all optimizers, and the names of the sequences that hold them."""
+        slots = [
+            slot
+            for name, chosen in self.chosen.items()
+            if chosen is not None
+            for slot in chosen.slots(self.shapes[name])
+        ]
+        return {slot: _SEQUENCES.get(slot, slot) for slot in dict.fromkeys(slots)}
+
+    @property
+    def layout(self) -> dict[str, dict[str, tuple[list[int], float]]]:
+        """The shape of each slot by sequence and parameter, and the number that it begins with."""
+        found: dict[str, dict[str, tuple[list[int], float]]] = {
+            sequence: {} for sequence in self.sequences.values()
+        }
+        for name, optimizer in self.chosen.items():
+            if optimizer is not None:
+                for slot, shape in optimizer.slots(self.shapes[name]).items():
+                    sizes = [int(size) for size in shape]
+                    found[self.sequences[slot]][name] = (sizes, optimizer.initial(slot))
+        return found
+
+    @property
+    def wide(self) -> ir.DataType:
+        """The type in which updates are computed, and slots are kept."""
+        return ir.DataType.FLOAT if self.kind in _NARROW else self.kind
+
+
+def plan(
+    optimizer: Optimizer,
+    groups: Sequence[Group],
+    shapes: dict[str, tuple[int, ...]],
+    kind: ir.DataType,
+) -> Plan:
+    """Each parameter with the optimizer that its group gives it."""
+    return Plan(optimizer, shapes, resolve(optimizer, groups, shapes), kind)
+
+
+def add_inputs(graph: ir.Graph, plan: Plan) -> None:
+    """The inputs of an optimizer graph."""
+    one = ir.Shape([1])
+    graph.inputs.append(ir.val(RATE, dtype=ir.DataType.FLOAT, shape=one))
+    graph.inputs.append(ir.val(STEP, dtype=ir.DataType.INT64, shape=one))
+    elements = dict.fromkeys((PARAMETERS, GRADIENTS), plan.kind)
+    elements |= dict.fromkeys(plan.sequences.values(), plan.wide)
+    for name, element in elements.items():
+        graph.inputs.append(ir.val(name, type=ir.SequenceType(ir.TensorType(element))))
+
+
+def write_update(
+    model: ir.Model, plan: Plan, gradients: str = GRADIENTS, opset: int = 0
+) -> ir.Model:
+    """Write the update of each parameter behind a graph that has the inputs.
+
+    `gradients` names the sequence to read them from: the input, or what was made of it. The result
+    is in `opset`, where it can say the update; else in the oldest that can.
+    """
+    op = extend(upgrade_opset(model))
+    values = {str(value.name): value for value in model.graph.inputs}
+    values |= {str(value.name): value for node in model.graph for value in node.outputs}
+    step = op.Squeeze(values[STEP], [0])
+    rate = _cast(op, op.Squeeze(values[RATE], [0]), plan.wide)
+    results: dict[str, list[ir.Value]] = {PARAMETERS: []}
+    results |= {name: [] for name in plan.sequences.values()}
+    for index, name in enumerate(plan.shapes):
+        read = {
+            each: _at(op, values[each], index, plan.kind if each == PARAMETERS else plan.wide)
+            for each in results
+        }
+        g = _at(op, values[gradients], index, plan.kind)
+        for each, tensor in _updated(op, plan, name, read, g, rate, step).items():
+            results[each].append(tensor)
+    _return(op, FLAG, op.Identity(op.constant(np.array([True]))))
+    for name, tensors in results.items():
+        sequence = op.SequenceConstruct(*tensors)
+        sequence.type = values[name].type
+        _return(op, UPDATED.format(name), sequence)
+    return in_opset(drop_unused(share_expressions(model)), opset)
+
+
+def _updated(
+    op: GraphOps,
+    plan: Plan,
+    name: str,
+    read: dict[str, ir.Value],
+    g: ir.Value,
+    rate: ir.Value,
+    step: ir.Value,
+) -> dict[str, ir.Value]:
+    """One parameter and its slots anew; what its optimizer does not have passes by."""
+    optimizer, shape = plan.chosen[name], plan.shapes[name]
+    if optimizer is None:
+        return read
+    for value in (read[PARAMETERS], g):
+        value.shape = ir.Shape(shape)
+    slots = {slot: read[plan.sequences[slot]] for slot in optimizer.slots(shape)}
+    for slot, sizes in optimizer.slots(shape).items():
+        slots[slot].shape = ir.Shape(sizes)
+    ratio = rate_ratio(optimizer.lr, plan.optimizer.lr)
+    if ratio is None:
+        rate = op.constant(np.array(optimizer.lr, plan.wide.numpy()))
+    elif ratio != 1.0:
+        rate = op.Mul(rate, ratio)
+    p, wide_g = (_cast(op, value, plan.wide) for value in (read[PARAMETERS], g))
+    new, renewed = optimizer.update(op, p, wide_g, slots, Scalars(rate, step))
+    named = {plan.sequences[slot]: value for slot, value in renewed.items()}
+    return read | named | {PARAMETERS: _cast(op, new, plan.kind)}
+
+
+def describe(model: ir.Model, plan: Plan) -> None:
+    """Say in the metadata which optimizer it is, and what its state looks like."""
+    said = {
+        "optimizer": plan.optimizer.to_dict(),
+        "slots": list(plan.sequences.values()),
+        "slot_layout": plan.layout,
+    }
+    model.metadata_props.update({f"onward.{key}": json.dumps(v) for key, v in said.items()})
+
+
+def attach_updates(model: ir.Model, plan: Plan, clip: ClipByNorm | None = None) -> None:
+    """Put the updates that a session would run into the metadata."""
+    specs = {name: (plan.kind.numpy().name, shape) for name, shape in plan.shapes.items()}
+    pack_session_updates(model, plan.assignments, specs, plan.sequences, clip)
+
+
+def _cast(op: GraphOps, value: ir.Value, kind: ir.DataType) -> ir.Value:
+    return value if value.dtype == kind else op.Cast(value, to=int(kind))
+
+
+def _at(op: GraphOps, sequence: ir.Value, index: int, kind: ir.DataType) -> ir.Value:
+    tensor: ir.Value = op.SequenceAt(sequence, np.int64(index))
+    tensor.type = ir.TensorType(kind)
+    return tensor
+
+
+def _return(op: GraphOps, name: str, value: ir.Value) -> None:
+    value.name = name
+    op.graph.outputs.append(value)

@@ -1,0 +1,63 @@
+"""Which weights of a model the artifacts train: their names, as they were before the export."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.gradients.model import reached
+from onward.names import near, some
+from onward.passes.exporters.exporter_warnings import RECIPE
+from onward.passes.training_mode import untie_statistics
+from onward.programs.select import restore_parameters, weights, worth_training
+
+Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
+
+log = logging.getLogger("onward")
+
+
+def weight_names(model: ir.Model, tied: Groups = None) -> list[str]:
+    """The weights of a model, those of branches included; the model is changed."""
+    restore_parameters(model, (), (), tied)
+    return weights(untie_statistics(model))
+
+
+def trainable_weights(
+    model: ir.Model, loss: str, known: Collection[str], tied: Groups = None
+) -> list[str]:
+    """Those of the known weights that a session would train by default; the model is changed."""
+    names = {*weight_names(model, tied)}.intersection(known)
+    made = [value for node in model.graph for value in node.outputs if value.name == loss]
+    worth = worth_training(model, names, made)
+    return reached(model, loss, worth) if worth else []
+
+
+def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[str]) -> None:
+    """Refuse parameters to train that the model does not have; warn of such that are frozen."""
+    graph = model.graph
+    made = {str(value.name): node for node in graph for value in node.outputs}
+    known = {*graph.initializers, *made, *(str(value.name) for value in graph.inputs)}
+    missing = [name for name in trainable if name not in known]
+    if missing:
+        what = "no value of this name" if len(missing) == 1 else "no values of these names"
+        hint = near(missing[0], graph.initializers, "its parameters are")
+        if model.producer_name == "pytorch":
+            hint += f"; torch merges, folds and renames parameters unless it exports with {RECIPE}"
+        raise OptionError(
+            f"{some(missing)} cannot require a gradient: the model has {what}\n{hint}"
+        )
+    for name in trainable:
+        node = made.get(name)
+        source = node.inputs[0] if node is not None and node.op_type == "Identity" else None
+        if source is not None and source.is_initializer():
+            raise OptionError(
+                f"{name!r} cannot be trained: it is a copy of {source.name!r} by Identity\n"
+                f"train {source.name!r} instead"
+            )
+    unknown = [name for name in frozen if name not in known]
+    if unknown:  # which the peer lets pass
+        hint = near(unknown[0], graph.initializers)
+        log.warning("frozen_params: the model has no %s; %s", some(unknown), hint)

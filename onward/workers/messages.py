@@ -1,0 +1,169 @@
+"""Messages between a session and its isolated process: a JSON header, then raw buffers.
+
+Neither side unpickles anything. The parent does not trust the child: it bounds what it reads, and
+builds tensors of known types only, whose shapes fit the bytes that came.
+
+    length of header (8 bytes) | header | buffer | buffer | ...      header["buffers"]: their sizes
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onward.providers.ort.ort_values import to_numpy, to_ort
+
+Array = np.ndarray[Any, Any]
+Buffer = bytes | memoryview | Array
+
+_LENGTH = struct.Struct("<Q")
+_LONGEST_HEADER = 64 << 20
+_JOINED_AT_MOST = 64 << 10  # bytes that are cheaper to copy than to write one by one
+_DEEPEST = 8  # sequences of sequences of ...
+_RANKS_AT_MOST = 64  # numpy's own limit
+
+_NUMPY = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_MORE = ("bfloat16", "int4", "uint4", "int2", "uint2", "float4_e2m1fn", "float8_e8m0fnu",
+         "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")  # fmt: skip
+_DTYPES: dict[str, np.dtype[Any]] = {
+    **{name: np.dtype(name) for name in _NUMPY},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in _MORE},
+}
+
+
+# -- tensors -----------------------------------------------------------------------------------
+
+
+def pack(value: Any, buffers: list[Buffer]) -> dict[str, Any]:
+    """A tensor, a sequence, None or plain numbers as JSON; the data goes to `buffers`."""
+    if value is None:
+        return {"kind": "none"}
+    if isinstance(value, dict):
+        return {"kind": "map", "pairs": [[_plain(k), _plain(v)] for k, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(item, (list, tuple, dict)) or _is_tensor(item) for item in value):
+            return {"kind": "list", "items": [pack(item, buffers) for item in value]}
+        return {"kind": "plain", "value": [_plain(item) for item in value]}
+    if not _is_tensor(value):
+        return {"kind": "plain", "value": _plain(value)}
+    return _pack_array(_array(value), buffers)
+
+
+def _pack_array(array: Array, buffers: list[Buffer]) -> dict[str, Any]:
+    shape = list(array.shape)
+    if array.dtype.kind in "OUS":
+        buffers.append(json.dumps([_text(item) for item in array.reshape(-1).tolist()]).encode())
+        return {"kind": "text", "shape": shape}
+    if array.dtype.name not in _DTYPES:
+        raise TypeError(f"no tensor holds {array.dtype}")
+    buffers.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return {"kind": "tensor", "dtype": array.dtype.name, "shape": shape}
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "data_ptr")
+
+
+def _array(value: Any) -> Array:
+    """Any engine's tensor in this process's memory."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    array: Array = np.asarray(to_numpy(to_ort(value)))
+    return array
+
+
+def _text(item: Any) -> str:
+    return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, np.generic):
+        item = item.item()
+    if item is None or isinstance(item, (bool, int, float, str)):
+        return item
+    raise TypeError(f"a feed is a tensor or numbers, not {type(item).__name__}")
+
+
+def unpack(packed: Any, buffers: Iterator[Array], depth: int = 0) -> Any:
+    """What `pack` was given; anything else is a ValueError."""
+    kind = packed["kind"]
+    if kind == "none":
+        return None
+    if kind == "plain":
+        return packed["value"]
+    if kind == "map":
+        return {_plain(key): _plain(value) for key, value in packed["pairs"]}
+    if kind == "list" and depth < _DEEPEST:
+        return [unpack(item, buffers, depth + 1) for item in packed["items"]]
+    shape = packed["shape"]
+    if not all(type(size) is int and size >= 0 for size in shape) or len(shape) > _RANKS_AT_MOST:
+        raise ValueError(f"no shape: {shape}")
+    data = next(buffers)
+    if kind == "tensor":
+        dtype = _DTYPES[packed["dtype"]]
+        if data.nbytes != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{data.nbytes} bytes are not {dtype} {shape}")
+        if dtype == np.bool_ and data.size and data.max() > 1:
+            raise ValueError("a bool is neither 0 nor 1")
+        return data.view(dtype).reshape(shape)
+    if kind == "text":
+        items = json.loads(data.tobytes())
+        if len(items) != math.prod(shape) or not all(isinstance(item, str) for item in items):
+            raise ValueError(f"{len(items)} texts are not {shape}")
+        text = np.empty(len(items), object)
+        text[:] = items
+        return text.reshape(shape)
+    raise ValueError(f"no kind of value: {kind!r}")
+
+
+# -- messages ----------------------------------------------------------------------------------
+
+
+def send(file: Any, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
+    """Write one message to an unbuffered file."""
+    views = [_view(buffer) for buffer in buffers if len(buffer)]
+    text = json.dumps({**header, "buffers": [len(buffer) for buffer in buffers]}).encode()
+    start = _LENGTH.pack(len(text)) + text
+    if sum(map(len, views)) <= _JOINED_AT_MOST:
+        views, start = [], b"".join([start, *views])
+    for view in (memoryview(start), *views):
+        while len(view):
+            view = view[file.write(view) :]
+
+
+def receive(file: Any, limit: float = math.inf) -> tuple[dict[str, Any], Iterator[Array]]:
+    """Read one message; EOFError where there is none, ValueError where it is beyond the limit."""
+    (length,) = _LENGTH.unpack(_read(file, _LENGTH.size).tobytes())
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"a header of {length:,} bytes")
+    header = json.loads(_read(file, length).tobytes())
+    sizes = header.get("buffers") if isinstance(header, dict) else None
+    if not isinstance(sizes, list):
+        raise ValueError("a message without buffers")
+    if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > limit:
+        raise ValueError("more bytes than are allowed")
+    return header, iter([_read(file, size) for size in sizes])
+
+
+def _view(buffer: Any) -> memoryview:
+    return memoryview(buffer).cast("B")
+
+
+def _read(file: Any, size: int) -> Array:
+    data = np.empty(size, np.uint8)
+    view = _view(data)
+    while len(view):
+        got = file.readinto(view)
+        if not got:
+            raise EOFError("the other side is gone")
+        view = view[got:]
+    return data

@@ -1,0 +1,45 @@
+"""A checkpoint of another model: the first tensor that differs is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.checkpoints.model_match import check_match, fingerprint
+from onward.checkpoints.tensor_files import TensorSpec
+from onward.errors import CheckpointMismatch
+
+MODEL = {"w": np.zeros((2, 3), np.float32), "b": np.zeros((), np.float32)}
+
+
+def test_arrays_and_what_a_look_gives_are_compared_alike() -> None:
+    check_match({"b": TensorSpec("float32", ()), "w": TensorSpec("float32", (2, 3))}, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ({"w": MODEL["w"]}, "it has no tensor 'b', and the model has float32[]"),
+        ({**MODEL, "w": np.zeros((3, 2), np.float32)},
+         "tensor 'w' is float32[3, 2], and the model has float32[2, 3]"),
+        ({**MODEL, "w": np.zeros((2, 3))},
+         "tensor 'w' is float64[2, 3], and the model has float32[2, 3]"),
+        ({**MODEL, "v": MODEL["w"]}, "it has the tensor 'v', and the model does not"),
+    ],
+)  # fmt: skip
+def test_the_first_difference_is_named(found: Any, text: str) -> None:
+    with pytest.raises(CheckpointMismatch) as caught:
+        check_match(found, MODEL, "step 3")
+    assert str(caught.value) == (
+        f"step 3 is of another model: {text}\n"
+        "load it into the model that it was saved from, or begin anew in another folder"
+    )
+
+
+def test_a_fingerprint_is_of_names_and_shapes_in_any_order() -> None:
+    known = fingerprint({"w": (2, 3), "b": (3,)})
+    assert known == fingerprint({"b": (3,), "w": (2, 3)}) and len(known) == 64
+    others = [{"w": (3, 2), "b": (3,)}, {"v": (2, 3), "b": (3,)}, {"w": (2, 3)}]
+    assert known not in map(fingerprint, others)

@@ -1,0 +1,47 @@
+"""Runners that take turns: the time that each may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.cli import alternating_trials
+from onward.cli.alternating_trials import Runner, race
+from onward.errors import DeadlineExceeded
+from onward.measure.tuning.trials import Candidate, Opening, Timing
+
+
+class SlowTrial:
+    """A trial that runs into its limit in its third turn."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.turns, self.closed = 0, 0
+
+    def __enter__(self) -> SlowTrial:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.closed += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def open(self, timeout: float) -> Opening:
+        return Opening(0.5, [np.ones(1)])
+
+    def measure(self, seconds: float, timeout: float) -> Timing:
+        self.turns += 1
+        if self.turns > 3:
+            raise DeadlineExceeded("slow")
+        return Timing([0.25], 1)
+
+
+def test_figures_before_the_limit_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alternating_trials, "Trial", SlowTrial)
+    runner = Runner(Path("m.onnx"), Candidate("CPUExecutionProvider"), {})
+    assert not race([runner], 1.0, 30.0)
+    assert runner.timing is not None and runner.timing.times == [0.25, 0.25]
+    assert runner.error == "not done within 30 s (--limit gives it more)"

@@ -1,0 +1,346 @@
+"""auto: candidates are measured apart, must agree with onnxruntime, and verdicts are remembered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import onward
+from onward.errors import FeedError, OptionError, ProviderError
+from onward.measure.tuning import tune as tuning
+from onward.measure.tuning.trials import BARE, Candidate, Timing, Trial, run_trial
+from onward.measure.tuning.tune import Row, TuningOptions, Verdict
+from onward.sessions import auto_plan
+
+CPU = "CPUExecutionProvider"
+QUICK = {"seconds": 0.01, "providers": [CPU]}
+
+
+def doubled(*shape: Any) -> onward.OpBuilder:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", shape)
+    return op.model(y=op.Add(x, x))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    onward.save(doubled("batch", 4), tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+FEEDS = {"x": np.ones((2, 4), np.float32)}
+
+# -- trials ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("provider", [BARE, CPU])
+def test_a_trial_runs_in_a_process_of_its_own_and_tells_times_memory_and_outputs(
+    path: Path, provider: str
+) -> None:
+    opening, timing = run_trial(path, Candidate(provider, threads=1), FEEDS, seconds=0.01)
+    np.testing.assert_array_equal(opening.outputs[0], np.full((2, 4), 2, np.float32))
+    assert len(timing.times) >= 3
+    assert timing.median > 0
+    assert timing.p99 >= timing.median
+    assert timing.memory > 1 << 20
+
+
+def test_a_trial_can_be_asked_again(path: Path) -> None:
+    with Trial(path, Candidate(CPU, threads=1), FEEDS) as trial:
+        trial.open()
+        assert trial.measure(0.0).times
+        assert trial.measure(0.0).times
+
+
+def test_a_trial_that_fails_says_why(path: Path) -> None:
+    with pytest.raises(ProviderError, match="no provider 'Nope'"):
+        run_trial(path, Candidate("Nope"), FEEDS)
+
+
+def test_a_trial_that_dies_says_how(path: Path) -> None:
+    child = ("-c", "import sys; sys.exit('out of luck')")
+    with (
+        Trial(path, Candidate(CPU), FEEDS, child=child) as trial,
+        pytest.raises(ProviderError, match="ended with code 1: out of luck"),
+    ):
+        trial.open()
+
+
+def test_a_trial_that_takes_too_long_is_ended(path: Path) -> None:
+    child = ("-c", "import threading; threading.Event().wait()")
+    with (
+        Trial(path, Candidate(CPU), FEEDS, child=child) as trial,
+        pytest.raises(ProviderError, match=r"CPU took longer than 0.05 s"),
+    ):
+        trial.open(timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "feed"),
+    [
+        ("bfloat16", np.array([1.5, -2], ml_dtypes.bfloat16)),
+        ("string", np.array(["on", "ward"], np.object_)),
+        ("bool", np.array([True, False])),
+    ],
+)
+def test_types_that_files_cannot_hold_reach_the_child(
+    tmp_path: Path, dtype: str, feed: Any
+) -> None:
+    op = onward.OpBuilder()
+    onward.save(op.model(y=op.Identity(op.input("x", dtype, (2,)))), tmp_path / "m.onnx")
+    way = Candidate(CPU, threads=1)
+    opening, _ = run_trial(tmp_path / "m.onnx", way, {"x": feed}, seconds=0.0)
+    assert opening.outputs[0].dtype == feed.dtype
+    assert opening.outputs[0].tolist() == feed.tolist()
+
+
+def test_feeds_that_are_no_arrays_are_named(path: Path) -> None:
+    with pytest.raises(FeedError, match="'x' is a list: trials take numpy arrays"):
+        run_trial(path, Candidate(CPU), {"x": [1]})
+
+
+# -- candidates -----------------------------------------------------------------------------------
+
+
+def test_thread_counts_below_the_cores_are_tried() -> None:
+    ways = tuning.candidates(TuningOptions(providers=[CPU]), cores=6)
+    assert [way.threads for way in ways if not way.own_passes] == [0, 1, 2, 4]
+
+
+def test_the_users_thread_count_is_the_only_one_tried() -> None:
+    ways = tuning.candidates(TuningOptions(providers=[CPU], threads=3), cores=6)
+    assert {way.threads for way in ways} == {3}
+
+
+def test_less_than_f32_is_tried_only_where_the_user_allows_it() -> None:
+    pytest.importorskip("openvino", reason="openvino, which can compute in less, is not installed")
+    for precision in ("f32", "f16"):
+        ways = tuning.candidates(TuningOptions(precision=precision), cores=1)
+        assert any("precision" in way.provider_options for way in ways) == (precision != "f32")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"precision": "f8"}, "precision is one of f32, bf16, f16, not 'f8'"),
+        ({"seconds": 0}, "seconds is a time above 0, not 0"),
+        ({"limit": -1}, "limit is a time above 0, not -1"),
+        ({"providers": ["Nope"]}, "no provider 'Nope'\nthis machine has cpu, "),
+        ({"speed": 1}, "auto has no option 'speed'; it has 'seconds', 'precision'"),
+    ],
+)
+def test_options_of_auto_are_checked(path: Path, given: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        onward.InferenceSession(path, providers=[("auto", given)])
+
+
+def test_auto_stands_alone(path: Path) -> None:
+    with pytest.raises(OptionError, match='"auto" stands alone in providers'):
+        onward.InferenceSession(path, providers=["auto", CPU])
+
+
+def test_auto_and_isolation_exclude_each_other(path: Path) -> None:
+    options = onward.SessionOptions(isolated=True)
+    with pytest.raises(OptionError, match="outside its isolation"):
+        onward.InferenceSession(path, options, providers="auto")
+
+
+# -- the race -------------------------------------------------------------------------------------
+
+
+class FakeTrial:
+    """A trial whose engine takes what a table says."""
+
+    medians: ClassVar[dict[str, float]]
+    outputs: ClassVar[dict[str, Any]]
+    opened: ClassVar[list[str]]
+
+    def __init__(self, path: Path, candidate: Candidate, feeds: Any, **_: Any) -> None:
+        self.candidate, self.name = candidate, str(candidate)
+
+    def __enter__(self) -> FakeTrial:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def open(self, timeout: float) -> Any:
+        self.opened.append(self.name)
+        if self.medians[self.name] < 0:
+            raise ProviderError("it cannot")
+        outputs = self.outputs.get(self.name, [np.ones(3, np.float32)])
+        return type("Opening", (), {"seconds": 1.0, "outputs": outputs})
+
+    def measure(self, seconds: float, timeout: float) -> Timing:
+        return Timing([self.medians[self.name]] * 3, 100)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: Path) -> Any:
+    def run(medians: dict[str, float], **outputs: Any) -> Verdict:
+        ways = {
+            "CPU": Candidate(CPU),
+            "OpenVINO": Candidate("OpenVINOExecutionProvider"),
+            "Torch": Candidate("TorchExecutionProvider"),
+            "Inductor": Candidate("InductorExecutionProvider"),
+        }
+        monkeypatch.setattr(tuning, "Trial", FakeTrial)
+        monkeypatch.setattr(tuning, "candidates", lambda *_: [ways[n] for n in medians])
+        monkeypatch.setattr(FakeTrial, "medians", medians, raising=False)
+        monkeypatch.setattr(FakeTrial, "outputs", outputs, raising=False)
+        monkeypatch.setattr(FakeTrial, "opened", [], raising=False)
+        return tuning.tune(path, FEEDS, TuningOptions(folder=str(tmp_path), fresh=True))
+
+    return run
+
+
+def names(verdict: Verdict) -> list[str]:
+    return [str(row.candidate) for row in verdict.rows]
+
+
+def test_the_fastest_comes_first(race: Any) -> None:
+    assert names(race({"CPU": 3.0, "OpenVINO": 1.0, "Torch": 2.0})) == ["OpenVINO", "Torch", "CPU"]
+
+
+def test_a_tie_goes_to_the_one_that_was_listed_first(race: Any) -> None:
+    assert names(race({"CPU": 1.01, "OpenVINO": 1.0}))[0] == "CPU"
+
+
+def test_a_candidate_that_fails_is_listed_last_with_its_reason(race: Any) -> None:
+    verdict = race({"CPU": 3.0, "OpenVINO": -1.0})
+    assert names(verdict) == ["CPU", "OpenVINO"]
+    assert verdict.rows[1].error == "it cannot"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.array([1, 1, 1.1], np.float32), "output 0 is not what onnxruntime gives"),
+        (np.ones(4, np.float32), "output 0 has another shape or type"),
+        (np.ones(3, np.float64), "output 0 has another shape or type"),
+        (np.array([1, 1, np.nan], np.float32), "output 0 is not what onnxruntime gives"),
+    ],
+)
+def test_a_candidate_with_other_answers_is_out_however_fast(
+    race: Any, wrong: Any, message: str
+) -> None:
+    verdict = race({"CPU": 3.0, "OpenVINO": 0.1}, OpenVINO=[wrong])
+    assert names(verdict)[0] == "CPU"
+    assert verdict.rows[1].error == message
+
+
+def test_inductor_is_not_compiled_where_torch_is_far_behind(race: Any) -> None:
+    race({"CPU": 1.0, "Torch": 10.0, "Inductor": 0.5})
+    assert "Inductor" not in FakeTrial.opened
+    race({"CPU": 1.0, "Torch": 2.0, "Inductor": 0.5})
+    assert "Inductor" in FakeTrial.opened
+
+
+def test_code_compiled_for_one_shape_is_chosen_for_that_shape_alone(race: Any) -> None:
+    verdict = race({"CPU": 1.0, "Torch": 2.0, "Inductor": 0.5})
+    assert str(verdict.best({"x": (2, 4)})) == "Inductor"
+    assert str(verdict.best({"x": (1, 4)})) == "CPU"
+
+
+def test_where_nothing_could_be_measured_onnxruntime_runs_it(race: Any) -> None:
+    assert str(race({"OpenVINO": -1.0}).best({"x": (2, 4)})) == "CPU"
+
+
+# -- verdicts -------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_remembered_by_model_and_shapes(path: Path, tmp_path: Path) -> None:
+    options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
+    first = tuning.tune(path, FEEDS, options)
+    said: list[Any] = []
+    again = tuning.tune(path, FEEDS, options, progress=lambda *told: said.append(told))
+    assert again == first
+    assert not said
+    tuning.tune(
+        path, {"x": np.ones((64, 4), np.float32)}, options, progress=lambda *t: said.append(t)
+    )
+    assert said
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+
+
+def test_a_broken_verdict_is_measured_anew(path: Path, tmp_path: Path) -> None:
+    options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
+    tuning.tune(path, FEEDS, options)
+    (file,) = (tmp_path / "kept").iterdir()
+    file.write_text("{")
+    tuning.tune(path, FEEDS, options)
+    assert json.loads(file.read_text())["rows"]
+
+
+def test_shapes_that_are_alike_in_speed_share_a_verdict() -> None:
+    assert tuning.bucket((1, 3, 7, 8, 9, 0)) == [1, 4, 8, 8, 16, 0]
+
+
+# -- the session ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes that `auto` asked a verdict for; the verdict is onnxruntime with one thread."""
+    asked = []
+
+    def tune(source: Any, feeds: Any, options: Any, **_: Any) -> Verdict:
+        shapes = {name: list(feed.shape) for name, feed in feeds.items()}
+        asked.append(shapes)
+        return Verdict([Row(Candidate(CPU, threads=1), 1.0)], shapes)
+
+    monkeypatch.setattr(auto_plan, "tune", tune)
+    return asked
+
+
+def test_fixed_shapes_are_measured_when_the_session_opens(measured: Any) -> None:
+    session = onward.InferenceSession(doubled(2, 4), providers="auto")
+    assert measured == [{"x": [2, 4]}]
+    (result,) = session.run(None, FEEDS)
+    np.testing.assert_array_equal(result, FEEDS["x"] * 2)
+    assert len(measured) == 1
+    assert session.get_providers() == [CPU]
+
+
+def test_open_shapes_are_measured_when_they_are_fed(measured: Any) -> None:
+    session = onward.InferenceSession(doubled("batch", 4), providers=["auto"])
+    assert measured == []
+    assert session.get_inputs()[0].shape == ["batch", 4]
+    for batch in (2, 2, 7, 8):
+        (result,) = session.run(None, {"x": np.ones((batch, 4), np.float32)})
+        assert result.shape == (batch, 4)
+    assert measured == [{"x": [2, 4]}, {"x": [7, 4]}]
+
+
+def test_after_a_few_kinds_of_shapes_the_nearest_verdict_serves(measured: Any) -> None:
+    session = onward.InferenceSession(doubled("batch", 4), providers="auto")
+    for power in range(7):
+        session.run(None, {"x": np.ones((1 << power, 4), np.float32)})
+    assert len(measured) == auto_plan.MOST_VERDICTS
+
+
+def test_every_way_of_running_works_on_auto(measured: Any) -> None:
+    session = onward.InferenceSession(doubled("batch", 4), providers="auto")
+    value = onward.OrtValue.ortvalue_from_numpy(FEEDS["x"])
+    for run in (session.run_with_ort_values, session.run_with_dlpack):
+        (result,) = run(None, {"x": value})
+        np.testing.assert_array_equal(result.numpy(), FEEDS["x"] * 2)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", FEEDS["x"])
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], FEEDS["x"] * 2)
+
+
+def test_auto_measures_for_real(path: Path, tmp_path: Path) -> None:
+    given = {**QUICK, "folder": str(tmp_path / "kept")}
+    session = onward.InferenceSession(path, providers=[("auto", given)])
+    (result,) = session.run(None, FEEDS)
+    np.testing.assert_array_equal(result, FEEDS["x"] * 2)
+    assert len(list((tmp_path / "kept").iterdir())) == 1

@@ -1,0 +1,137 @@
+"""How many random numbers: right for every feed, and cheap to know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onward.errors import UnsupportedModel
+from onward.graph.builder import OpBuilder
+from onward.passes.fed_uniforms import take_noise
+from onward.passes.pipelines import PREPARE
+from tests.passes.running import run_ort
+
+TRUE, HALF = np.array(True), np.float32(0.5)
+
+
+def real(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
+
+
+def taken(build: Any, *shapes: Any) -> tuple[ir.Model, ir.Model]:
+    op = OpBuilder()
+    inputs = [op.input(f"x{i}", "float32", shape) for i, shape in enumerate(shapes)]
+    made = build(op, *inputs)
+    outputs = made if isinstance(made, tuple) else (made,)
+    model = PREPARE(op.model(**{f"y{i}": y for i, y in enumerate(outputs)}))
+    size = take_noise(model)
+    assert size is not None
+    return model, size
+
+
+def check(pair: tuple[ir.Model, ir.Model], *arrays: Any) -> int:
+    """The size, with which the model must run; one number fewer would not do."""
+    model, size = pair
+    feeds = {f"x{i}": array for i, array in enumerate(arrays)}
+    wanted = {str(value.name) for value in size.graph.inputs}
+    (n,) = run_ort(size, {name: array for name, array in feeds.items() if name in wanted})
+    run_ort(model, {**feeds, "noise": np.zeros(int(n), np.float32)})
+    with pytest.raises(Exception, match=r"reshape|Reshape|broadcast|INVALID|Non-zero"):
+        run_ort(model, {**feeds, "noise": np.zeros(int(n) - 1, np.float32)})
+    return int(n)
+
+
+def operators(model: ir.Model) -> set[str]:
+    return {node.op_type for node in model.graph}
+
+
+def test_named_sizes_are_read_from_the_inputs() -> None:
+    """A transformer's block: attention dropout, output dropout; not one matrix product is left."""
+
+    def block(op: OpBuilder, x: Any) -> Any:
+        shares = op.Softmax(op.MatMul(x, op.Transpose(x, perm=[0, 2, 1])), axis=-1)
+        y = op.MatMul(op.Dropout(shares, HALF, TRUE), x)
+        return op.Dropout(op.Add(op.MatMul(y, real(4, 4)), real(4)), HALF, TRUE)
+
+    pair = taken(block, ("batch", "time", 4))
+    assert operators(pair[1]) <= {"Shape", "Mul", "Add", "Squeeze"}
+    assert check(pair, real(2, 5, 4)) == 2 * 5 * 5 + 2 * 5 * 4
+    assert check(pair, real(3, 1, 4)) == 3 + 3 * 4
+
+
+def test_elements_are_followed_through_what_keeps_their_number() -> None:
+    """ONNX does not know what a Flatten or a Reshape of unknown sizes gives; it has as many."""
+
+    def build(op: OpBuilder, x: Any) -> Any:
+        flat = op.Flatten(op.Relu(x), axis=2)
+        return op.Dropout(op.Reshape(flat, [-1]), HALF, TRUE)
+
+    pair = taken(build, ("a", "b", "c"))
+    assert operators(pair[1]) <= {"Shape", "Mul", "Squeeze"}
+    assert check(pair, real(2, 3, 4)) == 24
+
+
+def test_sizes_that_nobody_knows_are_computed() -> None:
+    """The forward computation, without what does not matter to the shape."""
+
+    def build(op: OpBuilder, x: Any, y: Any) -> Any:
+        first = op.Dropout(op.Conv(x, real(2, 1, 3), strides=[2]), HALF, TRUE)
+        last = op.Dropout(op.Conv(first, real(2, 2, 2)), HALF, TRUE)
+        return op.MatMul(last, op.Softmax(y, axis=-1))
+
+    pair = taken(build, ("n", 1, "time"), ("any", 3))
+    assert [value.name for value in pair[1].graph.inputs] == ["x0"]
+    assert not operators(pair[1]) & {"Dropout", "MatMul", "Softmax"}
+    assert check(pair, real(2, 1, 9), real(3, 3)) == 2 * 2 * 4 + 2 * 2 * 3
+
+
+def test_stand_ins_have_the_shape_of_what_was_random() -> None:
+    def build(op: OpBuilder, x: Any) -> Any:
+        flags = op.Squeeze(op.Greater(op.Slice(x, [0], [1], [1]), 0.0), [1])
+        kept = op.Compress(x, flags, axis=0)
+        noisy = op.Add(op.RandomNormalLike(kept), op.RandomUniform(shape=[1, 3]))
+        drops = op.Dropout(op.Concat(noisy, noisy, axis=0), HALF, TRUE)
+        classes = op.Multinomial(drops, sample_size=2)
+        sums = op.Cast(op.ReduceSum(classes, keepdims=0), to=1)
+        return op.Add(op.Bernoulli(op.Sigmoid(noisy)), sums)
+
+    pair = taken(build, ("n", 3))
+    x = np.float32([[1, 0, 0], [-1, 0, 0], [2, 0, 0], [3, 0, 0]])
+    rows = 3
+    assert check(pair, x) == (rows * 3 + 1) + 3 + 2 * rows * 3 + 2 * rows * 2 + rows * 3
+
+
+def test_a_size_that_is_drawn_itself_is_refused() -> None:
+    def build(op: OpBuilder, x: Any) -> Any:
+        chosen = op.Compress(x, op.Cast(op.Bernoulli(x), to=9), axis=0)
+        return op.Dropout(op.Relu(chosen), HALF, TRUE)
+
+    with pytest.raises(
+        UnsupportedModel, match=r"depends on random numbers itself: the shape of .* is drawn\nmake"
+    ):
+        taken(build, ("n",))
+
+
+def test_shapes_of_random_values_are_not_random() -> None:
+    def build(op: OpBuilder, x: Any) -> Any:
+        noisy = op.RandomUniformLike(op.Conv(x, real(1, 1, 3)))
+        wide = op.Expand(noisy, op.Mul(op.Shape(noisy), np.int64([1, 2, 1])))
+        return op.Dropout(wide, HALF, TRUE)
+
+    assert check(taken(build, (1, 1, "time")), real(1, 1, 7)) == 5 + 2 * 5
+
+
+def test_nothing_at_all_needs_no_numbers() -> None:
+    model, size = taken(lambda op, x: op.Dropout(x, HALF, TRUE), ("n", 3))
+    (n,) = run_ort(size, {"x0": real(0, 3)})
+    assert n == 0
+    (y,) = run_ort(model, {"x0": real(0, 3), "noise": np.zeros(0, np.float32)})
+    assert y.shape == (0, 3)
+
+
+def test_an_input_without_names_is_read_axis_by_axis() -> None:
+    pair = taken(lambda op, x: op.Dropout(x, HALF, TRUE), (None, 3, None))
+    assert check(pair, real(2, 3, 5)) == 30

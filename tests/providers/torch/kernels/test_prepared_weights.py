@@ -1,0 +1,86 @@
+"""What is made of weights is made once."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from onward.providers.torch.kernels.prepared_weights import forgetful, prepared
+
+
+class Counted:
+    """A prepared function that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.run = prepared(self._double)
+
+    def _double(self, weight: torch.Tensor, other: torch.Tensor | None, times: int) -> torch.Tensor:
+        self.calls += 1
+        return weight * times
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+def test_the_same_weights_are_prepared_once(counted: Counted) -> None:
+    w, b = torch.ones(2), torch.ones(2)
+    with torch.no_grad():
+        first, second = counted.run(w, b, 3), counted.run(w, b, 3)
+    assert first is second
+    assert counted.calls == 1
+
+
+def test_other_weights_or_options_are_prepared_anew(counted: Counted) -> None:
+    w = torch.ones(2)
+    with torch.no_grad():
+        counted.run(w, None, 3)
+        assert counted.run(w, None, 4).tolist() == [4.0, 4.0]
+        counted.run(w, torch.ones(2), 4)
+        counted.run(torch.ones(2), None, 4)
+    assert counted.calls == 4
+
+
+def test_weights_that_were_written_into_are_prepared_anew(counted: Counted) -> None:
+    w = torch.ones(2)
+    with torch.no_grad():
+        counted.run(w, None, 3)
+        w.mul_(2)
+        assert counted.run(w, None, 3).tolist() == [6.0, 6.0]
+
+
+def test_nothing_is_remembered_under_autograd(counted: Counted) -> None:
+    w = torch.ones(2)
+    counted.run(w, None, 3)
+    counted.run(w, None, 3)
+    assert counted.calls == 2
+
+
+def test_nothing_is_remembered_of_what_inference_mode_made(counted: Counted) -> None:
+    with torch.inference_mode():
+        w = torch.ones(2)
+        counted.run(w, None, 3)
+        counted.run(w, None, 3)
+    assert counted.calls == 2
+
+
+def test_nothing_is_remembered_where_memory_is_not_ours(counted: Counted) -> None:
+    w = torch.ones(2)
+    with torch.no_grad(), forgetful():
+        counted.run(w, None, 3)
+        counted.run(w, None, 3)
+    assert counted.calls == 2
+
+
+def test_what_was_prepared_goes_with_its_weights(counted: Counted) -> None:
+    w = torch.ones(2)
+    with torch.no_grad():
+        result = weakref.ref(counted.run(w, None, 3))
+    del w
+    gc.collect()
+    assert result() is None

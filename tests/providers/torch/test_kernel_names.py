@@ -1,0 +1,17 @@
+"""What torch may have kernels for, told without loading it."""
+
+from __future__ import annotations
+
+from onward.providers.torch.kernel_names import may_have
+from onward.providers.torch.kernels.attention_grad import DOMAIN as PRIVATE
+from onward.providers.torch.table import HOST, KERNELS
+
+
+def test_every_kernel_is_told_of() -> None:
+    told = [key for key in (*KERNELS, *HOST) if key[0] != PRIVATE]  # which no model has
+    assert [key for key in told if not may_have(*key)] == []
+
+
+def test_unknown_operators_and_domains_are_ruled_out() -> None:
+    assert may_have("ai.onnx", "Add")
+    assert not may_have("", "Frobnicate") and not may_have("my.own", "Add")

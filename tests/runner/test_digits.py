@@ -1,0 +1,51 @@
+"""The demo's data and its network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import onward
+from onward.runner.digits import batches, build_network, load_digits, shift
+
+
+def test_the_data_are_small_images_and_their_digits() -> None:
+    images, labels = load_digits()
+    assert images.shape == (1797, 1, 8, 8) and images.dtype == np.float32
+    assert 0 <= images.min() < images.max() <= 1
+    assert sorted(set(labels.tolist())) == list(range(10))
+
+
+def test_the_network_takes_images_and_gives_scores_and_probabilities() -> None:
+    images, _ = load_digits()
+    scores, probabilities = onward.InferenceSession(build_network()).run(None, {"image": images})
+    assert scores.shape == probabilities.shape == (1797, 10)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+
+
+def test_a_seed_makes_the_same_network_again() -> None:
+    def weight(seed: int) -> list[float]:
+        value = build_network(seed).graph.initializers["conv2.weight"].const_value
+        assert value is not None
+        return value.numpy().ravel().tolist()
+
+    assert weight(1) == weight(1) != weight(2)
+
+
+def test_batches_hold_every_image_once_with_its_label() -> None:
+    images = np.zeros((10, 1, 8, 8), np.float32)
+    images[:, 0, 4, 4] = np.arange(10)  # a point in the middle stays when it is moved by a pixel
+    found = list(batches(images, np.arange(10), 3, seed=0))
+    assert [len(batch["labels"]) for batch in found] == [3, 3, 3]
+    for batch in found:
+        np.testing.assert_array_equal(batch["image"].max((1, 2, 3)), batch["labels"])
+    assert len({int(label) for batch in found for label in batch["labels"]}) == 9
+
+
+def test_images_are_moved_by_a_pixel_at_most() -> None:
+    image = np.zeros((500, 1, 8, 8), np.float32)
+    image[:, 0, 3, 3] = 1
+    moved = shift(image, np.random.default_rng(0))
+    _, _, rows, columns = np.nonzero(moved)
+    assert set(zip(rows.tolist(), columns.tolist())) == {
+        (r, c) for r in (2, 3, 4) for c in (2, 3, 4)
+    }

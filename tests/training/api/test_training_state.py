@@ -1,0 +1,76 @@
+"""TrainingState: where parameters, gradients and slots lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onward.checkpoints.file_contents import Contents, StoredOptimizer, StoredParameter
+from onward.checkpoints.model_match import fingerprint
+from onward.errors import CheckpointMismatch
+from onward.training.api.training_state import TrainingState
+
+
+def made(optimizer: StoredOptimizer | None = None) -> TrainingState:
+    values = {
+        "frozen": StoredParameter(False, np.ones(2, np.float32)),
+        "w": StoredParameter(True, np.full((2, 2), 2, np.float32)),
+        "ids": StoredParameter(False, np.arange(3)),
+        "b": StoredParameter(True, np.full(1, 3, np.float32)),
+    }
+    return TrainingState(Contents(values, optimizer=optimizer))
+
+
+def test_trainable_parameters_lie_first_and_the_file_order_is_kept_among_them() -> None:
+    state = made()
+    assert state.trainable == ["w", "b"]
+    assert state.in_buffer(trainable_only=False) == ["w", "b", "frozen"]
+    assert state.in_buffer(trainable_only=True) == ["w", "b"]
+    assert state.read("ids").tolist() == [0, 1, 2]
+
+
+def test_slots_begin_as_they_are_told() -> None:
+    state = made()
+    slots = {"sum": {"w": ("float32", (2, 1), 0.5), "b": ("float32", (0,), 0.0)}}
+    standing = state.start_optimizer(slots, 0.01)
+    assert standing.step == 0 and standing.learning_rate == 0.01
+    assert standing.slots["sum"]["w"].tolist() == [[0.5], [0.5]]
+    assert standing.slots["sum"]["b"].size == 0
+
+
+def test_saved_slots_must_fit() -> None:
+    slots = {"sum": dict.fromkeys(("w", "b"), ("float32", (1,), 0.0))}
+    saved = {"sum": {"w": np.ones(1, np.float32), "b": np.ones(4, np.float32)}}
+    with pytest.raises(CheckpointMismatch, match=r"'sum' of 'b' is float32 of shape \(1,\) in the"):
+        made(StoredOptimizer(1, 0.1, 0.1, saved)).start_optimizer(slots, 0.01)
+    short = {"sum": {"w": np.ones(1, np.float32)}}
+    with pytest.raises(
+        CheckpointMismatch, match="the optimizer has 'sum' of 'b', in the checkpoint"
+    ):
+        made(StoredOptimizer(1, 0.1, 0.1, short)).start_optimizer(slots, 0.01)
+
+
+def test_types_and_shapes_must_be_the_models() -> None:
+    state = made()
+    kinds = {name: (array.dtype.name, array.shape) for name, array in state.tensors.items()}
+    state.belong_to(kinds, ["w", "b"])
+    with pytest.raises(
+        CheckpointMismatch, match=r"'w' is float32 of shape \(4,\) in the model, in"
+    ):
+        state.belong_to({**kinds, "w": ("float32", (4,))}, ["w", "b"])
+    with pytest.raises(CheckpointMismatch, match="'b': the checkpoint has it, the model has not"):
+        state.belong_to({"w": kinds["w"]}, ["w"])
+    state.belong_to({"w": kinds["w"]}, ["w"], whole=False)
+
+
+def test_a_nominal_checkpoint_is_known_by_its_fingerprint() -> None:
+    stored = {"w": StoredParameter(True, None), "frozen": StoredParameter(False, None)}
+    kinds = {"w": ("float32", (2, 2)), "frozen": ("float32", (2,))}
+    model = fingerprint({"w": (2, 2)})
+    TrainingState(Contents(stored, model=model)).belong_to(kinds, ["w"])
+    state = TrainingState(Contents(stored, model=model))
+    with pytest.raises(CheckpointMismatch, match="have its names, but other shapes\nload the"):
+        state.belong_to({**kinds, "w": ("float32", (4,))}, ["w"])
+    assert not state.tensors  # it can still go to the model that it is of
+    state.belong_to(kinds, ["w"])
+    assert state.contents(include_optimizer=False).model == model
