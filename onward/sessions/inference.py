@@ -22,12 +22,12 @@ from onward.providers.choose import Asked, Choice, choose, mentions_auto
 from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
 from onward.sessions.dlpack import reader_for
-from onward.sessions.isolated_plan import Isolated
+from onward.sessions.isolated_plan import IsolatedPlan
 from onward.sessions.opening import is_ort_format, open_plan
 from onward.sessions.ort_plan import Whole
 from onward.sessions.result_cache import ResultCache
 from onward.settings import is_named
-from onward.workers.deadline import call_within, time_limit, within
+from onward.workers.deadline import async_deadline, run_within, time_limit
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -148,7 +148,7 @@ class InferenceSession:
         if seconds is None:
             results = run(run_options)
         else:
-            results = within(seconds, run_options, self._options.isolated, run)
+            results = run_within(seconds, run_options, self._options.isolated, run)
         if getattr(run_options, "shrink_arena", False):
             give_back()
         return results
@@ -167,8 +167,8 @@ class InferenceSession:
 
     def _time_limit(self, run_options: Any) -> float | None:
         seconds = time_limit(run_options, self._options)
-        if seconds is not None and isinstance(self._plan, Isolated):
-            self._plan.wake()  # the time to start a process again is not the run's
+        if seconds is not None and isinstance(self._plan, IsolatedPlan):
+            self._plan.ensure_ready()  # the time to start a process again is not the run's
         return seconds
 
     def _compute(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
@@ -251,11 +251,11 @@ class InferenceSession:
             self._plan.run_async(output_names, input_feed, callback, user_data, run_options)
             return
         isolated = self._options.isolated
-        options, done, call_off = call_within(seconds, run_options, isolated, callback)
+        options, done, cancel = async_deadline(seconds, run_options, isolated, callback)
         try:
             self._plan.run_async(output_names, input_feed, done, user_data, options)
         except BaseException:
-            call_off()
+            cancel()
             raise
 
     def run_with_ort_values(

@@ -21,7 +21,7 @@ from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import operators_in_half
 from onward.providers.session_log import log_of
-from onward.sessions.isolated_plan import Isolated
+from onward.sessions.isolated_plan import IsolatedPlan
 from onward.sessions.ort_plan import Whole
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from onward.sessions import planning
     from onward.sessions.partitioned_plan import Parts
 
-    Plan = Whole | Parts | Isolated
+    Plan = Whole | Parts | IsolatedPlan
 else:  # loaded only when onnxruntime does not take the model as it is
     model_sources = LazyModule("onward.providers.model_sources")
     planning = LazyModule("onward.sessions.planning")
@@ -46,7 +46,7 @@ def open_plan(
     if isinstance(source, (str, os.PathLike)):
         check_readable(Path(source))
     if options.isolated:
-        return Isolated(source, choice, options, weights)
+        return IsolatedPlan(source, choice, options, weights)
     if is_ort_format(source):
         return _open_ort_format(source, choice, options)
     as_it_is = weights is None and not options.own_passes and options.shared is None
