@@ -22,7 +22,7 @@ from onward.errors import OptionError, ProviderError, ProviderMissing
 from onward.graph.paths import check_writable, make_folder
 from onward.lazy import LazyModule
 from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
-from onward.measure.tuning.trials import Candidate, Timing, Trial
+from onward.measure.tuning.trials import CallTimes, Candidate, Trial
 from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
 
 if TYPE_CHECKING:
@@ -248,8 +248,8 @@ def _measure(
     return _ranked(rows, listed)
 
 
-def _row(candidate: Candidate, first: float, timing: Timing, times: Sequence[float]) -> Row:
-    whole = Timing(list(times), timing.memory)
+def _row(candidate: Candidate, first: float, timing: CallTimes, times: Sequence[float]) -> Row:
+    whole = CallTimes(list(times), timing.memory)
     return Row(candidate, whole.median, whole.p99, first, whole.memory)
 
 

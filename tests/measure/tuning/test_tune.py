@@ -13,7 +13,7 @@ import pytest
 import onward
 from onward.errors import FeedError, OptionError, ProviderError
 from onward.measure.tuning import tune as tuning
-from onward.measure.tuning.trials import BARE, Candidate, Timing, Trial, run_trial
+from onward.measure.tuning.trials import BARE, CallTimes, Candidate, Trial, run_trial
 from onward.measure.tuning.tune import Row, TuningOptions, Verdict
 from onward.sessions import auto_plan
 
@@ -66,7 +66,7 @@ def test_a_trial_that_dies_says_how(path: Path) -> None:
     child = ("-c", "import sys; sys.exit('out of luck')")
     with (
         Trial(path, Candidate(CPU), FEEDS, child=child) as trial,
-        pytest.raises(ProviderError, match="ended with code 1: out of luck"),
+        pytest.raises(ProviderError, match=r"CPU died with exit code 1 .* it printed: out of luck"),
     ):
         trial.open()
 
@@ -175,8 +175,8 @@ class FakeTrial:
         outputs = self.outputs.get(self.name, [np.ones(3, np.float32)])
         return type("Opening", (), {"seconds": 1.0, "outputs": outputs})
 
-    def measure(self, seconds: float, timeout: float) -> Timing:
-        return Timing([self.medians[self.name]] * 3, 100)
+    def measure(self, seconds: float, timeout: float) -> CallTimes:
+        return CallTimes([self.medians[self.name]] * 3, 100)
 
     def close(self) -> None: ...
 
