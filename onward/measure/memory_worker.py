@@ -11,7 +11,6 @@ from onward.measure.memory import resident_memory
 from onward.providers.choose import OURS
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
-from onward.sessions.ort_plan import Whole
 from onward.workers import messages
 from onward.workers.option_messages import unpack_options
 from onward.workers.serve import Request, serve
@@ -46,7 +45,8 @@ class _Subject:
 def measure(request: Request) -> tuple[dict[str, Any], list[Any]]:
     """Open the model and run it, the engine already loaded: bytes more than before."""
     subject = _read(request)
-    InferenceSession(_TINY, subject.options, subject.providers).run(None, _TINY_FEEDS)  # load it
+    with InferenceSession(_TINY, subject.options, subject.providers) as session:
+        session.run(None, _TINY_FEEDS)  # loads the engine
     answer = _measure_once(subject)
     if any(name in OURS for name in answer["providers"]):  # the model itself loaded an engine
         answer = _measure_once(subject)
@@ -73,7 +73,7 @@ def _measure_once(subject: _Subject) -> dict[str, Any]:
         "opening": resident_memory.most_resident() - before,
         "held": resident_memory.resident() - before,
         "providers": session.get_providers(),
-        "whole": isinstance(session._plan, Whole),
+        "whole": session._plan.native is not None,
         "inputs": [[arg.name, arg.type, list(arg.shape)] for arg in session.get_inputs()],
     }
     resident_memory.reset_peak()

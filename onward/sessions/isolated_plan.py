@@ -53,6 +53,8 @@ _OUT_OF_MEMORY = ("bad_alloc", "allocate memory", "MemoryError", "of SIGKILL")
 class IsolatedPlan:
     """A model in a separate process; if that dies, the next run starts a new one."""
 
+    native = None
+
     def __init__(
         self, source: Source, choice: Choice, options: SessionOptions, weights: Any
     ) -> None:

@@ -103,14 +103,11 @@ class Worker:
         try:
             with self._writing:
                 messages.send(self._process.stdin, request, buffers)
-            reply, data = messages.receive(self._process.stdout, limit)
+            reply, data = self._receive(limit)
             while "progress" in reply:
                 if progress is not None:
                     progress(**reply["progress"])
-                reply, data = messages.receive(self._process.stdout, limit)
-        except (MemoryError, RecursionError, TypeError, ValueError) as error:
-            self.kill()
-            raise self.invalid_reply() from error
+                reply, data = self._receive(limit)
         except (OSError, EOFError):
             if deadline is not None and deadline.cancel():
                 raise DeadlineExceeded(f"{self.name} took longer than {timeout:g} s") from None
@@ -124,6 +121,12 @@ class Worker:
         if "error" in reply:
             raise _child_error(reply)
         return reply, data
+
+    def _receive(self, limit: float) -> Reply:
+        try:
+            return messages.receive(self._process.stdout, limit)
+        except (MemoryError, RecursionError, TypeError, ValueError) as error:
+            raise self.invalid_reply() from error
 
     def interrupt(self, *, kill_after: float | None = _GRACE) -> None:
         """Ask it to stop the current request, and kill it later if it does not. Never waits."""

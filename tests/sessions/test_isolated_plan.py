@@ -307,7 +307,7 @@ def test_profiling_and_the_cache_work_as_ever(
 def test_a_model_that_draws_at_random_is_not_remembered() -> None:
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }""")
-    with pytest.raises(OptionError, match=r"RandomNormalLike .* draws at random"):
+    with pytest.raises(OptionError, match=r"RandomNormalLike .* draws random numbers"):
         opened(model, result_cache_bytes=1000)
 
 
@@ -333,5 +333,5 @@ def test_an_answer_that_is_none_is_not_believed(session: onward.InferenceSession
 @pytest.mark.parametrize("ask", ["memory_plan", "allocate_outputs"])
 def test_nobody_looks_at_the_model_outside_its_isolation(ask: str) -> None:
     session = onward.InferenceSession(mlp(), onward.SessionOptions(isolated=True))
-    with pytest.raises(OptionError, match=f"{ask} would look at an isolated model outside"):
+    with pytest.raises(OptionError, match=f"{ask} would open an isolated model outside"):
         getattr(session, ask)()
