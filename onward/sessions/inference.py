@@ -374,6 +374,7 @@ class InferenceSession:
         self, providers: Asked = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         """Open the model again on other providers."""
+        self.get_providers()  # refuses a closed session
         self._plan = self._open(providers, provider_options)
         release_free_memory()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onward.graph.paths import check_readable, read_model
 from onward.graph.scan.model_scan import Survey, survey
@@ -86,7 +86,7 @@ class ModelReader:
                 self.source, self.weights_file, limits, any_domain=allowed
             )
         folder = None if self.path is None else Path(self.path).parent
-        model: Any = files.build_scanned(self.data, self._name, folder)
+        model: ir.Model = files.build_scanned(self.data, self._name, folder)
         if self.weights_file is not None:
             weights.swap_weights(model, self.weights_file)
         return model

@@ -40,7 +40,8 @@ class OrtPlan:
         self.io_binding = native.io_binding
 
     def get_profiling_start_time_ns(self) -> int:
-        return int(self.native.get_profiling_start_time_ns)
+        start = self.native.get_profiling_start_time_ns
+        return int(start() if callable(start) else start)  # releases of onnxruntime differ
 
     def ensure_ready(self) -> None:
         """A session in this process is always ready."""

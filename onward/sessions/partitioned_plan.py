@@ -46,13 +46,11 @@ class CompiledPart:
 
 
 def keep_calls(model: ir.Model, engines: Sequence[Engine]) -> ir.Model:
-    """Keep the calls of domain `onward` that the first engine has kernels for; inline all others."""
+    """Keep the calls of domain `onward` that the first engine has kernels for; inline others."""
     lead, opsets = engines[0], model.opset_imports
 
     def keeps(call: ir.Node) -> bool:
-        if (
-            lead.is_ort or call.graph is not model.graph
-        ):  # nodes of a body may run on another engine
+        if lead.is_ort or call.graph is not model.graph:  # another engine may run a body
             return False
         return lead.supports(call, opsets)
 
@@ -214,7 +212,7 @@ class PartitionedPlan:
         for name, feed in ready.items():
             if isinstance(feed, dict):
                 raise FeedError(
-                    f"input {name!r} is a map, which only onnxruntime runs, and only the whole model\n"
+                    f"input {name!r} is a map, which only onnxruntime takes, for a whole model\n"
                     "open the model without providers, or with CPUExecutionProvider alone"
                 )
         return ready

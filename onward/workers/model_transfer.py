@@ -21,10 +21,12 @@ _MAX_BYTES = 1 << 30  # protobuf ends at 2 GiB
 
 def model_bytes(model: Any) -> bytes | None:
     """A model as bytes; None if it is too large for that and needs `write_model`."""
+    data: bytes
     if isinstance(model, bytes):
         return model
     if isinstance(model, onnx.ModelProto):
-        return model.SerializeToString()
+        data = model.SerializeToString()
+        return data
     if not isinstance(model, ir.Model):
         raise TypeError(
             "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
@@ -34,7 +36,8 @@ def model_bytes(model: Any) -> bytes | None:
         return None
     model = model.clone()  # the caller's model must not change
     with embedded(model):
-        return to_proto(model).SerializeToString()
+        data = to_proto(model).SerializeToString()
+    return data
 
 
 def write_model(model: Any, folder: Path) -> Path:

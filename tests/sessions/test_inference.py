@@ -106,7 +106,7 @@ def test_ort_format_is_for_onnxruntime_alone(tmp_path: Path) -> None:
     onnxruntime.InferenceSession(serialized(model), options)
     feeds = {"Attention": np.ones(2, np.float32)}
     assert onward.InferenceSession(tmp_path / "m.ort").run(None, feeds)[0].tolist() == [1, 1]
-    with pytest.raises(OptionError, match="nobody sees whether an ORT-format model draws"):
+    with pytest.raises(OptionError, match="whether an ORT-format model draws random numbers"):
         onward.InferenceSession(tmp_path / "m.ort", onward.SessionOptions(result_cache_bytes=1))
     with pytest.raises(InvalidModel, match="runs on onnxruntime's providers alone"):
         onward.InferenceSession(tmp_path / "m.ort", providers=[TORCH])
@@ -640,9 +640,7 @@ def _dropout_model(body: str, function: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("body, function", _RANDOM_BODIES.values(), ids=list(_RANDOM_BODIES))
 def test_no_cache_for_a_dropout_that_may_drop(body: str, function: str) -> None:
     options = onward.SessionOptions(result_cache_bytes=1000)
-    with pytest.raises(
-        OptionError, match=r"Dropout \(node .*\) draws random numbers\nleave the cache"
-    ):
+    with pytest.raises(OptionError, match=r"Dropout \(node .*\) draws random numbers\nleave"):
         onward.InferenceSession(_dropout_model(body, function), options)
 
 

@@ -87,12 +87,12 @@ def test_progress_arrives_before_the_reply(worker: Worker) -> None:
 
 
 def test_errors_keep_their_class_and_text(worker: Worker) -> None:
-    with pytest.raises(FeedError, match="^wrong\nfix it$"):
+    with pytest.raises(FeedError, match=r"^wrong\nfix it$"):
         worker.ask({"do": "fail", "kind": "FeedError"})
     with pytest.raises(NodeFailed, match="no kernel") as caught:
         worker.ask({"do": "fail", "kind": "NodeFailed"})
     assert caught.value.op_type == "Conv"
-    with pytest.raises(ProviderError, match="^ZeroDivisionError: wrong"):
+    with pytest.raises(ProviderError, match=r"^ZeroDivisionError: wrong"):
         worker.ask({"do": "fail", "kind": "ZeroDivisionError"})
     assert worker.alive
 
