@@ -90,7 +90,7 @@ def open_sessions(way: str, path: str, data: str) -> None:
         sessions[-1].run(None, feeds)
         sessions[-1].run(None, feeds)
         gc.collect()
-        resident_memory.give_back()
+        resident_memory.release_free_memory()
         if count in SHARED_BY:
             sizes.append((resident_memory.resident() - before) // 1024)
     print(*sizes)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from onward.cli.progress import Work
 from onward.errors import DeadlineExceeded, OnwardError
-from onward.measure.tuning.trials import Candidate, Timing, Trial
+from onward.measure.tuning.trials import CallTimes, Candidate, Trial
 
 LIMIT = 60.0  # seconds that one may take in addition to its measuring: Inductor compiles for long
 _ROUNDS = 5
@@ -35,8 +35,8 @@ class Runner:
     left: float = LIMIT  # ... that are left, with those of its measuring
 
     @property
-    def timing(self) -> Timing | None:
-        return Timing(self.times, self.memory) if self.times else None
+    def timing(self) -> CallTimes | None:
+        return CallTimes(self.times, self.memory) if self.times else None
 
 
 def race(runners: Sequence[Runner], seconds: float, limit: float = LIMIT) -> bool:

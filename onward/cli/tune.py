@@ -23,7 +23,7 @@ from onward.cli.console import (
 from onward.cli.progress import Work
 from onward.errors import WriteFailed
 from onward.measure.machine import cache_folder
-from onward.measure.tuning.tune import Row, TuningOptions, Verdict
+from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from onward.measure.tuning.tune import tune as measure
 from onward.sessions.feed_files import inputs_of, read_feeds
 
@@ -91,7 +91,7 @@ def tune(
 
 def _measured(
     model: os.PathLike[str], feeds: dict[str, Any], options: TuningOptions, rows: list[Row]
-) -> Verdict:
+) -> TuningResult:
     with Work() as work:
 
         def tell(done: int, total: int, what: str) -> None:
@@ -100,7 +100,7 @@ def _measured(
         return measure(model, feeds, options, progress=tell, finished=rows.append, must_keep=True)
 
 
-def _show(verdict: Verdict, console: Console) -> None:
+def _show(verdict: TuningResult, console: Console) -> None:
     shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in verdict.shapes.items())
     _show_rows(verdict.rows, f"measured {verdict.measured} on {shapes}", console, "fastest")
 

@@ -1,12 +1,8 @@
-"""The child that opens and runs a model, and says what that took of its memory."""
+"""The child process that opens and runs a model, and measures its own memory meanwhile."""
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +11,9 @@ from onward.measure.memory import resident_memory
 from onward.providers.choose import OURS
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
-from onward.sessions.ort_plan import Whole
+from onward.workers import messages
+from onward.workers.option_messages import unpack_options
+from onward.workers.serve import Request, serve
 
 # y = Conv(x, w), padded, 16 channels of 32 x 32: small, but every thread has some of it to do.
 _TINY = (
@@ -28,66 +26,70 @@ _TINY = (
 _TINY_FEEDS = {"x": np.ones((1, 16, 32, 32), np.float32), "w": np.ones((16, 16, 3, 3), np.float32)}
 
 
-def watch(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Open the model and run it with the engine already warm: bytes more than before."""
-    _warm(request)
-    answer = _watch_once(request)
+@dataclass(frozen=True)
+class _Subject:
+    """What to measure."""
+
+    path: str
+    providers: Any
+    weights: str | None
+    options: SessionOptions
+    writing: SessionOptions | None  # options that save the optimized model, for another opening
+    feeds: dict[str, Any]
+    runs: int
+
+    def open(self, options: SessionOptions) -> InferenceSession:
+        return InferenceSession(self.path, options, self.providers, weights=self.weights)
+
+
+def measure(request: Request) -> tuple[dict[str, Any], list[Any]]:
+    """Open the model and run it, the engine already loaded: bytes more than before."""
+    subject = _read(request)
+    with InferenceSession(_TINY, subject.options, subject.providers) as session:
+        session.run(None, _TINY_FEEDS)  # loads the engine
+    answer = _measure_once(subject)
     if any(name in OURS for name in answer["providers"]):  # the model itself loaded an engine
-        answer = _watch_once(request)
-    if request["writing"] is not None:
-        _open(request, request["writing"])
-    return answer
+        answer = _measure_once(subject)
+    if subject.writing is not None:
+        subject.open(subject.writing)
+    return answer, []
 
 
-def _watch_once(request: Mapping[str, Any]) -> dict[str, Any]:
+def _read(request: Request) -> _Subject:
+    header, buffers = request.header, request.buffers
+    options = unpack_options(header["options"], buffers)
+    writing = None if header["writing"] is None else unpack_options(header["writing"], buffers)
+    feeds = {name: messages.unpack(packed, buffers) for name, packed in header["feeds"]}
+    path, providers, weights = header["path"], header["providers"], header["weights"]
+    return _Subject(path, providers, weights, options, writing, feeds, header["runs"])
+
+
+def _measure_once(subject: _Subject) -> dict[str, Any]:
     resident_memory.settle()
     before = resident_memory.resident()
     resident_memory.reset_peak()
-    session = _open(request, request["options"])
+    session = subject.open(subject.options)
     answer = {
         "opening": resident_memory.most_resident() - before,
         "held": resident_memory.resident() - before,
         "providers": session.get_providers(),
-        "whole": isinstance(session._plan, Whole),
+        "whole": session._plan.native is not None,
         "inputs": [[arg.name, arg.type, list(arg.shape)] for arg in session.get_inputs()],
     }
     resident_memory.reset_peak()
-    answer["runs"] = [peak - before for peak in _run_often(session, request)]
+    answer["runs"] = [peak - before for peak in _run_often(session, subject)]
     return answer
 
 
-def _open(request: Mapping[str, Any], options: SessionOptions) -> InferenceSession:
-    return InferenceSession(
-        request["path"], options, request["providers"], weights=request["weights"]
-    )
-
-
-def _warm(request: Mapping[str, Any]) -> None:
-    session = InferenceSession(_TINY, request["options"], request["providers"])
-    session.run(None, _TINY_FEEDS)
-
-
-def _run_often(session: InferenceSession, request: Mapping[str, Any]) -> list[int]:
-    """The most that was resident in each run; results are let go of in between."""
+def _run_often(session: InferenceSession, subject: _Subject) -> list[int]:
+    """The peak memory of each run; its results are released before the next."""
     peaks = []
-    for _ in range(request["runs"]):
-        session.run(None, request["feeds"])
+    for _ in range(subject.runs):
+        session.run(None, subject.feeds)
         peaks.append(resident_memory.most_resident())
         resident_memory.reset_peak()
     return peaks
 
 
-def main() -> None:
-    request = pickle.load(sys.stdin.buffer)  # from the process that started this one
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # nobody else may write on this line
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        answer = watch(request)
-    except Exception as error:
-        answer = {"error": type(error).__name__, "text": str(error)}
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
-
-
 if __name__ == "__main__":
-    main()
+    serve({"measure": measure})

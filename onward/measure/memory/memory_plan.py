@@ -7,10 +7,7 @@ Opening is watched once, in a child process; what runs will take is worked out f
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward import errors
-from onward.errors import OnwardError, OptionError, ProviderError
+from onward.errors import OptionError, ProviderError
 from onward.graph.random_feeds import input_shapes
 from onward.lazy import LazyModule
 from onward.measure.machine import usable_cores
 from onward.measure.memory.resident_memory import MEASURABLE
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
+from onward.workers import messages
+from onward.workers.option_messages import pack_options
+from onward.workers.worker import Worker
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -40,7 +39,6 @@ else:  # onnx and the graph are loaded when there is something to plan
     optimized = LazyModule("onward.providers.ort.optimized")
     model_transfer = LazyModule("onward.workers.model_transfer")
 
-_ROOT = str(Path(__file__).parents[2])
 _SHOWN = 5  # steps in a plan's text
 _SMALL = 4 << 20  # bytes
 
@@ -253,49 +251,21 @@ def _ask(
         raise ProviderError(
             f"the memory of a process is read from Linux's /proc, not {sys.platform}"
         )
-    with tempfile.TemporaryDirectory(prefix="onward-") as folder:
-        path = _as_file(source, Path(folder))
-        where = None if weights is None else os.path.abspath(weights)
+    buffers: list[Any] = []
+    writing, feeds = request["writing"], request["feeds"]
+    with model_transfer.model_file(source) as path:
         whole = {
-            "path": path, "options": options, "providers": providers, "weights": where, **request
-        }  # fmt: skip
-        search = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "onward.measure.memory_worker"],
-            input=pickle.dumps(whole),
-            capture_output=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": search},
-        )
-    if not done.stdout:
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise ProviderError(
-            f"the process that opened the model died with exit code {done.returncode}: "
-            f"{''.join(words) or 'it printed nothing'}"
-        )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    if "error" in answer:
-        kind = getattr(errors, answer["error"], ProviderError)
-        known = isinstance(kind, type) and issubclass(kind, OnwardError)
-        raise (kind if known else ProviderError)(answer["text"])
-    return answer
-
-
-def _as_file(source: Source, folder: Path) -> str:
-    """Where the child finds the model."""
-    if isinstance(source, (str, os.PathLike)):
-        return os.path.abspath(source)
-    path = folder / "model.onnx"
-    data = source if isinstance(source, bytes) else None
-    if data is None:
-        data, large = model_transfer.ship(source)
-        if large is not None:
-            with large:
-                for file in Path(large.name).iterdir():
-                    file.rename(folder / file.name)
-    if data is not None:
-        path.write_bytes(data)
-    return str(path)
+            "do": "measure",
+            "path": str(path),
+            "options": pack_options(options, buffers),
+            "writing": None if writing is None else pack_options(writing, buffers),
+            "providers": providers,
+            "weights": None if weights is None else os.path.abspath(weights),
+            "feeds": [[name, messages.pack(feed, buffers)] for name, feed in feeds.items()],
+            "runs": request["runs"],
+        }
+        with Worker("onward.measure.memory_worker", "the process that opened the model") as worker:
+            return worker.ask(whole, buffers)[0]
 
 
 def _mb(size: int) -> str:

@@ -32,7 +32,7 @@ def _free_memory_giver() -> object | None:
 _TRIM = _free_memory_giver()
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Return the heap's free pages to the system: what was read and packed on the way in."""
     if callable(_TRIM):
         _TRIM(0)
@@ -66,7 +66,7 @@ def settle() -> None:
     for first, last in _mapped_files():
         for address in range(first, last, mmap.PAGESIZE):
             ctypes.c_char.from_address(address).value  # noqa: B018  # reading it loads the page
-    give_back()
+    release_free_memory()
 
 
 def _mapped_files() -> list[tuple[int, int]]:

@@ -227,11 +227,11 @@ def test_sessions_that_share_take_less(tmp_path: Path) -> None:
     options = onward.SessionOptions(shared=onward.SharedMemory())
     sessions = [onward.InferenceSession(tmp_path / "m.onnx", options, [CPU])]
     gc.collect()
-    resident_memory.give_back()
+    resident_memory.release_free_memory()
     before = resident_memory.resident()
     sessions += [onward.InferenceSession(tmp_path / "m.onnx", options, [CPU]) for _ in range(4)]
     gc.collect()
-    resident_memory.give_back()
+    resident_memory.release_free_memory()
     assert resident_memory.resident() - before < 4 * MB  # apart, they would take 16
 
 
