@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.alternating_trials import LIMIT, Runner, race
 from onward.cli.console import (
     make_console,
     make_table,
@@ -19,7 +18,9 @@ from onward.cli.console import (
     show_bytes,
     show_seconds,
 )
+from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
+from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_in_turns
 from onward.measure.machine import machine, versions
 from onward.measure.tensor_difference import Difference, compare_tensors
 from onward.measure.tuning.trials import BARE, Candidate
@@ -55,18 +56,19 @@ def bench(
     candidates = _candidates(arguments.read_providers(provider), _counts(threads))
     paths, sizes = arguments.feed_paths(files, feed), arguments.read_sizes(size)
     feeds = feeds_for(model, paths, sizes, seed)
-    runners = [Runner(model, candidate, feeds) for candidate in candidates]
+    measured = [MeasuredCandidate(model, candidate, feeds) for candidate in candidates]
     console = make_console(stderr=as_json)
-    ended = race(runners, seconds, limit)
-    report = _report(model, feeds, runners, ended)
+    with WorkProgress() as progress:
+        interrupted = measure_in_turns(measured, seconds, limit, progress.show_step)
+    report = _report(model, feeds, measured, interrupted)
     if as_json:
         print_json(report)
     else:
         _show(console, report)
-    if ended:
+    if interrupted:
         raise typer.Exit(130)
-    if not any(runner.timing for runner in runners):
-        raise OptionError(f"nothing ran this model: {runners[0].error}")
+    if not any(each.timing for each in measured):
+        raise OptionError(f"nothing ran this model: {measured[0].error}")
 
 
 def _counts(text: str) -> list[int]:
@@ -90,18 +92,18 @@ def _candidates(named: Sequence[arguments.Named], threads: Sequence[int]) -> lis
 
 
 def _report(
-    model: Path, feeds: Mapping[str, Any], runners: Sequence[Runner], ended: bool
+    model: Path, feeds: Mapping[str, Any], measured: Sequence[MeasuredCandidate], interrupted: bool
 ) -> dict[str, Any]:
     batch = _batch(feeds)
-    expected = next((runner.outputs for runner in runners if runner.outputs), [])
+    expected = next((each.outputs for each in measured if each.outputs), [])
     return {
         "model": str(model),
         "feeds": {name: [str(feed.dtype), list(feed.shape)] for name, feed in feeds.items()},
         "batch": batch,
         "machine": machine(),
         "versions": versions(),
-        "complete": not ended,
-        "results": [_row(runner, expected, batch) for runner in runners],
+        "complete": not interrupted,
+        "results": [_row(each, expected, batch) for each in measured],
     }
 
 
@@ -111,18 +113,18 @@ def _batch(feeds: Mapping[str, Any]) -> int | None:
     return int(leading.pop()) if len(leading) == 1 else None
 
 
-def _row(runner: Runner, expected: Sequence[Any], batch: int | None) -> dict[str, Any]:
+def _row(measured: MeasuredCandidate, expected: Sequence[Any], batch: int | None) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "name": str(runner.candidate),
-        "provider": runner.candidate.provider,
-        "options": dict(runner.candidate.provider_options),
-        "threads": runner.candidate.threads,
-        "error": runner.error or None,
+        "name": str(measured.candidate),
+        "provider": measured.candidate.provider,
+        "options": dict(measured.candidate.provider_options),
+        "threads": measured.candidate.threads,
+        "error": measured.error or None,
     }
-    timing = runner.timing
+    timing = measured.timing
     if timing is None:
         return row
-    apart = _apart(expected, runner.outputs)
+    apart = _apart(expected, measured.outputs)
     return row | {
         "runs": len(timing.times),
         "median": timing.median,
@@ -130,7 +132,7 @@ def _row(runner: Runner, expected: Sequence[Any], batch: int | None) -> dict[str
         "runs_per_second": timing.throughput,
         "items_per_second": timing.throughput * batch if batch else None,
         "memory": timing.memory,
-        "first_run": runner.first,
+        "first_run": measured.first,
         "same": apart.same,
         "max_absolute_error": apart.max_absolute,
         "max_relative_error": apart.max_relative,

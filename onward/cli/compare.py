@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.alternating_trials import LIMIT, Runner, race
 from onward.cli.console import (
     make_console,
     make_table,
@@ -21,8 +20,10 @@ from onward.cli.console import (
     show_count,
     show_seconds,
 )
+from onward.cli.progress import WorkProgress
 from onward.errors import OptionError
 from onward.lazy import LazyModule
+from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_in_turns
 from onward.measure.tensor_difference import Tolerance
 from onward.measure.tuning.trials import Candidate
 from onward.providers.choose import available
@@ -108,11 +109,14 @@ def compare(
     console = make_console(stderr=as_json)
     first = asked[0] if asked else (available()[0], {})
     candidate = Candidate(first[0], threads, first[1])
-    runners = [
-        Runner(model, candidate, fed[0]),
-        Runner(other, candidate, comparing.feeds_for_other(model, other, fed[0], names)),
+    measured = [
+        MeasuredCandidate(model, candidate, fed[0]),
+        MeasuredCandidate(other, candidate, comparing.feeds_for_other(model, other, fed[0], names)),
     ]
-    ended = bool(seconds) and race(runners, seconds, limit)
+    interrupted = False
+    if seconds:
+        with WorkProgress() as progress:
+            interrupted = measure_in_turns(measured, seconds, limit, progress.show_step)
     report = {
         "same": comparison.same,
         "samples": comparison.samples,
@@ -122,14 +126,14 @@ def compare(
         "first_difference": None if comparison.first is None else asdict(comparison.first),
         "values_that_agree_before": comparison.agreed,
         "values": [asdict(value) for value in comparison.values] if every else None,
-        "models": [_facts(runner) for runner in runners],
+        "models": [_facts(each) for each in measured],
         "provider": first[0],
     }
     if as_json:
         print_json(report)
     else:
         _show(console, report, comparison, every)
-    if ended:
+    if interrupted:
         raise typer.Exit(130)
     if not comparison.same:
         raise typer.Exit(DIFFERENT)
@@ -146,12 +150,12 @@ def _read_pairs(texts: list[str] | None) -> dict[str, str]:
     return pairs
 
 
-def _facts(runner: Runner) -> dict[str, Any]:
-    facts = summary.summarize(model_sources.open_model(runner.model))
-    timing = runner.timing
+def _facts(measured: MeasuredCandidate) -> dict[str, Any]:
+    facts = summary.summarize(model_sources.open_model(measured.model))
+    timing = measured.timing
     return {
-        "file": str(runner.model),
-        "bytes": summary.file_bytes(Path(runner.model), facts),
+        "file": str(measured.model),
+        "bytes": summary.file_bytes(Path(measured.model), facts),
         "weights": facts.weights.elements,
         "weight_bytes": facts.weights.bytes,
         "nodes": facts.nodes,
@@ -159,7 +163,7 @@ def _facts(runner: Runner) -> dict[str, Any]:
         "median": timing.median if timing else None,
         "p99": timing.p99 if timing else None,
         "memory": timing.memory if timing else None,
-        "error": runner.error or None,
+        "error": measured.error or None,
     }
 
 

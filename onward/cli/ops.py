@@ -12,7 +12,7 @@ from rich.console import Console
 
 from onward.cli import arguments
 from onward.cli.console import make_console, make_table, print_json, print_table
-from onward.cli.progress import Work
+from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import near
@@ -73,10 +73,12 @@ def ops(
     # Inductor compiles what torch runs: its column would be torch's again.
     listed = named or [name for name in available() if name != INDUCTOR]
     console = make_console(stderr=as_json)
-    with Work() as work:
-        found = operator_support.operators(
-            listed, progress=lambda name: work.at(f"asking {name}", listed.index(name), len(listed))
-        )
+    with WorkProgress() as work:
+
+        def show(name: str) -> None:
+            work.show_step(f"asking {name}", listed.index(name), len(listed))
+
+        found = operator_support.operators(listed, progress=show)
     chosen = _choose(found, domain, op)
     if as_json:
         print_json([asdict(operator) for operator in chosen])

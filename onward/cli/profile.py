@@ -24,7 +24,7 @@ from onward.cli.console import (
     show_count,
     show_seconds,
 )
-from onward.cli.progress import Work
+from onward.cli.progress import WorkProgress
 from onward.errors import OnwardError, OptionError, ProviderError
 from onward.graph.paths import check_writable
 
@@ -110,8 +110,8 @@ def _read_range(text: str | None, iterations: int) -> list[int]:
 
 def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure in a process where no other engine's threads run; Ctrl-C is the child's to handle."""
-    with tempfile.TemporaryFile("w+") as errors, Work() as work:
-        work.at("starting", 0, 1)
+    with tempfile.TemporaryFile("w+") as errors, WorkProgress() as work:
+        work.show_step("starting", 0, 1)
         command = [
             sys.executable,
             "-m",
@@ -136,7 +136,7 @@ def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
             if "doing" in told:
                 begin = _STEPS.get(told["doing"], _LAST)
                 done = begin + told["part"] * (0.35 if begin in (0.05, 0.4) else 0)
-                work.at(told["doing"], done, 1)
+                work.show_step(told["doing"], done, 1)
             else:
                 answer = told
         code = child.wait()

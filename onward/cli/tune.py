@@ -20,7 +20,7 @@ from onward.cli.console import (
     show_bytes,
     show_seconds,
 )
-from onward.cli.progress import Work
+from onward.cli.progress import WorkProgress
 from onward.errors import WriteFailed
 from onward.measure.machine import cache_folder
 from onward.measure.tuning.tune import Row, TuningOptions, Verdict
@@ -92,12 +92,12 @@ def tune(
 def _measured(
     model: os.PathLike[str], feeds: dict[str, Any], options: TuningOptions, rows: list[Row]
 ) -> Verdict:
-    with Work() as work:
+    with WorkProgress() as work:
 
-        def tell(done: int, total: int, what: str) -> None:
-            work.at(f"trying {what} (at most {options.limit:g} s)", done, total)
+        def show(done: int, total: int, what: str) -> None:
+            work.show_step(f"trying {what} (at most {options.limit:g} s)", done, total)
 
-        return measure(model, feeds, options, progress=tell, finished=rows.append, must_keep=True)
+        return measure(model, feeds, options, progress=show, finished=rows.append, must_keep=True)
 
 
 def _show(verdict: Verdict, console: Console) -> None:

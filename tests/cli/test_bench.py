@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.cli import alternating_trials
 from onward.errors import DeadlineExceeded, ProviderError
+from onward.measure import alternating_trials
 from onward.measure.tuning.trials import BARE, Candidate, Opening, Timing
 from tests.cli.conftest import Call, is_one_line
 
@@ -128,7 +128,7 @@ def test_provider_over_the_limit_is_ended_and_the_others_are_shown(
     monkeypatch.setattr(FakeTrial, "open", open_it)
     called = call("bench", model, *arguments("--limit", "7", "--seconds", "1"))
     assert called.code == 0 and "1.00 ms" in called.out
-    assert "Torch: not done within 7 s (--limit gives it more)" in called.out
+    assert "Torch: not done within its limit of 7 s" in called.out
     assert given == [8.0] * 4  # what it is measured for comes on top
 
 
