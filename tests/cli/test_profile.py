@@ -1,4 +1,4 @@
-"""onward profile: the table, the sentence, the files; the ceilings are kept beforehand."""
+"""onward profile: its table, its sentence and its files, with stored ceilings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODE = "from onward.cli.main import main; main()"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home whose cache knows this machine's ceilings, so that none are measured."""
+    """A home folder whose cache has this machine's ceilings, so that none are measured."""
     onward.save(mlp(), tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=np.ones((3, 4), np.float32))
     record = {"flops": {"float32": 1e10}, "bytes_per_second": 1e10, "dispatch": 1e-6}
@@ -47,7 +47,7 @@ def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_table_the_sentence_and_the_files(home: Path) -> None:
+def test_profile_prints_a_table_and_writes_files(home: Path) -> None:
     done = call(
         home, "m.onnx", "--size", "batch=8", "-p", "cpu", "--iterations", "4", "--warm-up", "1",
         "--range", "1:3", "--trace", "t.json", "--page", "p.html",
@@ -67,7 +67,7 @@ def test_the_table_the_sentence_and_the_files(home: Path) -> None:
     assert "<svg" not in (home / "p.html").read_text() and (home / "p.html").stat().st_size > 20_000
 
 
-def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
+def test_json_with_feeds_from_a_file(home: Path) -> None:
     done = call(
         home, "m.onnx", "x.npz", "-p", "cpu", "--threads", "1", "--iterations", "2", "--json"
     )
@@ -89,13 +89,13 @@ def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(home: Path, arguments: list[str], message: str) -> None:
+def test_bad_arguments_are_one_line(home: Path, arguments: list[str], message: str) -> None:
     done = call(home, *arguments)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_ctrl_c_makes_the_child_send_what_it_measured(home: Path) -> None:
+def test_worker_sends_its_measurements_after_ctrl_c(home: Path) -> None:
     request = {
         "model": "m.onnx", "feeds": [], "sizes": {}, "seed": 0, "threads": 0,
         "providers": [["CPUExecutionProvider", {}]], "iterations": 10**8, "warm_up": 1,
@@ -134,14 +134,14 @@ class Interrupted:
         return 0
 
 
-def test_the_command_waits_for_the_child_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_waits_for_the_worker_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Interrupted('{"doing": "timing", "part": 0.5}', "ctrl-c", '{"verdict": 1}')
     monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
     assert profile._in_own_process({}) == {"verdict": 1}
     assert not child.killed
 
 
-def test_a_second_ctrl_c_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_ctrl_c_kills_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Interrupted("ctrl-c", "ctrl-c", "")
     monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
     with pytest.raises(KeyboardInterrupt):
@@ -149,10 +149,10 @@ def test_a_second_ctrl_c_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert child.killed
 
 
-def test_a_child_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Interrupted("")
     monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
     with pytest.raises(
-        ProviderError, match="the profile ended with code 0: it ended without a word"
+        ProviderError, match="the profiling process ended with code 0: it printed no error"
     ):
         profile._in_own_process({})
