@@ -1,4 +1,4 @@
-"""onward profile: the table, the sentence, the files; the ceilings are kept beforehand."""
+"""onward profile: its table, its sentence and its files, with stored ceilings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODE = "from onward.cli.main import main; main()"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home whose cache knows this machine's ceilings, so that none are measured."""
+    """A home folder whose cache has this machine's ceilings, so that none are measured."""
     onward.save(mlp(), tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=np.ones((3, 4), np.float32))
     record = {"flops": {"float32": 1e10}, "bytes_per_second": 1e10, "dispatch": 1e-6}
@@ -48,7 +48,7 @@ def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_table_the_sentence_and_the_files(home: Path) -> None:
+def test_profile_prints_a_table_and_writes_files(home: Path) -> None:
     done = call(
         home, "m.onnx", "--size", "batch=8", "-p", "cpu", "--iterations", "4", "--warm-up", "1",
         "--range", "1:3", "--trace", "t.json", "--page", "p.html",
@@ -68,7 +68,7 @@ def test_the_table_the_sentence_and_the_files(home: Path) -> None:
     assert "<svg" not in (home / "p.html").read_text() and (home / "p.html").stat().st_size > 20_000
 
 
-def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
+def test_json_with_feeds_from_a_file(home: Path) -> None:
     done = call(
         home, "m.onnx", "x.npz", "-p", "cpu", "--threads", "1", "--iterations", "2", "--json"
     )
@@ -90,7 +90,7 @@ def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(home: Path, arguments: list[str], message: str) -> None:
+def test_bad_arguments_are_one_line(home: Path, arguments: list[str], message: str) -> None:
     done = call(home, *arguments)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
@@ -114,7 +114,7 @@ def interrupt_during_timing(monkeypatch: pytest.MonkeyPatch, times: int) -> None
         if doing == "timing" and shown.count(doing) <= times:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(profile.Work, "at", at)
+    monkeypatch.setattr(profile.WorkProgress, "show_step", at)
 
 
 def test_ctrl_c_makes_the_child_send_what_it_measured(
