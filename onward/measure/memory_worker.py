@@ -1,4 +1,4 @@
-"""The child that opens and runs a model, and says what that took of its memory."""
+"""The child process that opens and runs a model, and measures the memory that both add."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from onward.graph.random_feeds import input_shapes, random_feeds
 from onward.measure.memory import resident_memory
 from onward.providers.choose import OURS
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
-from onward.sessions.ort_plan import Whole
 
-# y = Conv(x, w), padded, 16 channels of 32 x 32: small, but every thread has some of it to do.
+# y = Conv(x, w), padded, 16 channels of 32 x 32: small, but with work for every thread.
 _TINY = (
     b'\x08\x07:~\n"\n\x01x\n\x01w\x12\x01y"\x04Conv*\x11\n\x04pads@\x01@\x01@\x01@\x01\xa0\x01\x07\x12\x01g'
     b"Z\x1b\n\x01x\x12\x16\n\x14\x08\x01\x12\x10\n\x02\x08\x01\n\x02\x08\x10\n\x02\x08 \n\x02\x08 "
@@ -29,13 +29,15 @@ _TINY_FEEDS = {"x": np.ones((1, 16, 32, 32), np.float32), "w": np.ones((16, 16, 
 
 
 def watch(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Open the model and run it with the engine already warm: bytes more than before."""
+    """Open the model and run it with the engine already warm, and measure what both add.
+
+    The feeds are given, or random ones of the given sizes are made. A run with random feeds may
+    fail, and is limited to the memory that the machine has left: `run_error` has the reason.
+    """
     _warm(request)
     answer = _watch_once(request)
     if any(name in OURS for name in answer["providers"]):  # the model itself loaded an engine
         answer = _watch_once(request)
-    if request["writing"] is not None:
-        _open(request, request["writing"])
     return answer
 
 
@@ -44,16 +46,29 @@ def _watch_once(request: Mapping[str, Any]) -> dict[str, Any]:
     before = resident_memory.resident()
     resident_memory.reset_peak()
     session = _open(request, request["options"])
+    opening, held = resident_memory.most_resident(), resident_memory.resident()
+    inputs = session.get_inputs()
+    given = request["feeds"] if request["sizes"] is None else request["sizes"]
     answer = {
-        "opening": resident_memory.most_resident() - before,
-        "held": resident_memory.resident() - before,
+        "opening": opening - before,
+        "held": held - before,
         "providers": session.get_providers(),
-        "whole": isinstance(session._plan, Whole),
-        "inputs": [[arg.name, arg.type, list(arg.shape)] for arg in session.get_inputs()],
+        "shapes": input_shapes([(arg.name, arg.type, arg.shape) for arg in inputs], given),
+        "runs": [],
+        "run_error": "",
     }
-    resident_memory.reset_peak()
-    answer["runs"] = [peak - before for peak in _run_often(session, request)]
-    return answer
+    if request["sizes"] is None:
+        peaks = _run_often(session, request["feeds"], request["runs"])
+        return {**answer, "runs": [peak - before for peak in peaks]}
+    try:
+        with resident_memory.limited_to_available():
+            feeds = random_feeds(inputs, request["sizes"])
+            resident_memory.give_back()
+            before += resident_memory.resident() - held  # feeds do not count
+            peaks = _run_often(session, feeds, request["runs"])
+    except Exception as error:  # of the model with these feeds, or out of memory
+        return {**answer, "run_error": f"{type(error).__name__}: {error}"}
+    return {**answer, "runs": [peak - before for peak in peaks]}
 
 
 def _open(request: Mapping[str, Any], options: SessionOptions) -> InferenceSession:
@@ -67,19 +82,19 @@ def _warm(request: Mapping[str, Any]) -> None:
     session.run(None, _TINY_FEEDS)
 
 
-def _run_often(session: InferenceSession, request: Mapping[str, Any]) -> list[int]:
-    """The most that was resident in each run; results are let go of in between."""
+def _run_often(session: InferenceSession, feeds: Mapping[str, Any], runs: int) -> list[int]:
+    """The peak of resident memory in each run; results are freed in between."""
     peaks = []
-    for _ in range(request["runs"]):
-        session.run(None, request["feeds"])
-        peaks.append(resident_memory.most_resident())
+    for _ in range(runs):
         resident_memory.reset_peak()
+        session.run(None, feeds)
+        peaks.append(resident_memory.most_resident())
     return peaks
 
 
 def main() -> None:
     request = pickle.load(sys.stdin.buffer)  # from the process that started this one
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # nobody else may write on this line
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # nothing else may write here
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         answer = watch(request)

@@ -20,10 +20,11 @@ from onward.lazy import LazyModule
 from onward.measure.memory.resident_memory import give_back
 from onward.providers.choose import Asked, Choice, choose, mentions_auto
 from onward.providers.options import SessionOptions
+from onward.providers.ort.ort_format import is_ort_format
 from onward.providers.session_log import log_of
 from onward.sessions.dlpack import reader_for
 from onward.sessions.isolated_plan import Isolated
-from onward.sessions.opening import is_ort_format, open_plan
+from onward.sessions.opening import open_plan
 from onward.sessions.ort_plan import Whole
 from onward.sessions.result_cache import ResultCache
 from onward.settings import is_named
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from onward.graph.files import Source
     from onward.measure.memory import memory_plan as memory
     from onward.measure.memory import output_arrays
-    from onward.measure.memory.memory_plan import MemoryPlan, Observed
+    from onward.measure.memory.memory_plan import MemoryPlan
     from onward.sessions import auto_plan, planning
     from onward.sessions.auto_plan import Auto
     from onward.sessions.opening import Plan
@@ -109,7 +110,6 @@ class InferenceSession:
         """The model on these providers; on the fastest ones where the user asks for "auto"."""
         providers = providers or self._options.added_providers or None
         measures = self._is_auto = mentions_auto(providers)
-        self._observed: Observed | None = None
         self._choice = choose(None if measures else providers, provider_options, self._options)
         if not measures:
             return open_plan(self._source, self._choice, self._options, self._weights)
@@ -312,11 +312,9 @@ class InferenceSession:
     def memory_plan(self, sizes: Mapping[str, Any] | None = None) -> MemoryPlan:
         """What opening and running take with these sizes, by open dimension, or these feeds."""
         self._refuse_isolated("memory_plan")
-        if self._observed is None:
-            listed = self._choice.listed if self._choice.named else None
-            asked = self.get_providers() if self._is_auto else listed
-            self._observed = memory.Observed(self._source, asked, self._options, self._weights)
-        return self._observed.plan(sizes)
+        listed = self._choice.listed if self._choice.named else None
+        asked = self.get_providers() if self._is_auto else listed
+        return memory.plan_memory(self._source, sizes, asked, self._options, weights=self._weights)
 
     def allocate_outputs(self, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """An array for each output, for `run_into`, with these sizes or for these feeds."""

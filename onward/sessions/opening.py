@@ -20,6 +20,7 @@ from onward.providers.choose import Choice
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import operators_in_half
+from onward.providers.ort.ort_format import is_ort_format
 from onward.providers.session_log import log_of
 from onward.sessions.isolated_plan import Isolated
 from onward.sessions.ort_plan import Whole
@@ -132,12 +133,6 @@ def _has_doubtful_types(whole: Whole, look: Survey, choice: Choice) -> bool:
     if "tensor(float16)" not in types and HALF not in look.casts_to:
         return False
     return bool(operators & operators_in_half())
-
-
-def is_ort_format(source: Source) -> bool:
-    if isinstance(source, bytes):
-        return source[4:8] == b"ORTM"
-    return isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".ort"
 
 
 def _check_size(size: int, options: SessionOptions) -> None:
