@@ -1,12 +1,14 @@
-"""The child process that opens and runs a model, and measures its own memory meanwhile."""
+"""The child process that opens and runs a model, and measures the memory that both add."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onward.graph.random_feeds import input_shapes, random_feeds
 from onward.measure.memory import resident_memory
 from onward.providers.choose import OURS
 from onward.providers.options import SessionOptions
@@ -15,7 +17,7 @@ from onward.workers import messages
 from onward.workers.option_messages import unpack_options
 from onward.workers.serve import Request, serve
 
-# y = Conv(x, w), padded, 16 channels of 32 x 32: small, but every thread has some of it to do.
+# y = Conv(x, w), padded, 16 channels of 32 x 32: small, but with work for every thread.
 _TINY = (
     b'\x08\x07:~\n"\n\x01x\n\x01w\x12\x01y"\x04Conv*\x11\n\x04pads@\x01@\x01@\x01@\x01\xa0\x01\x07\x12\x01g'
     b"Z\x1b\n\x01x\x12\x16\n\x14\x08\x01\x12\x10\n\x02\x08\x01\n\x02\x08\x10\n\x02\x08 \n\x02\x08 "
@@ -28,66 +30,79 @@ _TINY_FEEDS = {"x": np.ones((1, 16, 32, 32), np.float32), "w": np.ones((16, 16, 
 
 @dataclass(frozen=True)
 class _Subject:
-    """What to measure."""
+    """What to measure: a model, and its feeds or the sizes of random ones."""
 
     path: str
     providers: Any
     weights: str | None
     options: SessionOptions
-    writing: SessionOptions | None  # options that save the optimized model, for another opening
+    sizes: dict[str, int] | None
     feeds: dict[str, Any]
     runs: int
 
-    def open(self, options: SessionOptions) -> InferenceSession:
-        return InferenceSession(self.path, options, self.providers, weights=self.weights)
-
 
 def measure(request: Request) -> tuple[dict[str, Any], list[Any]]:
-    """Open the model and run it, the engine already loaded: bytes more than before."""
+    """Open the model and run it, the engine already loaded: bytes more than before.
+
+    A run with random feeds may fail, and is limited to the memory that the machine has left:
+    `run_error` has the reason.
+    """
     subject = _read(request)
     with InferenceSession(_TINY, subject.options, subject.providers) as session:
         session.run(None, _TINY_FEEDS)  # loads the engine
     answer = _measure_once(subject)
     if any(name in OURS for name in answer["providers"]):  # the model itself loaded an engine
         answer = _measure_once(subject)
-    if subject.writing is not None:
-        subject.open(subject.writing)
     return answer, []
 
 
 def _read(request: Request) -> _Subject:
     header, buffers = request.header, request.buffers
     options = unpack_options(header["options"], buffers)
-    writing = None if header["writing"] is None else unpack_options(header["writing"], buffers)
     feeds = {name: messages.unpack(packed, buffers) for name, packed in header["feeds"]}
     path, providers, weights = header["path"], header["providers"], header["weights"]
-    return _Subject(path, providers, weights, options, writing, feeds, header["runs"])
+    return _Subject(path, providers, weights, options, header["sizes"], feeds, header["runs"])
 
 
 def _measure_once(subject: _Subject) -> dict[str, Any]:
     resident_memory.settle()
     before = resident_memory.resident()
     resident_memory.reset_peak()
-    session = subject.open(subject.options)
+    session = InferenceSession(
+        subject.path, subject.options, subject.providers, weights=subject.weights
+    )
+    opening, held = resident_memory.most_resident(), resident_memory.resident()
+    inputs = session.get_inputs()
+    given = subject.feeds if subject.sizes is None else subject.sizes
     answer = {
-        "opening": resident_memory.most_resident() - before,
-        "held": resident_memory.resident() - before,
+        "opening": opening - before,
+        "held": held - before,
         "providers": session.get_providers(),
-        "whole": session._plan.native is not None,
-        "inputs": [[arg.name, arg.type, list(arg.shape)] for arg in session.get_inputs()],
+        "shapes": input_shapes([(arg.name, arg.type, arg.shape) for arg in inputs], given),
+        "runs": [],
+        "run_error": "",
     }
-    resident_memory.reset_peak()
-    answer["runs"] = [peak - before for peak in _run_often(session, subject)]
-    return answer
+    if subject.sizes is None:
+        peaks = _run_often(session, subject.feeds, subject.runs)
+        return {**answer, "runs": [peak - before for peak in peaks]}
+    try:
+        with resident_memory.limited_to_available():
+            feeds = random_feeds(inputs, subject.sizes)
+            resident_memory.release_free_memory()
+            before += resident_memory.resident() - held  # feeds do not count
+            peaks = _run_often(session, feeds, subject.runs)
+    except Exception as error:  # of the model with these feeds, or out of memory
+        return {**answer, "run_error": f"{type(error).__name__}: {error}"}
+    return {**answer, "runs": [peak - before for peak in peaks]}
 
 
-def _run_often(session: InferenceSession, subject: _Subject) -> list[int]:
-    """The peak memory of each run; its results are released before the next."""
+def _run_often(session: InferenceSession, feeds: Mapping[str, Any], runs: int) -> list[int]:
+    """The peak of resident memory in each run; results are freed in between."""
     peaks = []
-    for _ in range(subject.runs):
-        session.run(None, subject.feeds)
-        peaks.append(resident_memory.most_resident())
+    for _ in range(runs):
         resident_memory.reset_peak()
+        session.run(None, feeds)
+        peaks.append(resident_memory.most_resident())
     return peaks
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onward.graph.files import Source
     from onward.measure.memory import memory_plan as memory
     from onward.measure.memory import output_arrays
-    from onward.measure.memory.memory_plan import MemoryPlan, Observed
+    from onward.measure.memory.memory_plan import MemoryPlan
     from onward.sessions import auto_plan
 else:  # loaded only when they are asked for
     auto_plan = LazyModule("onward.sessions.auto_plan")
@@ -98,7 +98,6 @@ class InferenceSession:
         options = self._options
         providers = providers or options.added_providers or None
         self._is_auto = mentions_auto(providers)
-        self._observed: Observed | None = None
         self._choice = choose(None if self._is_auto else providers, provider_options, options)
         if not self._is_auto:
             return open_source(self._source, self._choice, options, self._weights)
@@ -117,7 +116,7 @@ class InferenceSession:
         if self._plan is CLOSED:
             return
         self._plan.close()
-        self._plan, self._source, self._cache, self._observed = CLOSED, b"", None, None
+        self._plan, self._source, self._cache = CLOSED, b"", None
         release_free_memory()
 
     def __enter__(self) -> InferenceSession:
@@ -319,12 +318,9 @@ class InferenceSession:
     def memory_plan(self, sizes: Mapping[str, Any] | None = None) -> MemoryPlan:
         """What opening and running take with these sizes, by open dimension, or these feeds."""
         self._refuse_isolated("memory_plan")
-        providers = self.get_providers()
-        if self._observed is None:
-            listed = self._choice.listed if self._choice.named else None
-            asked = providers if self._is_auto else listed
-            self._observed = memory.Observed(self._source, asked, self._options, self._weights)
-        return self._observed.plan(sizes)
+        listed = self._choice.listed if self._choice.named else None
+        asked = self.get_providers() if self._is_auto else listed
+        return memory.plan_memory(self._source, sizes, asked, self._options, weights=self._weights)
 
     def allocate_outputs(self, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """An array for each output, for `run_into`, with these sizes or for these feeds."""

@@ -11,6 +11,7 @@ from onward.graph.paths import check_readable, read_model
 from onward.graph.scan.model_scan import Survey, survey
 from onward.lazy import LazyModule
 from onward.providers.options import SessionOptions, has_own_operators
+from onward.providers.ort.ort_format import is_ort_format
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -90,10 +91,3 @@ class ModelReader:
         if self.weights_file is not None:
             weights.swap_weights(model, self.weights_file)
         return model
-
-
-def is_ort_format(source: Source) -> bool:
-    """Whether a model is in onnxruntime's own format, which only onnxruntime reads."""
-    if isinstance(source, bytes):
-        return source[4:8] == b"ORTM"
-    return isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".ort"
