@@ -11,15 +11,9 @@ from rich.console import Console
 
 from onward.cli import arguments
 from onward.cli.alternating_trials import LIMIT, Runner, race
-from onward.cli.console import (
-    make_console,
-    make_table,
-    print_json,
-    print_table,
-    show_bytes,
-    show_seconds,
-)
+from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.errors import OptionError, ProviderMissing
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.machine import machine, versions
 from onward.measure.tensor_difference import Difference, compare_tensors
 from onward.measure.tuning.trials import BARE, Candidate

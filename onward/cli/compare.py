@@ -12,16 +12,9 @@ from rich.console import Console
 
 from onward.cli import arguments
 from onward.cli.alternating_trials import LIMIT, Runner, race
-from onward.cli.console import (
-    make_console,
-    make_table,
-    print_json,
-    print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
-)
+from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.errors import OptionError
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.lazy import LazyModule
 from onward.measure.tensor_difference import Tolerance
 from onward.measure.tuning.trials import Candidate

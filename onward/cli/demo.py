@@ -10,17 +10,10 @@ import typer
 from rich.console import Console
 
 from onward.cli.alternating_trials import Runner, race
-from onward.cli.console import (
-    make_console,
-    make_table,
-    print_pairs,
-    print_table,
-    show_bytes,
-    show_seconds,
-    warn,
-)
+from onward.cli.console import make_console, make_table, print_pairs, print_table, warn
 from onward.cli.digits_training import Lesson, learn, share_right
 from onward.cli.learning_curve import draw_curve
+from onward.formatting import show_bytes, show_seconds
 from onward.graph.paths import make_folder
 from onward.measure.tuning.trials import Candidate
 from onward.providers.choose import REFERENCE, available

@@ -14,18 +14,10 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.console import (
-    make_console,
-    make_table,
-    print_json,
-    print_pairs,
-    print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
-)
+from onward.cli.console import make_console, make_table, print_json, print_pairs, print_table
 from onward.cli.progress import Work
 from onward.errors import OnwardError, OptionError, ProviderError
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.graph.paths import check_writable
 
 _SHOWN = 12  # operators in the table

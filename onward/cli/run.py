@@ -12,17 +12,10 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.console import (
-    make_console,
-    make_table,
-    print_json,
-    print_table,
-    show_seconds,
-    show_shape,
-    warn,
-)
+from onward.cli.console import make_console, make_table, print_json, print_table, show_shape, warn
 from onward.cli.output_files import check_target, count_odd, describe, top_classes, write_outputs
 from onward.errors import OptionError, ProviderError
+from onward.formatting import show_seconds
 from onward.names import near
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import short_name

@@ -12,16 +12,10 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.console import (
-    make_console,
-    make_table,
-    print_json,
-    print_table,
-    show_bytes,
-    show_seconds,
-)
+from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.cli.progress import Work
 from onward.errors import WriteFailed
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.machine import cache_folder
 from onward.measure.tuning.tune import Row, TuningOptions, Verdict
 from onward.measure.tuning.tune import tune as measure

@@ -22,6 +22,7 @@ import numpy as np
 
 from onward import errors
 from onward.errors import OnwardError, OptionError, ProviderError
+from onward.formatting import show_megabytes
 from onward.graph.random_feeds import input_shapes
 from onward.lazy import LazyModule
 from onward.measure.machine import usable_cores
@@ -93,7 +94,7 @@ class MemoryPlan:
             (
                 "activations",
                 self.activations,
-                f"at most alive at once, outputs {_mb(self.outputs)}",
+                f"at most alive at once, outputs {show_megabytes(self.outputs)}",
             ),
             ("scratch", self.scratch, "the hungriest kernel's"),
             ("running", self.running, "activations and scratch as they will lie"),
@@ -101,10 +102,13 @@ class MemoryPlan:
         ]
         lines = [f"memory plan: {', '.join(self.providers)}; {shapes or 'no inputs'}"]
         for name, size, note in rows:
-            text = "unknown" if size is None else _mb(size)
+            text = "unknown" if size is None else show_megabytes(size)
             lines.append(f"  {name:<12}{text:>14}  {note}")
         fullest = sorted(self.timeline, key=lambda m: -(m.live + m.scratch))[:_SHOWN]
-        lines += [f"  fullest: {_mb(m.live + m.scratch)} at {m.op_type} {m.node}" for m in fullest]
+        lines += [
+            f"  fullest: {show_megabytes(m.live + m.scratch)} at {m.op_type} {m.node}"
+            for m in fullest
+        ]
         if self.unknown:
             some = ", ".join(self.unknown[:3]) + (", ..." if len(self.unknown) > 3 else "")
             lines.append(f"  not counted: {len(self.unknown)} values of unknown size: {some}")
@@ -296,12 +300,3 @@ def _as_file(source: Source, folder: Path) -> str:
     if data is not None:
         path.write_bytes(data)
     return str(path)
-
-
-def _mb(size: int) -> str:
-    """Bytes as a person reads them.
-
-    >>> _mb(2_500_000)
-    '2.50 MB'
-    """
-    return f"{size / 1e6:,.2f} MB"
