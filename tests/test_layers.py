@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 # Lowest first. Packages in one layer never import each other.
 LAYERS = [
-    {"errors", "lazy", "names"},
+    {"errors", "formatting", "lazy", "names"},
     {"settings"},
     {"graph"},
     {"passes", "checkpoints"},

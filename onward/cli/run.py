@@ -17,7 +17,6 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_seconds,
     show_shape,
     warn,
 )
@@ -29,6 +28,7 @@ from onward.cli.output_files import (
     write_outputs,
 )
 from onward.errors import OptionError, ProviderError
+from onward.formatting import show_seconds
 from onward.names import near
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import short_name

@@ -17,11 +17,10 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import WriteFailed
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.machine import cache_folder
 from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from onward.measure.tuning.tune import tune as measure
