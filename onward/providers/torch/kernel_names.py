@@ -6,9 +6,7 @@ import onnx
 
 from onward.graph.scopes import COMPOSITES
 
-DOMAINS = frozenset(
-    ["", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft", COMPOSITES]
-)
+DOMAINS = frozenset(["", "ai.onnx.preview", "com.microsoft", COMPOSITES])
 _UNDEFINED = frozenset(["SimplifiedLayerNormalization"])  # kernels of what ONNX does not define
 
 
