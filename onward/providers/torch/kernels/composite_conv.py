@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.kernels import windows
 from onward.providers.torch.kernels.composite_outputs import in_order, wanted_of
@@ -103,7 +103,7 @@ def _is_plain(call: ir.Node) -> bool:
 
 
 @composite("ConvTransposeGrad")
-@taken_if(_is_plain)
+@accepts_if(_is_plain)
 @float32_on_cpu
 def conv_transpose_grad(
     x: Tensor,

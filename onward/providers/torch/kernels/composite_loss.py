@@ -8,7 +8,7 @@ import torch
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.kernels.composite_outputs import (
     gradients_asked,
@@ -22,7 +22,7 @@ _DLOG = 6  # the place of log_prob's gradient
 
 
 @composite("SoftmaxCrossEntropyLossGrad")
-@taken_if(lambda call: is_absent(call, _DLOG) and set(gradients_asked(call)) == {0})
+@accepts_if(lambda call: is_absent(call, _DLOG) and set(gradients_asked(call)) == {0})
 def softmax_cross_entropy_loss_grad(
     scores: Unused,
     labels: Tensor,

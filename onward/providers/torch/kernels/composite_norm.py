@@ -10,7 +10,7 @@ import torch
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.kernels.composite_outputs import (
     gradients_asked,
@@ -46,7 +46,7 @@ def _has_whole_scale(call: ir.Node) -> bool:
 
 
 @composite("LayerNormalizationGrad")
-@taken_if(lambda call: is_absent(call, 7, 8) and _has_whole_scale(call))
+@accepts_if(lambda call: is_absent(call, 7, 8) and _has_whole_scale(call))
 @float32_on_cpu
 def layer_normalization_grad(
     x: Tensor,
@@ -81,7 +81,7 @@ def layer_normalization_grad(
 
 
 @composite("RMSNormalizationGrad")
-@taken_if(_has_whole_scale)
+@accepts_if(_has_whole_scale)
 def rms_normalization_grad(
     x: Tensor,
     scale: Tensor,
@@ -124,7 +124,7 @@ def _has_pixels(call: ir.Node) -> bool:
 
 
 @composite("GroupNormalizationGrad")
-@taken_if(_has_pixels)
+@accepts_if(_has_pixels)
 def group_normalization_grad(
     x: Tensor,
     scale: Tensor,
@@ -151,7 +151,7 @@ def group_normalization_grad(
 
 
 @composite("InstanceNormalizationGrad")
-@taken_if(_has_pixels)
+@accepts_if(_has_pixels)
 def instance_normalization_grad(
     x: Tensor,
     scale: Tensor,
@@ -190,7 +190,7 @@ def _is_plain_batch(call: ir.Node) -> bool:
 
 
 @composite("BatchNormalizationGrad")
-@taken_if(_is_plain_batch)
+@accepts_if(_is_plain_batch)
 def batch_normalization_grad(
     x: Tensor,
     scale: Tensor,

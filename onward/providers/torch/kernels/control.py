@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from onward.graph.operator_table import OpTable
-from onward.providers.torch.dtypes import Body, Branch, Int, Ints, Tensor, torch_dtype
+from onward.providers.torch.dtypes import Branch, Int, Ints, LoopBody, Tensor, torch_dtype
 
 kernel = OpTable()
 _AT_ONCE = 1 << 14  # slices that are made together: one by one costs more
@@ -26,7 +26,7 @@ def loop(
     trips: Int | None = None,
     condition: Int | None = None,
     *state: Tensor,
-    body: Body,
+    body: LoopBody,
     output_types: Ints,
     output_shapes: list[Shape],
     device: torch.device,

@@ -22,7 +22,7 @@ _remembering = ContextVar("remembering", default=True)
 
 
 @contextmanager
-def forgetful() -> Iterator[None]:
+def without_weight_cache() -> Iterator[None]:
     """Remember nothing here: the memory belongs to somebody else, a CUDA graph's pool."""
     token = _remembering.set(False)
     try:

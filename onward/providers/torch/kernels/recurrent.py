@@ -20,7 +20,7 @@ from onward.providers.defect import ARM, architecture
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.empty_tensors import empty_from
 from onward.providers.torch.kernels.half_precision import float32_on_cpu
-from onward.providers.torch.kernels.prepared_weights import forgetful, prepared
+from onward.providers.torch.kernels.prepared_weights import prepared, without_weight_cache
 from onward.providers.torch.kernels.recurrent_steps import (
     activations_of,
     clipped,
@@ -59,7 +59,7 @@ def _opaque(schema: str, states: int) -> Callable[[Kernel], Kernel]:
 
     def decorate(function: Kernel) -> Kernel:
         def compute(x: Tensor, *inputs: Any, **attributes: Any) -> list[Tensor]:
-            with forgetful() if x.is_cuda else nullcontext():
+            with without_weight_cache() if x.is_cuda else nullcontext():
                 return [y.contiguous() for y in function(x, *inputs, **attributes)]
 
         operator = torch.library.custom_op(
