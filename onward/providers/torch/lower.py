@@ -40,7 +40,7 @@ from onward.graph.shapes.declared import scanned_shape
 from onward.passes.composites import is_call
 from onward.providers.torch.composite_calls import drop_unread_inputs
 from onward.providers.torch.dtypes import DTYPES, torch_dtype
-from onward.providers.torch.kernels.emulated_dtypes import unwidened
+from onward.providers.torch.kernels.emulated_dtypes import without_emulation
 from onward.providers.torch.python_numbers import (
     CONVERSIONS,
     RANKS,
@@ -208,7 +208,7 @@ class _Writer:
                 f"no torch kernel for {node.domain or 'ai.onnx'}::{node.op_type} at opset {opset} "
                 f"(node {node.name!r})\nlist another provider after TorchExecutionProvider"
             )
-        function = unwidened(function, map(_dtype, node.inputs))
+        function = without_emulation(function, map(_dtype, node.inputs))
         signature = inspect.signature(function)
         arguments = self._arguments(node, signature)
         arguments += self._attributes(node, signature)

@@ -1,4 +1,4 @@
-"""Control flow: subgraphs are Python functions, so Python branches and loops."""
+"""If, Loop and Scan: subgraphs are Python functions, Python branches and loops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def loop(
 ) -> tuple[Any, ...]:
     """condition, state, y[i] = body(i, condition, state) while condition and i < trips.
 
-    Returns the last state, then y. Without `condition`, what the body says of it is not heard.
+    Returns the last state, then y. Without `condition`, the body's condition is ignored.
     """
     n = len(state)
     carried: Sequence[Any] = state
@@ -83,7 +83,7 @@ def scan(
 
 
 def _slices(x: Tensor, axis: int, backward: bool) -> Iterable[Tensor]:
-    """x[t] for each t; of a long axis no more at once than a run that is stopped can spare."""
+    """x[t] for each t; of a long axis in chunks, so that a run can be stopped in between."""
     length = x.shape[axis]
     if length <= _AT_ONCE:
         return x.unbind(axis)[:: -1 if backward else 1]
@@ -102,7 +102,7 @@ def _stacked(
     axes: Ints | None = None,
     directions: Ints | None = None,
 ) -> list[Tensor]:
-    """What each iteration gave, stacked at a new axis; of no iteration, an empty tensor."""
+    """The results of all iterations, stacked at a new axis; an empty tensor if there are none."""
     axes = axes or [0] * len(types)
     directions = directions or [0] * len(types)
     ys = []
