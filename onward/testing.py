@@ -14,10 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.gradients.backward import FLOATS
 from onward.gradients.model import gradient, lift_weights
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.graph.dtypes import FLOATS
 from onward.graph.files import Source, load
 from onward.graph.random_feeds import random_feeds
 from onward.graph.scopes import graphs_of

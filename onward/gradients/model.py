@@ -9,12 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
-from onward.gradients.backward import FLOATS, backward
+from onward.gradients.backward import backward
 from onward.gradients.computed_ranks import kept_open, know_ranks
 from onward.gradients.formula_shapes import make_known
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.graph.dtypes import FLOATS
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.graph.initializer_names import rename

@@ -9,8 +9,6 @@ import onnx_ir as ir
 from onward.graph.protos import MapType
 from onward.graph.signature import NodeArg
 
-_WORDS = {"FLOAT": "float", "DOUBLE": "double"}
-
 
 def describe(value: ir.Value) -> NodeArg:
     """An input or output: its name, type and shape."""
@@ -32,9 +30,5 @@ def _spell(kind: Any) -> str:
     if isinstance(kind, ir.OptionalType):
         return f"optional({_spell(kind.elem_type)})"
     if isinstance(kind, MapType):
-        return f"map({_word(kind.key_type)},{_spell(kind.elem_type)})"
-    return f"tensor({_word(kind.dtype)})"
-
-
-def _word(dtype: ir.DataType) -> str:
-    return _WORDS.get(dtype.name, dtype.name.lower())
+        return f"map({kind.key_type.name.lower()},{_spell(kind.elem_type)})"
+    return f"tensor({kind.dtype.name.lower()})"

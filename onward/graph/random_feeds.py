@@ -6,31 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from onward.errors import FeedError, OptionError
+from onward.graph.dtypes import numpy_type
 from onward.names import near
-
-_DTYPES: dict[str, Any] = {
-    "float": np.float32,
-    "double": np.float64,
-    "string": np.object_,
-    **{
-        f"{kind}{bits}": np.dtype(f"{kind}{bits}")
-        for kind in ("int", "uint")
-        for bits in (8, 16, 32, 64)
-    },
-    "float16": np.float16,
-    "bool": np.bool_,
-    "complex64": np.complex64,
-    "complex128": np.complex128,
-    "bfloat16": ml_dtypes.bfloat16,
-    "int4": ml_dtypes.int4,
-    "uint4": ml_dtypes.uint4,
-    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
-    "float8e5m2": ml_dtypes.float8_e5m2,
-}
 
 
 def random_feeds(
@@ -118,11 +98,11 @@ def _shape(arg: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def _draw(rng: np.random.Generator, arg: Any, shape: tuple[int, ...]) -> Any:
     kind = re.fullmatch(r"(?:optional\()?tensor\((\w+)\)+", arg.type)
-    if kind is None or kind[1] not in _DTYPES:
+    dtype = None if kind is None else numpy_type(kind[1])
+    if dtype is None or dtype.name == "float8_e8m0fnu":  # which has no negative numbers
         raise FeedError(
             f"no random feed for input {arg.name!r} of type {arg.type}\nfeed it yourself"
         )
-    dtype = np.dtype(_DTYPES[kind[1]])
     if dtype == np.object_:
         return np.full(shape, "onward", dtype)
     if dtype.kind in "iub" or "int" in dtype.name:

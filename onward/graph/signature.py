@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,24 +9,10 @@ from typing import Any
 import numpy as np
 
 from onward.errors import FeedError
+from onward.graph.dtypes import numpy_type, ort_type
 from onward.names import near, spell_sizes
 
 Dimension = int | str | None  # a size, a symbol, or unknown
-
-# ONNX Runtime's spelling of a type <- numpy's name of it
-_SPELLINGS = {
-    "float32": "float",
-    "float64": "double",
-    "str_": "string",
-    "object": "string",
-    "complex64": "complex64",
-    "float8_e4m3fn": "float8e4m3fn",
-    "float8_e4m3fnuz": "float8e4m3fnuz",
-    "float8_e5m2": "float8e5m2",
-    "float8_e5m2fnuz": "float8e5m2fnuz",
-    "float8_e8m0fnu": "float8e8m0",
-    "float4_e2m1fn": "float4e2m1",
-}
 
 
 @dataclass(frozen=True)
@@ -38,32 +23,6 @@ class NodeArg:
     type: str  # as ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))"
     shape: Sequence[Dimension]
     is_ranked: bool = True  # False: the shape is not known, and [] stands for any
-
-
-@functools.cache
-def spell(dtype: np.dtype[Any]) -> str:
-    """A numpy type in ONNX Runtime's words.
-
-    >>> spell(np.dtype("float32"))
-    'tensor(float)'
-    """
-    name = "str_" if dtype.kind in "US" else dtype.name
-    return f"tensor({_SPELLINGS.get(name, name)})"
-
-
-@functools.cache
-def numpy_type(kind: str) -> np.dtype[Any] | None:
-    """The numpy type of a tensor type in ONNX Runtime's words; None where there is none.
-
-    >>> numpy_type("tensor(float)")
-    dtype('float32')
-    """
-    word = kind.removeprefix("optional(").removeprefix("tensor(").rstrip(")")
-    named = {spelling: name for name, spelling in _SPELLINGS.items()}
-    try:
-        return np.dtype(named.get(word, word))
-    except TypeError:
-        return None
 
 
 def read_feeds(feeds: Any, inputs: Sequence[Any], defaulted: Sequence[Any] = ()) -> dict[str, Any]:
@@ -170,7 +129,7 @@ def _check_feed(feed: Any, arg: Any) -> None:
     given = _sizes(feed)
     if not arg.type.startswith("tensor(") or given is None:
         return
-    if isinstance(feed, (np.ndarray, np.generic)) and (kind := spell(feed.dtype)) != arg.type:
+    if isinstance(feed, (np.ndarray, np.generic)) and (kind := ort_type(feed.dtype)) != arg.type:
         raise FeedError(f"input {arg.name!r} takes {arg.type}, but was given {kind}")
     shape = list(arg.shape)
     if not shape and not getattr(arg, "is_ranked", False):  # ONNX Runtime does not tell

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.dtypes import FLOATS, HALVES
 from onward.graph.graph_ops import GraphOps
 from onward.names import near, spell_sizes
 from onward.passes.zip_maps import zipped_tensor
@@ -26,8 +27,6 @@ Sizes: TypeAlias = list[int | str | None]
 
 REDUCTIONS = ("mean", "sum", "none")
 ABOVE_ZERO = math.ulp(0.0)
-_NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *_NARROW}
 _KINDS: dict[str, tuple[Any, str]] = {  # of fields, by what their types are called
     "str": (str, "a name"),
     "int": (Integral, "a whole number"),
@@ -79,7 +78,7 @@ def checked_float(loss: Loss, value: ir.Value) -> ir.Value:
             f"{_who(loss)} reads {value.name!r}, which is a list of maps (ZipMap)\n"
             f"name the tensor that it is made from: {tensor.name!r}"
         )
-    if value.dtype not in _FLOATS:
+    if value.dtype not in FLOATS:
         kind = value.dtype.name if value.dtype is not None else "of no known type"
         raise OptionError(
             f"{_who(loss)} reads {value.name!r}, which is {kind}: a loss is of float values\n"
@@ -95,7 +94,7 @@ def checked_float(loss: Loss, value: ir.Value) -> ir.Value:
 
 def widened(op: GraphOps, x: ir.Value) -> ir.Value:
     """float32 for what has 16 bits: sums of squares and loss scales overflow there."""
-    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in _NARROW else x
+    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in HALVES else x
 
 
 def check_rank(loss: Loss, x: ir.Value, least: int, law: str, most: int | None = None) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import ancestors, graphs_of, walk
 from onward.names import near, some
 from onward.passes.exporters.constant_weights import (
-    FLOATS,
     is_named_parameter,
     lift_constant_weights,
 )

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import FeedError
+from onward.graph.dtypes import numpy_type
 from onward.graph.paths import check_exists
 from onward.graph.random_feeds import open_names, random_feeds
-from onward.graph.signature import NodeArg, check_feeds, numpy_type, to_array
+from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
 from onward.names import near, some, spell_sizes
 from onward.sessions.image_feeds import SUFFIXES, Preparation, read_images

@@ -19,7 +19,7 @@ from onward.graph.costs.flops import FLOPS as ARITHMETIC
 from onward.graph.costs.flops import Call, Tensor, UnknownShape
 from onward.graph.costs.ml_flops import ML_FLOPS
 from onward.graph.costs.subgraph_sizes import TRIPS, changes_sizes, scan_length
-from onward.graph.operators import SHAPE_ONLY, VIEWS
+from onward.graph.operators import REARRANGING, SELECTING, SHAPE_ONLY, VIEWS, named
 from onward.graph.scopes import COMPOSITES, bodies
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.ml_operators import DOMAIN
@@ -34,32 +34,27 @@ _CALL = "onward.call"  # metadata of a node that a call was inlined to
 Basis = Literal["rule", "estimate", "once", "unknown"]
 _WORSE: tuple[Basis, ...] = ("rule", "estimate", "once", "unknown")
 
-_VIEWS = {  # engines give these the memory of their input
-    *(*VIEWS, *SHAPE_ONLY, "Dropout"),
-    *("Constant", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceConstruct"),
-    *("SequenceAt", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength"),
-}
-_PICKS = {  # these read no more of their first input than they give out
-    *(
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Slice",
-        "GatherBlockQuantized",
-        "ArrayFeatureExtractor",
-    ),
-}
-_OF_MAPS = {"CastMap", "DictVectorizer", "ZipMap"}
-_MOVES = {
-    *("Cast", "CastLike", "BitCast", "Concat", "ConstantOfShape", "Expand", "EyeLike", "Range"),
-    *("Transpose", "Pad", "Tile", "Split", "SplitToSequence", "ConcatFromSequence", "Where"),
-    *("ScatterElements", "ScatterND", "Scatter", "DepthToSpace", "SpaceToDepth", "OneHot"),
-    *("Trilu", "ReverseSequence", "Compress", "Unique", "NonMaxSuppression", "Col2Im", "MaxUnpool"),
-    *("CenterCropPad", "TensorScatter", "StringConcat", "StringSplit", "RegexFullMatch"),
-    *("StringNormalizer", "ImageDecoder", "MelWeightMatrix", "HannWindow", "HammingWindow"),
-    *("BlackmanWindow", "ReorderInput", "ReorderOutput", "QLinearConcat", "MemcpyFromHost"),
-    *("MemcpyToHost", "QLinearWhere", "CropAndResize", "ConcatTraining"),
-}
+# Engines give the outputs of these the memory of their input.
+_VIEWS = (
+    VIEWS
+    | SHAPE_ONLY
+    | named(
+        "Constant Dropout Optional OptionalGetElement OptionalHasElement SequenceAt "
+        "SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength"
+    )
+)
+# These read no more of their first input than they write.
+_PICKS = SELECTING | named("ArrayFeatureExtractor GatherBlockQuantized")
+_OF_MAPS = named("CastMap DictVectorizer ZipMap")
+# These move elements, or make them without arithmetic.
+_MOVES = REARRANGING | named(
+    "BitCast BlackmanWindow Cast CastLike CenterCropPad Col2Im Concat ConcatFromSequence "
+    "ConcatTraining ConstantOfShape CropAndResize EyeLike HammingWindow HannWindow ImageDecoder "
+    "MaxUnpool MelWeightMatrix MemcpyFromHost MemcpyToHost NonMaxSuppression OneHot Pad "
+    "QLinearConcat QLinearWhere Range RegexFullMatch ReorderInput ReorderOutput Scatter "
+    "ScatterElements ScatterND SplitToSequence StringConcat StringNormalizer StringSplit "
+    "TensorScatter Trilu Unique Where"
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from onward.graph.operators import LOOPS
+
 TRIPS = "onward.trips"  # of a node's meta: how often its body runs, where that was computed
 
 Sizes = list[int]
@@ -67,7 +69,7 @@ def _returned(
     if node.op_type == "If":
         first, *others = [sizes(body.outputs[place]) for body in inner]
         return first if all(other == first for other in others) else None
-    if node.op_type not in ("Loop", "Scan"):
+    if node.op_type not in LOOPS:
         return None
     (body,) = inner
     if node.op_type == "Loop":

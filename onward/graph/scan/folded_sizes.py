@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from onward.graph.dtypes import BY_NUMBER
+from onward.graph.operators import BROADCASTING, REDUCTIONS, SAME_SHAPE, VARIADIC, named
 from onward.graph.scan.onnx_messages import Array, Node
 
 _MOST_VALUES = 64  # elements of a result that is computed
@@ -85,10 +87,6 @@ def _products(given: Given) -> int:
 
 
 # -- rules: the shape of a result ------------------------------------------------------------------
-
-
-def _names(words: str) -> list[str]:
-    return words.split()
 
 
 def _same(node: Node, given: Given) -> Constant:
@@ -271,25 +269,17 @@ def _indices(node: Node, given: Given) -> Constant:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_names(
-        "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization BitwiseNot Cast Ceil Celu Clip "
-        "Cos Cosh CumProd CumSum DequantizeLinear Elu Erf Exp EyeLike Floor Gelu "
-        "HardSigmoid HardSwish Hardmax Identity IsInf IsNaN LayerNormalization LeakyRelu Log "
-        "LogSoftmax LpNormalization Mish Neg Not QuantizeLinear Reciprocal Relu Round "
-        "ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign "
-        "Sqrt Swish Tan Tanh ThresholdedRelu Trilu"), _same),
-    **dict.fromkeys(_names(
-        "ArgMax ArgMin Compress DepthToSpace Dropout Flatten ReduceL1 ReduceL2 ReduceLogSum "
-        "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
-        "ReverseSequence Slice SpaceToDepth Split Squeeze TopK Unique"), _smaller),
-    **dict.fromkeys(_names(
-        "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less "
-        "LessOrEqual Max Mean Min Mod Mul Or PRelu Pow StringConcat Sub Sum Where Xor"
-        ), _broadcast),
-    **dict.fromkeys(_names(
+    **dict.fromkeys(SAME_SHAPE, _same),
+    **dict.fromkeys(REDUCTIONS | named(
+        "ArgMax ArgMin Compress DepthToSpace Flatten Slice SpaceToDepth Split Squeeze TopK Unique"
+        ), _smaller),
+    # PRelu, too: a kernel may broadcast its slope both ways
+    **dict.fromkeys(
+        BROADCASTING | VARIADIC | named("BitShift PRelu StringConcat Where"), _broadcast),
+    **dict.fromkeys(named(
         "ConcatFromSequence GatherND OptionalGetElement ScatterND SequenceAt SequenceConstruct "
         "SequenceErase SequenceInsert SequenceLength SplitToSequence"), _anything),
-    **dict.fromkeys(_names("HannWindow HammingWindow BlackmanWindow"), _window),
+    **dict.fromkeys(named("HannWindow HammingWindow BlackmanWindow"), _window),
     "CastLike": _same,
     "CenterCropPad": _crop,
     "Concat": _concat,
@@ -342,7 +332,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "Unsqueeze": lambda a, *_: a.reshape([1, *a.shape]) if a.ndim == 0 else a,
     "Gather": lambda a, i: a[i] if a.ndim == 1 else a.reshape(-1)[:0],
 }
-_CAST = {1: "f4", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8"}
+_CAST_TO = frozenset((1, 6, 7, 9, 10, 11))  # floats, int32, int64 and bool
 
 
 def _evaluate(node: Node, given: Given) -> Array | None:
@@ -360,7 +350,9 @@ def _evaluate(node: Node, given: Given) -> Array | None:
         with np.errstate(all="ignore"):
             if node.op == "Cast":
                 to = node.attributes["to"].number
-                result: Any = arrays[0].astype(_CAST[to or 0])
+                if to not in _CAST_TO:
+                    return None
+                result: Any = arrays[0].astype(BY_NUMBER[to].dtype)
             elif node.op == "Concat":
                 result = np.concatenate(arrays)
             else:

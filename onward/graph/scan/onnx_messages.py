@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onward.errors import InvalidModel
+from onward.graph.dtypes import BY_NUMBER, ELEMENT_TYPES
 from onward.graph.scan.protobuf import RUN, fields, numbers, signed, text
 
 Span = tuple[int, int]  # where a message begins and ends
@@ -19,13 +20,9 @@ _NUMBER, _LENGTH = 0, 2
 _TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, apart from raw and text
 _MOST_VALUES = 64  # elements of a tensor whose values are read
 _MOST_REALS = 8  # ... where they are no integers: shapes take scales, ranges and little else
-BITS = {
-    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64,
-    15: 128, 16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2, 27: 6,
-    28: 6,
-}  # fmt: skip
+BITS = {each.number: each.bits for each in ELEMENT_TYPES if each.bits}
 STRING = 8
-_NUMPY = {1: "<f4", 6: "<i4", 7: "<i8", 10: "<f2", 11: "<f8"}
+_READ = frozenset((1, 6, 7, 10, 11))  # types whose values are read: floats, int32 and int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +59,9 @@ class Tensor:
     def values(self, model: bytes) -> Array | None:
         """The elements of a small tensor of plain numbers."""
         most = _MOST_VALUES if self.dtype in (6, 7) else _MOST_REALS
-        if self.external is not None or self.size > most or self.dtype not in _NUMPY:
+        if self.external is not None or self.size > most or self.dtype not in _READ:
             return None
-        kind = np.dtype(_NUMPY[self.dtype])
+        kind = BY_NUMBER[self.dtype].dtype.newbyteorder("<")
         found: list[float] = []
         for number, start, end in self.data:
             if number in (5, 7):

@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-Sizes = list[Any]
+from onward.graph.dtypes import FLOATS
 
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+Sizes = list[Any]
 
 # Operators that compute element by element, and take every float type.
 _ELEMENTWISE = frozenset(
@@ -36,7 +36,7 @@ def tell(node: ir.Node) -> bool:
     law, x = _LAWS.get(node.op_type), node.inputs[0]
     if law is None or x is None or x.shape is None:
         return False
-    if not isinstance(x.type, ir.TensorType) or x.type.dtype not in _FLOATS:
+    if not isinstance(x.type, ir.TensorType) or x.type.dtype not in FLOATS:
         return False
     sizes = law(node, list(x.shape))
     if sizes is None:
@@ -48,7 +48,7 @@ def tell(node: ir.Node) -> bool:
 def _like_the_widest(node: ir.Node) -> bool:
     """Floats of one type, each with the widest one's sizes or with ones."""
     widest, kind = None, node.inputs[0].type if node.inputs[0] is not None else None
-    if not isinstance(kind, ir.TensorType) or kind.dtype not in _FLOATS:
+    if not isinstance(kind, ir.TensorType) or kind.dtype not in FLOATS:
         return False
     for value in node.inputs:
         if value is None or value.type != kind or value.shape is None:

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
+from onward.graph.operators import CONTROL_FLOW, LOOPS, RECURRENT, SAME_RANK
 from onward.graph.protos import from_type_proto, shape_from_type_proto, to_proto
 from onward.graph.scopes import COMPOSITES, graphs_of, walk
 from onward.graph.shapes import substitutes
@@ -28,15 +29,6 @@ _FOLLOWED = {
 }
 _LONGEST_SHAPE = 1024  # elements
 _MOST_ROUNDS = 4
-# Operators whose output has as many axes as their first input: those that networks are made of.
-_SAME_RANK = frozenset(
-    (
-        *("AveragePool", "BatchNormalization", "Cast", "Dropout", "Elu", "Erf", "Exp", "Gelu"),
-        *("HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization"),
-        *("LeakyRelu", "Log", "LogSoftmax", "MaxPool", "Mish", "Neg", "Pad", "PRelu", "Relu"),
-        *("Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"),
-    )
-)
 INVENTED = "unk__"  # how names begin that ONNX invents for sizes
 
 Facts = dict[ir.Value, onnx.TypeProto]
@@ -102,12 +94,12 @@ def _demands(node: ir.Node) -> dict[ir.Value, int]:
         return {}
     if node.op_type == "STFT":
         return {y: 4}
-    if node.op_type in ("LSTM", "GRU", "RNN"):
+    if node.op_type in RECURRENT:
         return {x: 3}
     if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
         w = node.inputs[1]
         return {x: len(w.shape), y: len(w.shape)} if w is not None and w.shape is not None else {}
-    if node.op_type in _SAME_RANK:
+    if node.op_type in SAME_RANK:
         known = y.shape if x.shape is None else x.shape
         return {x: len(known), y: len(known)} if known is not None else {}
     return {}
@@ -213,7 +205,7 @@ def _subgraph_results(node: ir.Node, found: Facts) -> Facts:
     told: Facts = {}
     outputs = [None, *node.outputs] if node.op_type == "Loop" else list(node.outputs)
     for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and node.op_type in ("If", "Loop", "Scan"):
+        if attribute.type == ir.AttributeType.GRAPH and node.op_type in CONTROL_FLOW:
             for outer, inner in zip(outputs, attribute.as_graph().outputs):
                 if outer in found and not found.get(inner, onnx.TypeProto()).WhichOneof("value"):
                     told[inner] = onnx.TypeProto()
@@ -265,7 +257,7 @@ def _functions(model: ir.Model) -> list[ir.Function]:
 
 def _type_subgraph_inputs(node: ir.Node) -> None:
     """Give a loop's body the types of what it is called with: ONNX infers but does not say them."""
-    if node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
+    if node.op_type not in LOOPS or "body" not in node.attributes:
         return
     inputs = node.attributes["body"].as_graph().inputs
     given = list(node.inputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.graph.operators import LOOPS
 from onward.graph.scopes import walk
 
 Sizes = tuple[int | str | None, ...]
@@ -56,7 +57,7 @@ class LoopShapes:
     def _derive(self, *, unknown_is_free: bool) -> bool:
         before, self._assumed = self._assumed, {}
         for node in walk(self._model.graph):
-            if node.domain == "" and node.op_type in ("Loop", "Scan") and _is_whole(node):
+            if node.domain == "" and node.op_type in LOOPS and _is_whole(node):
                 self._learn_from(node, unknown_is_free)
         return self._assumed != before
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onward.errors import OnwardError
-from onward.graph.costs.flops import ELEMENTWISE, Call, Tensor, UnknownShape
+from onward.graph.costs.flops import COUNTED_BY_SHAPE, Call, Tensor, UnknownShape
 from onward.graph.costs.node_costs import Cost, call_cost, declared, is_view, node_cost
 from onward.graph.files import load
 from onward.graph.scopes import bodies, reads
@@ -179,7 +179,7 @@ def _from_record(record: Record) -> Cost:
         cost = call_cost(Call(node, record.inputs, record.outputs))
     except (UnknownShape, IndexError, ValueError):
         return Cost(basis="unknown")
-    return cost if record.operator in ELEMENTWISE else cost + Cost(basis="estimate")
+    return cost if record.operator in COUNTED_BY_SHAPE else cost + Cost(basis="estimate")
 
 
 def _bytes(tensors: Iterable[Tensor | None]) -> int:
