@@ -195,7 +195,7 @@ def _without(name: str) -> str:
     """The message for a name that is not there, with what to do."""
     hint = _ABSENT.get(name)
     if hint is None:
-        hint = import_module("onward.names").near(name, __all__, "such as")
+        hint = import_module("onward.names").suggest_names(name, __all__, "such as")
     return f"module 'onward' has no attribute {name!r}\n{hint}"
 
 

@@ -54,7 +54,7 @@ _REPLACED = {
 # whoever of us imports onnxruntime has to have the real one
 _USERS = tuple(
     f"onward.providers.ort.{name}"
-    for name in ("bound", "defects", "exports", "session", "shared", "values")
+    for name in ("bound_session", "defects", "ort_values", "reexports", "session", "shared_memory")
 )
 _USAGE = """usage: python -m onward.compat script.py [argument ...]
        python -m onward.compat -m module [argument ...]

@@ -9,31 +9,31 @@ _MOST = 8  # names that a message lists
 _MOST_ALIKE = 3  # names that it suggests
 
 
-def some(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     """The first names, as a message lists them.
 
-    >>> some(["weight", "bias"])
+    >>> list_names(["weight", "bias"])
     "'weight', 'bias'"
-    >>> some([])
+    >>> list_names([])
     'none'
     """
     listed = [repr(name) for name in names]
     return ", ".join(listed[:_MOST] + ["..."] * (len(listed) > _MOST)) or "none"
 
 
-def near(name: str, known: Iterable[str], otherwise: str = "there are") -> str:
+def suggest_names(name: str, known: Iterable[str], otherwise: str = "there are") -> str:
     """What to write instead of a name that is not known: those most like it, or some of all.
 
-    >>> near("wieght", ["weight", "bias"])
+    >>> suggest_names("wieght", ["weight", "bias"])
     "did you mean 'weight'?"
-    >>> near("alpha", ["weight", "bias"])
+    >>> suggest_names("alpha", ["weight", "bias"])
     "there are 'weight', 'bias'"
     """
     names = list(dict.fromkeys(known))
     alike = difflib.get_close_matches(str(name), names, _MOST_ALIKE)  # a user's may be no text
     if alike:
         return f"did you mean {' or '.join(map(repr, alike))}?"
-    return f"{otherwise} {some(names)}"
+    return f"{otherwise} {list_names(names)}"
 
 
 def spell_sizes(shape: Iterable[int | str | None]) -> str:

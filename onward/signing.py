@@ -27,7 +27,7 @@ from onward.graph.paths import (
     read_model,
     writing,
 )
-from onward.graph.scan.model_scan import survey
+from onward.graph.scan.model_scan import scan_model
 
 StrPath = str | os.PathLike[str]
 
@@ -163,7 +163,7 @@ def _own_files(path: Path) -> list[Path]:
     if path.suffix != ".onnx":
         return files
     data = read_model(path, _ANY_MODEL.file_bytes)
-    for tensor in survey(data, _ANY_MODEL, any_domain=True, name=str(path)).external:
+    for tensor in scan_model(data, _ANY_MODEL, any_domain=True, name=str(path)).external:
         location = Path((tensor.external or {}).get("location", ""))
         if location.is_absolute() or ".." in location.parts:
             raise InvalidModel(f"external data of {tensor.name!r} is outside the model's folder")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.names import near, some, spell_sizes
+from onward.names import list_names, spell_sizes, suggest_names
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from onward.names import near, some, spell_sizes
     ],
 )
 def test_a_list_shows_the_first_names_and_whether_there_are_more(names: str, listed: str) -> None:
-    assert some(names) == listed
+    assert list_names(names) == listed
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_list_shows_the_first_names_and_whether_there_are_more(names: str, lis
     ],
 )
 def test_a_hint_is_what_is_alike_or_what_there_is(name: str, known: list[str], hint: str) -> None:
-    assert near(name, iter(known)) == hint
+    assert suggest_names(name, iter(known)) == hint
 
 
 def test_a_size_that_is_not_known_is_a_question_mark() -> None:
@@ -38,4 +38,4 @@ def test_a_size_that_is_not_known_is_a_question_mark() -> None:
 
 
 def test_a_hint_says_otherwise_in_other_words() -> None:
-    assert near("zzz", ["x"], "the model takes") == "the model takes 'x'"
+    assert suggest_names("zzz", ["x"], "the model takes") == "the model takes 'x'"

@@ -23,7 +23,7 @@ from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
 from onward.graph.paths import read_model, to_path, writing
 from onward.graph.protos import from_proto, maps_aside, write_maps
-from onward.graph.scan.model_scan import survey
+from onward.graph.scan.model_scan import scan_model
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 
@@ -58,7 +58,7 @@ def read_proto(
     if isinstance(source, (str, os.PathLike)):
         return _read_file(Path(source), limits, any_domain)
     if isinstance(source, bytes):
-        survey(source, limits, any_domain=any_domain, name="these bytes")
+        scan_model(source, limits, any_domain=any_domain, name="these bytes")
         return _parse(source, "these bytes"), None, True
     if isinstance(source, onnx.ModelProto):
         return source, None, False
@@ -74,7 +74,7 @@ def _read_file(
     form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     if form in (None, "protobuf"):
         data = read_model(path, limits.file_bytes)
-        survey(data, limits, any_domain=any_domain, name=str(path))
+        scan_model(data, limits, any_domain=any_domain, name=str(path))
         return _parse(data, str(path)), path.parent, True
     data = read_model(path, limits.text_bytes, "text_bytes")
     try:
@@ -90,7 +90,7 @@ def _from_parsed(
 ) -> ir.Model:
     """What somebody else has parsed; beyond 2 GiB protobuf cannot write it for a look."""
     with contextlib.suppress(EncodeError):
-        survey(proto.SerializeToString(), limits, any_domain=any_domain)
+        scan_model(proto.SerializeToString(), limits, any_domain=any_domain)
     model = _from_proto(proto, folder)
     _check_operators(model, limits, any_domain)
     return model

@@ -23,7 +23,7 @@ from onward.errors import (
     WriteFailed,
 )
 from onward.graph.limits import ModelLimits
-from onward.names import some
+from onward.names import list_names
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -74,11 +74,11 @@ def look_around(path: Path) -> str:
         return f"there is no folder {folder}: check the path"
     stems = difflib.get_close_matches(path.stem, {Path(name).stem for name in names})
     if stems:  # whatever the suffix: it would make any two names alike
-        return f"did you mean {some(name for name in names if Path(name).stem in stems)}?"
+        return f"did you mean {list_names(name for name in names if Path(name).stem in stems)}?"
     same_kind = [name for name in names if Path(name).suffix == path.suffix]
     if not same_kind:
         return f"nothing in {folder} has a name like it: check the path"
-    return f"check the path: {folder} has {some(same_kind)}"
+    return f"check the path: {folder} has {list_names(same_kind)}"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.errors import FeedError, OptionError
 from onward.graph.dtypes import numpy_type
-from onward.names import near
+from onward.names import suggest_names
 
 
 def random_feeds(
@@ -33,7 +33,7 @@ def check_sizes(sizes: Iterable[str], known: Collection[str]) -> None:
     for name in sizes:
         if name not in known:
             fixed = "the model has none: every size is fixed"
-            hint = near(name, sorted(known), "the model has") if known else fixed
+            hint = suggest_names(name, sorted(known), "the model has") if known else fixed
             raise OptionError(f"no open dimension {name!r}\n{hint}")
 
 
@@ -62,7 +62,9 @@ def input_shapes(
         names = sorted(name for name, _, _ in inputs)
         for name in sizes:
             if name not in names:
-                raise FeedError(f"no input {name!r}; {near(name, names, 'the model takes')}")
+                raise FeedError(
+                    f"no input {name!r}; {suggest_names(name, names, 'the model takes')}"
+                )
         return {name: tuple(np.shape(feed)) for name, feed in sizes.items()}
     check_sizes(sorted(sizes), open_names((name, dims) for name, _, dims in inputs))
     shapes: dict[str, tuple[int, ...]] = {}

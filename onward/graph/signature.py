@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.errors import FeedError
 from onward.graph.dtypes import numpy_type, ort_type
-from onward.names import near, spell_sizes
+from onward.names import spell_sizes, suggest_names
 
 Dimension = int | str | None  # a size, a symbol, or unknown
 
@@ -47,7 +47,7 @@ def check_names(names: Iterable[Any], known: Collection[str]) -> None:
     """Refuse a feed that no input has the name of."""
     for name in names:
         if name not in known:
-            raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
+            raise FeedError(f"no input {name!r}; {suggest_names(name, known, 'the model takes')}")
 
 
 def _read_feed(feed: Any, arg: Any) -> Any:

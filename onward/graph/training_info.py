@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onward.errors import InvalidModel
 from onward.graph import protos
 from onward.graph.files import Source, read_proto, save
-from onward.names import near
+from onward.names import suggest_names
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,12 @@ def _check_binding(what: str, binding: Mapping[str, str], keys: set[str], values
         if key not in keys:
             raise InvalidModel(
                 f"{what} updates {key!r}, which is no initializer\n"
-                f"{near(key, sorted(keys), 'the model and the algorithm have')}"
+                f"{suggest_names(key, sorted(keys), 'the model and the algorithm have')}"
             )
         if value not in values:
             raise InvalidModel(
-                f"{what} takes {value!r}, which is no output\n{near(value, sorted(values))}"
+                f"{what} takes {value!r}, which is no output\n"
+                f"{suggest_names(value, sorted(values))}"
             )
 
 

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS, HALVES
 from onward.graph.graph_ops import GraphOps
-from onward.names import near, spell_sizes
+from onward.names import spell_sizes, suggest_names
 from onward.passes.zip_maps import zipped_tensor
 
 Values: TypeAlias = Mapping[str, ir.Value]
@@ -65,7 +65,7 @@ def read_as_is(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir
         asked = "the first output" if name is None else repr(name)
         raise OptionError(
             f"{_who(loss)} reads {asked}, which the model does not have\n"
-            f"{near(name or '', values, 'its values are')}"
+            f"{suggest_names(name or '', values, 'its values are')}"
         )
     return value
 

@@ -17,7 +17,7 @@ from onward.graph.paths import check_exists
 from onward.graph.random_feeds import open_names, random_feeds
 from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
-from onward.names import near, some, spell_sizes
+from onward.names import list_names, spell_sizes, suggest_names
 from onward.sessions.image_feeds import SUFFIXES, Preparation, read_images
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _split(text: str, inputs: Sequence[Any]) -> tuple[str | None, Path]:
     name, equals, _ = text.partition("=")
     if equals and not path.exists():
         known = (arg.name for arg in inputs)
-        raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
+        raise FeedError(f"no input {name!r}; {suggest_names(name, known, 'the model takes')}")
     return None, path
 
 
@@ -198,7 +198,7 @@ def _by_name(
     known = [arg.name for arg in inputs]
     for key in given:
         if key not in known:
-            raise FeedError(f"{path} feeds {key!r}; {near(key, known, 'the model takes')}")
+            raise FeedError(f"{path} feeds {key!r}; {suggest_names(key, known, 'the model takes')}")
     return given
 
 
@@ -272,4 +272,4 @@ def names_of_sizes(inputs: Iterable[Any]) -> set[str]:
 
 
 def _names(inputs: Iterable[Any]) -> str:
-    return some(arg.name for arg in inputs)
+    return list_names(arg.name for arg in inputs)

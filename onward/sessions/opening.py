@@ -14,7 +14,7 @@ from onward.errors import (
     UnsupportedModel,
 )
 from onward.graph.paths import check_readable, read_model
-from onward.graph.scan.model_scan import Survey, survey
+from onward.graph.scan.model_scan import ModelScan, scan_model
 from onward.lazy import LazyModule
 from onward.providers.choose import Choice
 from onward.providers.options import SessionOptions, has_own_operators
@@ -92,10 +92,10 @@ def _open_ort_format(source: Source, choice: Choice, options: SessionOptions) ->
         raise InvalidModel(f"onnxruntime cannot load this ORT-format model: {error}") from error
 
 
-def _look(data: bytes, options: SessionOptions, source: Source) -> Survey:
+def _look(data: bytes, options: SessionOptions, source: Source) -> ModelScan:
     """What is in the model; its limits are held before anybody loads it."""
     name = "these bytes" if isinstance(source, bytes) else str(source)
-    return survey(data, options.limits, any_domain=has_own_operators(options), name=name)
+    return scan_model(data, options.limits, any_domain=has_own_operators(options), name=name)
 
 
 def _raw(source: Source, options: SessionOptions) -> bytes | None:
@@ -109,7 +109,7 @@ def _raw(source: Source, options: SessionOptions) -> bytes | None:
     return None
 
 
-def _needs_planning(look: Survey, choice: Choice) -> bool:
+def _needs_planning(look: ModelScan, choice: Choice) -> bool:
     """Whether onnxruntime may not have the model as it is.
 
     From bytes, it would look for external data in the working directory; and unless the user
@@ -119,7 +119,7 @@ def _needs_planning(look: Survey, choice: Choice) -> bool:
     return bool(choice.failed) or suspicious or bool(look.external)
 
 
-def _has_doubtful_types(whole: Whole, look: Survey, choice: Choice) -> bool:
+def _has_doubtful_types(whole: Whole, look: ModelScan, choice: Choice) -> bool:
     """Whether onnxruntime may get the model wrong in the types that it computes in.
 
     That is where it would add up float16 products in float16, and in float64's Attention.

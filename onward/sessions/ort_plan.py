@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.errors import FeedError, MemoryLimitExceeded, ProviderError
 from onward.graph.signature import read_feeds
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.cancellation import ended
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.ort_values import device_of, is_bits, is_packed, to_numpy, to_ort
@@ -136,7 +136,9 @@ class Whole:
         given = [arg.name for arg in self.get_outputs()]
         for name in names or ():
             if name not in given:
-                raise KeyError(f"no output {name!r}; {near(name, given, 'the model gives')}")
+                raise KeyError(
+                    f"no output {name!r}; {suggest_names(name, given, 'the model gives')}"
+                )
         return list(names) if names else given
 
     def run_with_iobinding(self, binding: Any, run_options: Any) -> None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onward.errors import FeedError, ProviderError, UnsupportedModel
 from onward.graph.signature import NodeArg, read_feeds
 from onward.measure.memory.budget import Budget
-from onward.names import near
+from onward.names import suggest_names
 from onward.passes.composites import inline_calls
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
@@ -199,7 +199,9 @@ class Parts:
         given = [arg.name for arg in self._outputs]
         for name in names or ():
             if name not in given:
-                raise KeyError(f"no output {name!r}; {near(name, given, 'the model gives')}")
+                raise KeyError(
+                    f"no output {name!r}; {suggest_names(name, given, 'the model gives')}"
+                )
         return list(names) if names else given
 
     def _readable(self, feeds: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import onward
 from onward.errors import InvalidModel, LimitExceeded, OptionError
 from onward.graph.files import load
 from onward.graph.limits import ModelLimits
-from onward.graph.scan.model_scan import survey
+from onward.graph.scan.model_scan import scan_model
 from onward.providers.ort import folding_limit
 from tests.models import mlp, needs, serialized
 
@@ -61,7 +61,7 @@ def test_what_is_over_a_limit_is_refused_and_what_is_at_it_is_not(limit: str) ->
     build, value = CASES[limit]
     data = build()
     at = ModelLimits(**{limit: value})
-    survey(data, at)
+    scan_model(data, at)
     onward.InferenceSession(data, onward.SessionOptions(limits=at))
     over = ModelLimits(**{limit: value - 1})
     for attempt in (
@@ -77,7 +77,7 @@ def test_nesting_and_text_have_limits_too(tmp_path: Path) -> None:
     inner = helper.make_graph([], "inner", [], [])
     branches = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
     with pytest.raises(LimitExceeded, match=r"ModelLimits\.nesting"):
-        survey(model(branches), ModelLimits(nesting=0))
+        scan_model(model(branches), ModelLimits(nesting=0))
     path = tmp_path / "m.textproto"
     onnx.save(onnx.load_model_from_string(serialized(mlp())), path)
     with pytest.raises(LimitExceeded, match=r"ModelLimits\.text_bytes"):
@@ -91,9 +91,9 @@ def test_the_work_of_folding_has_a_limit() -> None:
     data = model(
         *chain, helper.make_node("Add", ["x", "m"], ["y"]), constants=weights, shape=(100,)
     )
-    survey(data, ModelLimits(folding_work=2100))
+    scan_model(data, ModelLimits(folding_work=2100))
     with pytest.raises(LimitExceeded, match="2,100 elements made from constants, more than"):
-        survey(data, ModelLimits(folding_work=2099))
+        scan_model(data, ModelLimits(folding_work=2099))
 
 
 def test_domains_are_known_or_named_or_carried_as_functions() -> None:
@@ -140,10 +140,10 @@ def test_opsets_that_do_not_exist_are_refused(version: int) -> None:
 
 
 def test_onnxruntime_folds_within_bounds_that_leave_weights_alone() -> None:
-    small = survey(filled(10))
+    small = scan_model(filled(10))
     assert folding_limit.largest_result(small) == 64 << 20
     weights = [("w", np.ones((6000, 5000), np.float32))]
-    heavy = survey(model(helper.make_node("Add", ["x", "w"], ["y"]), constants=weights))
+    heavy = scan_model(model(helper.make_node("Add", ["x", "w"], ["y"]), constants=weights))
     assert folding_limit.largest_result(heavy) == 4 * heavy.largest_weight
     assert folding_limit.switched_off(small) == []
 
@@ -154,7 +154,7 @@ def test_what_a_look_cannot_bound_is_not_folded() -> None:
     data = model(
         product, helper.make_node("Add", ["x", "m"], ["y"]), constants=[("a", big), ("b", big)]
     )
-    look = survey(data)
+    look = scan_model(data)
     assert folding_limit.switched_off(look) == ["ConstantFolding"]
     (y,) = onward.InferenceSession(data).run(None, {"x": np.zeros(2, np.float32)})
     assert y.tolist() == [300**3, 300**3]

@@ -18,12 +18,12 @@ from onward.graph.costs.attention_flops import ATTENTION_FLOPS
 from onward.graph.costs.flops import FLOPS as ARITHMETIC
 from onward.graph.costs.flops import Call, Tensor, UnknownShape
 from onward.graph.costs.ml_flops import ML_FLOPS
-from onward.graph.costs.subgraph_sizes import TRIPS, changes_sizes, scan_length
 from onward.graph.operators import REARRANGING, SELECTING, SHAPE_ONLY, VIEWS, named
 from onward.graph.scopes import COMPOSITES, bodies
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.ml_operators import DOMAIN
-from onward.graph.shapes.value_dependent import follow_sizes
+from onward.graph.shapes.subgraph_sizes import TRIPS, changes_sizes, scan_length
+from onward.graph.shapes.value_dependent import infer_computed_shapes
 
 FLOPS = ARITHMETIC | ATTENTION_FLOPS | ML_FLOPS
 _NEWEST = 1 << 30
@@ -134,7 +134,7 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
         _mark_calls(model)
         InlinePass()(model)
     taken = fix_inputs(model, sizes or {})
-    follow_sizes(infer_from_inputs(model, numbers=True))
+    infer_computed_shapes(infer_from_inputs(model, numbers=True))
     weights = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     tensors = [tensor for tensor in weights if tensor is not None]
     return Costs(

@@ -1,6 +1,6 @@
 """A look into a model's bytes before anybody loads it: what it holds, and what it would grow to.
 
-look = survey(data)               # raises what `limits` refuse
+look = scan_model(data)               # raises what `limits` refuse
 look.operators["", "Conv"]        # 53
 """
 
@@ -47,7 +47,7 @@ _FIRST_OVERRIDABLE_IR = 4  # before, initializers had to be inputs too, and were
 
 
 @dataclass(slots=True)
-class Survey:
+class ModelScan:
     """What a model's bytes hold."""
 
     size: int
@@ -70,13 +70,13 @@ class Survey:
     casts_to: set[int] = field(default_factory=set)  # the types that Casts name
 
 
-def survey(
+def scan_model(
     data: bytes,
     limits: ModelLimits = DEFAULT_LIMITS,
     *,
     any_domain: bool = False,
     name: str = "the model",
-) -> Survey:
+) -> ModelScan:
     """Look through a model; refuse what does not parse and what goes over a limit."""
     if len(data) > limits.file_bytes:
         raise exceeded(limits, "file_bytes", len(data), "bytes", name)
@@ -123,12 +123,12 @@ class _Walk:
 
     def __init__(self, data: bytes, limits: ModelLimits, where: str) -> None:
         self.data, self.limits, self.where = data, limits, where
-        self.look = Survey(len(data))
+        self.look = ModelScan(len(data))
         self.first: dict[Operator, str] = {}  # where each operator comes first
 
     # -- the model -----------------------------------------------------------------------------
 
-    def model(self) -> Survey:
+    def model(self) -> ModelScan:
         look, main = self.look, Body()
         graphs: list[Span] = []
         training: list[Span] = []

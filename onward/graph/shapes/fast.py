@@ -25,7 +25,7 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def tell(node: ir.Node) -> bool:
+def infer_fast(node: ir.Node) -> bool:
     """Write types and shapes onto the node's outputs; whether they were plain to tell."""
     if node.op_type == "LayerNormalization" and not node.domain:
         return _normalized(node)
@@ -43,6 +43,22 @@ def tell(node: ir.Node) -> bool:
         return False
     node.outputs[0].type, node.outputs[0].shape = x.type, ir.Shape(sizes)
     return True
+
+
+def size_added_axes(model: ir.Model) -> bool:
+    """Give the axes that Unsqueeze adds their size, 1, where ONNX left it open; whether it had.
+
+    ONNX does where it would have to follow a long vector, which `infer_shapes` hides from it.
+    """
+    found = False
+    for node in model.graph:
+        x, y = (node.inputs[0] if node.inputs else None), node.outputs[0]
+        if node.op_type != "Unsqueeze" or x is None or x.shape is None or y.is_graph_output():
+            continue
+        sizes = _unsqueezed(node, list(x.shape))
+        if sizes is not None and (y.shape is None or sizes != list(y.shape)):
+            y.shape, found = ir.Shape(sizes), True
+    return found
 
 
 def _like_the_widest(node: ir.Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from onward.graph.operators import CONTROL_FLOW, LOOPS, RECURRENT, SAME_RANK
 from onward.graph.protos import from_type_proto, shape_from_type_proto, to_proto
 from onward.graph.scopes import COMPOSITES, graphs_of, walk
 from onward.graph.shapes import substitutes
-from onward.graph.shapes.ml_operators import learn_ml, mentions_ml
+from onward.graph.shapes.ml_operators import infer_all_ml, mentions_ml
 from onward.graph.shapes.node_inference import forget_false_sizes
 from onward.graph.shapes.substitutes import HIDDEN, transform_shape
 
@@ -42,7 +42,7 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     """
     is_ml = mentions_ml(model)
     if is_ml:
-        learn_ml(model)
+        infer_all_ml(model)
     facts: Facts = {}
     hidden = _long_reads(model, facts)
     functions = _functions(model)
@@ -59,7 +59,7 @@ def infer_shapes(model: ir.Model) -> ir.Model:
         _learn(value, proto)
     for _ in range(max(_MOST_ROUNDS, len(model.graph) if is_ml else 0)):
         learnt = [_learn_ranks(graph) for graph in graphs_of(model)]
-        if not any(learnt) and not (is_ml and learn_ml(model)):
+        if not any(learnt) and not (is_ml and infer_all_ml(model)):
             break
         for value, proto in _infer(model, {}, None).items():
             _learn(value, proto)
@@ -137,6 +137,18 @@ def fix_dimensions(
             for axis, dim in enumerate(value.shape or ()):
                 if isinstance(dim, ir.SymbolicDim) and dim.value in sizes:
                     _set_dim(value, axis, sizes[dim.value])
+    return infer_shapes(model)
+
+
+def with_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
+    """A copy of the model whose inputs have these shapes; all other shapes are inferred again."""
+    model = model.clone()
+    for value in model.graph.inputs:
+        if str(value.name) in shapes:
+            value.shape = ir.Shape(tuple(shapes[str(value.name)]))
+    for node in (node for graph in model.graphs() for node in graph):
+        for value in node.outputs:
+            value.shape = None  # as it was inferred for any size
     return infer_shapes(model)
 
 

@@ -32,12 +32,12 @@ def mentions_ml(model: ir.Model) -> bool:
     return any(DOMAIN in each for each in imports)
 
 
-def learn_ml(model: ir.Model) -> bool:
+def infer_all_ml(model: ir.Model) -> bool:
     """Write what the laws tell onto every node's outputs; whether anything was new."""
-    return sum(tell_ml(node) for node in walk(model.graph) if node.domain == DOMAIN) > 0
+    return sum(infer_ml(node) for node in walk(model.graph) if node.domain == DOMAIN) > 0
 
 
-def tell_ml(node: ir.Node) -> bool:
+def infer_ml(node: ir.Node) -> bool:
     """Write types and shapes onto the node's outputs; whether anything was new."""
     law = _LAWS.get(node.op_type) if node.domain == DOMAIN else None
     if law is None or not node.inputs or node.inputs[0] is None:

@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.protos import from_type_proto, holds_map, shape_from_type_proto, to_type_proto
-from onward.graph.shapes.fast import tell
-from onward.graph.shapes.ml_operators import tell_ml
+from onward.graph.shapes.fast import infer_fast
+from onward.graph.shapes.ml_operators import infer_ml
 from onward.graph.shapes.substitutes import like_first
 
 _INFERENCE_ERRORS = (
@@ -25,7 +25,7 @@ _MOST_DATA = 64  # elements: shapes and axes are told to the inference, weights 
 
 def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     """Write what ONNX infers onto the node's outputs; a node that breaks ONNX's rules raises."""
-    if tell(node) or tell_ml(node):
+    if infer_fast(node) or infer_ml(node):
         return
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}

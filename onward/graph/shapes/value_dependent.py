@@ -15,18 +15,18 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from onward.graph.costs.subgraph_sizes import TRIPS, give_sizes, scan_length, take_sizes
 from onward.graph.operators import MAY_DRAW, SHAPE_ONLY
 from onward.graph.scopes import bodies
-from onward.graph.shapes.ml_operators import tell_ml
+from onward.graph.shapes.ml_operators import infer_ml
 from onward.graph.shapes.node_inference import type_proto
+from onward.graph.shapes.subgraph_sizes import TRIPS, give_sizes, scan_length, take_sizes
 
 _MOST_ELEMENTS = 4096  # of a tensor that is computed: shapes and masks of short sequences
 
 Array = np.ndarray[Any, Any]
 
 
-def follow_sizes(model: ir.Model) -> ir.Model:
+def infer_computed_shapes(model: ir.Model) -> ir.Model:
     """Write onto the values the shapes that follow from computed sizes.
 
     What a loop carries is taken to keep the sizes that it begins with.
@@ -62,7 +62,7 @@ def _count_trips(node: ir.Node, known: dict[ir.Value, Array]) -> int | None:
 
 
 def _learn_shapes(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
-    if all(_is_static(value) for value in node.outputs if value.name) or tell_ml(node):
+    if all(_is_static(value) for value in node.outputs if value.name) or infer_ml(node):
         return
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)

@@ -13,7 +13,7 @@ from onward.graph.dtypes import numpy_type, ort_type
 from onward.graph.random_feeds import input_shapes
 from onward.graph.signature import check_feeds
 from onward.lazy import LazyModule
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.ort.ort_values import to_ort
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _check_outputs(outputs: Mapping[str, Array], known: Any) -> None:
     types = {arg.name: arg.type for arg in known}
     for name, array in outputs.items():
         if name not in types:
-            raise FeedError(f"no output {name!r}; {near(name, types, 'the model gives')}")
+            raise FeedError(f"no output {name!r}; {suggest_names(name, types, 'the model gives')}")
         if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
             raise FeedError(f"output {name!r} takes a numpy array without gaps (C-contiguous)")
         if not array.flags.writeable:

@@ -16,7 +16,7 @@ from onward.graph.costs.node_costs import Cost, call_cost, declared, is_view, no
 from onward.graph.files import load
 from onward.graph.scopes import bodies, reads
 from onward.graph.shapes.infer import infer_shapes
-from onward.graph.shapes.value_dependent import follow_sizes
+from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.measure.profile.trace import PART, Record
 
 
@@ -52,7 +52,7 @@ class Graphs:
                 seen = self.tensors.get(value.name or "")
                 if seen is not None and seen.shape is not None:
                     value.shape = ir.Shape(seen.shape)
-            follow_sizes(infer_shapes(model))
+            infer_computed_shapes(infer_shapes(model))
 
     def cost(self, record: Record) -> Cost:
         """What one record computed, read and wrote; remembers the shapes that it shows."""

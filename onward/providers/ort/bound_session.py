@@ -20,8 +20,8 @@ import onnxruntime
 from onward.errors import FeedError, InvalidModel, OnwardError, OptionError
 from onward.graph.dtypes import BY_ORT
 from onward.graph.paths import check_readable
-from onward.graph.scan.model_scan import survey
-from onward.names import near, spell_sizes
+from onward.graph.scan.model_scan import scan_model
+from onward.names import spell_sizes, suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
 from onward.providers.ort.denormals import flushing
@@ -239,7 +239,7 @@ def _open(
     if not isinstance(model, bytes):
         check_readable(Path(model))
     given = model if isinstance(model, bytes) else Path(model).read_bytes()
-    look = None if given[4:8] == b"ORTM" else survey(given, options.limits, any_domain=True)
+    look = None if given[4:8] == b"ORTM" else scan_model(given, options.limits, any_domain=True)
     if look is not None and look.external and not isinstance(model, bytes):
         given = os.fspath(model)  # type: ignore[assignment]  # onnxruntime reads what lies beside
     try:
@@ -256,7 +256,9 @@ def _argument(native: Any) -> Argument:
 
 def _known(arguments: Mapping[str, Argument], name: str, kind: str) -> Argument:
     if name not in arguments:
-        raise OptionError(f"the graph has no {kind} {name!r}\n{near(name, arguments, 'it has')}")
+        raise OptionError(
+            f"the graph has no {kind} {name!r}\n{suggest_names(name, arguments, 'it has')}"
+        )
     return arguments[name]
 
 

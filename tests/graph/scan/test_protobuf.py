@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from onward.errors import InvalidModel, OnwardError
-from onward.graph.scan.model_scan import survey
+from onward.graph.scan.model_scan import scan_model
 from onward.graph.scan.protobuf import RUN, fields, numbers, signed
 from tests.models import mlp, serialized
 
@@ -50,7 +50,7 @@ def rich() -> onnx.ModelProto:
 
 
 def test_a_look_counts_what_is_there() -> None:
-    look = survey(rich().SerializeToString())
+    look = scan_model(rich().SerializeToString())
     assert (look.nodes, look.nesting, look.initializers) == (9, 1, 1)
     assert look.expanded_nodes == 9  # two calls of two nodes each in place of 2 calls and 2 nodes
     assert look.opsets == {"": 20, "own": 1}
@@ -93,12 +93,12 @@ def test_a_long_list_that_is_not_packed_comes_in_one_stride() -> None:
 )
 def test_what_breaks_the_format_is_named(data: bytes, words: str) -> None:
     with pytest.raises(InvalidModel, match=words):
-        survey(data)
+        scan_model(data)
 
 
 def test_pieces_of_one_graph_are_taken_together() -> None:
     one = serialized(mlp())
-    assert survey(one + one).nodes == 2 * survey(one).nodes  # as protobuf merges them
+    assert scan_model(one + one).nodes == 2 * scan_model(one).nodes  # as protobuf merges them
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,7 +112,7 @@ def test_mutants_are_read_as_protobuf_reads_them_or_refused(seed: int) -> None:
             at = chance.randrange(len(data))
             data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
         try:
-            look = survey(bytes(data))
+            look = scan_model(bytes(data))
         except OnwardError:
             continue
         try:
