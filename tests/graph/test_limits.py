@@ -163,7 +163,7 @@ def test_what_a_look_cannot_bound_is_not_folded() -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (helper.make_node("Sum", ["x", ""], ["y"]), r"Sum .* leaves out input 1, which it needs"),
+        (helper.make_node("Sum", ["x", ""], ["y"]), r"Sum .* has no input 1, which it needs"),
         (
             helper.make_node("LayerNormalization", ["x", "x"], ["y"], axis=2**63 - 1),
             "axis is 9223372036854775807, but no tensor has so many axes",

@@ -1,4 +1,4 @@
-"""ONNX's messages read straight from a model's bytes: tensors, attributes, nodes, types."""
+"""Read ONNX's messages from a model's bytes: tensors, attributes, nodes, types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 # Tags: the number of a field in its message, and its kind (0 a number, 2 a length, 5 and 1 fixed).
 _NUMBER, _LENGTH = 0, 2
-_TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, apart from raw and text
+_TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, except raw and text
 _MOST_VALUES = 64  # elements of a tensor whose values are read
 _MOST_REALS = 8  # ... where they are no integers: shapes take scales, ranges and little else
 BITS = {each.number: each.bits for each in ELEMENT_TYPES if each.bits}
@@ -27,7 +27,7 @@ _READ = frozenset((1, 6, 7, 10, 11))  # types whose values are read: floats, int
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What a tensor says of itself; its data stays where it is."""
+    """A tensor's declaration; its data is not read."""
 
     name: str
     dtype: int
@@ -41,7 +41,7 @@ class Tensor:
         return math.prod(self.dims)
 
     def check(self, where: object) -> None:
-        """Refuse what is declared but not there, before anybody reserves memory for it."""
+        """Refuse data that is declared but missing, before memory is reserved for it."""
         if min(self.dims, default=0) < 0:
             raise InvalidModel(f"{where}: tensor {self.name!r} has the shape {list(self.dims)}")
         if self.external is not None or self.dtype == STRING:
@@ -110,8 +110,8 @@ def read_tensor(data: bytes, start: int, end: int) -> Tensor:
     return Tensor(name, dtype, tuple(dims), external, given, tuple(spans))
 
 
-def check_place(tensor: Tensor) -> None:
-    """External data begins and ends somewhere: at numbers, from 0 on."""
+def check_external_range(tensor: Tensor) -> None:
+    """Refuse external data whose offset or length is not a number from 0 on."""
     entries = tensor.external or {}
     for key in ("offset", "length"):
         given = entries.get(key, "0")
@@ -149,7 +149,7 @@ def _entry(data: bytes, start: int, end: int) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Attribute:
-    """One attribute of a node; only what a look needs."""
+    """One attribute of a node, as far as a scan needs it."""
 
     number: int | None
     real: float | None
@@ -162,7 +162,7 @@ class Attribute:
 
 
 def read_attribute(data: bytes, start: int, end: int) -> tuple[str, Attribute]:
-    """An AttributeProto: its name, and what it holds."""
+    """An AttributeProto: its name and content."""
     name, word, number, real, items = "", "", None, None, 0
     ints: list[int] = []
     tensors: list[Tensor] = []
