@@ -1,4 +1,4 @@
-"""Sizes of open dimensions, and random feeds of the types and shapes that a session takes."""
+"""Make random feeds for a session's inputs, and check the sizes of open dimensions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def random_feeds(
 
 
 def check_sizes(sizes: Iterable[str], known: Collection[str]) -> None:
-    """Refuse a size that no open dimension has the name of."""
+    """Refuse a size whose name no open dimension has."""
     for name in sizes:
         if name not in known:
             fixed = "the model has none: every size is fixed"
@@ -38,7 +38,7 @@ def check_sizes(sizes: Iterable[str], known: Collection[str]) -> None:
 
 
 def open_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
-    """What the open dimensions of these inputs, each a name and a shape, may be called by."""
+    """The names of the open dimensions of inputs, each given as name and shape."""
     return {
         name
         for given, shape in inputs
@@ -48,7 +48,7 @@ def open_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
 
 
 def names_of_size(name: str, place: int, size: Any) -> list[str]:
-    """What one size of an input may be called by; nothing where the model fixes it."""
+    """The names of one dimension of an input; none if the model fixes its size."""
     if isinstance(size, int):
         return []
     return [f"{name}:{place}", *([size] if size else [])]

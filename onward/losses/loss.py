@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS, HALVES
 from onward.graph.graph_ops import GraphOps
-from onward.names import spell_sizes, suggest_names
+from onward.names import format_sizes, suggest_names
 from onward.passes.zip_maps import zipped_tensor
 
 Values: TypeAlias = Mapping[str, ir.Value]
@@ -128,7 +128,7 @@ def target(
     found = None if known.shape is None else sizes_of(known)
     if found is not None and not agree(found, list(sizes)):
         raise OptionError(
-            f"{_who(loss)} compares with {name!r}, which should have shape [{spell_sizes(sizes)}] "
+            f"{_who(loss)} compares with {name!r}, which should have shape [{format_sizes(sizes)}] "
             f"and has {shown(known)}\ngive this loss a target of its own: target='...'"
         )
     return known
@@ -235,4 +235,4 @@ def _who(loss: Loss) -> str:
 
 def shown(x: ir.Value) -> str:
     """A shape as messages write it."""
-    return f"[{spell_sizes(sizes_of(x))}]"
+    return f"[{format_sizes(sizes_of(x))}]"

@@ -17,7 +17,7 @@ from onward.graph.paths import check_exists
 from onward.graph.random_feeds import open_names, random_feeds
 from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
-from onward.names import list_names, spell_sizes, suggest_names
+from onward.names import format_sizes, list_names, suggest_names
 from onward.sessions.image_feeds import SUFFIXES, Preparation, read_images
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def read_feeds(
     feeds = _read_files(inputs, paths, sizes, preparation or Preparation(), notes)
     rest = [arg for arg in inputs if arg.name not in feeds]
     if rest and not random:
-        name, shape = rest[0].name, spell_sizes(rest[0].shape)
+        name, shape = rest[0].name, format_sizes(rest[0].shape)
         raise FeedError(
             f"input {name!r} is missing: {rest[0].type} of shape ({shape})\n"
             f"feed it with --feed {name}=FILE, or give --random"

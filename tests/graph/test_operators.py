@@ -68,14 +68,14 @@ def test_dropout_is_random_unless_its_mode_is_known_to_be_false() -> None:
     assert is_random(node("Dropout", None, mode(None)))
 
 
-def test_a_default_that_a_feed_may_replace_does_not_turn_dropout_off() -> None:
+def test_an_overridable_mode_does_not_turn_dropout_off() -> None:
     overridable = mode(False)
     dropout = node("Dropout", None, overridable)
     ir.Graph([overridable], dropout.outputs, nodes=[dropout], initializers=[overridable])
     assert is_random(dropout)
 
 
-def test_contrib_operators_have_their_modes_at_their_own_places() -> None:
+def test_training_modes_of_contrib_operators() -> None:
     others = [ir.val("bias"), None, None]
     drops = node("BiasDropout", *others, mode(True), domain="com.microsoft")
     keeps = node("BiasDropout", *others, mode(False), domain="com.microsoft")

@@ -66,7 +66,7 @@ def test_an_input_of_unknown_rank_takes_any_shape() -> None:
         ({"y": X, "n": N}, "no input 'y'; the model takes 'x', 'n', 'o'"),
     ],
 )
-def test_feed_that_is_no_tensor_is_refused_in_one_line(feeds: Any, message: str) -> None:
+def test_a_feed_that_is_not_a_tensor_is_refused_in_one_line(feeds: Any, message: str) -> None:
     with pytest.raises(FeedError, match=message):
         read_feeds(feeds, INPUTS)
 
@@ -77,7 +77,7 @@ def test_lists_and_numbers_become_arrays_of_the_declared_type() -> None:
     assert ready["o"] is None
 
 
-def test_bytes_in_foreign_order_are_turned() -> None:
+def test_foreign_byte_order_is_converted() -> None:
     x = np.array([[1, 2, 3]], ">f4")
     ready = read_feeds({"x": x, "n": np.zeros(1, np.int64)}, INPUTS)
     assert ready["x"].dtype.isnative and ready["x"].tolist() == x.tolist()

@@ -1,7 +1,7 @@
-"""FLOPs: how many floating-point operations each operator takes, from the shapes it works on.
+"""Count the floating-point operations of each operator, from the shapes of its tensors.
 
-Counted as a kernel that does just what the operator says would: a multiply-add is 2, one result of
-an elementwise function (exp, erf, sqrt, a comparison) is 1, what only moves data is 0. Integer
+Counted for a kernel that follows the operator's definition: a multiply-add is 2, one result of an
+elementwise function (exp, erf, sqrt, a comparison) is 1, data movement is 0. Integer
 arithmetic of quantised operators counts alike. Padding of a convolution counts as data.
 """
 

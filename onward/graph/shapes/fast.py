@@ -1,7 +1,7 @@
-"""Types and shapes that anyone can tell: operators whose law is one line, on floats.
+"""Infer types and shapes of common operators on floats, without ONNX.
 
-A graph under construction asks for thousands of them, and asking ONNX costs ten times as much.
-Whatever is not plain (an unknown size where it matters, a mistake) is left to ONNX.
+A graph under construction needs thousands of them, and ONNX takes ten times as long. Everything
+else (an unknown size where it matters, an invalid node) is left to ONNX.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ELEMENTWISE = frozenset(
 
 
 def infer_fast(node: ir.Node) -> bool:
-    """Write types and shapes onto the node's outputs; whether they were plain to tell."""
+    """Write types and shapes onto the node's outputs; False if ONNX must infer them."""
     if node.op_type == "LayerNormalization" and not node.domain:
         return _normalized(node)
     if node.domain or len(node.outputs) != 1 or not node.inputs:
         return False
     if node.op_type in _ELEMENTWISE:
-        return _like_the_widest(node)
+        return _elementwise(node)
     law, x = _LAWS.get(node.op_type), node.inputs[0]
     if law is None or x is None or x.shape is None:
         return False
@@ -61,8 +61,8 @@ def size_added_axes(model: ir.Model) -> bool:
     return found
 
 
-def _like_the_widest(node: ir.Node) -> bool:
-    """Floats of one type, each with the widest one's sizes or with ones."""
+def _elementwise(node: ir.Node) -> bool:
+    """Floats of one type, broadcast."""
     widest, kind = None, node.inputs[0].type if node.inputs[0] is not None else None
     if not isinstance(kind, ir.TensorType) or kind.dtype not in FLOATS:
         return False
@@ -87,7 +87,7 @@ def _like_the_widest(node: ir.Node) -> bool:
 
 
 def _normalized(node: ir.Node) -> bool:
-    """Of float32: x's shape, and for its mean and deviation ones along the normalised axes."""
+    """LayerNormalization of float32: x's shape; mean and deviation have 1 along normalised axes."""
     x, axis = node.inputs[0], node.attributes.get_int("axis", -1)
     if x is None or x.shape is None or x.dtype != ir.DataType.FLOAT:
         return False
@@ -102,7 +102,7 @@ def _normalized(node: ir.Node) -> bool:
 
 
 def _broadcast(shapes: list[Sizes]) -> Sizes | None:
-    """Sizes that are numbers, broadcast; None where they do not fit, or a size is a name."""
+    """The broadcast of known sizes; None if they do not fit, or one is a name."""
     rank = max(map(len, shapes))
     result = [1] * rank
     for shape in shapes:
@@ -150,7 +150,7 @@ def _second(node: ir.Node) -> Sizes | None:
 
 
 def _summed(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """A sum over axes that are known."""
+    """ReduceSum or ReduceMean over constant axes."""
     gone = _axes(node, len(sizes))
     if not gone:
         return None
@@ -160,7 +160,7 @@ def _summed(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _reshaped(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """To numbers, of which one may be -1."""
+    """Reshape to constants, of which one may be -1."""
     wanted = _numbers(node, 1)
     if wanted is None or 0 in wanted or not all(isinstance(size, int) for size in sizes):
         return None
@@ -196,7 +196,7 @@ def _unsqueezed(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _joined(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """Parts of one type that differ along the axis alone."""
+    """Concat of one type, with sizes that differ along the axis alone."""
     axis = node.attributes.get_int("axis", 0)
     if not -len(sizes) <= axis < len(sizes):
         return None
@@ -217,7 +217,7 @@ def _joined(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _axes(node: ir.Node, rank: int) -> set[int] | None:
-    """The axes that the second input names, counted from the front."""
+    """The axes in the second input, not negative."""
     axes = _numbers(node, 1)
     if axes is None or any(not -rank <= axis < rank for axis in axes):
         return None
