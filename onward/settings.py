@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from onward.errors import OptionAttributeError, OptionError, OptionTypeError
-from onward.names import near
+from onward.names import suggest_names
 
 Check = Callable[[str, Any], Any]
 T = TypeVar("T")
@@ -51,7 +51,9 @@ class CheckedSettings:
         if name in self._absent:
             return OptionAttributeError(f"onward.{owner} has no {name!r}\n{self._absent[name]}")
         names = [known for known in (*self._checks, *dir(type(self))) if not known.startswith("_")]
-        return OptionAttributeError(f"{owner} has no attribute {name!r}\n{near(name, names)}")
+        return OptionAttributeError(
+            f"{owner} has no attribute {name!r}\n{suggest_names(name, names)}"
+        )
 
 
 def explain_keywords(cls: type[T]) -> type[T]:
@@ -63,7 +65,7 @@ def explain_keywords(cls: type[T]) -> type[T]:
     def __init__(self: Any, *args: Any, **keywords: Any) -> None:
         for name in keywords:
             if name not in known:
-                hint = near(name, known)
+                hint = suggest_names(name, known)
                 raise OptionTypeError(f"{cls.__name__} has no setting {name!r}\n{hint}")
         create(self, *args, **keywords)
 
@@ -77,7 +79,7 @@ def explain_frozen(cls: type[T]) -> type[T]:
     def __setattr__(self: Any, name: str, value: Any) -> NoReturn:
         known = [field.name for field in fields(self)]
         if name not in known:
-            hint = near(name, known)
+            hint = suggest_names(name, known)
             raise OptionAttributeError(f"{cls.__name__} has no attribute {name!r}\n{hint}")
         raise OptionAttributeError(
             f"{cls.__name__}.{name} cannot be set: a {cls.__name__} stays as it was made\n"

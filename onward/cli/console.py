@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from onward.names import spell_sizes
+from onward.names import format_sizes
 
 _PIPE_WIDTH = 160  # columns in a pipe or a file, where lines need not be folded
 
@@ -86,4 +86,4 @@ def show_shape(shape: Sequence[Any] | None) -> str:
     >>> show_shape(["batch", 3, None]), show_shape(None)
     ('(batch, 3, ?)', '?')
     """
-    return "?" if shape is None else f"({spell_sizes(shape)})"
+    return "?" if shape is None else f"({format_sizes(shape)})"

@@ -29,7 +29,7 @@ from onward.cli.output_files import (
 )
 from onward.errors import OptionError, ProviderError
 from onward.formatting import show_seconds
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import short_name
 from onward.sessions.feed_files import declared_inputs, names_of_sizes, read_feeds
@@ -90,7 +90,9 @@ def run(
     names = [arg.name for arg in session.get_outputs()]
     for name in filter(None, targets):
         if name not in names:
-            raise OptionError(f"no output {name!r}; {near(name, names, 'the outputs are')}")
+            raise OptionError(
+                f"no output {name!r}; {suggest_names(name, names, 'the outputs are')}"
+            )
     results, times = _run(session, feeds, repeat, random and not sizes)
     outputs = dict(zip(names, results, strict=True))
     for name, path in targets.items():

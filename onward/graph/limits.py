@@ -1,4 +1,4 @@
-"""What a model may ask of us before we refuse it: limits that no honest model meets.
+"""ModelLimits: how large a model may be before it is refused; honest models stay far below.
 
 options = SessionOptions(limits=ModelLimits(nodes=10_000))
 load("model.onnx", limits=ModelLimits(allow_domains=frozenset({"my.domain"})))
@@ -84,7 +84,7 @@ DEFAULT_LIMITS = ModelLimits()
 
 
 def exceeded(limits: ModelLimits, name: str, value: int, what: str, where: str) -> LimitExceeded:
-    """The refusal of what is over a limit: which limit, how much there is, where, what to do."""
+    """The error for an exceeded limit: which limit, by how much, where, and what to do."""
     return LimitExceeded(
         f"{where}: {_number(value)} {what}, more than the limit of {getattr(limits, name):,}\n"
         f"if you trust this model, raise ModelLimits.{name}"
@@ -106,13 +106,13 @@ def check_operators(
 ) -> None:
     """Refuse operators of unknown domains, and other engines' compiled programs.
 
-    Each comes with the place where the model has it; `own` are the domains of its functions.
+    `operators` are pairs of operator and first node; `own` are the domains of the functions.
     """
     known = KNOWN_DOMAINS | limits.allow_domains | own
     for (domain, name), where in operators:
         if name == "EPContext" and not limits.allow_ep_context:
             raise LimitExceeded(
-                f"{where} holds another engine's compiled program, which nobody can look into\n"
+                f"{where} holds another engine's compiled program, which cannot be checked\n"
                 "if you trust this model, set ModelLimits.allow_ep_context"
             )
         if domain not in known and not any_domain:

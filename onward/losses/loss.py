@@ -14,8 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.dtypes import FLOATS, HALVES
 from onward.graph.graph_ops import GraphOps
-from onward.names import near, spell_sizes
+from onward.names import format_sizes, suggest_names
 from onward.passes.zip_maps import zipped_tensor
 from onward.settings import Check, check_fields, choice, nonempty_name, optional, setting_error
 
@@ -23,8 +24,6 @@ Values: TypeAlias = Mapping[str, ir.Value]
 Sizes: TypeAlias = list[int | str | None]
 
 REDUCTIONS = ("mean", "sum", "none")
-_NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *_NARROW}
 _OLDEST_OPSET = 18  # since then, what is reduced over is an input
 
 
@@ -57,7 +56,7 @@ def read_as_is(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir
         asked = "the first output" if name is None else repr(name)
         raise OptionError(
             f"{_who(loss)} reads {asked}, which the model does not have\n"
-            f"{near(name or '', values, 'its values are')}"
+            f"{suggest_names(name or '', values, 'its values are')}"
         )
     return value
 
@@ -70,7 +69,7 @@ def checked_float(loss: Loss, value: ir.Value) -> ir.Value:
             f"{_who(loss)} reads {value.name!r}, which is a list of maps (ZipMap)\n"
             f"name the tensor that it is made from: {tensor.name!r}"
         )
-    if value.dtype not in _FLOATS:
+    if value.dtype not in FLOATS:
         kind = value.dtype.name if value.dtype is not None else "of no known type"
         raise OptionError(
             f"{_who(loss)} reads {value.name!r}, which is {kind}: a loss is of float values\n"
@@ -86,7 +85,7 @@ def checked_float(loss: Loss, value: ir.Value) -> ir.Value:
 
 def widened(op: GraphOps, x: ir.Value) -> ir.Value:
     """float32 for what has 16 bits: sums of squares and loss scales overflow there."""
-    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in _NARROW else x
+    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in HALVES else x
 
 
 def check_rank(loss: Loss, x: ir.Value, least: int, law: str, most: int | None = None) -> None:
@@ -120,7 +119,7 @@ def target(
     found = None if known.shape is None else sizes_of(known)
     if found is not None and not agree(found, list(sizes)):
         raise OptionError(
-            f"{_who(loss)} compares with {name!r}, which should have shape [{spell_sizes(sizes)}] "
+            f"{_who(loss)} compares with {name!r}, which should have shape [{format_sizes(sizes)}] "
             f"and has {shown(known)}\ngive this loss a target of its own: target='...'"
         )
     return known
@@ -209,4 +208,4 @@ def _who(loss: Loss) -> str:
 
 def shown(x: ir.Value) -> str:
     """A shape as messages write it."""
-    return f"[{spell_sizes(sizes_of(x))}]"
+    return f"[{format_sizes(sizes_of(x))}]"

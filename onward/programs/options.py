@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.errors import OptionError
 from onward.graph.operator_table import OpTable
-from onward.names import near
+from onward.names import suggest_names
 from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
@@ -118,7 +118,7 @@ class TrainingOptions:
         known = [each.name for each in fields(cls)]
         for name in given:
             if name not in known:
-                raise OptionError(f"there is no option {name!r}\n{near(name, known)}")
+                raise OptionError(f"there is no option {name!r}\n{suggest_names(name, known)}")
         return cls(**given)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import onward.settings as settings
 from onward.errors import EntryMissing, OptionError
-from onward.names import near
+from onward.names import suggest_names
 
 THREADS = settings.whole_number(hint="give 0 to let the engine choose")
 SEVERITY = settings.whole_number(
@@ -53,7 +53,8 @@ def config_entry(key: Any, value: Any) -> tuple[str, str]:
 def entry_of(entries: Mapping[str, str], key: str, kind: str) -> str:
     if key not in entries:
         raise EntryMissing(
-            f"no {kind} configuration entry {key!r} was set\n{near(key, entries, 'set are')}"
+            f"no {kind} configuration entry {key!r} was set\n"
+            f"{suggest_names(key, entries, 'set are')}"
         )
     return entries[key]
 

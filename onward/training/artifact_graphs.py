@@ -17,9 +17,9 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
-from onward.gradients.backward import FLOATS
 from onward.gradients.model import extend, lift_weights
 from onward.gradients.table import GRADIENTS
+from onward.graph.dtypes import FLOATS
 from onward.graph.graph_ops import GraphOps, taken_names
 from onward.graph.graph_ops import extend as extension
 from onward.passes.downgrade import STOCK_OPSET

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from onward.graph.dtypes import ELEMENT_TYPES
+
 Tensor = torch.Tensor
 Ints = list[int]
 Int = int
@@ -31,33 +33,7 @@ LoopBody = Branch  # a Loop's: iteration, condition (numbers) and state in; cond
 # ONNX data type number -> torch dtype. Types that torch lacks are held by value in a wider one:
 # the sub-byte integers in a byte, the sub-byte floats in a float32.
 DTYPES: dict[int, torch.dtype] = {
-    1: torch.float32,
-    2: torch.uint8,
-    3: torch.int8,
-    4: torch.uint16,
-    5: torch.int16,
-    6: torch.int32,
-    7: torch.int64,
-    9: torch.bool,
-    10: torch.float16,
-    11: torch.float64,
-    12: torch.uint32,
-    13: torch.uint64,
-    14: torch.complex64,
-    15: torch.complex128,
-    16: torch.bfloat16,
-    17: torch.float8_e4m3fn,
-    18: torch.float8_e4m3fnuz,
-    19: torch.float8_e5m2,
-    20: torch.float8_e5m2fnuz,
-    21: torch.uint8,  # UINT4
-    22: torch.int8,  # INT4
-    23: torch.float32,  # FLOAT4E2M1
-    24: torch.float8_e8m0fnu,
-    25: torch.uint8,  # UINT2
-    26: torch.int8,  # INT2
-    27: torch.float32,  # FLOAT6E2M3
-    28: torch.float32,  # FLOAT6E3M2
+    each.number: getattr(torch, each.torch) for each in ELEMENT_TYPES if each.onnx != "STRING"
 }
 
 

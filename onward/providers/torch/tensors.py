@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 import torch.utils.dlpack
 
+from onward.graph.dtypes import ELEMENT_TYPES
 from onward.providers.torch.dtypes import DTYPES
 
 # Feeds are read, never written: torch's warning about read-only arrays is not about us. It comes
@@ -20,23 +20,12 @@ with warnings.catch_warnings():
 
 # numpy types that torch cannot read -> (a type of the same width both know, torch's type)
 _VIEWED: dict[np.dtype[Any], tuple[type, torch.dtype]] = {
-    np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16),
-    np.dtype(ml_dtypes.float8_e4m3fn): (np.uint8, torch.float8_e4m3fn),
-    np.dtype(ml_dtypes.float8_e4m3fnuz): (np.uint8, torch.float8_e4m3fnuz),
-    np.dtype(ml_dtypes.float8_e5m2): (np.uint8, torch.float8_e5m2),
-    np.dtype(ml_dtypes.float8_e5m2fnuz): (np.uint8, torch.float8_e5m2fnuz),
-    np.dtype(ml_dtypes.float8_e8m0fnu): (np.uint8, torch.float8_e8m0fnu),
+    each.dtype: (np.int16 if each.bits == 16 else np.uint8, DTYPES[each.number])
+    for each in ELEMENT_TYPES
+    if not each.is_in_numpy and not each.held_as
 }
 # numpy types that torch lacks -> the wider type that holds them by value
-_WIDENED: dict[np.dtype[Any], type] = {
-    np.dtype(ml_dtypes.int4): np.int8,
-    np.dtype(ml_dtypes.uint4): np.uint8,
-    np.dtype(ml_dtypes.int2): np.int8,
-    np.dtype(ml_dtypes.uint2): np.uint8,
-    np.dtype(ml_dtypes.float4_e2m1fn): np.float32,
-    np.dtype(ml_dtypes.float6_e2m3fn): np.float32,
-    np.dtype(ml_dtypes.float6_e3m2fn): np.float32,
-}
+_WIDENED = {each.dtype: np.dtype(each.held_as) for each in ELEMENT_TYPES if each.held_as}
 _BOOL = 9
 _FLOAT8 = {number: DTYPES[number] for number in (17, 18, 19, 20)}
 _VIEWED_BACK = {theirs: (ours, numpy_type) for numpy_type, (ours, theirs) in _VIEWED.items()}

@@ -13,7 +13,7 @@ from onward.gradients.split import Piece, split
 from onward.graph.node_args import describe
 from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
-from onward.names import some
+from onward.names import list_names
 from onward.passes.composites import inline_calls
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
@@ -95,7 +95,7 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
     if missing:
         log.warning(
             "torch has no kernel for %s: parameters stay in host memory, and each step copies them",
-            some(missing),
+            list_names(missing),
         )
     return None if missing else graphs
 
