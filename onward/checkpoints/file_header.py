@@ -2,7 +2,7 @@
 
     {"__metadata__": {"onward.header": SHA-256, "onward.tensors": SHA-256 of each tensor, ...}, ...}
 
-"onward.header" is the SHA-256 of the length and the header, computed with 64 zeros in its place. The
+"onward.header" is the SHA-256 of the length and the header, with 64 zeros in its own place. The
 header holds the digest of each tensor, so this one digest covers every byte of the file.
 """
 

@@ -63,7 +63,7 @@ class TensorEntry:
 
 
 def numpy_type(code: str) -> np.dtype[Any]:
-    """The numpy type of a safetensors code; ImportError if it needs ml_dtypes and that is missing."""
+    """The numpy type of a safetensors code; ImportError if it needs ml_dtypes, which is missing."""
     return np.dtype(_NUMPY[code] if code in _NUMPY else getattr(ml_dtypes, _ML_DTYPES[code]))
 
 

@@ -26,7 +26,7 @@ from onward.graph.scopes import walk
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.exporters.exporter_warnings import warn_of_exporter
 from onward.passes.older_opsets import in_opset
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
 from onward.passes.training_mode import eval_mode, train_mode, untie_statistics
@@ -182,7 +182,7 @@ def _training(
     graph.outputs.clear()
     graph.outputs.extend(values[name] for name in dict.fromkeys(order))
     _describe(model, parts)
-    model = _for_onnxruntime(spell_for_onnxruntime(TRAINING(model)), opset)
+    model = _for_onnxruntime(apply_ort_workarounds(TRAINING(model)), opset)
     _name_gradients(model, parts.trained)
     model = _keep_dropout(model)
     wanted = Wanted(
@@ -312,7 +312,7 @@ def _evaluation(model: ir.Model, parts: _Parts, opset: int) -> ir.Model:
     _describe(model, parts)
     if model.opset_imports.get("", 1) > STOCK_OPSET:
         model = PREPARE(model)
-    return _for_onnxruntime(spell_for_onnxruntime(model), opset)
+    return _for_onnxruntime(apply_ort_workarounds(model), opset)
 
 
 def _set_aside_dropout(model: ir.Model) -> list[ir.Node]:
