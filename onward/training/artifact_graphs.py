@@ -25,7 +25,7 @@ from onward.graph.graph_ops import extend as extension
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.exporters.exporter_warnings import warn_of_exporter
 from onward.passes.older_opsets import in_opset
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.training_mode import train_mode, untie_statistics
 from onward.passes.value_facts import attribute
@@ -161,7 +161,7 @@ def _build_training(model: ir.Model, names: GraphNames, opset: int, clips: bool)
     graph.outputs.clear()
     graph.outputs.extend(values[name] for name in dict.fromkeys(order))
     _write_metadata(model, names)
-    model = _to_stock_opset(spell_for_onnxruntime(TRAINING(model)), opset)
+    model = _to_stock_opset(apply_ort_workarounds(TRAINING(model)), opset)
     _name_gradients(model, names.trained)
     model = keep_training_dropout(model, RESET)
     pack_step(model, step, names, loss, squared=clips)
@@ -249,7 +249,7 @@ def _build_evaluation(model: ir.Model, names: GraphNames, opset: int) -> ir.Mode
     _write_metadata(model, names)
     if model.opset_imports.get("", 1) > STOCK_OPSET:
         model = PREPARE(model)
-    return _to_stock_opset(spell_for_onnxruntime(model), opset)
+    return _to_stock_opset(apply_ort_workarounds(model), opset)
 
 
 def _to_stock_opset(model: ir.Model, opset: int) -> ir.Model:

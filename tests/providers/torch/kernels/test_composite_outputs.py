@@ -18,7 +18,7 @@ from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.passes.composites import inline_calls, is_call
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.providers.torch.kernels import (
     composite_activation,
@@ -149,7 +149,7 @@ def test_a_kernel_gives_what_its_body_gives(case: Case, dynamic: bool) -> None:
 def test_a_kernel_gives_what_onnxruntime_makes_of_the_body(case: Case) -> None:
     whole, body = taken(called(case, np.float32)), TRAINING(inline_calls(called(case, np.float32)))
     feeds = feeds_of(case, np.float32)
-    stock = lower_opset(spell_for_onnxruntime(body), STOCK_OPSET)
+    stock = lower_opset(apply_ort_workarounds(body), STOCK_OPSET)
     data = ir.to_proto(stock).SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     wanted = session.run(None, {arg.name: feeds[arg.name] for arg in session.get_inputs()})
