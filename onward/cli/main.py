@@ -118,9 +118,7 @@ def main() -> None:
     show_traceback = len(arguments) < len(sys.argv) - 1
     defer_imports(*_DEFERRED)
     warnings.showwarning = _print_warning
-    logging.getLogger("onnx_ir").setLevel(
-        logging.ERROR
-    )  # errors are raised, and printed in one line
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its errors are raised and printed here
     try:
         code = app(arguments, prog_name="onward", standalone_mode=False)
         sys.stdout.flush()
