@@ -30,7 +30,7 @@ else:  # completion in the shell must not wait for them
     differentiable = LazyModule("onward.gradients.coverage")
     table = LazyModule("onward.gradients.table")
 
-Selected = TypeVar("Chosen", "Operator", "Differentiable")
+Selected = TypeVar("Selected", "Operator", "Differentiable")
 _SIGNS = {True: "yes", False: "-", None: "?"}
 
 
