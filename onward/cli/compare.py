@@ -16,12 +16,10 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.lazy import LazyModule
 from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_in_turns
 from onward.measure.tensor_difference import Tolerance

@@ -15,7 +15,7 @@ from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.choose import INDUCTOR, available, how_to_get
 from onward.providers.provider_names import short_name
 
@@ -114,7 +114,7 @@ def _select(
         wanted = domain or "ai.onnx"
         chosen = [operator for operator in chosen if operator.domain == wanted]
         if not chosen:
-            hint = near(domain, sorted({operator.domain for operator in found}))
+            hint = suggest_names(domain, sorted({operator.domain for operator in found}))
             raise OptionError(f"no operators of domain {domain!r}\n{hint}")
     if not names:
         return chosen
@@ -122,7 +122,7 @@ def _select(
     for name in names:
         if name.lower() not in known:
             spelled = _name if "::" in name else (lambda operator: str(operator.name))
-            hint = near(name, map(spelled, chosen))
+            hint = suggest_names(name, map(spelled, chosen))
             raise OptionError(f"no operator {name!r} in the newest opsets\n{hint}")
     wishes = {name.lower() for name in names}
     return [operator for operator in chosen if wishes & _spellings(operator)]

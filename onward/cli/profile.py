@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +17,12 @@ from onward.cli.console import (
     print_json,
     print_pairs,
     print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
-from onward.errors import OnwardError, OptionError, ProviderError
+from onward.errors import OptionError, WorkerDied
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.graph.paths import check_writable
+from onward.workers.worker import Worker
 
 _SHOWN = 12  # operators in the table
 _STEPS = {"opening the model": 0.0, "timing": 0.05, "profiling": 0.4}
@@ -88,7 +84,7 @@ def profile(
     for path in filter(None, (trace, page)):
         check_writable(path)
     console = make_console(stderr=as_json)
-    found = _in_own_process(request)
+    found = _profile_in_child(request)
     if as_json:
         print_json(found)
         return
@@ -110,47 +106,38 @@ def _read_range(text: str | None, iterations: int) -> list[int]:
 # -- the measuring process ------------------------------------------------------------------------
 
 
-def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure in a process where no other engine's threads run; Ctrl-C is the child's to handle."""
-    with tempfile.TemporaryFile("w+") as errors, WorkProgress() as work:
+def _profile_in_child(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure in a process where no other engine's threads run.
+
+    The first Ctrl-C ends the measuring early, and the child sends what it has; the second kills it.
+    """
+    with Worker("onward.measure.profile_worker", "the profile") as worker, WorkProgress() as work:
         work.show_step("starting", 0, 1)
-        command = [
-            sys.executable,
-            "-m",
-            "onward.measure.profile.profile_worker",
-            json.dumps(request),
-        ]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        answer: dict[str, Any] = {}
-        ended = 0
-        while not answer:
-            try:
-                assert child.stdout is not None
-                line = child.stdout.readline()
-            except KeyboardInterrupt:  # the child has it too, and sends what it has
-                ended += 1
-                if ended > 1:
-                    child.kill()
-                continue
-            if not line:
-                break
-            message = json.loads(line)
-            if "doing" in message:
-                begin = _STEPS.get(message["doing"], _LAST)
-                done = begin + message["part"] * (0.35 if begin in (0.05, 0.4) else 0)
-                work.show_step(message["doing"], done, 1)
+
+        def show(doing: str, part: float) -> None:
+            begin = _STEPS.get(doing, _LAST)
+            work.show_step(doing, begin + part * (0.35 if begin in (0.05, 0.4) else 0), 1)
+
+        interrupts = 0
+
+        def interrupt(*_: object) -> None:
+            nonlocal interrupts
+            interrupts += 1
+            if interrupts == 1:
+                worker.interrupt(kill_after=None)
             else:
-                answer = message
-        code = child.wait()
-        errors.seek(0)
-        last = (errors.read().strip().splitlines() or ["it printed no error"])[-1]
-    if "error" in answer:
-        raise OnwardError(answer["error"])
-    if answer:
-        return answer
-    if ended:
-        raise KeyboardInterrupt
-    raise ProviderError(f"the profiling process ended with code {code}: {last[:300]}")
+                worker.kill()
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            doing = "measured the model"
+            return worker.ask({"do": "profile", **request}, doing=doing, progress=show)[0]
+        except WorkerDied:
+            if interrupts:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 # -- printing -------------------------------------------------------------------------------------

@@ -17,13 +17,12 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import WriteFailed
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.machine import cache_folder
-from onward.measure.tuning.tune import Row, TuningOptions, Verdict
+from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from onward.measure.tuning.tune import tune as measure
 from onward.sessions.feed_files import inputs_of, read_feeds
 
@@ -91,7 +90,7 @@ def tune(
 
 def _measure(
     model: os.PathLike[str], feeds: dict[str, Any], options: TuningOptions, rows: list[Row]
-) -> Verdict:
+) -> TuningResult:
     with WorkProgress() as work:
 
         def show(done: int, total: int, what: str) -> None:
@@ -100,7 +99,7 @@ def _measure(
         return measure(model, feeds, options, progress=show, finished=rows.append, must_keep=True)
 
 
-def _show(verdict: Verdict, console: Console) -> None:
+def _show(verdict: TuningResult, console: Console) -> None:
     shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in verdict.shapes.items())
     _show_rows(verdict.rows, f"measured {verdict.measured} on {shapes}", console, "fastest")
 

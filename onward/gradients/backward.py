@@ -9,16 +9,10 @@ import onnx_ir as ir
 from onward.errors import MissingGradient
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradients, NoGradient
+from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import reads
 
 Found = dict[ir.Value, ir.Value]
-
-FLOATS = {
-    ir.DataType.FLOAT,
-    ir.DataType.DOUBLE,
-    ir.DataType.FLOAT16,
-    ir.DataType.BFLOAT16,
-}
 
 
 STRAIGHT_THROUGH = {"QuantizeLinear", "DynamicQuantizeLinear"}  # integers that carry gradients

@@ -9,17 +9,18 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
-from onward.gradients.backward import FLOATS, backward
+from onward.gradients.backward import backward
 from onward.gradients.computed_ranks import kept_open, know_ranks
 from onward.gradients.formula_shapes import make_known
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.graph.dtypes import FLOATS
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.graph.initializer_names import rename
 from onward.graph.scopes import ancestors, graphs_of
-from onward.names import near, some
+from onward.names import list_names, suggest_names
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.exporters.restore_parameters import split_merged_parameters
@@ -178,7 +179,9 @@ def _made(graph: ir.Graph) -> list[ir.Value]:
 
 def _value(values: Mapping[str, ir.Value], name: str) -> ir.Value:
     if name not in values:
-        raise OptionError(f"the model has no value {name!r}\n{near(name, values, 'it has')}")
+        raise OptionError(
+            f"the model has no value {name!r}\n{suggest_names(name, values, 'it has')}"
+        )
     return values[name]
 
 
@@ -210,7 +213,7 @@ def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) 
     if y.dtype not in FLOATS:
         floats = [unzipped(value) for value in op.graph.outputs]
         known = [str(value.name) for value in floats if value.dtype in FLOATS]
-        hint = f"\nask for one that is: {some(known)}" if known else ""
+        hint = f"\nask for one that is: {list_names(known)}" if known else ""
         raise OptionError(f"output {y.name!r} is not of a float type: it has no gradient{hint}")
     if cotangent is not None:
         if cotangent in taken:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, reads
-from onward.names import near
+from onward.names import suggest_names
 from onward.passes.prune import drop_unused
 
 
@@ -87,5 +87,7 @@ def _piece(
 def _value(made: dict[str, ir.Value], graph: ir.Graph, name: str) -> ir.Value:
     given = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
     if name not in made and name not in given:
-        raise OptionError(f"the graph has no value {name!r} to split at\n{near(name, made)}")
+        raise OptionError(
+            f"the graph has no value {name!r} to split at\n{suggest_names(name, made)}"
+        )
     return made.get(name) or given[name]

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onward.errors import WeightsError
 from onward.graph.external import map_file
 from onward.graph.mapped import MappedTensor
-from onward.graph.paths import look_around
+from onward.graph.paths import suggest_path
 
 # safetensors' names of types -> ONNX's
 _DTYPES = {
@@ -103,7 +103,7 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, MappedTensor]:
     if path.is_dir():
         path = _main_file(path)
     if not path.is_file():
-        raise WeightsError(f"no weights at {path}\n{look_around(path)}")
+        raise WeightsError(f"no weights at {path}\n{suggest_path(path)}")
     if path.suffix == ".json":
         return _read_shards(path)
     return _read_file(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onward.errors import DeadlineExceeded, OnwardError
-from onward.measure.tuning.trials import Candidate, Timing, Trial
+from onward.measure.tuning.trials import CallTimes, Candidate, Trial
 
 LIMIT = 60.0  # seconds for one candidate in addition to its measuring: Inductor compiles for long
 _ROUNDS = 5
@@ -35,8 +35,8 @@ class MeasuredCandidate:
     left: float = LIMIT  # seconds of the limit and of its measuring that are left
 
     @property
-    def timing(self) -> Timing | None:
-        return Timing(self.times, self.memory) if self.times else None
+    def timing(self) -> CallTimes | None:
+        return CallTimes(self.times, self.memory) if self.times else None
 
 
 def measure_in_turns(

@@ -22,7 +22,7 @@ from onward.measure.tensor_difference import (
     compare_tensors,
     worst_of,
 )
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.choose import Asked
 from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions
@@ -125,7 +125,7 @@ def _paired(
         for wrong, model in ((name, a), (other, b)):
             known = [*_inputs(model), *_outputs(model)]
             if wrong not in known:
-                hint = near(wrong, known, "that model has")
+                hint = suggest_names(wrong, known, "that model has")
                 raise OptionError(f"no input or output {wrong!r} to pair\n{hint}")
         raise OptionError(f"{name!r} and {other!r} cannot be paired: an input and an output")
     inputs, outputs = (_pair_names(what, x, y, names, notes) for what, x, y in ends)

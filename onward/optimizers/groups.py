@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 from onward.optimizers.optimizer import Optimizer, check_optimizer
-from onward.optimizers.setting_checks import check_flag
+from onward.settings import check_fields, true_or_false
 
 Predicate: TypeAlias = Callable[[str, tuple[int, ...]], bool]
 
@@ -48,7 +48,7 @@ class Group:
         given = {"optimizer": optimizer, "frozen": frozen, "overrides": overrides}
         for name, value in {"parameters": parameters, **given}.items():
             object.__setattr__(self, name, value)
-        check_flag(self, "frozen")
+        check_fields(self, frozen=true_or_false)
         if optimizer is not None:
             check_optimizer(optimizer, "Group.optimizer")
         if frozen and (optimizer is not None or overrides):
@@ -126,7 +126,7 @@ def _matches(group: Group, parameters: Mapping[str, Sequence[int]]) -> set[str]:
         exact = {pattern} & set(parameters)
         names = exact or {name for name in parameters if fnmatchcase(name, pattern)}
         if not names:
-            hint = near(pattern, parameters)
+            hint = suggest_names(pattern, parameters)
             raise OptionError(f"no parameter matches {pattern!r} of {group!r}\n{hint}")
         found |= names
     return found
@@ -140,7 +140,7 @@ def _of(group: Group, optimizer: Optimizer) -> Optimizer | None:
     known = [field.name for field in fields(own)]
     for name in group.overrides:
         if name not in known:
-            hint = near(name, known, "it has")
+            hint = suggest_names(name, known, "it has")
             raise OptionError(f"{type(own).__name__} has no setting {name!r} ({group!r})\n{hint}")
     return replace(own, **group.overrides)
 

@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 
 T = TypeVar("T")
 
@@ -29,13 +29,13 @@ def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) ->
         raise OptionError(f"no {what}: {data!r} has no 'kind'\ngive what to_dict() returned")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
-        hint = near(str(data["kind"]), sorted(kinds))
+        hint = suggest_names(str(data["kind"]), sorted(kinds))
         raise OptionError(f"no {what} is called {data['kind']!r}\n{hint}")
     given = {name: value for name, value in data.items() if name != "kind"}
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            hint = near(str(name), known, "it has")
+            hint = suggest_names(str(name), known, "it has")
             raise OptionError(f"{kind.__name__} has no setting {name!r}\n{hint}")
     for name, field in known.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:

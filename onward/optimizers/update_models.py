@@ -15,15 +15,13 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps, extend
-from onward.graph.operators import VIEWS
+from onward.graph.operators import IN_PLACE, VIEWS
 from onward.optimizers.clip import NORM, ClipByNorm, ClipByValue
 from onward.optimizers.ema import EMA
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
 
 OPSET, IR_VERSION = 21, 10
 DTYPES = ("float32", "float64")
-
-ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Identity", "Clip", "Where"})
 
 Specs: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
 
@@ -199,7 +197,7 @@ def in_place_hazards(model: ir.Model, pairs: Mapping[str, str]) -> list[str]:
         before = _ancestors(writer)
         for reader, read in _readers(inputs[source]):
             if reader is writer:
-                if writer.op_type not in ELEMENTWISE or read.shape != outputs[output].shape:
+                if writer.op_type not in IN_PLACE or read.shape != outputs[output].shape:
                     hazards.append(f"{writer.op_type} makes {output}, but not element by element")
             elif reader not in before:
                 hazards.append(f"{reader.op_type} reads {source} apart from what makes {output}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import HALVES
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 from onward.passes.value_facts import attribute, dims, input_of, ints, rank
 
 _rules = Rules()
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def spell_for_onnxruntime(model: ir.Model) -> ir.Model:
@@ -64,7 +64,7 @@ def _softplus_of_doubles(op: Ops, node: ir.Node) -> Replacement:
 def _scatter_of_narrow_floats(op: Ops, node: ir.Node) -> Replacement:
     """Reductions of 16-bit floats, in float32: onnxruntime only puts those where they belong."""
     data, indices, updates = node.inputs
-    if data is None or data.dtype not in _NARROW or attribute(node, "reduction", "none") == "none":
+    if data is None or data.dtype not in HALVES or attribute(node, "reduction", "none") == "none":
         return None
     wide = int(ir.DataType.FLOAT)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.graph_ops import extend
-from onward.names import near
+from onward.names import suggest_names
 
 
 def check_state(model: ir.Model, state: Mapping[str, str]) -> None:
@@ -23,7 +23,7 @@ def check_state(model: ir.Model, state: Mapping[str, str]) -> None:
         if value not in values:
             raise OptionError(
                 f"state: the model has no value {value!r} for {name!r} to become\n"
-                f"{near(value, values)}"
+                f"{suggest_names(value, values)}"
             )
         old, new = model.graph.initializers[name], values[value]
         if (old.dtype, old.shape) != (new.dtype, new.shape):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.graph.signature import numpy_type
+from onward.graph.dtypes import numpy_type
 
 EMPTY = "step %d: the batch is empty, it is left out"  # what a log says of it
 

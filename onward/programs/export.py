@@ -17,7 +17,7 @@ from onward.errors import OptionError, WeightsError
 from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import walk
 from onward.graph.shapes.infer import infer_shapes
-from onward.names import near
+from onward.names import suggest_names
 from onward.passes.exporters.constant_weights import lift_constant_weights
 from onward.passes.exporters.restore_parameters import split_merged_parameters, ties
 from onward.passes.linear_models import write_linear_models
@@ -89,7 +89,9 @@ def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
         places = {str(value.name): value for value in initializers(copy)}
     for name, array in {**_tied(copy, tensors), **tensors}.items():
         if name not in places:
-            raise WeightsError(f"the model has no initializer {name!r}\n{near(name, places)}")
+            raise WeightsError(
+                f"the model has no initializer {name!r}\n{suggest_names(name, places)}"
+            )
         places[name].const_value = _fitted(name, np.asarray(array), places[name])
     return copy
 
@@ -145,11 +147,11 @@ def _return_only(model: ir.Model, names: Sequence[str]) -> None:
         if name in given and name not in returned:
             raise OptionError(
                 f"{name!r} is given to the model, not made by it: it cannot be an output\n"
-                f"{near(name, made)}"
+                f"{suggest_names(name, made)}"
             )
         if name not in made and name not in returned:
             raise OptionError(
-                f"the model makes no value {name!r}\n{near(name, [*returned, *made])}"
+                f"the model makes no value {name!r}\n{suggest_names(name, [*returned, *made])}"
             )
     values = [returned.get(name) or made[name] for name in names]
     if any(value.type is None or value.shape is None for value in values):
@@ -175,7 +177,7 @@ def _take_only(model: ir.Model, names: Sequence[str] | None) -> None:
         kept = [names] if isinstance(names, str) else list(dict.fromkeys(names))
         for name in kept:
             if name not in given:
-                raise OptionError(f"the model has no input {name!r}\n{near(name, given)}")
+                raise OptionError(f"the model has no input {name!r}\n{suggest_names(name, given)}")
         for name in needed:
             if name not in kept and not given[name].is_initializer():
                 raise OptionError(

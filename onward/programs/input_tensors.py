@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.model import lift_weights
-from onward.passes.exporters.constant_weights import FLOATS
+from onward.graph.dtypes import FLOATS, HALVES
 from onward.programs.program import Array
 
-_MASTER = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}  # they are trained in float32
 _LARGE = 1 << 16  # bytes: frozen weights from here on are bound, not copied into each graph
 
 
@@ -32,7 +31,7 @@ class Tensors:
         frozen = [
             name
             for name, value in initializers.items()
-            if name not in names and name not in state and value.dtype in FLOATS - _MASTER
+            if name not in names and name not in state and value.dtype in FLOATS - HALVES
             if value.const_value is not None and value.const_value.nbytes >= _LARGE
         ]
         trained, initial = {}, {}
@@ -54,7 +53,7 @@ class Tensors:
             if value is None:  # a statistic that this graph does not use
                 continue
             value.const_value = None
-            if name in self.trained and value.dtype in _MASTER:
+            if name in self.trained and value.dtype in HALVES:  # trained in float32
                 _feed_master(graph, value)
             elif value not in graph.inputs:
                 graph.inputs.append(value)

@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import ancestors, graphs_of, walk
-from onward.names import near, some
+from onward.names import list_names, suggest_names
 from onward.passes.exporters.constant_weights import (
-    FLOATS,
     is_named_parameter,
     lift_constant_weights,
 )
@@ -114,7 +114,7 @@ def select(
 def nothing_to_train(known: Sequence[str]) -> OptionError:
     return OptionError(
         "there is nothing to train: no float weight is left that the loss depends on\n"
-        f"the model's weights are {some(known)}"
+        f"the model's weights are {list_names(known)}"
     )
 
 
@@ -155,7 +155,7 @@ def matching(
         if not names:
             raise OptionError(
                 f"{field}: {pattern!r} is no {kind} of the model\n"
-                f"patterns are written like 'encoder.*'; {near(pattern, known)}"
+                f"patterns are written like 'encoder.*'; {suggest_names(pattern, known)}"
             )
         found.update(dict.fromkeys(names))
     return list(found)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.provider_names import AUTO, find_name
@@ -220,4 +220,6 @@ def _reference(options: SessionOptions) -> Provider:
 def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for option in given:
         if option not in known:
-            raise OptionError(f"{name} has no option {option!r}; {near(option, known, 'it has')}")
+            raise OptionError(
+                f"{name} has no option {option!r}; {suggest_names(option, known, 'it has')}"
+            )

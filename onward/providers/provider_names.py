@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 
 AUTO = "auto"  # no provider: the fastest of them, by measurement
 _SUFFIX = "ExecutionProvider"
@@ -37,6 +37,6 @@ def find_name(text: str, known: Iterable[str], here: Iterable[str]) -> str:
             return name
     offered = list(map(short_name, here))
     stem = wanted.removesuffix("provider").removesuffix("execution")
-    alike = near(stem, offered, "")
+    alike = suggest_names(stem, offered, "")
     hint = f"; {alike}" if alike.startswith("did you mean") else ""
     raise OptionError(f"no provider {text!r}\nthis machine has {', '.join(offered)}{hint}")

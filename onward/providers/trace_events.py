@@ -15,8 +15,6 @@ import onnx_ir as ir
 Event = dict[str, Any]
 TypeAndShape = tuple[str, tuple[int, ...]]  # onnxruntime's word for the type, and the sizes
 
-WORDS = {"FLOAT": "float", "DOUBLE": "double"}  # types that onnxruntime calls otherwise
-
 
 @runtime_checkable
 class Profiled(Protocol):
@@ -82,4 +80,4 @@ class Notes:
 
 def type_word(dtype: ir.DataType) -> str:
     """A type in onnxruntime's words: "float", "int64"."""
-    return WORDS.get(dtype.name, dtype.name.lower())
+    return dtype.name.lower()

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import FeedError
+from onward.graph.dtypes import numpy_type
 from onward.graph.paths import check_exists
 from onward.graph.random_feeds import open_names, random_feeds
-from onward.graph.signature import NodeArg, check_feeds, numpy_type, to_array
+from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
-from onward.names import near, some, spell_sizes
+from onward.names import format_sizes, list_names, suggest_names
 from onward.sessions.image_feeds import SUFFIXES, Preparation, read_images
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def read_feeds(
     feeds = _read_files(inputs, paths, sizes, preparation or Preparation(), notes)
     rest = [arg for arg in inputs if arg.name not in feeds]
     if rest and not random:
-        name, shape = rest[0].name, spell_sizes(rest[0].shape)
+        name, shape = rest[0].name, format_sizes(rest[0].shape)
         raise FeedError(
             f"input {name!r} is missing: {rest[0].type} of shape ({shape})\n"
             f"feed it with --feed {name}=FILE, or give --random"
@@ -156,7 +157,7 @@ def _split(text: str, inputs: Sequence[Any]) -> tuple[str | None, Path]:
     name, equals, _ = text.partition("=")
     if equals and not path.exists():
         known = (arg.name for arg in inputs)
-        raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
+        raise FeedError(f"no input {name!r}; {suggest_names(name, known, 'the model takes')}")
     return None, path
 
 
@@ -197,7 +198,7 @@ def _by_name(
     known = [arg.name for arg in inputs]
     for key in given:
         if key not in known:
-            raise FeedError(f"{path} feeds {key!r}; {near(key, known, 'the model takes')}")
+            raise FeedError(f"{path} feeds {key!r}; {suggest_names(key, known, 'the model takes')}")
     return given
 
 
@@ -271,4 +272,4 @@ def names_of_sizes(inputs: Iterable[Any]) -> set[str]:
 
 
 def _names(inputs: Iterable[Any]) -> str:
-    return some(arg.name for arg in inputs)
+    return list_names(arg.name for arg in inputs)

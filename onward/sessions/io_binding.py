@@ -11,7 +11,7 @@ import numpy as np
 
 from onward.errors import FeedError, OptionError
 from onward.lazy import LazyModule
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.ort.ort_values import OrtValue, dtype_of, to_numpy, to_ort
 from onward.providers.ort.reexports import NativeBinding
 
@@ -163,13 +163,13 @@ class Binding:
 
     def _input(self, name: str) -> str:
         if name not in self._known_inputs:
-            hint = near(name, self._known_inputs, "the model takes")
+            hint = suggest_names(name, self._known_inputs, "the model takes")
             raise FeedError(f"no input {name!r}; {hint}")
         return name
 
     def _output(self, name: str) -> str:
         if name not in self._known_outputs:
-            hint = near(name, self._known_outputs, "the model gives")
+            hint = suggest_names(name, self._known_outputs, "the model gives")
             raise FeedError(f"no output {name!r}; {hint}")
         return name
 

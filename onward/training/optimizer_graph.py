@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import HALVES
 from onward.graph.graph_ops import GraphOps, extend
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment, Group, resolve
@@ -31,7 +32,6 @@ UPDATED = "updated_{}"
 
 # The peer's names of the slots it knew.
 _SEQUENCES = {"exp_avg": "first_order_moments", "exp_avg_sq": "second_order_moments"}
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Plan:
     @property
     def wide(self) -> ir.DataType:
         """The type in which updates are computed, and slots are kept."""
-        return ir.DataType.FLOAT if self.kind in _NARROW else self.kind
+        return ir.DataType.FLOAT if self.kind in HALVES else self.kind
 
 
 def plan(

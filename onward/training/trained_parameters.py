@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.gradients.model import reached
-from onward.names import near, some
+from onward.names import list_names, suggest_names
 from onward.passes.exporters.exporter_warnings import RECIPE
 from onward.passes.training_mode import untie_statistics
 from onward.programs.select import restore_parameters, weights, worth_training
@@ -43,11 +43,11 @@ def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[
     missing = [name for name in trainable if name not in known]
     if missing:
         what = "no value of this name" if len(missing) == 1 else "no values of these names"
-        hint = near(missing[0], graph.initializers, "its parameters are")
+        hint = suggest_names(missing[0], graph.initializers, "its parameters are")
         if model.producer_name == "pytorch":
             hint += f"; torch merges, folds and renames parameters unless it exports with {RECIPE}"
         raise OptionError(
-            f"{some(missing)} cannot require a gradient: the model has {what}\n{hint}"
+            f"{list_names(missing)} cannot require a gradient: the model has {what}\n{hint}"
         )
     for name in trainable:
         node = made.get(name)
@@ -59,5 +59,5 @@ def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[
             )
     unknown = [name for name in frozen if name not in known]
     if unknown:  # which the peer lets pass
-        hint = near(unknown[0], graph.initializers)
-        log.warning("frozen_params: the model has no %s; %s", some(unknown), hint)
+        hint = suggest_names(unknown[0], graph.initializers)
+        log.warning("frozen_params: the model has no %s; %s", list_names(unknown), hint)

@@ -12,7 +12,7 @@ import pytest
 
 from onward.errors import DeadlineExceeded, ProviderError
 from onward.measure import alternating_trials
-from onward.measure.tuning.trials import BARE, Candidate, Opening, Timing
+from onward.measure.tuning.trials import BARE, CallTimes, Candidate, Opening
 from tests.cli.conftest import Call, is_one_line
 
 
@@ -39,9 +39,9 @@ class FakeTrial:
         wrong = self.candidate.provider.startswith("Torch")
         return Opening(0.25, [np.ones(3) + wrong])
 
-    def measure(self, seconds: float, timeout: float) -> Timing:
+    def measure(self, seconds: float, timeout: float) -> CallTimes:
         each = 0.002 if self.candidate.provider.startswith("Torch") else 0.001
-        return Timing([each] * 4, 50 << 20)
+        return CallTimes([each] * 4, 50 << 20)
 
 
 @pytest.fixture
@@ -85,11 +85,11 @@ def test_ctrl_c_prints_the_measurements_so_far(
 ) -> None:
     calls: list[float] = []
 
-    def measure(self: FakeTrial, seconds: float, timeout: float) -> Timing:
+    def measure(self: FakeTrial, seconds: float, timeout: float) -> CallTimes:
         calls.append(seconds)
         if len(calls) > 8:
             raise KeyboardInterrupt
-        return Timing([0.001], 1 << 20)
+        return CallTimes([0.001], 1 << 20)
 
     monkeypatch.setattr(FakeTrial, "measure", measure)
     called = call("bench", model, "--provider", "cpu", "--provider", "torch")

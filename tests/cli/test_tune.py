@@ -11,7 +11,7 @@ import pytest
 from onward.cli import tune as command
 from onward.measure.tuning import tune
 from onward.measure.tuning.trials import Candidate
-from onward.measure.tuning.tune import Row, TuningOptions, Verdict
+from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from tests.cli.conftest import Call, is_one_line
 
 ROW = Row(Candidate("CPUExecutionProvider"), 0.001, 0.002, 0.25, 50 << 20)
@@ -20,10 +20,10 @@ ROW = Row(Candidate("CPUExecutionProvider"), 0.001, 0.002, 0.25, 50 << 20)
 def test_result_is_shown(call: Call, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[TuningOptions] = []
 
-    def measure(path: Path, feeds: Any, options: TuningOptions, **tell: Any) -> Verdict:
+    def measure(path: Path, feeds: Any, options: TuningOptions, **tell: Any) -> TuningResult:
         asked.append(options)
         tell["progress"](0, 1, "CPU")
-        return Verdict([ROW], {"x": [1, 4]}, "today")
+        return TuningResult([ROW], {"x": [1, 4]}, "today")
 
     monkeypatch.setattr(command, "measure", measure)
     called = call("tune", model, "--provider", "CPU", "--limit", "9")
@@ -34,7 +34,7 @@ def test_result_is_shown(call: Call, model: Path, monkeypatch: pytest.MonkeyPatc
 def test_ctrl_c_prints_the_measurements_so_far(
     call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(path: Path, feeds: Any, options: TuningOptions, **tell: Any) -> Verdict:
+    def measure(path: Path, feeds: Any, options: TuningOptions, **tell: Any) -> TuningResult:
         tell["finished"](ROW)
         raise KeyboardInterrupt
 

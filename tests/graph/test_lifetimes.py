@@ -41,7 +41,7 @@ def test_a_value_lives_until_its_last_reader() -> None:
     assert [(b.birth, b.death) for b in lives.buffers] == [(0, 1), (1, 2), (2, 2)]
 
 
-def test_what_is_read_later_goes_on_living() -> None:
+def test_a_value_that_is_read_later_stays_alive() -> None:
     op = OpBuilder()
     x = op.input("x", "float32", (25,))
     first = op.Exp(x)
@@ -50,7 +50,7 @@ def test_what_is_read_later_goes_on_living() -> None:
     assert lives.peak == 300
 
 
-def test_an_operator_in_place_takes_no_memory_of_its_own() -> None:
+def test_an_in_place_operator_takes_no_memory() -> None:
     lives = lifetimes(chain("Exp", "Relu", "Neg"), IN_PLACE, nbytes)
     assert [step.live for step in lives.steps] == [100, 100, 200]
     assert len(lives.buffers[0].values) == 2
@@ -61,7 +61,7 @@ def test_a_feed_is_never_written_to_and_an_output_is_never_shared() -> None:
     assert [len(step.births) for step in lives.steps] == [1, 0, 1]
 
 
-def test_a_value_that_somebody_else_reads_is_not_overwritten() -> None:
+def test_a_value_with_another_reader_is_not_overwritten() -> None:
     op = OpBuilder()
     x = op.Exp(op.input("x", "float32", (25,)))
     model = op.model(y=op.Mul(op.Relu(x), x))
@@ -76,13 +76,13 @@ def test_an_alias_of_a_feed_takes_nothing() -> None:
     assert lifetimes(infer_shapes(model).graph, IN_PLACE, nbytes).peak == 100
 
 
-def test_a_dead_buffer_serves_again_where_the_shape_is_the_same() -> None:
+def test_a_dead_buffer_of_the_same_shape_is_reused() -> None:
     lives = lifetimes(chain("Exp", "Neg", "Abs", "Sin", "Cos"), REUSE, nbytes)
     assert [len(step.births) for step in lives.steps] == [1, 1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(("dim", "births"), [("n", [1, 1, 0, 1]), (None, [1, 1, 1, 1])])
-def test_names_of_sizes_decide_whether_a_buffer_serves_again(dim: Any, births: list[int]) -> None:
+def test_symbolic_sizes_decide_whether_a_buffer_is_reused(dim: Any, births: list[int]) -> None:
     graph = chain("Exp", "Neg", "Abs", "Sin")
     for node in graph:
         node.outputs[0].shape = ir.Shape([dim])
@@ -90,7 +90,7 @@ def test_names_of_sizes_decide_whether_a_buffer_serves_again(dim: Any, births: l
     assert [len(step.births) for step in lives.steps] == births
 
 
-def test_of_an_if_the_larger_branch_counts() -> None:
+def test_the_larger_branch_of_an_if_counts() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 21]>
         g (float[25] x, bool c) => (float[25] y) {
@@ -107,7 +107,7 @@ def test_of_an_if_the_larger_branch_counts() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9), st.integers(0, 9)), max_size=20))
 @settings(max_examples=60, deadline=None)
-def test_no_two_buffers_that_meet_overlap(spans: list[tuple[int, int, int]]) -> None:
+def test_buffers_alive_together_do_not_overlap(spans: list[tuple[int, int, int]]) -> None:
     buffers = [Buffer(str(i), n, min(a, b), max(a, b)) for i, (n, a, b) in enumerate(spans)]
     offsets, size = Lifetimes(buffers, []).layout(64)
     for i, a in enumerate(buffers):

@@ -46,7 +46,7 @@ def write_shards(folder: Path) -> Path:
     return index
 
 
-def test_one_file_replaces_what_it_names(tmp_path: Path) -> None:
+def test_one_file_replaces_its_tensors(tmp_path: Path) -> None:
     save_file({"a": A}, tmp_path / "m.safetensors")
     model = two_weights()
     assert swap_weights(model, tmp_path / "m.safetensors") == ["a"]
@@ -55,7 +55,7 @@ def test_one_file_replaces_what_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["index", "folder"])
-def test_shards_come_by_their_index(tmp_path: Path, by: str) -> None:
+def test_shards_are_read_by_their_index(tmp_path: Path, by: str) -> None:
     index = write_shards(tmp_path)
     model = two_weights()
     assert swap_weights(model, index if by == "index" else tmp_path) == ["a", "b"]

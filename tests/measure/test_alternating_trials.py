@@ -11,7 +11,7 @@ import pytest
 from onward.errors import DeadlineExceeded
 from onward.measure import alternating_trials
 from onward.measure.alternating_trials import MeasuredCandidate, measure_in_turns
-from onward.measure.tuning.trials import Candidate, Opening, Timing
+from onward.measure.tuning.trials import CallTimes, Candidate, Opening
 
 
 class SlowTrial:
@@ -32,11 +32,11 @@ class SlowTrial:
     def open(self, timeout: float) -> Opening:
         return Opening(0.5, [np.ones(1)])
 
-    def measure(self, seconds: float, timeout: float) -> Timing:
+    def measure(self, seconds: float, timeout: float) -> CallTimes:
         self.turns += 1
         if self.turns > 3:
             raise DeadlineExceeded("slow")
-        return Timing([0.25], 1)
+        return CallTimes([0.25], 1)
 
 
 def test_figures_before_the_limit_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,15 @@ from onward.gradients.functions import as_call, attributes_of, composite, record
 from onward.gradients.gradient_ops import GradientOps, axes_of, rank
 from onward.gradients.rule import GradientTable, absent
 from onward.gradients.rules.conv import channel_sum
+from onward.graph.dtypes import HALVES
 from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
 
 def wide(op: GradientOps, x: ir.Value) -> ir.Value:
     """x, or a half precision x in float32."""
-    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in _NARROW else x
+    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in HALVES else x
 
 
 def _given(node: ir.Node) -> list[ir.Value]:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onward.gradients.gradient_ops import GradientOps, Size, numpy_type
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.index import scatter_add
+from onward.graph.dtypes import HALVES
 from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
@@ -32,7 +33,6 @@ _WEIGHTS = {
     ),
 }
 _FIRST_TAP = {"nearest": 0, "linear": 0, "cubic": -1}
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 class Taps(NamedTuple):
@@ -75,7 +75,7 @@ def grid_sample(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 def wide(op: GradientOps, at: ir.Value) -> ir.Value:
     """Positions in a type that can tell all pixels apart."""
-    return op.Cast(at, to=ir.DataType.FLOAT) if at.dtype in _HALVES else at
+    return op.Cast(at, to=ir.DataType.FLOAT) if at.dtype in HALVES else at
 
 
 def _dgrid(op: GradientOps, grid: ir.Value, taps: list[Taps], dweight: ir.Value) -> ir.Value:

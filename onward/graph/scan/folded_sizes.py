@@ -1,8 +1,8 @@
-"""How large constants would grow if somebody folded them: sizes alone, next to nothing computed.
+"""Infer how large constants would grow if they were folded, computing almost nothing.
 
-onnxruntime computes what depends on constants alone while it loads a model. Here the same nodes are
-followed by their shapes (and by the values of the few small ones that shapes are made of), so that
-a result of a trillion elements is refused and not computed.
+onnxruntime folds constants while it loads a model. Here the shapes of the same nodes are inferred
+(and the values of the few small ones that shapes are made of), so that a result of a trillion
+elements is refused, not computed. An unknown size is bounded by providers/ort/folding_limit.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from onward.graph.dtypes import BY_NUMBER
+from onward.graph.operators import BROADCASTING, REDUCTIONS, SAME_SHAPE, VARIADIC, named
 from onward.graph.scan.onnx_messages import Array, Node
 
 _MOST_VALUES = 64  # elements of a result that is computed
@@ -22,12 +24,12 @@ _HARD_WORK = 1 << 32  # multiplications that an operator without a rule may need
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that no feed changes. What is not known of it is None."""
+    """A value that no feed changes; unknown facts are None."""
 
     size: int | None = None  # elements, at most
     dims: tuple[int, ...] | None = None
     value: Array | None = None
-    letters: int = 0  # of the texts in it, at most
+    letters: int = 0  # characters of its strings, at most
 
     @classmethod
     def of(cls, dims: Sequence[int], value: Array | None = None, letters: int = 0) -> Constant:
@@ -41,21 +43,21 @@ Rule = Callable[[Node, Given], Constant]
 
 @dataclass(slots=True)
 class Growth:
-    """What folding would do to a graph."""
+    """What folding would add to a graph."""
 
-    work: int = 0  # elements that are made
+    work: int = 0  # elements computed
     unknown: int = 0  # results whose size is not known beforehand
-    heavy: bool = False  # whether one may take long, or be larger than the engine foresees
+    heavy: bool = False  # one may take long, or exceed what the engine estimates: do not fold
 
     def add(self, other: Growth, times: int, with_constants: bool) -> None:
-        """What a function does, called so often; with constants alone, somewhere?"""
+        """Add a function's growth, called `times`; `with_constants`: a call has constants alone."""
         self.work += other.work * times
         self.unknown += other.unknown * times
         self.heavy |= other.heavy and with_constants
 
 
-def follow(node: Node, given: Given, growth: Growth) -> Constant:
-    """The result of a node whose inputs are all constants, and what it costs to make it."""
+def folded_result(node: Node, given: Given, growth: Growth) -> Constant:
+    """The result of a node whose inputs are all constants; its cost is added to `growth`."""
     rule = RULES.get(node.op) if node.domain == "" else None
     value = _evaluate(node, given)
     if value is not None:
@@ -63,9 +65,9 @@ def follow(node: Node, given: Given, growth: Growth) -> Constant:
     try:
         result = UNKNOWN if rule is None else rule(node, given)
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
-        result = UNKNOWN  # a node that breaks ONNX's rules: whoever runs it says so
+        result = UNKNOWN  # an invalid node: the engine reports it
     if result.size is None:
-        growth.unknown += rule not in _KEEPING
+        growth.unknown += rule not in _NEVER_GROW
         sizes = [each.size for each in given]
         growth.heavy |= rule is None and (
             None in sizes or math.prod(size or 1 for size in sizes) > _HARD_WORK
@@ -85,10 +87,6 @@ def _products(given: Given) -> int:
 
 
 # -- rules: the shape of a result ------------------------------------------------------------------
-
-
-def _names(words: str) -> list[str]:
-    return words.split()
 
 
 def _same(node: Node, given: Given) -> Constant:
@@ -117,7 +115,7 @@ def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _ints(constant: Constant) -> list[int]:
-    """The numbers of a constant; ValueError (the result is not known) where they are not."""
+    """The numbers of a constant; ValueError if they are unknown, as the result then is."""
     if constant.value is None:
         raise ValueError
     return [int(item) for item in constant.value.reshape(-1).tolist()]
@@ -236,10 +234,9 @@ def _unsqueeze(node: Node, given: Given) -> Constant:
 
 def _resize(node: Node, given: Given) -> Constant:
     dims = _dims(given[0])
-    scales = node.attributes.get("scales")
     last = given[-1].value
     if last is None or last.size == 0 or len(given) < 2:
-        return UNKNOWN if scales is None else Constant()
+        return UNKNOWN
     items = [float(item) for item in last.reshape(-1).tolist()]
     if last.dtype.kind == "f":
         items = [size * scale for size, scale in zip(dims[-len(items) :], items)]
@@ -258,38 +255,26 @@ def _crop(node: Node, given: Given) -> Constant:
     return Constant.of(dims)
 
 
-def _anything(node: Node, given: Given) -> Constant:
-    return UNKNOWN  # its size needs a closer look, but it is made in one pass
+def _unknown(node: Node, given: Given) -> Constant:
+    return UNKNOWN  # of unknown size, but computed in one pass
 
 
 def _shape(node: Node, given: Given) -> Constant:
     return Constant.of([64])  # at most
 
 
-def _indices(node: Node, given: Given) -> Constant:
-    return UNKNOWN if given[0].size is None else Constant(given[0].size * 64)
-
-
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_names(
-        "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization BitwiseNot Cast Ceil Celu Clip "
-        "Cos Cosh CumProd CumSum DequantizeLinear Elu Erf Exp EyeLike Floor Gelu "
-        "HardSigmoid HardSwish Hardmax Identity IsInf IsNaN LayerNormalization LeakyRelu Log "
-        "LogSoftmax LpNormalization Mish Neg Not QuantizeLinear Reciprocal Relu Round "
-        "ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign "
-        "Sqrt Swish Tan Tanh ThresholdedRelu Trilu"), _same),
-    **dict.fromkeys(_names(
-        "ArgMax ArgMin Compress DepthToSpace Dropout Flatten ReduceL1 ReduceL2 ReduceLogSum "
-        "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
-        "ReverseSequence Slice SpaceToDepth Split Squeeze TopK Unique"), _smaller),
-    **dict.fromkeys(_names(
-        "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less "
-        "LessOrEqual Max Mean Min Mod Mul Or PRelu Pow StringConcat Sub Sum Where Xor"
-        ), _broadcast),
-    **dict.fromkeys(_names(
-        "ConcatFromSequence GatherND OptionalGetElement ScatterND SequenceAt SequenceConstruct "
-        "SequenceErase SequenceInsert SequenceLength SplitToSequence"), _anything),
-    **dict.fromkeys(_names("HannWindow HammingWindow BlackmanWindow"), _window),
+    **dict.fromkeys(SAME_SHAPE, _same),
+    **dict.fromkeys(REDUCTIONS | named(
+        "ArgMax ArgMin Compress DepthToSpace Flatten Slice SpaceToDepth Split Squeeze TopK Unique"
+        ), _smaller),
+    # PRelu, too: a kernel may broadcast its slope both ways
+    **dict.fromkeys(
+        BROADCASTING | VARIADIC | named("BitShift PRelu StringConcat Where"), _broadcast),
+    **dict.fromkeys(named(
+        "ConcatFromSequence GatherND NonZero OptionalGetElement ScatterND SequenceAt "
+        "SequenceConstruct SequenceErase SequenceInsert SequenceLength SplitToSequence"), _unknown),
+    **dict.fromkeys(named("HannWindow HammingWindow BlackmanWindow"), _window),
     "CastLike": _same,
     "CenterCropPad": _crop,
     "Concat": _concat,
@@ -299,7 +284,6 @@ RULES: dict[str, Rule] = {
     "GatherElements": lambda node, given: Constant(given[1].size, given[1].dims),
     "Gemm": _gemm,
     "MatMul": _matmul,
-    "NonZero": _indices,
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
@@ -313,8 +297,8 @@ RULES: dict[str, Rule] = {
     "Upsample": _resize,
 }  # fmt: skip
 
-# What these give is never larger than what they were given first.
-_KEEPING = (_same, _smaller, _reshape, _transpose, _unsqueeze, _shape)
+# Results that are never larger than the first input.
+_NEVER_GROW = (_same, _smaller, _reshape, _transpose, _unsqueeze, _shape)
 
 
 # -- values: the arithmetic that shapes are made of ------------------------------------------------
@@ -323,30 +307,23 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
-    "Pow": np.power,
     "Max": np.maximum,
     "Min": np.minimum,
-    "Neg": np.negative,
-    "Abs": np.abs,
     "Floor": np.floor,
-    "Ceil": np.ceil,
-    "Sqrt": np.sqrt,
     "Identity": np.asarray,
     "Equal": np.equal,
     "Where": np.where,
     "Div": lambda a, b: a // b if a.dtype.kind == "i" else a / b,
     "ReduceProd": lambda a, *_: np.prod(a, keepdims=True),
-    "ReduceSum": lambda a, *_: np.sum(a, keepdims=True),
-    "ReduceMax": lambda a, *_: np.max(a, keepdims=True),
     "Squeeze": lambda a, *_: a.reshape([d for d in a.shape if d != 1]),
     "Unsqueeze": lambda a, *_: a.reshape([1, *a.shape]) if a.ndim == 0 else a,
     "Gather": lambda a, i: a[i] if a.ndim == 1 else a.reshape(-1)[:0],
 }
-_CAST = {1: "f4", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8"}
+_CAST_TO = frozenset((1, 6, 7, 9, 10, 11))  # floats, int32, int64 and bool
 
 
 def _evaluate(node: Node, given: Given) -> Array | None:
-    """A small result, computed; None where it is not small, or nothing that shapes are made of."""
+    """The value of a small result of shape arithmetic; None for any other."""
     if node.domain or (node.op not in _ARITHMETIC and node.op not in ("Cast", "Concat", "Shape")):
         return None
     if node.op == "Shape" and given[0].dims is not None and not node.attributes:
@@ -360,7 +337,9 @@ def _evaluate(node: Node, given: Given) -> Array | None:
         with np.errstate(all="ignore"):
             if node.op == "Cast":
                 to = node.attributes["to"].number
-                result: Any = arrays[0].astype(_CAST[to or 0])
+                if to not in _CAST_TO:
+                    return None
+                result: Any = arrays[0].astype(BY_NUMBER[to].dtype)
             elif node.op == "Concat":
                 result = np.concatenate(arrays)
             else:

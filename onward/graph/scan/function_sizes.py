@@ -1,4 +1,4 @@
-"""What a model is once every call of a function is its body, counted without inlining one."""
+"""Count a model's nodes and constants as if its functions were inlined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = tuple[str, str, str]  # domain, name and overload of a function
 
 @dataclass(slots=True)
 class Body:
-    """What a graph or a function does once: its nodes, its calls, what folding would make."""
+    """A graph or a function: its nodes, its calls, and what constant folding would make."""
 
     nodes: int = 0
     calls: Counter[Call] = field(default_factory=Counter)
@@ -23,7 +23,7 @@ class Body:
 
 
 def inlined(main: Body, functions: Mapping[Call, Body]) -> Body:
-    """The main graph with its calls counted as what they stand for; no function calls itself."""
+    """The main graph with each call counted as its function's body; recursion is refused."""
     done: dict[Call, Body] = {}
     for root in functions:
         stack = [(root, False)]

@@ -1,4 +1,4 @@
-"""ONNX's messages read straight from a model's bytes: tensors, attributes, nodes, types."""
+"""Read ONNX's messages from a model's bytes: tensors, attributes, nodes, types."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onward.errors import InvalidModel
+from onward.graph.dtypes import BY_NUMBER, ELEMENT_TYPES
 from onward.graph.scan.protobuf import RUN, fields, numbers, signed, text
 
 Span = tuple[int, int]  # where a message begins and ends
@@ -16,21 +17,17 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 # Tags: the number of a field in its message, and its kind (0 a number, 2 a length, 5 and 1 fixed).
 _NUMBER, _LENGTH = 0, 2
-_TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, apart from raw and text
+_TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, except raw and text
 _MOST_VALUES = 64  # elements of a tensor whose values are read
 _MOST_REALS = 8  # ... where they are no integers: shapes take scales, ranges and little else
-BITS = {
-    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64,
-    15: 128, 16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2, 27: 6,
-    28: 6,
-}  # fmt: skip
+BITS = {each.number: each.bits for each in ELEMENT_TYPES if each.bits}
 STRING = 8
-_NUMPY = {1: "<f4", 6: "<i4", 7: "<i8", 10: "<f2", 11: "<f8"}
+_READ = frozenset((1, 6, 7, 10, 11))  # types whose values are read: floats, int32 and int64
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What a tensor says of itself; its data stays where it is."""
+    """A tensor's declaration; its data is not read."""
 
     name: str
     dtype: int
@@ -44,7 +41,7 @@ class Tensor:
         return math.prod(self.dims)
 
     def check(self, where: object) -> None:
-        """Refuse what is declared but not there, before anybody reserves memory for it."""
+        """Refuse data that is declared but missing, before memory is reserved for it."""
         if min(self.dims, default=0) < 0:
             raise InvalidModel(f"{where}: tensor {self.name!r} has the shape {list(self.dims)}")
         if self.external is not None or self.dtype == STRING:
@@ -62,9 +59,9 @@ class Tensor:
     def values(self, model: bytes) -> Array | None:
         """The elements of a small tensor of plain numbers."""
         most = _MOST_VALUES if self.dtype in (6, 7) else _MOST_REALS
-        if self.external is not None or self.size > most or self.dtype not in _NUMPY:
+        if self.external is not None or self.size > most or self.dtype not in _READ:
             return None
-        kind = np.dtype(_NUMPY[self.dtype])
+        kind = BY_NUMBER[self.dtype].dtype.newbyteorder("<")
         found: list[float] = []
         for number, start, end in self.data:
             if number in (5, 7):
@@ -113,8 +110,8 @@ def read_tensor(data: bytes, start: int, end: int) -> Tensor:
     return Tensor(name, dtype, tuple(dims), external, given, tuple(spans))
 
 
-def check_place(tensor: Tensor) -> None:
-    """External data begins and ends somewhere: at numbers, from 0 on."""
+def check_external_range(tensor: Tensor) -> None:
+    """Refuse external data whose offset or length is not a number from 0 on."""
     entries = tensor.external or {}
     for key in ("offset", "length"):
         given = entries.get(key, "0")
@@ -152,7 +149,7 @@ def _entry(data: bytes, start: int, end: int) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Attribute:
-    """One attribute of a node; only what a look needs."""
+    """One attribute of a node, as far as a scan needs it."""
 
     number: int | None
     real: float | None
@@ -165,7 +162,7 @@ class Attribute:
 
 
 def read_attribute(data: bytes, start: int, end: int) -> tuple[str, Attribute]:
-    """An AttributeProto: its name, and what it holds."""
+    """An AttributeProto: its name and content."""
     name, word, number, real, items = "", "", None, None, 0
     ints: list[int] = []
     tensors: list[Tensor] = []

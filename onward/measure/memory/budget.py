@@ -19,7 +19,7 @@ from onward.errors import MemoryLimitExceeded
 from onward.graph.files import weight_bytes
 from onward.graph.lifetimes import Lifetimes, Pairs, Rules, lifetimes, spelled
 from onward.graph.operators import VIEWS as SAME_ELEMENTS
-from onward.graph.shapes.infer import infer_shapes
+from onward.graph.shapes.infer import with_input_shapes
 
 _FIRST: Pairs = ((0, 0),)
 _STRIDED = ("Dropout", "Expand", "Slice", "Transpose")
@@ -42,22 +42,9 @@ class Estimate:
     unknown: list[str]  # values whose size nobody knows before a run
 
 
-def sized(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
-    """A copy of the model whose inputs have these shapes, and all others what follows."""
-    model = model.clone()
-    for value in model.graph.inputs:
-        if str(value.name) in shapes:
-            value.shape = ir.Shape(tuple(shapes[str(value.name)]))
-    for graph in model.graphs():
-        for node in graph:
-            for value in node.outputs:
-                value.shape = None  # as it was inferred for any size
-    return infer_shapes(model)
-
-
 def follow(model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: Rules) -> Estimate:
     """The values of a prepared model over time, its inputs of these shapes."""
-    model = sized(model, shapes)
+    model = with_input_shapes(model, shapes)
     unknown: set[str] = set()
 
     def nbytes(value: ir.Value) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from onward.errors import OptionError
 from onward.graph.files import Source
-from onward.graph.shapes.infer import fix_dimensions
-from onward.measure.memory.budget import VIEWS, Estimate, follow, sized
+from onward.graph.shapes.infer import fix_dimensions, with_input_shapes
+from onward.measure.memory.budget import VIEWS, Estimate, follow
 from onward.passes.pipelines import PREPARE, inference
 from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions, has_own_operators
@@ -30,7 +30,7 @@ def output_shapes(
     """The shape of each output, where the inputs' shapes decide it."""
     model = open_model(source, weights, options.limits, any_domain=has_own_operators(options))
     fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
-    model = sized(PREPARE(model), shapes)
+    model = with_input_shapes(PREPARE(model), shapes)
     found = {}
     for value in model.graph.outputs:
         if value.shape is None or not value.shape.is_static():

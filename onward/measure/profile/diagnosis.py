@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from onward.formatting import percent, show_rate
 from onward.measure.profile.bottlenecks import LOW, Analysis, Bound, Figures
 from onward.measure.profile.roofline import Ceilings
 from onward.measure.profile.timed_runs import Measurement
@@ -114,23 +115,3 @@ def _node_advice(bound: Bound, reached: float) -> str:
         "The kernels use the memory well: fewer passes over the data (fusion) or smaller types "
         "(float16, int8) are what makes it faster."
     )
-
-
-def percent(share: float) -> str:
-    """
-    >>> percent(0.714)
-    '71 %'
-    """
-    return f"{100 * share:.0f} %"
-
-
-def show_rate(number: float, unit: str) -> str:
-    """
-    >>> show_rate(18.2e9, "B/s"), show_rate(950, "FLOP/s"), show_rate(0, "B")
-    ('18.2 GB/s', '950 FLOP/s', '0 B')
-    """
-    for prefix in ("", "k", "M", "G", "T", "P"):
-        if number < 1000 or prefix == "P":
-            break
-        number /= 1000
-    return f"{number:.3g} {prefix}{unit}"

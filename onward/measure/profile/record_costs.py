@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onward.errors import OnwardError
-from onward.graph.costs.flops import ELEMENTWISE, Call, Tensor, UnknownShape
+from onward.graph.costs.flops import COUNTED_BY_SHAPE, Call, Tensor, UnknownShape
 from onward.graph.costs.node_costs import Cost, call_cost, declared, is_view, node_cost
 from onward.graph.files import load
 from onward.graph.scopes import bodies, reads
 from onward.graph.shapes.infer import infer_shapes
-from onward.graph.shapes.value_dependent import follow_sizes
+from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.measure.profile.trace import PART, Record
 
 
@@ -52,7 +52,7 @@ class Graphs:
                 seen = self.tensors.get(value.name or "")
                 if seen is not None and seen.shape is not None:
                     value.shape = ir.Shape(seen.shape)
-            follow_sizes(infer_shapes(model))
+            infer_computed_shapes(infer_shapes(model))
 
     def cost(self, record: Record) -> Cost:
         """What one record computed, read and wrote; remembers the shapes that it shows."""
@@ -179,7 +179,7 @@ def _from_record(record: Record) -> Cost:
         cost = call_cost(Call(node, record.inputs, record.outputs))
     except (UnknownShape, IndexError, ValueError):
         return Cost(basis="unknown")
-    return cost if record.operator in ELEMENTWISE else cost + Cost(basis="estimate")
+    return cost if record.operator in COUNTED_BY_SHAPE else cost + Cost(basis="estimate")
 
 
 def _bytes(tensors: Iterable[Tensor | None]) -> int:

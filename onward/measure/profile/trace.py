@@ -16,11 +16,12 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.graph.costs.flops import Tensor
-from onward.providers.trace_events import WORDS, Event
+from onward.graph.operators import CONTROL_FLOW
+from onward.providers.trace_events import Event, type_word
 
 _KERNEL = "_kernel_time"
-_HOLDERS = {"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling"}
-_DTYPES = {WORDS.get(d.name, d.name.lower()): d for d in ir.DataType}
+_HOLDERS = CONTROL_FLOW | {"SequenceMap", "BeamSearch", "GreedySearch", "Sampling"}
+_DTYPES = {type_word(dtype): dtype for dtype in ir.DataType}
 PART = "compiled part"  # the operator of a part that is one record
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.operators import COMPARISONS, REARRANGING
 from onward.graph.scopes import bodies
 from onward.providers.defect import Place
 from onward.providers.openvino.defects import defect
@@ -31,17 +32,10 @@ _MOVES = {
     "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
     "Transpose", "Unsqueeze",
 }  # fmt: skip
-# Of those, the ones whose other integers say where from and where to.
-_OF_FIRST = {
-    "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape", "Slice",
-    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-}  # fmt: skip
 # Operators whose integers count or point at elements.
 _COUNTS = {"ArgMax", "ArgMin", "MaxPool", "NonZero", "Shape", "Size", "TopK"}
 _QUANTIZERS = {"DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear"}
 _SUMS = {"ConvInteger", "MatMulInteger"}  # exact enough where the sum becomes a float next
-
-_COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 
 UNKNOWN, SMALL, SIZE = 0, 1, 2  # any integer; below 2**24 either way; and not below 0
 
@@ -73,7 +67,7 @@ class Refusals:
         if not made & (_WIDE | {_T.BOOL}) or node.op_type in _COUNTS:
             return None
         levels = [self._level(value) for value in wide]
-        if node.op_type in _COMPARISONS and max(levels, default=SIZE) >= SMALL:
+        if node.op_type in COMPARISONS and max(levels, default=SIZE) >= SMALL:
             return None  # rounding a number does not take it past one that is exact
         lowest = min(levels, default=SIZE)
         if lowest == UNKNOWN:
@@ -106,7 +100,7 @@ class Refusals:
         if node.op_type == "ConstantOfShape":
             return _level_of(node.attributes["value"].as_tensor().numpy())
         data = [v for v in node.inputs if v is not None and v.dtype != _T.BOOL]
-        if node.op_type in _OF_FIRST:
+        if node.op_type in REARRANGING:
             data = data[:1]
         level = min((self._level(v) for v in data), default=SIZE)
         return min(level, SMALL) if node.op_type in ("Sub", "Neg") else level

@@ -18,9 +18,10 @@ import numpy as np
 import onnxruntime
 
 from onward.errors import FeedError, InvalidModel, OnwardError, OptionError
+from onward.graph.dtypes import BY_ORT
 from onward.graph.paths import check_readable
-from onward.graph.scan.model_scan import survey
-from onward.names import near, spell_sizes
+from onward.graph.scan.model_scan import scan_model
+from onward.names import format_sizes, suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
 from onward.providers.ort.denormals import flushing
@@ -30,14 +31,7 @@ OrtValue = onnxruntime.OrtValue
 _Bare = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # what its wrapper holds
 
 CPU: session.ProviderList = (("CPUExecutionProvider", {}),)
-_DTYPES = {  # onnxruntime's words: numpy's; the others have no type in numpy
-    "float": "float32", "double": "float64", "float16": "float16", "bool": "bool", "string": "O",
-    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
-    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
-    "complex64": "complex64", "complex128": "complex128",
-}  # fmt: skip
 _SPINNING = "session.force_spinning_stop"
-_AS_BITS = {"bfloat16": (16, "uint16")}  # (ONNX's number, bits of the same width)
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,10 @@ class Argument:
     def dtype(self) -> np.dtype[Any] | None:
         """numpy's type; bfloat16 as its bits. None for what is no tensor or has no such type."""
         word = self.type.removeprefix("tensor(").removesuffix(")")
-        word = _AS_BITS[word][1] if word in _AS_BITS else _DTYPES.get(word, "")
-        return np.dtype(word) if word else None
+        if word == "bfloat16":
+            return np.dtype(np.uint16)
+        found = BY_ORT.get(word)
+        return found.dtype if found is not None and found.is_in_numpy else None
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape may be fed; a graph of unknown rank takes any."""
@@ -64,7 +60,7 @@ class Argument:
         )
 
     def __str__(self) -> str:
-        return f"{self.type} of shape ({spell_sizes(self.shape)})"
+        return f"{self.type} of shape ({format_sizes(self.shape)})"
 
 
 class BoundSession:
@@ -243,7 +239,7 @@ def _open(
     if not isinstance(model, bytes):
         check_readable(Path(model))
     given = model if isinstance(model, bytes) else Path(model).read_bytes()
-    look = None if given[4:8] == b"ORTM" else survey(given, options.limits, any_domain=True)
+    look = None if given[4:8] == b"ORTM" else scan_model(given, options.limits, any_domain=True)
     if look is not None and look.external and not isinstance(model, bytes):
         given = os.fspath(model)  # type: ignore[assignment]  # onnxruntime reads what lies beside
     try:
@@ -260,7 +256,9 @@ def _argument(native: Any) -> Argument:
 
 def _known(arguments: Mapping[str, Argument], name: str, kind: str) -> Argument:
     if name not in arguments:
-        raise OptionError(f"the graph has no {kind} {name!r}\n{near(name, arguments, 'it has')}")
+        raise OptionError(
+            f"the graph has no {kind} {name!r}\n{suggest_names(name, arguments, 'it has')}"
+        )
     return arguments[name]
 
 
@@ -279,5 +277,5 @@ def _check(argument: Argument, array: Any, kind: str) -> None:
 def _place(argument: Argument, array: Array) -> tuple[Any, tuple[int, ...], int]:
     """An array as type, shape and address."""
     word = argument.type.removeprefix("tensor(").removesuffix(")")
-    number = _AS_BITS[word][0] if word in _AS_BITS else array.dtype.type
+    number = BY_ORT[word].number if word == "bfloat16" else array.dtype.type
     return number, array.shape, array.__array_interface__["data"][0]

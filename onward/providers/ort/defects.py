@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnxruntime
 
+from onward.graph.operators import PRODUCTS
 from onward.providers.defect import Defect, Place, architecture
 
 if TYPE_CHECKING:  # `operators_in_half` alone must not cost the import
@@ -35,7 +36,7 @@ _HALF_ATTENTION = (
     b"\n\x02\x08\x01\n\x02\x08\x02\n\x02\x08\x01b\x1b\n\x01y\x12\x16\n\x14\x08\n\x12\x10\n\x02\x08\x01"
     b"\n\x02\x08\x01\n\x02\x08\x01\n\x02\x08\x01B\x04\n\x00\x10\x17"
 )
-_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Softmax")
+_SUMS = (PRODUCTS - {"DeformConv"}) | {"Softmax"}
 
 
 def defect(node: ir.Node, place: Place = HERE) -> str | None:
@@ -121,7 +122,7 @@ def operators_in_half() -> frozenset[str]:
     half-precision arithmetic add products up in it (8 to 40 times the error of rounding the sum),
     and attention's scores are float16 on others too. Two tiny models tell.
     """
-    found = frozenset(_PRODUCTS) if _adds_in_half() else frozenset()
+    found = _SUMS if _adds_in_half() else frozenset()
     return found | {"Attention"} if _scores_in_half() else found
 
 

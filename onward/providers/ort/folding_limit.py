@@ -5,7 +5,7 @@ Alone, it computes every result of up to 1 GiB, as many as there are, and texts 
 
 from __future__ import annotations
 
-from onward.graph.scan.model_scan import Survey
+from onward.graph.scan.model_scan import ModelScan
 
 SETTING = "optimization.constant_folding_max_output_size_in_bytes"
 
@@ -15,7 +15,7 @@ _ALL = 1 << 32  # bytes of all results whose sizes are not known beforehand
 _LEAST = 1 << 20
 
 
-def largest_result(look: Survey) -> int:
+def largest_result(look: ModelScan) -> int:
     """The bytes of one result that may be folded: what transposes and widens weights stays.
 
     Results whose sizes a look does not see share `_ALL` and eight times the weights.
@@ -25,6 +25,6 @@ def largest_result(look: Survey) -> int:
     return min(_LARGEST, max(_LEAST, min(wanted, share)))
 
 
-def switched_off(look: Survey) -> list[str]:
+def switched_off(look: ModelScan) -> list[str]:
     """The optimizers to leave out: folding may take long, or make texts that nothing bounds."""
     return ["ConstantFolding"] if look.growth.heavy else []

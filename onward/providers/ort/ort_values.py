@@ -7,17 +7,16 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnxruntime
 
-# numpy types that onnxruntime only takes as bits -> (ONNX's number, bits of the same width)
-_AS_BITS: dict[np.dtype[Any], tuple[int, type]] = {
-    np.dtype(ml_dtypes.bfloat16): (16, np.uint16),
-    np.dtype(ml_dtypes.float8_e4m3fn): (17, np.uint8),
-    np.dtype(ml_dtypes.float8_e4m3fnuz): (18, np.uint8),
-    np.dtype(ml_dtypes.float8_e5m2): (19, np.uint8),
-    np.dtype(ml_dtypes.float8_e5m2fnuz): (20, np.uint8),
+from onward.graph.dtypes import BY_NUMBER, BY_ORT
+
+# Types that onnxruntime only takes as bits of the same width: bfloat16 and four of the float8s.
+_TYPES_AS_BITS = ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
+_AS_BITS: dict[np.dtype[Any], tuple[int, str]] = {
+    each.dtype: (each.number, f"uint{each.bits}")
+    for each in map(BY_ORT.__getitem__, _TYPES_AS_BITS)
 }
 OrtValue = onnxruntime.OrtValue
 _Bare = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # what its wrapper holds
@@ -110,12 +109,6 @@ def to_numpy(value: Any) -> Any:
 def dtype_of(element_type: Any) -> np.dtype[Any]:
     """A numpy type from numpy's or from ONNX's number of it."""
     if isinstance(element_type, int):
-        element_type = _FROM_BITS.get(element_type) or _NUMBERED[element_type]
+        return BY_NUMBER[element_type].dtype
     dtype: np.dtype[Any] = np.dtype(element_type)
     return dtype
-
-
-_NUMBERED = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
-    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
-}  # fmt: skip

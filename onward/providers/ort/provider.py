@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import LimitExceeded, ProviderError
+from onward.graph.dtypes import ELEMENT_TYPES
 from onward.graph.external import embedded
 from onward.graph.protos import to_proto
 from onward.passes.downgrade import fits_opset, lower_opset
@@ -25,11 +26,7 @@ from onward.providers.trace_events import Event
 
 NEWEST_OPSET = 26  # the newest that the stock wheel loads
 NEWEST_IR = 12
-_PACKED = {
-    dtype
-    for dtype in ir.DataType
-    if dtype.name.startswith(("INT4", "UINT4", "INT2", "UINT2", "FLOAT4", "FLOAT6", "FLOAT8E8M0"))
-}
+_PACKED = {each.number for each in ELEMENT_TYPES if each.is_packed or each.onnx == "FLOAT8E8M0"}
 _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
 _EMBEDDED_AT_MOST = 1024  # bytes; larger weights are handed over by pointer
 

@@ -17,7 +17,7 @@ from onward.errors import (
     OptionError,
     ProviderError,
 )
-from onward.graph.scan.model_scan import Survey, survey
+from onward.graph.scan.model_scan import ModelScan, scan_model
 from onward.providers.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from onward.providers.ort import folding_limit
 from onward.providers.ort.shared_memory import check_limit, limited_arena
@@ -70,11 +70,11 @@ def create(
     options: SessionOptions,
     providers: ProviderList,
     weights: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    look: Survey | None = None,
+    look: ModelScan | None = None,
 ) -> Any:
     """An onnxruntime.InferenceSession; `weights` are the tensors that the bytes call external.
 
-    `look` is what a survey saw in the bytes, where somebody has made one already.
+    `look` is the scan of these bytes, if there is one already.
     """
     native = native_options(options)
     left_out = [*_bound_folding(model, native, options, look), *options.disabled_optimizers]
@@ -135,7 +135,7 @@ def _arena(native: Any, options: SessionOptions, model: int) -> AbstractContextM
 
 
 def _bound_folding(
-    model: bytes | str, native: Any, options: SessionOptions, look: Survey | None
+    model: bytes | str, native: Any, options: SessionOptions, look: ModelScan | None
 ) -> list[str]:
     """Let onnxruntime fold no bombs; the optimizers that it must leave out."""
     if not isinstance(model, bytes) or model[4:8] == b"ORTM":
@@ -143,7 +143,7 @@ def _bound_folding(
     if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
         return []
     if look is None:
-        look = survey(model, options.limits, any_domain=True)
+        look = scan_model(model, options.limits, any_domain=True)
     try:
         native.get_session_config_entry(folding_limit.SETTING)
     except RuntimeError:  # the user has not set it

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 from onward.programs.arrays import to_array
 from onward.programs.program import Array, Spec
 from onward.providers.provider import Store
@@ -42,7 +42,7 @@ def check_tensors(tensors: Mapping[str, Any], known: Mapping[str, Spec]) -> dict
     arrays = {}
     for name, tensor in tensors.items():
         if name not in known:
-            raise OptionError(f"there is no parameter {name!r}\n{near(name, known)}")
+            raise OptionError(f"there is no parameter {name!r}\n{suggest_names(name, known)}")
         dtype, shape = known[name]
         array = arrays[name] = to_array(tensor, f"parameter {name!r}", OptionError)
         if array.shape != shape:

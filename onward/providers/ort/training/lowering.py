@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps, extend
+from onward.graph.operators import SHAPE_ONLY
 from onward.passes.composites import inline_calls
 from onward.passes.fed_uniforms import feed_uniforms
 from onward.passes.ort_faster_forms import fuse_for_onnxruntime
@@ -107,7 +108,7 @@ def _rows(op: GraphOps, g: ir.Value) -> ir.Value:
 def _reads_shapes_alone(model: ir.Model) -> bool:
     """Whether feeds of the same shapes give the same result."""
     readers = (node for value in model.graph.inputs for node, _ in value.uses())
-    return all(node.op_type in ("Shape", "Size") for node in readers)
+    return all(node.op_type in SHAPE_ONLY for node in readers)
 
 
 def _finished(model: ir.Model) -> bytes:
