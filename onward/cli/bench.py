@@ -37,7 +37,7 @@ def bench(
     threads: Annotated[
         str, typer.Option("--threads", help="Threads inside an operator; several: 1,2,4.")
     ] = "0",
-    seconds: Annotated[float, typer.Option(min=0, help="Time to measure each candidate.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds to measure each candidate.")] = 3.0,
     limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,
 ) -> None:

@@ -75,7 +75,8 @@ def compare(
         bool, typer.Option("--all", help="Compare every value that both models compute.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Time to measure each model's latency; 0: do not measure.")
+        float,
+        typer.Option(min=0, help="Seconds to measure each model's latency; 0: do not measure."),
     ] = 1.0,
     limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,

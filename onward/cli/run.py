@@ -80,9 +80,7 @@ def run(
         )
 
     declared = declared_inputs(model)
-    feeds = (
-        None if declared is None else read(declared)
-    )  # errors in feeds, before an engine is loaded
+    feeds = None if declared is None else read(declared)  # checked before an engine is loaded
     # an engine's own log would repeat the error that is printed in one line
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)

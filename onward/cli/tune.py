@@ -33,7 +33,7 @@ def tune(
     size: arguments.Sizes = None,
     provider: arguments.Providers = None,
     threads: arguments.Threads = 0,
-    seconds: Annotated[float, typer.Option(help="Time of one turn of one candidate.")] = 0.4,
+    seconds: Annotated[float, typer.Option(help="Seconds of one turn of one candidate.")] = 0.4,
     precision: Annotated[
         str, typer.Option(help="f16 or bf16 allow candidates to compute with less than f32.")
     ] = "f32",
