@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from platformdirs import user_cache_path
+
 _ENGINES = ("onward", "onnxruntime", "openvino", "torch", "numpy")
 
 
@@ -56,8 +58,8 @@ def _processor() -> str:
 
 
 def cache_folder(name: str) -> Path:
-    """Where measurements of a kind are kept between runs."""
-    return Path.home() / ".cache" / "onward" / name
+    """The folder in the user's cache that keeps measurements of a kind between runs."""
+    return user_cache_path("onward", appauthor=False) / name
 
 
 def digest(*parts: Any) -> str:

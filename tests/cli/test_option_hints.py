@@ -1,4 +1,4 @@
-"""What the library advises in Python, said as options of the command line."""
+"""Hints of the library, translated to options of the command line."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PACKAGE = Path(__file__).parents[2] / "onward"
         ("", ""),
     ],
 )
-def test_hint_becomes_what_one_types(message: str, typed: str) -> None:
+def test_hint_is_translated_to_options(message: str, typed: str) -> None:
     assert translate_hints(message) == typed
 
 
-def test_no_hint_of_the_library_comes_out_as_python() -> None:
+def test_no_hint_of_the_library_is_printed_as_python() -> None:
     """Every second line of every error in the package, with its names filled in."""
     hints = [hint for path in PACKAGE.rglob("*.py") for hint in hints_of(path)]
     assert len(hints) > 50
     for hint in hints:
-        shown = translate_hints(f"what is wrong\n{hint}")
+        shown = translate_hints(f"an error\n{hint}")
         assert not re.search(r"\w=[\[{(]|@\w|\w\(|(Options|Limits)\.", shown), shown
 
 
@@ -45,16 +45,18 @@ def hints_of(path: Path) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-            found += spelled(node.exc.args[0]).split("\n")[1:]
+            found += spell_message(node.exc.args[0]).split("\n")[1:]
     return found
 
 
-def spelled(node: ast.expr) -> str:
-    """A message as it would be printed, `name` in place of every value."""
+def spell_message(node: ast.expr) -> str:
+    """A message as printed, with `name` for every value."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     parts = node.values if isinstance(node, ast.JoinedStr) else []
-    return "".join(spelled(part) if isinstance(part, ast.Constant) else "name" for part in parts)
+    return "".join(
+        spell_message(part) if isinstance(part, ast.Constant) else "name" for part in parts
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def spelled(node: ast.expr) -> str:
         (["run", "MODEL", "--random", "-p", "auto", "-p", "cpu"], "give --provider auto alone"),
     ],
 )
-def test_command_prints_hints_that_can_be_typed(
+def test_command_prints_hints_as_options(
     call: Call, model: Path, arguments: list[str], words: str
 ) -> None:
     called = call(*(model if argument == "MODEL" else argument for argument in arguments))

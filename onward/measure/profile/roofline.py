@@ -7,27 +7,25 @@ process of their own, and kept by machine, versions, provider and threads.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import DeadlineExceeded, ProviderError
+from onward.errors import DeadlineExceeded, OnwardError, ProviderError
 from onward.graph.builder import OpBuilder
 from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
 from onward.measure.profile.timed_runs import Feeds, Measurement, Plan, measure
+from onward.workers.worker import Worker
 
 _CHAIN = 200  # nodes
 _FEWEST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
 _LONG_ENOUGH = 0.03  # seconds of a product after which a larger one tells nothing new
 _LARGEST = 8192
-_LONGEST = 600.0  # seconds until measuring is given up: it takes some
+_TIME_LIMIT = 600.0  # seconds that measuring may take; usually it takes a few
 FLOAT32 = "float32"
 
 
@@ -59,7 +57,7 @@ def find_ceilings(
     path = (folder or cache_folder("ceilings")) / kept_name(asked)
     record = None if fresh else kept(path)
     if record is None or not set(wanted) <= set(record.get("tried", ())):
-        record = {**_in_own_process({**asked, "kinds": wanted}), "tried": wanted}
+        record = {**_measure_in_child({**asked, "kinds": wanted}), "tried": wanted}
         keep(path, {**record, **asked, "machine": machine(), "versions": versions()})
     flops = {kind: rate for kind, rate in record["flops"].items() if kind in wanted}
     return Ceilings(flops, record["bytes_per_second"], record["dispatch"])
@@ -70,24 +68,20 @@ def kept_name(asked: Mapping[str, Any]) -> str:
     return f"{digest(machine(), versions(), asked)}.json"
 
 
-def _in_own_process(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Another engine's threads in the same process would slow this one down."""
-    command = [sys.executable, "-m", "onward.measure.profile.roofline", json.dumps(asked)]
-    # Ctrl-C is the parent's to handle: a session of its own keeps it from the child.
+def _measure_in_child(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure in a child process: another engine's threads in this one would slow it down."""
+    provider = asked["provider"]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, start_new_session=True, timeout=_LONGEST
-        )
-    except subprocess.TimeoutExpired:
+        with Worker("onward.measure.roofline_worker", f"measuring {provider}") as worker:
+            return worker.ask({"do": "measure", **asked}, timeout=_TIME_LIMIT)[0]
+    except DeadlineExceeded:
         raise DeadlineExceeded(
-            f"{asked['provider']}'s ceilings were not measured within {_LONGEST:g} s\n"
+            f"{provider}'s ceilings were not measured within {_TIME_LIMIT:g} s\n"
             "profile the model on another provider"
         ) from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        raise ProviderError(f"{asked['provider']}'s ceilings could not be measured: {last[:300]}")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    except OnwardError as error:
+        first = str(error).splitlines()[0][:300]
+        raise ProviderError(f"{provider}'s ceilings could not be measured: {first}") from error
 
 
 def measure_ceilings(
@@ -178,8 +172,3 @@ def last_cache_bytes() -> int:
         if text.endswith("K") and text[:-1].isdigit():
             sizes.append(int(text[:-1]) << 10)
     return max(sizes)
-
-
-if __name__ == "__main__":
-    asked_for = json.loads(sys.argv[1])
-    print(json.dumps(asdict(measure_ceilings(**asked_for))))

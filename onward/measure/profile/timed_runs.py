@@ -7,7 +7,6 @@ how it is spent from the one that is.
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ from onward.measure.profile.trace import Trace, read_trace
 from onward.providers.choose import Asked
 from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions
+from onward.providers.ort.ort_format import is_ort_format
 from onward.sessions.inference import InferenceSession
 
 if TYPE_CHECKING:
@@ -199,13 +199,6 @@ def with_names(source: Source, options: SessionOptions) -> Source:
             node.name = f"{node.name or node.op_type}_{number}"
         taken.add(node.name)
     return model
-
-
-def is_ort_format(source: Source) -> bool:
-    """Whether a model is in onnxruntime's own format, which nobody else reads."""
-    if isinstance(source, bytes):
-        return source[4:8] == b"ORTM"
-    return isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".ort"
 
 
 def _tensor(feed: Any) -> Tensor:

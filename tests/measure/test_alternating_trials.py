@@ -1,4 +1,4 @@
-"""Runners that take turns: the time that each may take."""
+"""Candidates that are measured in turns, each within its limit."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.cli import alternating_trials
-from onward.cli.alternating_trials import Runner, race
 from onward.errors import DeadlineExceeded
-from onward.measure.tuning.trials import Candidate, Opening, Timing
+from onward.measure import alternating_trials
+from onward.measure.alternating_trials import MeasuredCandidate, measure_in_turns
+from onward.measure.tuning.trials import CallTimes, Candidate, Opening
 
 
 class SlowTrial:
@@ -32,16 +32,16 @@ class SlowTrial:
     def open(self, timeout: float) -> Opening:
         return Opening(0.5, [np.ones(1)])
 
-    def measure(self, seconds: float, timeout: float) -> Timing:
+    def measure(self, seconds: float, timeout: float) -> CallTimes:
         self.turns += 1
         if self.turns > 3:
             raise DeadlineExceeded("slow")
-        return Timing([0.25], 1)
+        return CallTimes([0.25], 1)
 
 
 def test_figures_before_the_limit_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alternating_trials, "Trial", SlowTrial)
-    runner = Runner(Path("m.onnx"), Candidate("CPUExecutionProvider"), {})
-    assert not race([runner], 1.0, 30.0)
-    assert runner.timing is not None and runner.timing.times == [0.25, 0.25]
-    assert runner.error == "not done within 30 s (--limit gives it more)"
+    measured = MeasuredCandidate(Path("m.onnx"), Candidate("CPUExecutionProvider"), {})
+    assert not measure_in_turns([measured], 1.0, 30.0)
+    assert measured.timing is not None and measured.timing.times == [0.25, 0.25]
+    assert measured.error == "not done within its limit of 30 s"
