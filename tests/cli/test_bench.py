@@ -50,6 +50,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arguments(*more: object) -> list[object]:
+    pytest.importorskip("torch")
     return ["--provider", "cpu", "--provider", "torch", "--provider", "inductor", *more]
 
 
@@ -83,6 +84,7 @@ def test_each_thread_count_is_a_row(call: Call, model: Path) -> None:
 def test_ctrl_c_prints_the_measurements_so_far(
     call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("torch")
     calls: list[float] = []
 
     def measure(self: FakeTrial, seconds: float, timeout: float) -> CallTimes:
@@ -101,6 +103,8 @@ def test_ctrl_c_prints_the_measurements_so_far(
 def test_ctrl_c_while_opening_prints_the_earlier_candidates(
     call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("torch")
+
     def open_it(self: FakeTrial, timeout: float) -> Opening:
         if self.candidate.provider.startswith("Torch"):
             raise KeyboardInterrupt

@@ -66,6 +66,7 @@ def test_cost_follows_the_sizes(call: Call, model: Path) -> None:
 
 
 def test_json_has_the_provider_of_each_node(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     onward.save(sandwich(), tmp_path / "s.onnx")
     report = json.loads(call("inspect", tmp_path / "s.onnx", "--providers", "--json").out)
     providers = report["providers"]
@@ -77,6 +78,7 @@ def test_json_has_the_provider_of_each_node(call: Call, tmp_path: Path) -> None:
 
 
 def test_reason_of_an_assignment_is_shown(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     onward.save(sandwich(), tmp_path / "s.onnx")
     called = call("inspect", tmp_path / "s.onnx", "--nodes", "--providers")
     assert "TorchExecutionProvider, because CPUExecutionProvider refuses it" in called.out

@@ -24,6 +24,7 @@ def test_a_model_that_onnxruntime_takes_whole_is_its_own() -> None:
 
 
 def test_what_one_refuses_goes_to_the_next() -> None:
+    pytest.importorskip("torch")
     found = who_runs(sandwich())
     assert found.refuses[CPU] == {"Pow": 1} and found.shares == {CPU: 2, TORCH: 1}
     (moved,) = (place for place in found.division if place.why)
@@ -40,6 +41,7 @@ def test_the_division_is_the_sessions() -> None:
 
 
 def test_what_onnxruntime_gets_wrong_is_said() -> None:
+    pytest.importorskip("torch")
     model = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 21]>
         g (float[1,8,1] x) => (float[1,8,2] y) { y = DFT(x) }""")

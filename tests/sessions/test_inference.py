@@ -75,6 +75,7 @@ def test_a_callers_model_is_not_changed() -> None:
 
 
 def test_onnxruntime_takes_a_plain_model_whole_and_an_odd_one_in_parts() -> None:
+    pytest.importorskip("torch")
     assert isinstance(onward.InferenceSession(serialized(mlp()))._plan, OrtPlan)
     plan = onward.InferenceSession(sandwich())._plan
     assert isinstance(plan, PartitionedPlan)
@@ -423,6 +424,7 @@ def test_io_binding_reads_and_writes_where_it_was_told(provider: str) -> None:
 
 
 def test_tensors_cross_from_part_to_part_without_copies() -> None:
+    pytest.importorskip("torch")
     """The address that one engine wrote is the address that the next one reads."""
     session = onward.InferenceSession(sandwich())
     plan = session._plan
@@ -589,7 +591,7 @@ def test_the_log_level_is_honoured(caplog: pytest.LogCaptureFixture) -> None:
     onward.InferenceSession(sandwich(), onward.SessionOptions(log_severity_level=3))
     assert not caplog.messages
     onward.InferenceSession(sandwich(), onward.SessionOptions(log_severity_level=1))
-    assert "the model is not for onnxruntime as it is" in caplog.text
+    assert "onnxruntime does not run the model as it is" in caplog.text
     assert logging.getLogger("onward").level == before  # which is the whole program's
 
 
@@ -731,6 +733,7 @@ def test_failing_run_does_not_load_torch() -> None:
 
 
 def test_operator_that_onnxruntime_alone_fails_at_moves() -> None:
+    pytest.importorskip("torch")
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 20]> g (bool[n, 2] x) => (bool[2] y) '
         "<int64[1] axes = {0}> { y = ReduceMax<keepdims=0>(x, axes) }"

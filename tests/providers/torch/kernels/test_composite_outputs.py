@@ -234,16 +234,30 @@ def test_a_network_of_calls_gives_the_gradients_of_its_bodies() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
-def test_a_network_of_calls_is_traced_whole_for_any_batch() -> None:
+@pytest.mark.parametrize(
+    "symbolic", ["the batch", pytest.param("every size", marks=pytest.mark.slow)]
+)
+def test_a_network_of_calls_is_traced_whole_for_any_batch(symbolic: str) -> None:
     """As Inductor sees it: without a break, in its decompositions; the C++ is left out."""
     whole, body = taken(network_gradients()), TRAINING(inline_calls(network_gradients()))
     module = lower(whole.graph, KERNELS, HOST)
     traced = torch.compile(
-        module, fullgraph=True, dynamic=True, backend="aot_eager_decomp_partition"
+        module,
+        fullgraph=True,
+        dynamic=True if symbolic == "every size" else None,
+        backend="aot_eager_decomp_partition",
     )
+    names = [str(value.name) for value in whole.graph.inputs]
+
+    def forward(*inputs: torch.Tensor) -> Any:
+        for name, tensor in zip(names, inputs, strict=True):
+            if name in ("x", "labels") and symbolic == "the batch":
+                torch._dynamo.mark_dynamic(tensor, 0)  # an error if it were specialized
+        return traced(*inputs)
+
     for batch in (4, 6):
         feeds = network_feeds(batch)
-        for expected, found in zip(run(body, feeds), run(whole, feeds, traced), strict=True):
+        for expected, found in zip(run(body, feeds), run(whole, feeds, forward), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
