@@ -21,7 +21,14 @@ import numpy as np
 from onward.errors import OptionError, ProviderError, ProviderMissing
 from onward.graph.paths import check_writable, make_folder
 from onward.lazy import LazyModule
-from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
+from onward.measure.machine import (
+    cache_folder,
+    digest,
+    machine,
+    read_record,
+    versions,
+    write_record,
+)
 from onward.measure.tuning.trials import CallTimes, Candidate, Trial
 from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
 
@@ -158,7 +165,7 @@ def tune(
     shapes = {name: list(np.shape(feed)) for name, feed in feeds.items()}
     with on_disk(source) as path:
         place = _place(path, feeds, options, dict(settings or {}))
-        record = None if options.fresh else kept(place)
+        record = None if options.fresh else read_record(place)
         if record is not None:
             return TuningResult.from_json(record)
         if must_keep:
@@ -170,7 +177,7 @@ def tune(
     circumstances = {"machine": machine(), "versions": versions()}
     verdict = TuningResult(rows, shapes, time.strftime("%Y-%m-%d"), circumstances)
     if any(not row.error for row in rows):
-        return replace(verdict, kept=keep(place, verdict.to_json()))
+        return replace(verdict, kept=write_record(place, verdict.to_json()))
     return verdict
 
 
