@@ -20,27 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from onward.lazy import LazyModule
-
-ml_dtypes = LazyModule("ml_dtypes")  # for types that numpy does not have
+from onward.graph.dtypes import BY_SAFETENSORS
 
 LONGEST_HEADER = 100 << 20  # bytes; the safetensors package's limit, too
 _MOST_AXES = 64  # numpy's limit
 
-_NUMPY = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
-    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?", "C64": "<c8",
-}  # fmt: skip
-_ML_DTYPES = {
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-DTYPE_NAMES = {code: np.dtype(kind).name for code, kind in _NUMPY.items()} | _ML_DTYPES
-ITEM_SIZES = {code: np.dtype(kind).itemsize for code, kind in _NUMPY.items()} | {
-    code: 2 if code == "BF16" else 1 for code in _ML_DTYPES
-}
+DTYPE_NAMES = {code: each.numpy for code, each in BY_SAFETENSORS.items()}
+ITEM_SIZES = {code: each.bits // 8 for code, each in BY_SAFETENSORS.items()}
 
 
 class HeaderError(ValueError):
@@ -64,7 +50,8 @@ class TensorEntry:
 
 def numpy_type(code: str) -> np.dtype[Any]:
     """The numpy type of a safetensors code; ImportError if it needs ml_dtypes, which is missing."""
-    return np.dtype(_NUMPY[code] if code in _NUMPY else getattr(ml_dtypes, _ML_DTYPES[code]))
+    found = BY_SAFETENSORS[code]
+    return found.dtype.newbyteorder("<") if found.is_in_numpy else found.dtype
 
 
 def header_length(prefix: bytes, size: int) -> int:

@@ -26,7 +26,6 @@ from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions
 from onward.providers.ort.ort_format import is_ort_format
 from onward.sessions.inference import InferenceSession
-from onward.sessions.model_reader import is_ort_format
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
