@@ -23,7 +23,7 @@ from onward.errors import OptionError, ProviderMissing
 from onward.measure.machine import machine, versions
 from onward.measure.tensor_difference import Difference, compare_tensors
 from onward.measure.tuning.trials import BARE, Candidate
-from onward.providers.choose import REFERENCE, available, how_to_get
+from onward.providers.choose import REFERENCE, available, install_hint
 from onward.sessions.feed_files import feeds_for
 
 
@@ -83,7 +83,7 @@ def _candidates(named: Sequence[arguments.Named], threads: Sequence[int]) -> lis
         if name == "auto":
             raise OptionError("auto is no provider to measure\nonward tune measures what it takes")
         if name not in here:
-            raise ProviderMissing(f"{name} is not on this machine\n{how_to_get(name)}")
+            raise ProviderMissing(f"{name} is not on this machine\n{install_hint(name)}")
     chosen = list(named) or [(name, {}) for name in here if name != REFERENCE]
     listed = [(BARE, dict[str, Any]()), *chosen]
     return [Candidate(name, count, options) for name, options in listed for count in threads]

@@ -13,7 +13,7 @@ import numpy as np
 
 from onward.graph.random_feeds import input_shapes, random_feeds
 from onward.measure.memory import resident_memory
-from onward.providers.choose import OURS
+from onward.providers.choose import OWN_PROVIDERS
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
@@ -36,7 +36,9 @@ def watch(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     _warm(request)
     answer = _watch_once(request)
-    if any(name in OURS for name in answer["providers"]):  # the model itself loaded an engine
+    if any(
+        name in OWN_PROVIDERS for name in answer["providers"]
+    ):  # the model itself loaded an engine
         answer = _watch_once(request)
     return answer
 

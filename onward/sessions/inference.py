@@ -227,7 +227,7 @@ class InferenceSession:
         quiet.log_severity_level = 4  # it has been told once
         quiet.enable_profiling, quiet.optimized_model_filepath = False, ""
         try:
-            plan = open_plan(self._source, choice.judged_by_definition(), quiet, self._weights)
+            plan = open_plan(self._source, choice.with_reference_fallback(), quiet, self._weights)
         except OnwardError:
             return True
         try:

@@ -28,7 +28,7 @@ from onward.errors import (
 )
 from onward.graph.signature import NodeArg
 from onward.lazy import LazyModule
-from onward.providers.cancellation import ended
+from onward.providers.cancellation import terminated_error
 from onward.providers.choose import INDUCTOR, Choice
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.ort_values import to_numpy, to_ort
@@ -198,7 +198,7 @@ class Isolated:
         """One call at a time; a call that is ended while it waits for its turn does not run."""
         while not self._turns.acquire(timeout=-1 if run_options is None else _HOW_OFTEN):
             if run_options.terminate:
-                raise ended()
+                raise terminated_error()
         try:
             yield
         finally:
@@ -211,7 +211,7 @@ class Isolated:
         if isinstance(run_options, RunOptions):
             run_options.followed_by(stop)
         if stop.terminate:
-            raise ended()
+            raise terminated_error()
         try:
             reply, data = child.ask(header, buffers, self._most)
             told = [(str(kind), str(text)) for kind, text in reply.get("warnings", ())]
@@ -232,7 +232,7 @@ class Isolated:
     def _death(self, child: Child, what: str, stop: Stop) -> OnwardError:
         cause, words = child.last_words()
         if stop.terminate:
-            return ended()
+            return terminated_error()
         limit = self._options.memory_limit
         if limit is not None and any(word in f"{cause} {words}" for word in _OUT_OF_MEMORY):
             return MemoryLimitExceeded(

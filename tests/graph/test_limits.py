@@ -141,11 +141,11 @@ def test_opsets_that_do_not_exist_are_refused(version: int) -> None:
 
 def test_onnxruntime_folds_within_bounds_that_leave_weights_alone() -> None:
     small = survey(filled(10))
-    assert folding_limit.largest_result(small) == 64 << 20
+    assert folding_limit.max_folded_bytes(small) == 64 << 20
     weights = [("w", np.ones((6000, 5000), np.float32))]
     heavy = survey(model(helper.make_node("Add", ["x", "w"], ["y"]), constants=weights))
-    assert folding_limit.largest_result(heavy) == 4 * heavy.largest_weight
-    assert folding_limit.switched_off(small) == []
+    assert folding_limit.max_folded_bytes(heavy) == 4 * heavy.largest_weight
+    assert folding_limit.disabled_optimizers(small) == []
 
 
 def test_what_a_look_cannot_bound_is_not_folded() -> None:
@@ -155,7 +155,7 @@ def test_what_a_look_cannot_bound_is_not_folded() -> None:
         product, helper.make_node("Add", ["x", "m"], ["y"]), constants=[("a", big), ("b", big)]
     )
     look = survey(data)
-    assert folding_limit.switched_off(look) == ["ConstantFolding"]
+    assert folding_limit.disabled_optimizers(look) == ["ConstantFolding"]
     (y,) = onward.InferenceSession(data).run(None, {"x": np.zeros(2, np.float32)})
     assert y.tolist() == [300**3, 300**3]
 

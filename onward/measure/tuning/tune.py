@@ -23,7 +23,7 @@ from onward.graph.paths import check_writable, make_folder
 from onward.lazy import LazyModule
 from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
 from onward.measure.tuning.trials import Candidate, Timing, Trial
-from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
+from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, install_hint
 
 if TYPE_CHECKING:
     from onward.graph import files
@@ -69,7 +69,7 @@ def _tried(text: str) -> str:
     """A provider of this machine, by its full name."""
     name = full_name(text)
     if name not in available():
-        raise ProviderMissing(f"auto cannot try {name}: not on this machine\n{how_to_get(name)}")
+        raise ProviderMissing(f"auto cannot try {name}: not on this machine\n{install_hint(name)}")
     return name
 
 
