@@ -23,7 +23,7 @@ from onward.providers.openvino.provider import OpenVINOProvider, make_openvino, 
 from onward.providers.options import SessionOptions
 
 HERE = platform_of("CPU")
-FED = "sizes that are fed may be 0, which ends the process"
+FED = "sizes that are fed may be 0, which crashes the process"
 TRIED = HERE.architecture in TESTED_ARCHITECTURES and HERE.version_tuple >= (2026, 4)
 
 # Node tests of ONNX's that OpenVINO, given the node as it is, fails.
