@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from onward.providers.defect import Defect, Place, architecture
+from onward.providers.defect import Defect, Platform, architecture
 
 GAPS = Path(__file__).parent / "gaps"
 # The package whose gaps a provider has, and the oldest version that its list was tried with.
@@ -72,9 +72,9 @@ def missing(provider: str) -> str | None:
     return None if importlib.util.find_spec(engine) else engine
 
 
-def here(provider: str) -> Place:
+def here(provider: str) -> Platform:
     """The version of a provider's engine that is installed, and this processor."""
-    return Place(importlib.metadata.version(ENGINES[provider][0]), architecture())
+    return Platform(importlib.metadata.version(ENGINES[provider][0]), architecture())
 
 
 def read(proto: Any) -> Any:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from onward.graph.weights import swap_weights as swap_weights
     from onward.measure.profile.report import Profile as Profile
     from onward.measure.profile.report import profile_model as profile_model
-    from onward.providers.choose import available, known
+    from onward.providers.choose import all_provider_names, available
 
-    get_available_providers, get_all_providers = available, known
+    get_available_providers, get_all_providers = available, all_provider_names
     from onward.checkpoints.folder import Checkpoints as Checkpoints
     from onward.measure.memory.memory_plan import MeasuredMemory as MeasuredMemory
     from onward.measure.memory.memory_plan import MemoryPlan as MemoryPlan
@@ -128,7 +128,7 @@ _MODULE_OF = {
 _MODULES = ("compat", "errors", "losses", "optimizers", "testing", "training")
 _RENAMED = {
     "get_available_providers": ("onward.providers.choose", "available"),
-    "get_all_providers": ("onward.providers.choose", "known"),
+    "get_all_providers": ("onward.providers.choose", "all_provider_names"),
 }
 _REEXPORTED = (  # onnxruntime's own, unchanged
     "AdapterFormat",

@@ -53,7 +53,7 @@ _REPLACED = {
     "ExecutionOrder": ("onward.providers.options", "ExecutionOrder"),
     "IOBinding": ("onward.sessions.io_binding", "IOBinding"),
     "get_available_providers": ("onward.providers.choose", "available"),
-    "get_all_providers": ("onward.providers.choose", "known"),
+    "get_all_providers": ("onward.providers.choose", "all_provider_names"),
 }
 # our modules that import onnxruntime need the real one
 _USERS = tuple(

@@ -23,7 +23,7 @@ from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_
 from onward.measure.machine import machine, versions
 from onward.measure.tensor_difference import compare_tensors
 from onward.measure.tuning.trials import BARE, Candidate
-from onward.providers.choose import REFERENCE, available, how_to_get
+from onward.providers.choose import REFERENCE, available, install_hint
 from onward.sessions.feed_files import feeds_for
 
 
@@ -88,7 +88,7 @@ def _make_candidates(
                 "--provider auto cannot be measured\nuse onward tune, which measures its candidates"
             )
         if name not in here:
-            raise ProviderMissing(f"{name} is not on this machine\n{how_to_get(name)}")
+            raise ProviderMissing(f"{name} is not on this machine\n{install_hint(name)}")
     chosen = list(named) or [(name, {}) for name in here if name != REFERENCE]
     listed = [(BARE, dict[str, Any]()), *chosen]
     return [Candidate(name, count, options) for name, options in listed for count in threads]

@@ -16,7 +16,7 @@ from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import suggest_names
-from onward.providers.choose import INDUCTOR, available, how_to_get
+from onward.providers.choose import INDUCTOR, available, install_hint
 from onward.providers.provider_names import short_name
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def ops(
     named = [name for name, _ in arguments.read_providers(provider)]
     for name in named:
         if name not in available():
-            raise ProviderMissing(f"{name} is not on this machine\n{how_to_get(name)}")
+            raise ProviderMissing(f"{name} is not on this machine\n{install_hint(name)}")
     # Inductor compiles what torch runs: its column would repeat torch's.
     listed = named or [name for name in available() if name != INDUCTOR]
     console = make_console(stderr=as_json)

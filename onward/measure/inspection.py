@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onward.graph.costs.node_costs import Costs, model_costs, operator
 from onward.graph.random_feeds import input_shapes
 from onward.graph.summary import file_bytes, summarize
-from onward.measure.memory.budget import VIEWS, follow
+from onward.measure.memory.budget import VIEWS, estimate_memory
 from onward.passes.pipelines import PREPARE
 from onward.sessions.model_description import describe, metadata
 
@@ -71,7 +71,7 @@ def _memory(model: ir.Model, costs: Costs, warnings: list[str]) -> dict[str, int
     args = [describe(value) for value in model.graph.inputs]
     try:
         shapes = input_shapes([(arg.name, arg.type, arg.shape) for arg in args], costs.sizes)
-        values = follow(PREPARE(model.clone()), shapes, VIEWS)
+        values = estimate_memory(PREPARE(model.clone()), shapes, VIEWS)
     except Exception as error:  # a broken model shows itself in many ways
         warnings.append(f"the memory is not known: {_first_line(error)}")
         return None

@@ -24,7 +24,7 @@ from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import defect
 from onward.providers.ort.provider import serialize
-from onward.providers.provider import TakesWhole
+from onward.providers.provider import WholeModelProvider
 from onward.sessions.partitioned_plan import first_engine, keep_calls
 
 _MAX_WHOLE = 256 << 20  # bytes; engines allocate memory for inputs, and here weights are
@@ -112,7 +112,7 @@ def _takes_whole(engine: Engine, bare: onnx.ModelProto) -> bool:
             ort.create(bare.SerializeToString(), quiet, [(name, {}) for name in engine.names])
             return True
         provider = engine.provider
-        shown = isinstance(provider, TakesWhole) and _input_bytes(bare) < _MAX_WHOLE
+        shown = isinstance(provider, WholeModelProvider) and _input_bytes(bare) < _MAX_WHOLE
         return shown and provider.takes(ir.from_proto(bare))  # type: ignore[attr-defined]
     except Exception:  # then the nodes are asked one by one
         return False

@@ -15,10 +15,10 @@ import onnx
 
 from onward.lazy import LazyModule
 from onward.measure.machine import cache_folder, digest, read_record, versions, write_record
-from onward.providers.choose import INDUCTOR, OURS, TORCH, choose
+from onward.providers.choose import INDUCTOR, OWN_PROVIDERS, TORCH, choose
 from onward.providers.operator_examples import example, newest_opsets
 from onward.providers.options import SessionOptions
-from onward.providers.ort.kernels import contributed, kernel_types
+from onward.providers.ort.kernels import contrib_operators, kernel_types
 
 torch_table = LazyModule("onward.providers.torch.table")  # it loads torch
 
@@ -67,7 +67,7 @@ def known_operators() -> dict[Key, int]:
     """
     schemas = onnx.defs.get_all_schemas()
     defined = {(s.domain, s.name): int(s.since_version) for s in schemas if not s.deprecated}
-    return contributed() | _deprecated("ai.onnx.ml") | defined
+    return contrib_operators() | _deprecated("ai.onnx.ml") | defined
 
 
 def _deprecated(domain: str) -> dict[Key, int]:
@@ -83,7 +83,7 @@ def _deprecated(domain: str) -> dict[Key, int]:
 
 def types_of(key: Key, provider: str) -> list[str]:
     """The types that a provider's kernel takes; empty if its list does not have them."""
-    return [] if provider in OURS else kernel_types(provider).get(key, [])
+    return [] if provider in OWN_PROVIDERS else kernel_types(provider).get(key, [])
 
 
 def _key_text(key: Key) -> str:
@@ -108,13 +108,13 @@ def _source_state() -> list[int]:
 
 def _ask(key: Key, provider: str) -> bool | None:
     domain, name = key
-    if provider not in OURS and key in kernel_types(provider):
+    if provider not in OWN_PROVIDERS and key in kernel_types(provider):
         return True
     newest = newest_opsets()
     if domain not in newest:
         if provider in (TORCH, INDUCTOR):
             return key in torch_table.KERNELS
-        return None if provider in OURS and provider not in _DEFINED_ALONE else False
+        return None if provider in OWN_PROVIDERS and provider not in _DEFINED_ALONE else False
     try:
         node = example(domain, name)
     except Exception:  # a type that onnx-ir does not have: only lists can tell

@@ -1,4 +1,4 @@
-"""What the settings of sessions and runs must be, beyond the checks of onward.settings."""
+"""Checks of session and run settings, in addition to those of onward.settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEVERITY = settings.whole_number(
     -1, 4, "give 0 verbose, 1 info, 2 warning, 3 error, 4 fatal, or -1 for the logger's own"
 )
 SIZE = settings.whole_number(-1, hint="give a size, or -1 to leave the dimension open")
-_ENTRY_BYTES = {"key": 1024, "value": 8192}  # the most that onnxruntime takes
+_ENTRY_BYTES = {"key": 1024, "value": 8192}  # onnxruntime's limits
 
 
 def shared_memory(name: str, value: Any) -> Any:
@@ -60,7 +60,7 @@ def entry_of(entries: Mapping[str, str], key: str, kind: str) -> str:
 
 
 def fix_dimension(sizes: dict[str, int], name: Any, size: Any) -> None:
-    """Note the size of a dimension; -1 leaves it open."""
+    """Set the size of a dimension; -1 leaves it open."""
     name = settings.text("the name of a dimension", name)
     number = SIZE(f"the size of dimension {name!r}", size)
     if number < 0:

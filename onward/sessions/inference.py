@@ -233,7 +233,7 @@ class InferenceSession:
         quiet.log_severity_level = 4  # the warning has been given
         quiet.enable_profiling, quiet.optimized_model_filepath = False, ""
         try:
-            plan = open_plan(reader, choice.judged_by_definition(), quiet)
+            plan = open_plan(reader, choice.with_reference_fallback(), quiet)
         except OnwardError:
             return True
         try:

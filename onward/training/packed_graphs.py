@@ -26,7 +26,7 @@ from onward.programs.program import LOSS
 from onward.programs.update_graphs import build_updates
 from onward.providers.ort.training.fused_step_probe_graph import probe_graph
 from onward.providers.ort.training.lowering import lower_train
-from onward.providers.ort.training.metadata_encoding import pack, pack_updates, press
+from onward.providers.ort.training.metadata_encoding import compress_graph, pack, pack_updates
 from onward.providers.ort.training.update_lowering import lower_update
 from onward.training.api.optimizer_updates import UPDATES
 from onward.training.api.training_graph import STEP
@@ -75,7 +75,7 @@ def pack_step(
     target.metadata_props[STEP] = pack(
         {
             "graph": graph_checksum(bytes(ir.to_proto(target).SerializeToString())),
-            "train": press(lowered.train),
+            "train": compress_graph(lowered.train),
             "gradients": own,
             "input_gradients": {name: gradients[name] for name in inputs},
             "outputs": outputs,
@@ -83,7 +83,7 @@ def pack_step(
             "state": dict(names.state),
             "loss_dtype": loss_dtype,
             "squared": squared,
-            "noise_size": None if size is None else press(size),
+            "noise_size": None if size is None else compress_graph(size),
             "noise_by_shape": lowered.noise_by_shape,
             "plans_memory": lowered.plans_memory,
         }
@@ -136,6 +136,6 @@ def pack_session_updates(
             "updates": pack_updates(layouts, lowered),
             "sequences": dict(sequences),
             "clip_norm": options.clip_norm,
-            "probe": press(probe_graph()),
+            "probe": compress_graph(probe_graph()),
         }
     )

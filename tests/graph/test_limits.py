@@ -141,11 +141,11 @@ def test_opsets_that_do_not_exist_are_refused(version: int) -> None:
 
 def test_the_folding_limit_leaves_weights_alone() -> None:
     small = scan_model(filled(10))
-    assert folding_limit.largest_result(small) == 64 << 20
+    assert folding_limit.max_folded_bytes(small) == 64 << 20
     weights = [("w", np.ones((6000, 5000), np.float32))]
     heavy = scan_model(model(helper.make_node("Add", ["x", "w"], ["y"]), constants=weights))
-    assert folding_limit.largest_result(heavy) == 4 * heavy.largest_weight
-    assert folding_limit.switched_off(small) == []
+    assert folding_limit.max_folded_bytes(heavy) == 4 * heavy.largest_weight
+    assert folding_limit.disabled_optimizers(small) == []
 
 
 def test_unbounded_constants_are_not_folded() -> None:
@@ -155,7 +155,7 @@ def test_unbounded_constants_are_not_folded() -> None:
         product, helper.make_node("Add", ["x", "m"], ["y"]), constants=[("a", big), ("b", big)]
     )
     look = scan_model(data)
-    assert folding_limit.switched_off(look) == ["ConstantFolding"]
+    assert folding_limit.disabled_optimizers(look) == ["ConstantFolding"]
     (y,) = onward.InferenceSession(data).run(None, {"x": np.zeros(2, np.float32)})
     assert y.tolist() == [300**3, 300**3]
 

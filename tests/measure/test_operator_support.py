@@ -9,7 +9,7 @@ import pytest
 
 from onward.measure import operator_support
 from onward.measure.operator_support import Operator, known_operators, operators
-from onward.providers.choose import OURS
+from onward.providers.choose import OWN_PROVIDERS
 from onward.providers.operator_examples import example, newest_opsets
 
 CPU, TORCH, REFERENCE = (f"{name}ExecutionProvider" for name in ("CPU", "Torch", "Reference"))
@@ -61,7 +61,7 @@ def test_deprecated_operators_are_left_out() -> None:
 
 
 def test_what_no_list_tells_is_not_known(tmp_path: Path) -> None:
-    if "OpenVINOExecutionProvider" not in OURS:
+    if "OpenVINOExecutionProvider" not in OWN_PROVIDERS:
         pytest.skip("this onnxruntime has an OpenVINO of its own")
     pytest.importorskip("openvino")
     assert (

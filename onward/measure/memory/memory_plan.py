@@ -146,7 +146,7 @@ def plan_memory(
             raise ProviderError(f"{error}\ngive feeds instead of sizes")
         values = None
     else:
-        values = estimate.estimate(source, shapes, settings, weights)
+        values = estimate.estimate_source(source, shapes, settings, weights)
     known = min(values.weights, held) if values else 0  # an engine may map or share weights
     lives = values.lives if values else None
     return MemoryPlan(

@@ -1,4 +1,4 @@
-"""Outputs that the caller allocates: arrays of the right shapes, and runs that write into them."""
+"""Output arrays of the caller: allocate them for given sizes, and run into them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Array = np.ndarray[Any, Any]
 Weights = str | os.PathLike[str] | None
 
 
-class Session(Protocol):
-    """What is asked of a session here."""
+class BindableSession(Protocol):
+    """The methods of a session that are used here."""
 
     def get_inputs(self) -> Any: ...
     def get_outputs(self) -> Any: ...
@@ -39,7 +39,7 @@ class Session(Protocol):
 
 
 def allocate(
-    session: Session, source: Source, weights: Weights, sizes: Mapping[str, Any]
+    session: BindableSession, source: Source, weights: Weights, sizes: Mapping[str, Any]
 ) -> dict[str, Array]:
     """An empty array for each output, its shape from sizes or from feeds."""
     inputs = [(arg.name, arg.type, arg.shape) for arg in session.get_inputs()]
@@ -54,7 +54,10 @@ def allocate(
 
 
 def run_into(
-    session: Session, outputs: Mapping[str, Array], feeds: Mapping[str, Any], run_options: Any
+    session: BindableSession,
+    outputs: Mapping[str, Array],
+    feeds: Mapping[str, Any],
+    run_options: Any,
 ) -> None:
     """Run with the outputs bound to these arrays."""
     optional = [arg.name for arg in session.get_overridable_initializers()]
@@ -79,7 +82,7 @@ def run_into(
 
 
 def _check_outputs(outputs: Mapping[str, Array], known: Any) -> None:
-    """Arrays that can be written to as they are: named, of the right type, without gaps."""
+    """Refuse arrays with an unknown name, of another type, read-only or not contiguous."""
     types = {arg.name: arg.type for arg in known}
     for name, array in outputs.items():
         if name not in types:
@@ -95,7 +98,7 @@ def _check_outputs(outputs: Mapping[str, Array], known: Any) -> None:
 
 
 def _symbols(inputs: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """What the inputs' shapes say about named sizes."""
+    """The size of each named dimension, from the shapes of the inputs."""
     return {
         dim: size
         for name, _, dims in inputs

@@ -30,7 +30,7 @@ from onward.measure.machine import (
     write_record,
 )
 from onward.measure.tuning.trials import CallTimes, Candidate, Trial
-from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
+from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, install_hint
 
 if TYPE_CHECKING:
     from onward.graph import files
@@ -76,7 +76,7 @@ def _tried(text: str) -> str:
     """A provider of this machine, by its full name."""
     name = full_name(text)
     if name not in available():
-        raise ProviderMissing(f"auto cannot try {name}: not on this machine\n{how_to_get(name)}")
+        raise ProviderMissing(f"auto cannot try {name}: not on this machine\n{install_hint(name)}")
     return name
 
 

@@ -52,7 +52,7 @@ from onward.providers.torch.python_numbers import (
     literal,
 )
 from onward.providers.torch.tensors import to_torch
-from onward.providers.trace_events import Notes
+from onward.providers.trace_events import NodeTimer
 
 _CHECK = "check()"  # the line before a node, where a run may be stopped
 _FILE = "<onward lowered graph"
@@ -106,7 +106,7 @@ def lower(
     kernels: OpTable,
     host: OpTable,
     device: torch.device | None = None,
-    notes: Notes | None = None,
+    notes: NodeTimer | None = None,
 ) -> Lowered:
     """Lower a prepared graph (opset upgraded, functions inlined, default attributes filled in).
 
@@ -129,7 +129,7 @@ class _Writer:
         host: OpTable,
         opsets: dict[str, int],
         device: torch.device,
-        notes: Notes | None,
+        notes: NodeTimer | None,
     ) -> None:
         self.kernels, self.host, self.opsets, self.device = kernels, host, opsets, device
         self.notes = notes
@@ -144,7 +144,7 @@ class _Writer:
             "nan": math.nan,
         }
         if notes is not None:
-            self.names.update(now=time.perf_counter_ns, note=notes.note)
+            self.names.update(now=time.perf_counter_ns, note=notes.record)
         self.weights: dict[str, torch.Tensor] = {}
         self.nodes: dict[str, tuple[str, str]] = {}
         self._values: dict[ir.Value, str] = {}  # the name of each value in the source
@@ -224,7 +224,7 @@ class _Writer:
         self.nodes[line] = (node.op_type, node.name or "")
         self._line(line)
         if self.notes is not None:
-            number = self.notes.enter(node.name, node.op_type, [v.name for v in node.outputs])
+            number = self.notes.add_node(node.name, node.op_type, [v.name for v in node.outputs])
             self._line(f"note({number}, started, {results})")
 
     def _targets(self, node: ir.Node) -> list[str]:

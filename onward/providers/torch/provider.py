@@ -12,7 +12,7 @@ import torch
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
 from onward.passes.composites import is_call
-from onward.providers.cancellation import ended, stopper
+from onward.providers.cancellation import terminated_error, termination_check
 from onward.providers.options import SessionOptions
 from onward.providers.torch.composite_calls import kernel_accepts
 from onward.providers.torch.dtypes import DTYPES
@@ -20,7 +20,7 @@ from onward.providers.torch.fused_attention import fuse_attention, has_fused_att
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_normal_tensor, to_numpy, to_torch
-from onward.providers.trace_events import Event, Notes, TypeAndShape, type_word
+from onward.providers.trace_events import Event, NodeTimer, TypeAndShape, type_word
 
 
 def make_torch(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
@@ -106,7 +106,7 @@ class TorchProvider:
         notes = None
         if self._profiled:
             wait = torch.cuda.synchronize if self._device.type == "cuda" else None
-            notes = Notes(self.name, _type_and_shape, wait)
+            notes = NodeTimer(self.name, _type_and_shape, wait)
         module = self.lower(model, notes)
         call = self._compiled(module) if self._compiled else module.forward
         weights = {storage_of(tensor) for tensor in module.buffers()}
@@ -115,7 +115,7 @@ class TorchProvider:
             *(call, self._device, weights, stoppable, notes), reuses_outputs=self.captured
         )
 
-    def lower(self, model: ir.Model, notes: Notes | None = None) -> Lowered:
+    def lower(self, model: ir.Model, notes: NodeTimer | None = None) -> Lowered:
         """A model as a torch module on this device."""
         fuse_attention(model, self._device)
         return lower(model.graph, KERNELS, HOST, self._device, notes)
@@ -132,7 +132,7 @@ class TorchExecutable:
         device: torch.device,
         weights: Set[int] = frozenset(),
         stoppable: Lowered | None = None,
-        notes: Notes | None = None,
+        notes: NodeTimer | None = None,
         *,
         reuses_outputs: bool = False,
     ) -> None:
@@ -145,12 +145,12 @@ class TorchExecutable:
         try:
             feeds = [to_torch(tensor, self._device) for tensor in tensors]
             if run_options is not None and self._stoppable is not None:
-                results = self._stoppable.checked(stopper(run_options), *feeds)
+                results = self._stoppable.checked(termination_check(run_options), *feeds)
             else:
                 results = self._call(*feeds)
         except Exception as error:
             if run_options is not None and run_options.terminate:
-                raise ended() from error
+                raise terminated_error() from error
             raise self._failure(error) from error
         taken = {*self._weights, *(storage_of(f) for f in feeds if isinstance(f, torch.Tensor))}
         return [in_own_memory(result, taken) for result in results]

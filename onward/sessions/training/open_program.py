@@ -12,8 +12,8 @@ from onward.errors import FeedError, OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import INDUCTOR, TORCH, Asked, choose
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound_session import CPU, BoundSession, taking_turns
-from onward.providers.ort.denormals import without
+from onward.providers.ort.bound_session import CPU, BoundSession, stop_spinning_after_runs
+from onward.providers.ort.denormals import flush_denormals
 from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
 from onward.providers.ort.training.executable import OrtTraining
 from onward.providers.ort.training.fused_step_probe import is_sound
@@ -58,7 +58,7 @@ def open_training(
     if in_torch is not None:
         return in_torch
     lowered = program.lowered
-    return OrtTraining(lowered, GraphOpener(lowered, options, providers))
+    return OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers))
 
 
 def _open_in_torch(
@@ -75,19 +75,23 @@ def _open_in_torch(
     return found
 
 
-class GraphOpener:
+class ProgramGraphOpener:
     """Opens the graphs of a lowered program, with the options and providers of its session."""
 
     def __init__(self, program: LoweredProgram, options: SessionOptions, providers: Asked) -> None:
         self._program, self._options, self._providers = program, options, providers
-        self._quick = without(options)  # for sessions of ours, which put the thread's settings back
+        self._quick = flush_denormals(
+            options
+        )  # for sessions of ours, which put the thread's settings back
 
-    def any(self, graph: bytes) -> BoundGraph:
+    def open(self, graph: bytes) -> BoundGraph:
         """onnxruntime bound to memory where it is the one asked for and has every operator."""
         choice = choose(self._providers, None, self._options)
         if choice.leading_ort:
             try:
-                return OrtGraph(BoundSession(graph, taking_turns(self._quick), choice.leading_ort))
+                return OrtGraph(
+                    BoundSession(graph, stop_spinning_after_runs(self._quick), choice.leading_ort)
+                )
             except FeedError:
                 raise
             except OnwardError:
@@ -95,12 +99,12 @@ class GraphOpener:
                     raise
         return CopyingGraph(InferenceSession(graph, self._options, self._providers))
 
-    def update(self, graph: bytes) -> BoundGraph | None:
+    def open_update(self, graph: bytes) -> BoundGraph | None:
         """An update over adjacent rows; None where its memory would not be the one bound."""
-        session = self._bound(graph, taking_turns(self._quick))
+        session = self._bound(graph, stop_spinning_after_runs(self._quick))
         return None if session is None else OrtGraph(session)
 
-    def one_run(self) -> BoundGraph | None:
+    def open_fused_step(self) -> BoundGraph | None:
         """Gradients and updates in one run; None where that cannot be."""
         options = self._quick
         if options.native is None and not self._program.plans_memory:

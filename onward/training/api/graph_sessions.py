@@ -31,7 +31,7 @@ def open_graph(
         raise
 
 
-class GraphOpener:
+class ModuleGraphOpener:
     """Opens the graphs of a module once, however often memory is laid out again.
 
     All but the train graph are opened on the CPU, where the memory is.
@@ -42,15 +42,15 @@ class GraphOpener:
         # by what holds their bytes: equal graphs of two groups have memory of their own
         self._graphs: dict[int, tuple[bytes, BoundGraph]] = {id(TRAIN): (TRAIN, train)}
 
-    def any(self, graph: bytes) -> BoundGraph:
+    def open(self, graph: bytes) -> BoundGraph:
         if id(graph) not in self._graphs:
             opened = OrtGraph(open_graph(graph, self._options))
             self._graphs[id(graph)] = graph, opened
         return self._graphs[id(graph)][1]
 
-    def update(self, graph: bytes) -> BoundGraph | None:
+    def open_update(self, graph: bytes) -> BoundGraph | None:
         """An update over adjacent rows, whose memory is laid out where they can be used."""
-        return self.any(graph)
+        return self.open(graph)
 
-    def one_run(self) -> None:
+    def open_fused_step(self) -> None:
         """A device's steps are two calls."""

@@ -14,17 +14,23 @@ from onward.graph.paths import check_readable
 from onward.lazy import LazyModule
 from onward.programs.program import Array
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound_session import CPU, is_ort, taking_turns, to_numpy, to_ort
-from onward.providers.ort.denormals import without
+from onward.providers.ort.bound_session import (
+    CPU,
+    copy_to_ort,
+    is_ort_value,
+    stop_spinning_after_runs,
+    to_numpy,
+)
+from onward.providers.ort.denormals import flush_denormals
 from onward.providers.ort.session import ProviderList, available
 from onward.providers.ort.training.bound_graph import OrtGraph
 from onward.providers.ort.training.executable import OrtTraining
-from onward.providers.ort.training.step_feeds import Feeds
+from onward.providers.ort.training.step_feeds import StepFeeds
 from onward.providers.ort.training.store import NumpyStore
 from onward.providers.provider import Draw
 from onward.training.api.checkpoint_state import CheckpointState
 from onward.training.api.graph_roles import Roles, roles_of
-from onward.training.api.graph_sessions import GraphOpener, open_graph
+from onward.training.api.graph_sessions import ModuleGraphOpener, open_graph
 from onward.training.api.training_graph import layout_of, open_training, program_of
 
 _export = LazyModule("onward.training.api.inference_export")  # it loads onnx
@@ -66,10 +72,10 @@ class Module:
         )
         held.belong_to(self._roles.parameters, list(self._roles.gradients))
         held.lay_out(layout_of(self._roles))
-        self._opener = GraphOpener(graph, self._options)
+        self._opener = ModuleGraphOpener(graph, self._options)
         self._engine: OrtTraining | None = None
         self._eval: tuple[OrtGraph, Roles] | None = None
-        self._eval_feeds: tuple[NumpyStore, Feeds] | None = None
+        self._eval_feeds: tuple[NumpyStore, StepFeeds] | None = None
         self._accumulating = False  # whether the gradients hold something to add to
         self._is_empty = False  # whether none but empty batches came since they were reset
         self._draws = (0, 0)  # updates so far, and training calls since the last of them
@@ -86,8 +92,8 @@ class Module:
             )
         feeds = {n: to_numpy(value) for n, value in zip(names, user_inputs)}
         results = self._run_training(feeds) if self.training else self._run_evaluation(feeds)
-        if user_inputs and all(map(is_ort, user_inputs)):
-            results = [each if each.dtype.kind == "O" else to_ort(each) for each in results]
+        if user_inputs and all(map(is_ort_value, user_inputs)):
+            results = [each if each.dtype.kind == "O" else copy_to_ort(each) for each in results]
         return results[0] if len(results) == 1 else tuple(results)
 
     def train(self, mode: bool = True) -> Module:
@@ -108,7 +114,7 @@ class Module:
         state = self._state._state
         state.check_loaded()
         names = self._in_buffer(trainable_only)
-        return to_ort(np.concatenate([state.tensors[name].reshape(-1) for name in names]))
+        return copy_to_ort(np.concatenate([state.tensors[name].reshape(-1) for name in names]))
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """How many numbers the float32 parameters have."""
@@ -195,7 +201,7 @@ class Module:
     def _run_evaluation(self, feeds: dict[str, Any]) -> list[Array]:
         (graph, roles), store = self._evaluation(), self._state._state.store
         if self._eval_feeds is None or self._eval_feeds[0] is not store:
-            self._eval_feeds = store, Feeds(graph, layout_of(roles), store)
+            self._eval_feeds = store, StepFeeds(graph, layout_of(roles), store)
         bound = self._eval_feeds[1]
         bound.bind(feeds)
         return bound.results_of_empty(roles.outputs) if bound.is_empty else bound.run(roles.outputs)
@@ -245,7 +251,7 @@ def _options(given: Any) -> SessionOptions:
     they are slow: both as in a TrainingSession.
     """
     options = SessionOptions(log_severity_level=4) if given is None else SessionOptions.of(given)
-    return without(taking_turns(options))
+    return flush_denormals(stop_spinning_after_runs(options))
 
 
 def _providers(device: str) -> ProviderList:

@@ -94,7 +94,7 @@ class Optimizer:
         size = sum(math.prod(shape) for _, shape in self._trained.values())
         paired = size <= AT_ONCE and is_sound(updates.probe)
         for each in updates.graphs:
-            module._opener.any(each.bound if paired else each.graph)
+            module._opener.open(each.bound if paired else each.graph)
         return SessionUpdate(updates, own_rate, self._state, module._open_engine, paired)
 
 

@@ -12,10 +12,10 @@ from onward.providers.ort.bound_session import BoundSession
 from onward.providers.ort.training.executable import OrtTraining
 from onward.providers.ort.training.metadata_encoding import (
     UNREADABLE,
-    damaged,
-    inflate,
+    decompress_graph,
     unpack,
     unpack_updates,
+    unreadable_error,
 )
 from onward.training.api.training_state import SessionUpdates, TrainingState
 
@@ -41,10 +41,10 @@ def read_updates(metadata: Mapping[str, str]) -> SessionUpdates | None:
             graphs=graphs,
             sequences=dict(plain["sequences"]),
             clip_norm=None if clip is None else float(clip),
-            probe=inflate(plain["probe"]),
+            probe=decompress_graph(plain["probe"]),
         )
     except UNREADABLE as error:
-        raise damaged(UPDATES, error) from error
+        raise unreadable_error(UPDATES, error) from error
 
 
 class SessionUpdate:
@@ -87,7 +87,7 @@ class ListUpdate:
             "gradients": [store.gradients[name] for name in self._order],
             **slots,
         }
-        found = self._session.run_lists(
+        found = self._session.run_unbound(
             {
                 "learning_rate": np.array([learning_rate], np.float32),
                 "step": np.array([step], np.int64),

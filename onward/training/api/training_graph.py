@@ -19,7 +19,12 @@ from onward.providers.ort.bound_session import Argument, BoundSession, to_numpy
 from onward.providers.ort.session import ProviderList
 from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
-from onward.providers.ort.training.metadata_encoding import UNREADABLE, damaged, inflate, unpack
+from onward.providers.ort.training.metadata_encoding import (
+    UNREADABLE,
+    decompress_graph,
+    unpack,
+    unreadable_error,
+)
 from onward.training.api.graph_roles import (
     BUFFER,
     RESET,
@@ -52,7 +57,7 @@ def open_training(
             return _open_packed(plain, metadata, options, providers)
         except UNREADABLE as error:
             if not isinstance(error, OnwardError):
-                raise damaged(STEP, error) from error
+                raise unreadable_error(STEP, error) from error
         except OnwardError:  # an engine that does not have all of its operators
             pass
     del model
@@ -77,7 +82,7 @@ def _open_packed(
     if options.native is None and not plain["plans_memory"]:
         # a plan is held from the first node to the last: it costs more memory than it saves time
         options = replace(options, enable_mem_pattern=False)
-    session = open_graph(inflate(plain["train"]), options, providers)
+    session = open_graph(decompress_graph(plain["train"]), options, providers)
     held = [name for name in session.inputs if name not in inputs and name != NOISE]
     roles = Roles(
         inputs=tuple(inputs),
@@ -90,7 +95,7 @@ def _open_packed(
         state=dict(plain["state"]),
         loss_dtype=str(plain["loss_dtype"]),
         squared=bool(plain["squared"]),
-        noise_size=None if size is None else inflate(size),
+        noise_size=None if size is None else decompress_graph(size),
         noise_by_shape=bool(plain["noise_by_shape"]),
     )
     return OrtGraph(session), roles

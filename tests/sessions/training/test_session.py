@@ -69,7 +69,7 @@ def test_a_step_is_forward_backward_and_update_apart() -> None:
 
 def test_the_backward_needs_a_forward_and_an_update_needs_gradients() -> None:
     one = session()
-    with pytest.raises(OptionError, match="run_backward has nothing to go back from\ncall run_for"):
+    with pytest.raises(OptionError, match="run_backward needs a forward pass\ncall run_for"):
         one.run_backward()
     with pytest.raises(OptionError, match="there are no gradients to update with"):
         one.update_weights()

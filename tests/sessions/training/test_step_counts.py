@@ -28,7 +28,7 @@ def test_a_model_of_doubles_is_trained_in_doubles(
     ours: Any, theirs: Any, apart: bool, parts: int
 ) -> None:
     one = TrainingSession(mlp(WIDE, "float64"), CrossEntropy(), ours, {"accumulate": parts})
-    one._engine._one_run &= not apart
+    one._engine._is_fused &= not apart
     parameters, forward = torch_mlp(WIDE)
     names = ("lr", "momentum", "betas", "eps", "weight_decay")
     settings = {name: getattr(ours, name) for name in names if hasattr(ours, name)}

@@ -22,7 +22,7 @@ from onward.errors import (
 )
 from onward.graph.builder import OpBuilder
 from onward.losses import CrossEntropy, Total
-from onward.providers.ort.bound_session import to_ort
+from onward.providers.ort.bound_session import copy_to_ort
 from onward.training import onnxblock
 from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import LossType
@@ -240,7 +240,10 @@ def test_numbers_that_are_not_float32_stay_in_a_nominal_checkpoint(tmp_path: Pat
         ),
         (lambda x, y: (x, y[:5]), "'batch' is 16 in input 'input' but 5 in 'labels'"),
         (lambda x, y: (x, y + 3), r"'labels' holds . at \[0\]: classes go from 0 to 2\nno param"),
-        (lambda x, y: (x, to_ort(y - 3)), r"'labels' holds -. at \[0\]: classes go from 0 to 2"),
+        (
+            lambda x, y: (x, copy_to_ort(y - 3)),
+            r"'labels' holds -. at \[0\]: classes go from 0 to 2",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused_and_change_nothing(whole: Folder, feeds, words: str) -> None:

@@ -14,7 +14,7 @@ from tests.training.api.made import Folder, batch
 class Refusing:
     """Stands for a graph whose flag says that nothing was updated."""
 
-    def run_lists(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def run_unbound(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         assert feeds["learning_rate"].shape == (1,) and feeds["step"].tolist() == [3]
         return {"updated_flag": np.array([False])}
 
