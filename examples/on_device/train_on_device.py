@@ -1,9 +1,9 @@
-"""The device's side: learn how the owner writes, with numpy, onnxruntime and safetensors alone.
+"""On the device: learn the owner's handwriting with numpy, onnxruntime and safetensors only.
 
 python examples/on_device/make_artifacts.py
 python examples/on_device/train_on_device.py
 
-No onnx, no torch: the graphs were made elsewhere, and the stock onnxruntime runs them.
+No onnx, no torch: the graphs were made on the server, and the stock onnxruntime runs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from onward.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
 FOLDER = Path("on_device_artifacts")
-EXAMPLES = 200  # digits that the owner has written and named; the others judge
+EXAMPLES = 200  # labelled digits to train on; the others are test data
 EPOCHS, SIZE = 15, 20
 
 

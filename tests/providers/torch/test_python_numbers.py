@@ -62,7 +62,7 @@ def test_few_integers_stay_on_the_host(
 
 
 @pytest.mark.parametrize("numbers", [3, [], [1, 2]])
-def test_numbers_become_a_tensor_and_come_back(numbers: Any) -> None:
+def test_numbers_convert_to_a_tensor_and_back(numbers: Any) -> None:
     tensor = as_tensor(numbers, torch.int64, torch.device("cpu"))
     assert as_numbers(tensor) == numbers
 

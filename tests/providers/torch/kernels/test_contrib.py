@@ -61,7 +61,7 @@ def test_skip_layer_normalization_broadcasts_its_skip(
 
 
 @pytest.mark.parametrize("bias", [None, numbers(8)])
-def test_skip_normalizations_give_their_sum_too(bias: Array | None) -> None:
+def test_skip_normalizations_return_their_sum(bias: Array | None) -> None:
     gamma, skip = numbers(8), numbers(2, 3, 8)
     agrees("SkipLayerNormalization", [X, skip, gamma, numbers(8), bias], {}, outputs=4)
     agrees("SkipSimplifiedLayerNormalization", [X, skip, gamma, bias], {"epsilon": 1e-5})
@@ -104,7 +104,7 @@ FLAGS = [(a, b) for a in (0, 1) for b in (0, 1)]
 
 @pytest.mark.parametrize("batch_a, batch_b", FLAGS)
 @pytest.mark.parametrize("trans_a, trans_b", FLAGS)
-def test_fused_matmul_turns_its_operands(
+def test_fused_matmul_transposes_its_operands(
     trans_a: int, trans_b: int, batch_a: int, batch_b: int
 ) -> None:
     a, b = numbers(2, 3, 4, 5), numbers(2, 3, 5, 6)

@@ -128,7 +128,7 @@ def test_alphas_and_betas_go_to_the_functions_that_take_them_in_turn() -> None:
 
 
 @pytest.mark.parametrize("op, direction", ALL)
-def test_with_the_batch_first_the_axes_change_and_nothing_else(op: str, direction: str) -> None:
+def test_batch_first_layout_only_swaps_axes(op: str, direction: str) -> None:
     inputs = layer(op, direction, lengths=[4, 1, 3])
     attributes = {"hidden_size": HIDDEN, "direction": direction}
     y, *states = run_op(op, inputs, attributes, outputs=1 + STATES[op])
