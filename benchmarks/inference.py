@@ -191,10 +191,10 @@ def main(what: str) -> None:
         print("written to", report.write("overhead", costs))
     if what in ("all", "auto"):
         rows = measure_auto()
-        told = summary(rows)
-        for title, part in told.items():
+        summaries = summary(rows)
+        for title, part in summaries.items():
             Console().print(title.replace("_", " "), part)
-        print("written to", report.write("inference", rows, **told))
+        print("written to", report.write("inference", rows, **summaries))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """ONNX's node tests on each provider: 'default' as a user gets it, the others by themselves.
 
-A known gap stands in `gaps/<provider>.txt` with its reason, and is expected to fail where it was
+A known gap is in `gaps/<provider>.txt` with its reason, and is expected to fail where it was
 seen: when it is mended, the test says so (but for random draws, which may hit, and for rounding and
 locales, which are each machine's own). Where it was tried and not seen, the test must pass; in a
 version or on a processor that was not tried it may do either. `make conformance` finds them and

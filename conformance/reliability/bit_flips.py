@@ -132,13 +132,13 @@ def _fault(folder: Folder, damage: dict[Path, bytes | None], part: str, lines: l
         return "" if not steps and manifest else "nothing was found"
     if found.step != steps[-1]:
         return f"step {found.step} was used where {steps[-1]} is whole"
-    said = "\n".join(lines)
+    logged = "\n".join(lines)
     used = f"step {found.step} is used instead"
-    if manifest and f"{NAME} is " not in said:
-        return f"the log does not name the manifest: {said!r}"
+    if manifest and f"{NAME} is " not in logged:
+        return f"the log does not name the manifest: {logged!r}"
     newest = folder.newest in damage and (damage[folder.newest] is not None or not manifest)
-    if newest and not (folder.newest.name in said and part in said and used in said):
-        return f"the log does not name {part} and what was used: {said!r}"
+    if newest and not (folder.newest.name in logged and part in logged and used in logged):
+        return f"the log does not name {part} and what was used: {logged!r}"
     return fault_of(found)
 
 

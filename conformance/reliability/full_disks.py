@@ -57,7 +57,7 @@ class Failing:
         self.failed = self.failed or name
         if self._mode == "half a write" and name == "write":
             write_half(arguments, do)
-        if name in ("close", "commit"):  # whatever they say, the file is closed after them
+        if name in ("close", "commit"):  # the file is closed after them in any case
             DISK.close(arguments[0])
         raise OSError(self._number, os.strerror(self._number))
 
@@ -169,9 +169,9 @@ def real_limit() -> str:
     with tempfile.TemporaryDirectory() as folder:
         _save(Checkpoints(folder, keep=KEEP), 1)
         command = [sys.executable, "-c", SMALL, folder]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        if "is not saved: File too large" not in said or "free " not in said:
-            return f"the error is not clear: {said}"
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if "is not saved: File too large" not in printed or "free " not in printed:
+            return f"the error is not clear: {printed}"
         return fault_of(Checkpoints(folder).latest()) or " ".join(leftovers(Path(folder)))
 
 

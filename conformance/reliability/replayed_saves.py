@@ -46,7 +46,7 @@ class Inode:
     synced: int = 0
 
     def content(self, keep: str, draw: random.Random) -> bytes:
-        """Its bytes after the power was gone; `keep` says what is left of what was not synced."""
+        """Its bytes after the power failed; `keep`: which unsynced writes are left."""
         data = bytearray()
         for number, (offset, written) in enumerate(self.writes):
             if number < self.synced or keep == "all":
@@ -67,7 +67,7 @@ def _put(data: bytearray, offset: int, written: bytes) -> None:
 
 @dataclass
 class Recording:
-    """The operations of some saves, in order; ("saved", n) stands where save n was committed."""
+    """The operations of some saves, in order; ("saved", n) marks that save n was committed."""
 
     operations: list[tuple[str, Any, Any]] = field(default_factory=list)
 

@@ -48,7 +48,7 @@ def main() -> None:
     right, loss = accuracy(model, images[others], labels[others]), np.mean(losses)
     print(f"after:  {right:.1%}, loss {loss:.3f}")
     heavy = sorted({"onnx", "onnx_ir", "onnxscript", "torch"} & sys.modules.keys())
-    print(f"loaded beside numpy and onnxruntime: {', '.join(heavy) or 'nothing heavy'}")
+    print(f"loaded in addition to numpy and onnxruntime: {', '.join(heavy) or 'nothing heavy'}")
 
 
 def accuracy(model: Module, images: np.ndarray, labels: np.ndarray) -> float:

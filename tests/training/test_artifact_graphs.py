@@ -1,4 +1,4 @@
-"""Training and eval graphs: modes, state, what is worth training."""
+"""Training and eval graphs: modes, state, trained parameters."""
 
 from __future__ import annotations
 

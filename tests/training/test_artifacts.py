@@ -1,4 +1,4 @@
-"""generate_artifacts: which files it writes, and what a device does with them."""
+"""generate_artifacts: the files that it writes, and how a device uses them."""
 
 from __future__ import annotations
 
@@ -195,10 +195,13 @@ def test_the_training_graph_keeps_its_contract(
     evaluation = opened(tmp_path / "eval_model.onnx")
     assert names(evaluation.get_inputs()) == names(session.get_inputs())[:5]
     assert names(evaluation.get_outputs()) == names(session.get_outputs())[:2]
-    said = session.get_modelmeta().custom_metadata_map
+    metadata = session.get_modelmeta().custom_metadata_map
     classes = [{"name": "labels", "classes": 3, "ignored": None}] * (target[0] == "labels")
-    assert json.loads(said.pop("onward.step"))["gradients"].keys() == {"fc1.weight", "fc2.weight"}
-    assert {key: json.loads(value) for key, value in said.items()} == {
+    assert json.loads(metadata.pop("onward.step"))["gradients"].keys() == {
+        "fc1.weight",
+        "fc2.weight",
+    }
+    assert {key: json.loads(value) for key, value in metadata.items()} == {
         "onward.inputs": ["input", target[0]],
         "onward.outputs": names(session.get_outputs())[:2],
         "onward.trainable": ["fc1.weight", "fc2.weight"],
@@ -253,8 +256,8 @@ def test_artifacts_are_in_an_opset_of_stock_onnxruntime(tmp_path: Path) -> None:
             optimizer=OptimType.AdamW,
             artifact_directory=tmp_path,
         )
-        Loop(tmp_path).loss(batch())
-        Loop(tmp_path).evaluate(batch())
+        loop = Loop(tmp_path)
+        assert loop.evaluate(batch()) == pytest.approx(loop.loss(batch()), rel=1e-5)
 
 
 def test_artifacts_have_only_onnx_operators(tmp_path: Path) -> None:

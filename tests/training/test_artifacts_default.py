@@ -1,4 +1,4 @@
-"""What generate_artifacts trains when nothing is asked for: what a TrainingSession would."""
+"""What generate_artifacts trains by default: the same parameters as a TrainingSession."""
 
 from __future__ import annotations
 

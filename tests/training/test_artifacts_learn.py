@@ -1,4 +1,4 @@
-"""Artifacts in use: bare onnxruntime sessions train from them, and end where torch ends."""
+"""Training from artifacts with bare onnxruntime sessions, compared with torch."""
 
 from __future__ import annotations
 

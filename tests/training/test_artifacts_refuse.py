@@ -1,4 +1,4 @@
-"""What generate_artifacts refuses, and how it says so."""
+"""Arguments that generate_artifacts refuses, and its error messages."""
 
 from __future__ import annotations
 

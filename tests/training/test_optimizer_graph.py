@@ -1,4 +1,4 @@
-"""Plans: which optimizer updates which parameter, and what its state looks like."""
+"""Optimizer plans and graphs: the optimizer of each parameter, and its slots."""
 
 from __future__ import annotations
 

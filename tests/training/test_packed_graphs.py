@@ -1,4 +1,4 @@
-"""Packed graphs: what a device runs is what the models themselves say."""
+"""Packed graphs: the session's graphs in the metadata match the models' own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.training.nets import convolutional
 
 
 def without_step(folder: Folder, target: Path) -> Folder:
-    """The same artifacts, the training model as it stands for any onnxruntime."""
+    """The same artifacts, with only the training model's own graph."""
     target.mkdir()
     for path in folder.path.iterdir():
         (target / path.name).write_bytes(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Which weights the artifacts train by default."""
+"""The weights that artifacts train by default."""
 
 from __future__ import annotations
 

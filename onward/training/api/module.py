@@ -76,7 +76,7 @@ class Module:
         self.input_gradients: dict[str, Array] = {}  # of the feeds, if the artifacts have any
 
     def __call__(self, *user_inputs: Any) -> Any:
-        """Run the graph of the mode; returns one result or a tuple, of numpy or of fed OrtValues."""
+        """Run the graph of the mode; one result or a tuple, as numpy, or as OrtValues if given."""
         self._state._state.check_loaded()
         names = self._names()
         if len(user_inputs) != len(names):

@@ -1,4 +1,4 @@
-"""Attention and its gradient as torch's fused kernels: what they take, and that they are right."""
+"""Attention and its gradient by torch's fused kernels: which calls they run, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch may have kernels for, told without loading it."""
+"""Operators that torch may have kernels for, without loading it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from onward.providers.torch.table import HOST, KERNELS
 
 
 def test_may_have_covers_every_kernel() -> None:
-    told = [key for key in (*KERNELS, *HOST) if key[0] != PRIVATE]  # which no model has
-    assert [key for key in told if not may_have(*key)] == []
+    keys = [key for key in (*KERNELS, *HOST) if key[0] != PRIVATE]  # not in users' models
+    assert [key for key in keys if not may_have(*key)] == []
 
 
 def test_may_have_excludes_unknown_operators_and_domains() -> None:

@@ -1,4 +1,4 @@
-"""The lowering: what stays a number, what is dropped when, what subgraphs see, what compiles."""
+"""The lowering: host numbers, lifetimes of values, subgraphs, compilation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onward.passes.pipelines import PREPARE
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 
-# torch says so once in a process; weights are read, never written
+# torch warns once per process about read-only arrays; weights are never written
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 Array = np.ndarray[Any, Any]

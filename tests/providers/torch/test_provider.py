@@ -1,4 +1,4 @@
-"""The torch providers: what they support, compiled and not, and what they load."""
+"""The torch providers: supported nodes, eager and compiled runs, and imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values are plain numbers, and how they become tensors and back."""
+"""Values as plain numbers, and conversions to tensors and back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_constant_of_floats_is_a_literal_where_floats_are_asked_for() -> None:
         (ir.DataType.INT64, [64], "Concat", True),
         (ir.DataType.INT64, [65], "Concat", False),
         (ir.DataType.INT64, ["n"], "Concat", True),
-        (ir.DataType.INT64, ["n"], "Range", False),  # as long as its inputs say
+        (ir.DataType.INT64, ["n"], "Range", False),  # its inputs give the length
         (ir.DataType.INT64, [1, 2], "Concat", False),
         (ir.DataType.INT64, None, "Concat", False),
         (ir.DataType.FLOAT, [2], "Concat", False),

@@ -1,4 +1,4 @@
-"""Roles: who is who among a graph's inputs and outputs."""
+"""Roles of a graph's inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening: what cannot be opened says what to do about it."""
+"""Opening graphs: errors with advice for those that cannot be opened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_artifacts_of_the_peer_are_refused_with_advice(whole: Folder, tmp_path: 
     model = onnx.load(whole.training)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     for node in model.graph.node:
-        if node.op_type == "If":  # the peer sums gradients with an operator of its own
+        if node.op_type == "If":  # the peer sums gradients with a custom operator
             node.op_type, node.domain = "InPlaceAccumulatorV2", "com.microsoft"
             del node.attribute[:]
     onnx.save(model, tmp_path / "training_model.onnx")

@@ -1,4 +1,4 @@
-"""What the device side loads: numpy, onnxruntime and safetensors at most."""
+"""The API loads at most numpy, onnxruntime and safetensors."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_wrong_inputs_are_refused_and_change_nothing(whole: Folder, feeds, words
 def test_labels_are_checked_in_both_modes(whole: Folder, mode: bool) -> None:
     _, module, _ = whole.open()
     x, labels = batch()
-    labels[5] = -1  # the last class, if nobody looks
+    labels[5] = -1  # would be the last class without the check
     with pytest.raises(FeedError, match=r"'labels' holds -1 at \[5\]: classes go from 0 to 2"):
         module.train(mode)(x, labels)
 
@@ -430,7 +430,7 @@ def test_feeds_may_be_lists_and_tensors_of_torch(whole: Folder) -> None:
 
 def test_failed_run_does_not_change_gradients(whole: Folder, tmp_path: Path) -> None:
     model = onnx.load(whole.training)
-    del model.metadata_props[:]  # nobody knows the labels
+    del model.metadata_props[:]  # the label ranges are unknown
     onnx.save(model, tmp_path / "training_model.onnx")
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     module = Module(tmp_path / "training_model.onnx", state)

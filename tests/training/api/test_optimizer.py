@@ -1,4 +1,4 @@
-"""Optimizer: updates in place, over flat buffers and over lists, and where they stand."""
+"""Optimizer: updates in place, over flat buffers and over lists, and their state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def train(folder: Folder, steps: int = 4, lr: float = 0.01) -> tuple[CheckpointS
 
 
 def without_updates(folder: Folder, target: Path) -> Folder:
-    """The same artifacts, the optimizer over lists alone."""
+    """The same artifacts, with only the optimizer over lists."""
     target.mkdir()
     for path in folder.path.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
@@ -311,7 +311,7 @@ def test_nonfinite_gradients_skip_the_step(
     folder = make(tmp_path, **OWN[own])
     (state, module, optimizer), (other, without, plain) = folder.open(), folder.open()
     for seed in range(3):
-        for parts in (2, 1):  # accumulated, the bad one first and last; then alone
+        for parts in (2, 1):  # accumulated, the bad one first and last; then without others
             before = standing(state, optimizer)
             for part in range(parts):
                 module(*(spoiled(kind) if part == seed % parts else batch(seed=part)))

@@ -1,4 +1,4 @@
-"""Updates: what one that says no leaves."""
+"""Updates whose graph reports that it changed nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.training.api.made import Folder, batch
 
 
 class Refusing:
-    """Stands for a graph whose flag says that nothing was updated."""
+    """A fake graph whose flag is False: nothing was updated."""
 
     def run_lists(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         assert feeds["learning_rate"].shape == (1,) and feeds["step"].tolist() == [3]

@@ -1,4 +1,4 @@
-"""The peer's checkpoint files: read whole, and refused plainly when they are damaged."""
+"""The peer's checkpoint files: read completely, and refused when they are damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training models as steps: what a damaged or foreign one says."""
+"""Training models: damaged or changed steps in their metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TrainingState: where parameters, gradients and slots lie."""
+"""TrainingState: the order, slots and checks of parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each block's nodes compute what its docstring says, on stock onnxruntime."""
+"""Each block matches its docstring, on stock onnxruntime."""
 
 from __future__ import annotations
 

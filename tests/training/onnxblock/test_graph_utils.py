@@ -1,4 +1,4 @@
-"""Questions about a model's message."""
+"""Look-ups in a ModelProto."""
 
 from __future__ import annotations
 

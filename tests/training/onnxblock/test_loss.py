@@ -1,4 +1,4 @@
-"""Losses and their gradients are torch's, in every reduction and far from zero too."""
+"""Losses and their gradients match torch, in every reduction, and far from zero."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_target_may_have_been_added_by_hand() -> None:
         def build(self, name: str) -> str:
             labels = onnxblock.blocks.InputLike(name)("labels")
             kind = onnxblock.blocks.Cast(TensorProto.INT64)(onnxblock.blocks.ReduceSum()(labels))
-            del kind  # an input of a type of one's own
+            del kind  # a custom input
             return str(losses.MSELoss()(name, labels))
 
     with onnxblock.base(mlp()) as handle:
@@ -206,7 +206,8 @@ def test_weights_have_the_type_of_the_input() -> None:
     training = Training(losses.BCEWithLogitsLoss(weight=WEIGHT, pos_weight=np.float32(2)))
     with onnxblock.base(mlp(dtype=np.float64)):
         training("output")
-    opened(training.to_model_proto()[1])
+    loss, *_ = opened(training.to_model_proto()[1]).get_outputs()
+    assert loss.type == "tensor(double)"
 
 
 def test_eval_graph_runs_in_double_precision() -> None:

@@ -1,4 +1,4 @@
-"""base, empty_base and custom_op_library: one at a time, and gone afterwards."""
+"""base, empty_base and custom_op_library: one at a time, closed at the end."""
 
 from __future__ import annotations
 

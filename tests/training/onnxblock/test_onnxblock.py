@@ -1,4 +1,4 @@
-"""ForwardBlock and TrainingBlock: what they return, and when they refuse to."""
+"""ForwardBlock and TrainingBlock: their models, and their errors."""
 
 from __future__ import annotations
 

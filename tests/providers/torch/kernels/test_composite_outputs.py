@@ -163,7 +163,7 @@ def test_kernel_matches_the_body_in_onnxruntime(case: Case) -> None:
 def test_half_precision_kernel_matches_its_body(case: Case, dtype: Any) -> None:
     whole, body = taken(called(case, dtype)), TRAINING(inline_calls(called(case, np.float32)))
     if not has_calls(whole):
-        return  # torch takes the body, of which other tests tell
+        return  # torch runs the body, which other tests cover
     feeds = feeds_of(case, dtype)
     rounded = {
         n: f.astype(np.float32) if f.dtype == np.dtype(dtype) else f for n, f in feeds.items()

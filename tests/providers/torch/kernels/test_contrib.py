@@ -1,4 +1,4 @@
-"""onnxruntime's own operators against onnxruntime, or against their formulas where it has none."""
+"""onnxruntime's operators, compared with onnxruntime or with their formulas."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ def test_a_convolution_adds_a_residual_in_either_layout() -> None:
     inputs = [last[0], w, b, last[1]]
     [y] = run_op("NhwcFusedConv", inputs, attributes, domain=MICROSOFT)
     assert_allclose(np.moveaxis(y, -1, 1), wanted, rtol=1e-4, atol=1e-5)
-    if (MICROSOFT, "NhwcFusedConv") in kernel_types("CPUExecutionProvider"):  # on ARM alone
+    if (MICROSOFT, "NhwcFusedConv") in kernel_types("CPUExecutionProvider"):  # only on ARM
         agrees("NhwcFusedConv", inputs, attributes)
 
 
-# -- what stock onnxruntime runs on a GPU alone ------------------------------------------------
+# -- operators that stock onnxruntime has only on a GPU -----------------------------------------
 
 
 def gelu(x: Array) -> Array:

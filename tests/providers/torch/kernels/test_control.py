@@ -67,7 +67,7 @@ def test_branches_may_give_several_values_of_different_shapes_and_sequences() ->
 
 
 def counting(trips: str, condition: str) -> onnx.ModelProto:
-    """Doubles `x` until it is over 100, if somebody listens; gives the doubled and each i."""
+    """Doubles `x` until it is over 100, if the condition counts; returns x and each i."""
     return parse(f"""
         g (int64 trips, bool condition, float x) => (float y, int64[n] counted)
         {{

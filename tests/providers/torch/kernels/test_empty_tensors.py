@@ -1,4 +1,4 @@
-"""Sizes of 0 on every kernel that hands over to a fused call of torch's: the standard's answer.
+"""Sizes of 0 in every kernel that calls a fused function of torch: the standard's result.
 
 What onnxruntime or ONNX's reference answers is the answer; where neither has one, a clear error.
 """

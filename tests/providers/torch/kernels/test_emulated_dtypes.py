@@ -1,4 +1,4 @@
-"""The unsigned integers and the float8s, through the decorators that stand in for them."""
+"""Unsigned integers and float8s through the decorators that emulate them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that go their own way on a GPU, against the CPU."""
+"""Kernels with separate code for a GPU, compared with the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of weights is made once."""
+"""Results computed from weights are cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TorchResults: read when they are looked at."""
+"""TorchResults: copied to the host when they are accessed."""
 
 from __future__ import annotations
 

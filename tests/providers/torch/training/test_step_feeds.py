@@ -1,4 +1,4 @@
-"""Feeds of a training step in torch: tensors where they lie, refusals as for arrays."""
+"""Feeds of a training step in torch: tensors in place, the same checks as for arrays."""
 
 from __future__ import annotations
 
