@@ -19,7 +19,7 @@ SHAPES = {"w": (3, 4), "b": (4,)}
 FLOAT = ir.DataType.FLOAT
 
 
-def graph_of(plan: optimizer_graph.Plan) -> ir.Model:
+def graph_of(plan: optimizer_graph.OptimizerPlan) -> ir.Model:
     model = ir.Model(
         ir.Graph((), (), nodes=(), opset_imports={"": 21}, name="update"), ir_version=10
     )

@@ -62,11 +62,6 @@ def current() -> ModelAccessor:
     return _GLOBAL_ACCESSOR
 
 
-def current_library() -> Path | None:
-    """The path of the library of custom operators."""
-    return _GLOBAL_CUSTOM_OP_LIBRARY
-
-
 @contextmanager
 def base(
     model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = None

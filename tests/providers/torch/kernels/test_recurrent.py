@@ -49,7 +49,7 @@ def agrees(op: str, inputs: list[Array | None], direction: str, **attributes: An
 @pytest.fixture(params=["fused", "steps"])
 def lstm_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to run the usual LSTM, whichever this machine prefers."""
-    monkeypatch.setattr(recurrent, "_in_steps", lambda x: request.param == "steps")
+    monkeypatch.setattr(recurrent, "_steps_are_faster", lambda x: request.param == "steps")
 
 
 @pytest.mark.usefixtures("lstm_way")
