@@ -1,4 +1,4 @@
-"""R6: flipped bits, cut and missing files. Each is detected and named, and a good one is used.
+"""R6: flipped bits, truncated and missing files are detected, named, and an intact one is used.
 
     python -m conformance.reliability.bit_flips [--flips N] [--cuts N] [--seed S]
 
@@ -31,7 +31,7 @@ SAVES = 3
 
 @dataclass
 class Tally:
-    """What was done to the folder, and where nobody noticed."""
+    """Counts of the damages, and those that were not detected."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Folder:
 def damage_all(flips: int, cuts: int, seed: int) -> Tally:
     """So many flipped bits and cuts, and every set of missing files."""
     tally, draw = Tally(), random.Random(seed)
-    with tempfile.TemporaryDirectory() as name, heard() as lines:
+    with tempfile.TemporaryDirectory() as name, captured_log() as lines:
         folder = Folder(Path(name))
         manifest = folder.path / NAME
         for number in range(flips):
@@ -103,7 +103,7 @@ def _try(
     folder: Folder, damage: dict[Path, bytes | None], part: str, lines: list[str], tally: Tally,
     kind: str,
 ) -> None:  # fmt: skip
-    """Damage the folder, load, and mend it again."""
+    """Damage the folder, load, and restore it."""
     tally.kinds[kind] += 1
     whole = {path: path.read_bytes() for path in damage}
     del lines[:]
@@ -132,19 +132,19 @@ def _fault(folder: Folder, damage: dict[Path, bytes | None], part: str, lines: l
         return "" if not steps and manifest else "nothing was found"
     if found.step != steps[-1]:
         return f"step {found.step} was used where {steps[-1]} is whole"
-    said = "\n".join(lines)
+    logged = "\n".join(lines)
     used = f"step {found.step} is used instead"
-    if manifest and f"{NAME} is " not in said:
-        return f"the log does not name the manifest: {said!r}"
+    if manifest and f"{NAME} is " not in logged:
+        return f"the log does not name the manifest: {logged!r}"
     newest = folder.newest in damage and (damage[folder.newest] is not None or not manifest)
-    if newest and not (folder.newest.name in said and part in said and used in said):
-        return f"the log does not name {part} and what was used: {said!r}"
+    if newest and not (folder.newest.name in logged and part in logged and used in logged):
+        return f"the log does not name {part} and what was used: {logged!r}"
     return fault_of(found)
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[list[str]]:
-    """The lines of the log, which nobody else hears."""
+def captured_log() -> Iterator[list[str]]:
+    """The lines of the log, which are not printed."""
     lines: list[str] = []
     log, handler = logging.getLogger("onward"), logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

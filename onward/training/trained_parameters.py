@@ -1,4 +1,4 @@
-"""Which weights of a model the artifacts train: their names, as they were before the export."""
+"""Select the weights that artifacts train, by their names before the export."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.passes.exporters.exporter_warnings import RECIPE
 from onward.passes.training_mode import untie_statistics
 from onward.programs.select import restore_parameters, weights, worth_training
 
-Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
+Groups = Sequence[Sequence[str]] | None  # tied names; None: as the model ties them
 
 log = logging.getLogger("onward")
 
@@ -28,7 +28,7 @@ def weight_names(model: ir.Model, tied: Groups = None) -> list[str]:
 def trainable_weights(
     model: ir.Model, loss: str, known: Collection[str], tied: Groups = None
 ) -> list[str]:
-    """Those of the known weights that a session would train by default; the model is changed."""
+    """The known weights that a session would train by default; the model is changed."""
     names = {*weight_names(model, tied)}.intersection(known)
     made = [value for node in model.graph for value in node.outputs if value.name == loss]
     worth = worth_training(model, names, made)
@@ -36,7 +36,7 @@ def trainable_weights(
 
 
 def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[str]) -> None:
-    """Refuse parameters to train that the model does not have; warn of such that are frozen."""
+    """Refuse trainable names that the model does not have; warn of such frozen names."""
     graph = model.graph
     made = {str(value.name): node for node in graph for value in node.outputs}
     known = {*graph.initializers, *made, *(str(value.name) for value in graph.inputs)}

@@ -1,4 +1,4 @@
-"""Training and eval graphs: modes, state, what is worth training."""
+"""Training and eval graphs: modes, state, trained parameters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def modes(model: ir.Model) -> list[int]:
     ("exported", "trained", "mode"),
     [(0, ["fc.weight"], 0), (0, ["bn.weight"], 1), (0, ["bn.bias"], 1), (1, ["fc.weight"], 1)],
 )
-def test_batch_norm_trains_if_it_was_exported_so_or_its_parameters_are_trained(
+def test_batch_norm_trains_if_exported_in_training_mode_or_trained(
     exported: int, trained: list[str], mode: int
 ) -> None:
     model = lossy(convolutional(training_mode=exported))
@@ -78,7 +78,7 @@ def test_statistics_that_were_outputs_keep_both_names() -> None:
     assert names[-2:] == ["bn.running_mean_updated", "bn.running_var_updated"]
 
 
-def test_dropout_drops_in_training_and_is_idle_in_the_eval_graph() -> None:
+def test_dropout_is_active_only_in_the_training_graph() -> None:
     found = build_artifact_graphs(lossy(convolutional(dropout=True)), ["loss"], ["fc.weight"], [])
     (dropout,) = (node for node in found.training.graph if node.op_type == "Dropout")
     for value in dropout.inputs[1:]:  # onnxruntime would remove it else
@@ -88,7 +88,7 @@ def test_dropout_drops_in_training_and_is_idle_in_the_eval_graph() -> None:
 
 
 @pytest.mark.parametrize("inputs", [["x", "ratio", "on"], ["x", "", "on"], ["x"]])
-def test_dropout_right_behind_an_input_drops(inputs: list[str]) -> None:
+def test_dropout_of_an_input_is_active(inputs: list[str]) -> None:
     nodes = [
         helper.make_node("Dropout", inputs, ["kept"]),
         helper.make_node("Mul", ["kept", "w"], ["output"]),
@@ -105,7 +105,7 @@ def test_dropout_right_behind_an_input_drops(inputs: list[str]) -> None:
     assert any((gradients[0] != each).any() for each in gradients[1:])
 
 
-def test_a_gradient_has_a_name_before_it_is_summed() -> None:
+def test_gradient_before_the_sum_is_named() -> None:
     proto = ir.to_proto(build_artifact_graphs(lossy(mlp()), ["loss"], [*MLP, "input"], []).training)
     for name in (*MLP, "input"):
         proto.graph.output.add(name=f"{name}_grad")
@@ -120,7 +120,7 @@ def test_a_gradient_has_a_name_before_it_is_summed() -> None:
         np.testing.assert_array_equal(found[f"{name}_grad.accumulation.out"], summed)
 
 
-def test_the_gradient_of_what_a_node_makes_is_an_output() -> None:
+def test_gradient_of_an_inner_value_is_an_output() -> None:
     found = build_artifact_graphs(lossy(mlp()), ["loss"], ["active", "fc1.bias"], [])
     names = [value.name for value in found.training.graph.outputs]
     assert names == ["loss", "active_grad", "fc1.bias_grad.accumulation.out"]
@@ -133,7 +133,7 @@ def test_the_gradient_of_what_a_node_makes_is_an_output() -> None:
     np.testing.assert_allclose(gradient, [weight.sum(0)] * 2, rtol=1e-6)
 
 
-def test_a_name_that_the_model_has_is_not_given_to_a_gradient() -> None:
+def test_gradient_name_that_is_taken_is_not_used() -> None:
     nodes = [
         helper.make_node("Mul", ["x", "w"], ["w_grad"]),
         helper.make_node("Mul", ["w_grad", "w"], ["output"]),
@@ -168,7 +168,7 @@ def test_parameters_of_branches_are_found() -> None:
     assert list(found.frozen) == ["b"]
 
 
-def test_shapes_that_the_exporter_computes_are_known_before_rules_ask() -> None:
+def test_computed_shapes_are_folded_before_differentiation() -> None:
     """As torch's exporter writes attention: the number of axes takes folding to find."""
     nodes = [
         helper.make_node("Sub", ["three", "one"], ["two"]),
@@ -192,7 +192,7 @@ def test_shapes_that_the_exporter_computes_are_known_before_rules_ask() -> None:
     assert session.run(None, feeds)[1].tolist() == [0, 0, 0, 3, 4, 5]
 
 
-def test_whole_numbers_among_the_weights_require_no_gradient(
+def test_integer_weights_require_no_gradient(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     nodes = [helper.make_node("Gather", ["table", "rows"], ["output"])]
@@ -204,7 +204,7 @@ def test_whole_numbers_among_the_weights_require_no_gradient(
     assert "'rows' requires no gradient: it is INT64" in caplog.text
 
 
-def test_an_input_of_whole_numbers_has_no_gradient() -> None:
+def test_integer_input_has_no_gradient() -> None:
     nodes = [helper.make_node("Gather", ["table", "rows"], ["output"])]
     inputs = [helper.make_tensor_value_info("rows", 7, [2])]
     weights = {"table": np.ones((3, 2), np.float32)}

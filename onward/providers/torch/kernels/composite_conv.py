@@ -56,7 +56,7 @@ def conv_grad(
             auto_pad=auto_pad,
         )
         padding = at.begins
-        if at.begins != at.ends:  # ATen pads both sides alike
+        if at.begins != at.ends:  # ATen pads both sides equally
             padding_around, padding = windows.padding_of(x, at), none
             x = F.pad(x, padding_around)
     if prefers_channels_last(x, group):

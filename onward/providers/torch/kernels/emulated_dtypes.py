@@ -15,7 +15,7 @@ declares what it needs of its inputs' type, and its body then never receives one
     @by_value                 # the number itself matters: the next wider signed integer
     def power(...) -> Tensor: ...
 
-`by_bits` costs nothing (two views) and is right for whatever moves elements about (Gather, Pad,
+`by_bits` costs nothing (two views) and is right for operators that move elements (Gather, Pad,
 Transpose: the float8s too) and for arithmetic modulo 2^n (Add, Mul, And, Equal, CumSum).
 `by_order` is one xor each way and is exact for uint64. `by_value` copies; it is exact for
 uint16 and uint32, and for uint64 below 2^63.

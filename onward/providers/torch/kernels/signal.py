@@ -18,7 +18,7 @@ def _signal(x: Tensor) -> Tensor:
     x = x.float() if x.dtype.itemsize == 2 else x
     if x.shape[-1] == 1:
         return x.squeeze(-1)
-    # what is empty is contiguous whatever its strides, and torch looks at them all the same
+    # an empty tensor counts as contiguous with any strides, which view_as_complex still checks
     return torch.view_as_complex(x.contiguous() if x.numel() else x.new_empty(x.shape))
 
 

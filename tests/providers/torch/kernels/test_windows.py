@@ -1,4 +1,4 @@
-"""Where windows lie, against the windows themselves counted one by one."""
+"""Positions of windows, compared with windows counted one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_explicit_pads_leave_as_many_windows_as_fit(
 ) -> None:
     span = (kernel - 1) * dilation + 1
     length = begin + size + end
-    assume(span <= length and end < span)  # no window is padding alone
+    assume(span <= length and end < span)  # no window is only padding
     at = windows.place_windows(
         [size],
         [kernel],
