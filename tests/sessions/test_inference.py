@@ -589,7 +589,7 @@ def test_the_log_level_is_honoured(caplog: pytest.LogCaptureFixture) -> None:
     onward.InferenceSession(sandwich(), onward.SessionOptions(log_severity_level=3))
     assert not caplog.messages
     onward.InferenceSession(sandwich(), onward.SessionOptions(log_severity_level=1))
-    assert "the model is not for onnxruntime as it is" in caplog.text
+    assert "onnxruntime does not run the model as it is" in caplog.text
     assert logging.getLogger("onward").level == before  # which is the whole program's
 
 
@@ -604,7 +604,7 @@ def test_identical_feeds_are_answered_from_the_cache(provider: str) -> None:
     assert (session.cache.hits, session.cache.misses, session.cache.hit_rate) == (1, 1, 0.5)
 
 
-def test_a_model_that_draws_at_random_is_not_remembered() -> None:
+def test_a_model_with_random_operators_is_not_cached() -> None:
     op = OpBuilder()
     model = op.model(y=op.RandomNormalLike(op.input("x", "float32", (2,))))
     with pytest.raises(OptionError, match=r"RandomNormalLike .* draws random numbers"):

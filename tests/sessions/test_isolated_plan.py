@@ -304,7 +304,7 @@ def test_profiling_and_the_cache_work_as_ever(
     assert Path(session.end_profiling()).is_file()
 
 
-def test_a_model_that_draws_at_random_is_not_remembered() -> None:
+def test_a_model_with_random_operators_is_not_cached() -> None:
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }""")
     with pytest.raises(OptionError, match=r"RandomNormalLike .* draws random numbers"):

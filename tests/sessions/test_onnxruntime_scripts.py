@@ -310,7 +310,7 @@ def test_what_only_onnxruntimes_session_has_is_asked_of_it() -> None:
     peers = {n for n in dir(onnxruntime.InferenceSession) if not n.startswith("_")}
     assert not [name for name in peers if not hasattr(session, name)]
     other: Any = onward.InferenceSession(mlp(), providers=["ReferenceExecutionProvider"])
-    with pytest.raises(AttributeError, match="get_tuning_results asks onnxruntime's own session"):
+    with pytest.raises(AttributeError, match="get_tuning_results needs onnxruntime's own session"):
         _ = other.get_tuning_results
     with pytest.raises(AttributeError, match="no attribute 'get_input'"):
         _ = other.get_input
