@@ -143,7 +143,7 @@ def test_wrong_names_types_and_shapes_are_told(tmp_path: Path) -> None:
             read_feeds([X], [text])
     with pytest.raises(FileNotFoundError, match="no feeds file at"):
         read_feeds([X], [f"x={tmp_path}/none.npy"])
-    with pytest.raises(FeedError, match=r"say which: NAME="):
+    with pytest.raises(FeedError, match=r"name the input: NAME="):
         read_feeds([X, IDS], [f"{tmp_path}/a.npy"])
     with pytest.raises(FeedError, match="is fed twice"):
         read_feeds([X], [f"x={tmp_path}/a.npy", f"x={tmp_path}/a.npy"])

@@ -44,9 +44,9 @@ class Watched(Mapping[str, Any]):
 
 def free(one: TrainingSession) -> bool:
     """Whether this thread need not wait for its turn."""
-    got = one._turn.acquire(blocking=False)
+    got = one._lock.acquire(blocking=False)
     if got:
-        one._turn.release()
+        one._lock.release()
     return got
 
 
@@ -90,18 +90,18 @@ CALLS: dict[str, Callable[[TrainingSession, Path], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_every_call_takes_its_turn(call: str, tmp_path: Path) -> None:
+def test_every_call_holds_the_lock(call: str, tmp_path: Path) -> None:
     one = session()
     one.save(tmp_path / "saved")
     one.run_forward(FEEDS)
     lock = Counting()
-    one._turn = lock  # type: ignore[assignment]
+    one._lock = lock  # type: ignore[assignment]
     CALLS[call](one, tmp_path)
     assert lock.taken >= (2 if call in ("update_weights", "save", "load", "restore") else 1)
     assert lock.inside == 0
 
 
-def test_a_call_that_fails_ends_its_turn() -> None:
+def test_a_call_that_fails_releases_the_lock() -> None:
     one = session()
     with pytest.raises(ValueError, match="feeds are a dictionary"):
         one.step(None)  # type: ignore[arg-type]

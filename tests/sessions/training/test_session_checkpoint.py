@@ -158,7 +158,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_nothing_changes(wrong: An
     one.step(batches(1)[0])
     tensors, properties = one.checkpoint()
     properties["training"] |= wrong
-    with pytest.raises(CheckpointMismatch, match="it does not say where training stood"):
+    with pytest.raises(CheckpointMismatch, match="it has no progress of training"):
         other.restore(tensors, properties)
     np.testing.assert_array_equal(other.parameters["w1"], weights()["w1"])
     assert other.steps == 0
