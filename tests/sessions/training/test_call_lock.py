@@ -51,7 +51,7 @@ def free(one: TrainingSession) -> bool:
 
 
 @pytest.mark.parametrize("method", ["step", "evaluate", "predict", "run_forward"])
-def test_nobody_comes_in_while_feeds_are_read(method: str) -> None:
+def test_the_lock_is_held_while_feeds_are_read(method: str) -> None:
     one = session()
     feeds = Watched(one, FEEDS if method != "predict" else {"x": FEEDS["x"]})
     getattr(one, method)(feeds)
