@@ -17,13 +17,13 @@ from tests.models import mlp, needs, sandwich
 CPU, TORCH = "CPUExecutionProvider", "TorchExecutionProvider"
 
 
-def test_a_model_that_onnxruntime_takes_whole_is_its_own() -> None:
+def test_onnxruntime_gets_all_nodes_of_a_model_that_it_opens() -> None:
     found = find_support(mlp())
     assert found.takes[CPU] == 3 and found.shares == {CPU: 3}
     assert not any(place.why for place in found.division)
 
 
-def test_what_one_refuses_goes_to_the_next() -> None:
+def test_refused_nodes_go_to_the_next_provider() -> None:
     pytest.importorskip("torch")
     found = find_support(sandwich())
     assert found.refuses[CPU] == {"Pow": 1} and found.shares == {CPU: 2, TORCH: 1}
@@ -35,12 +35,12 @@ def test_the_listed_providers_come_first() -> None:
     assert find_support(mlp(), [TORCH]).shares == {TORCH: 3}
 
 
-def test_the_division_is_the_sessions() -> None:
+def test_the_division_matches_the_session() -> None:
     session = onward.InferenceSession(sandwich())
     assert set(session.get_providers()) == set(find_support(sandwich()).shares)
 
 
-def test_what_onnxruntime_gets_wrong_is_said() -> None:
+def test_defects_of_onnxruntime_are_explained() -> None:
     pytest.importorskip("torch")
     model = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 21]>
@@ -49,7 +49,7 @@ def test_what_onnxruntime_gets_wrong_is_said() -> None:
     assert place.provider == TORCH and place.why.startswith("onnxruntime gets it wrong: summed")
 
 
-def test_a_node_that_nobody_runs_is_nobodys() -> None:
+def test_an_unsupported_node_has_no_provider() -> None:
     model = onward.load(needs("Magic", domain="nobody"), any_domain=True)
     (place,) = find_support(model).division
     assert place.provider is None and place.why.startswith("none of ")

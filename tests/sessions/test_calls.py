@@ -89,7 +89,7 @@ def test_every_engine_runs_a_saved_model_with_calls(
         np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_torch_takes_the_calls_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_runs_calls_without_inlining(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered: list[str] = []
     plain = torch_provider.lower
 

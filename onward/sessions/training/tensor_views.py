@@ -1,4 +1,4 @@
-"""Views of a session's tensors by name, and the check of tensors that are to replace them."""
+"""Read-only views of a session's tensors by name, and the check of new values for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.providers.provider import Store
 
 
 class TensorView(Mapping[str, Array]):
-    """Tensors of a store by name, read when they are looked at; they cannot be written to."""
+    """Tensors of a store by name, read-only, read on access."""
 
     def __init__(self, store: Store, names: Mapping[str, str]) -> None:
         self._store, self._names = store, names  # name -> its name in the store

@@ -89,7 +89,7 @@ def test_operators_add_their_nodes_up() -> None:
     assert relu.reached == pytest.approx(12 / 16)
 
 
-def test_a_busy_machine_is_no_gap() -> None:
+def test_a_busy_machine_does_not_count_as_a_gap() -> None:
     """The run without profiling was disturbed: what the profiled one shows is the most."""
     node = record("relu", "Relu", 10e-6, (1000,))
     measured = measurement([node], 500e-6, executing=12e-6)

@@ -22,7 +22,7 @@ def node(name: str, operator: str, ts: float, dur: float, **args: Any) -> dict[s
     return event(f"{name}_kernel_time", ts, dur, op_name=operator, provider="CPU", **args)
 
 
-def test_records_belong_to_the_run_that_they_lie_in() -> None:
+def test_records_belong_to_their_run() -> None:
     events = [
         event("model_loading", 0, 5, "Session"),
         event("model_run", 10, 10, "Session"),
@@ -69,7 +69,7 @@ def test_types_shapes_memory_and_waits_are_read() -> None:
     assert record.memory == 4096 and record.waited == pytest.approx(4e-6)
 
 
-def test_a_part_that_tells_nothing_of_its_nodes_is_one_record() -> None:
+def test_a_part_without_node_events_is_one_record() -> None:
     part = {"provider": "Inductor", "takes": ["x"], "gives": ["y"]}
     events = [
         event("model_run", 0, 100, "Session"),
@@ -86,7 +86,7 @@ def test_a_part_that_tells_nothing_of_its_nodes_is_one_record() -> None:
     assert trace.runs[0].executing == pytest.approx(80e-6)
 
 
-def test_executing_is_what_the_engine_says_of_itself() -> None:
+def test_executing_time_is_the_engines_own() -> None:
     events = [
         event("model_run", 0, 100, "Session"),
         event("CPU: t", 1, 60, "Part", provider="CPU", part=0, takes=["x"], gives=["t"]),

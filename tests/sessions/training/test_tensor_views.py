@@ -32,14 +32,14 @@ def session() -> TrainingSession:
         (np.ones(3), r"parameter 'b1' has shape \(16,\), not \(3,\)\ngive an array of that shape"),
     ],
 )
-def test_all_of_them_fit_or_none_is_set(bias: Any, message: str) -> None:
+def test_parameters_are_set_together_or_not_at_all(bias: Any, message: str) -> None:
     one = session()
     with pytest.raises(OptionError, match=message):
         one.set_parameters({"w1": ONES, "b1": bias})
     np.testing.assert_array_equal(one.parameters["w1"], weights()["w1"])
 
 
-def test_what_is_no_dictionary_or_no_name_is_refused() -> None:
+def test_unknown_names_and_other_types_are_refused() -> None:
     law = r"parameters are a dictionary of arrays, not list\ngive {name: \.\.\.}"
     with pytest.raises(OptionError, match=law):
         session().set_parameters([ONES])  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def test_what_is_no_dictionary_or_no_name_is_refused() -> None:
     ],
     ids=["float64", "int32", "bfloat16", "lists", "torch"],
 )
-def test_what_can_be_cast_is_cast(given: Any) -> None:
+def test_arrays_are_cast_where_possible(given: Any) -> None:
     one = session()
     one.set_parameters({"w1": given})
     np.testing.assert_array_equal(one.parameters["w1"], ONES)
