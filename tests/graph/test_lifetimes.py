@@ -1,4 +1,4 @@
-"""Lifetimes: births, deaths, in place, reuse, and a layout in which nobody overlaps."""
+"""Lifetimes: births, deaths, in place, reuse, and a layout without overlaps."""
 
 from __future__ import annotations
 

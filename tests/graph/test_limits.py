@@ -1,4 +1,4 @@
-"""ModelLimits: every limit refuses what is over it, says which one, and can be raised."""
+"""ModelLimits: each limit refuses, is named in the error, and can be raised."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def test_unbounded_constants_are_not_folded() -> None:
     data = model(
         product, helper.make_node("Add", ["x", "m"], ["y"]), constants=[("a", big), ("b", big)]
     )
-    look = scan_model(data)
-    assert folding_limit.switched_off(look) == ["ConstantFolding"]
+    scan = scan_model(data)
+    assert folding_limit.switched_off(scan) == ["ConstantFolding"]
     (y,) = onward.InferenceSession(data).run(None, {"x": np.zeros(2, np.float32)})
     assert y.tolist() == [300**3, 300**3]
 

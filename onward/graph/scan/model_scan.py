@@ -61,7 +61,7 @@ class ModelScan:
     opsets: dict[str, int] = field(default_factory=dict)
     operators: Counter[Operator] = field(default_factory=Counter)
     functions: dict[Call, Body] = field(default_factory=dict)
-    external: list[Tensor] = field(default_factory=list)  # whose data lies in other files
+    external: list[Tensor] = field(default_factory=list)  # tensors with data in other files
     initializers: int = 0
     sparse: int = 0
     weight_elements: int = 0  # of tensors whose data is in the model
