@@ -2,7 +2,7 @@
 
 A graph runs node by node, in its own order. A value is born when its node runs and dies after its
 last reader; what an engine does beyond that (write in place, reuse a dead buffer) is given as
-`Rules`. Feeds and weights are not counted.
+`MemoryRules`. Feeds and weights are not counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sizes = Callable[[ir.Value], int]  # the bytes of a value
 
 
 @dataclass(frozen=True)
-class Rules:
+class MemoryRules:
     """What an engine does with memory. Operators of other domains are written "domain::Name"."""
 
     aliases: Mapping[str, Pairs] = field(default_factory=dict)  # the output is the input's memory
@@ -41,7 +41,7 @@ class Buffer:
 
 
 @dataclass
-class Step:
+class NodeMemory:
     """One node: buffers born, buffers that die after it, and the bytes live while it runs."""
 
     name: str
@@ -58,7 +58,7 @@ class Lifetimes:
     """The lifetime of every buffer of a graph."""
 
     buffers: list[Buffer]
-    steps: list[Step]
+    steps: list[NodeMemory]
 
     @property
     def peak(self) -> int:
@@ -95,7 +95,7 @@ class Lifetimes:
         return offsets, max(ends, default=0)
 
 
-def lifetimes(graph: ir.Graph, rules: Rules, nbytes: Sizes) -> Lifetimes:
+def lifetimes(graph: ir.Graph, rules: MemoryRules, nbytes: Sizes) -> Lifetimes:
     """The lifetimes of a graph's values, in the order of its nodes."""
     return _Walk(graph, rules, nbytes).walk()
 
@@ -110,14 +110,14 @@ def aligned(size: int, alignment: int) -> int:
 
 
 def spelled(node: ir.Node) -> str:
-    """A node's operator as `Rules` names it."""
+    """A node's operator as `MemoryRules` names it."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
 class _Walk:
     """The state of one walk: each value's buffer, and each buffer's remaining uses."""
 
-    def __init__(self, graph: ir.Graph, rules: Rules, nbytes: Sizes) -> None:
+    def __init__(self, graph: ir.Graph, rules: MemoryRules, nbytes: Sizes) -> None:
         self._graph, self._rules, self._nbytes = graph, rules, nbytes
         self._given = {*graph.inputs, *graph.initializers.values()}
         self._outputs = set(graph.outputs)
@@ -129,9 +129,9 @@ class _Walk:
         self._buffers: list[Buffer] = []
 
     def walk(self) -> Lifetimes:
-        steps: list[Step] = []
+        steps: list[NodeMemory] = []
         for number, node in enumerate(self._graph):
-            step = Step(node.name or "", node.op_type, node)
+            step = NodeMemory(node.name or "", node.op_type, node)
             for place, value in enumerate(node.outputs):
                 if value.name:
                     self._place(node, place, value, step, number)
@@ -147,7 +147,9 @@ class _Walk:
         _sum_live_bytes(steps, self._buffers)
         return Lifetimes(self._buffers, steps)
 
-    def _place(self, node: ir.Node, place: int, value: ir.Value, step: Step, number: int) -> None:
+    def _place(
+        self, node: ir.Node, place: int, value: ir.Value, step: NodeMemory, number: int
+    ) -> None:
         """Find the buffer of an output: a new one, an input's, or a dead one."""
         home = None if value in self._outputs else self._shared(node, place, value)
         if home is not None:
@@ -238,7 +240,7 @@ def _same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
     return a == b
 
 
-def _largest_body(node: ir.Node, rules: Rules, nbytes: Sizes) -> Lifetimes | None:
+def _largest_body(node: ir.Node, rules: MemoryRules, nbytes: Sizes) -> Lifetimes | None:
     """The subgraph with the highest peak: only one branch of an If runs.
 
     A branch's outputs are its If's outputs, and are counted there.
@@ -251,7 +253,7 @@ def _largest_body(node: ir.Node, rules: Rules, nbytes: Sizes) -> Lifetimes | Non
     return max(inner, key=lambda lives: lives.peak, default=None)
 
 
-def _sum_live_bytes(steps: list[Step], buffers: list[Buffer]) -> None:
+def _sum_live_bytes(steps: list[NodeMemory], buffers: list[Buffer]) -> None:
     live = 0
     for step in steps:
         live += sum(buffers[number].nbytes for number in step.births)

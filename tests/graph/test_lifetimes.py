@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.graph.builder import OpBuilder
-from onward.graph.lifetimes import Buffer, Lifetimes, Rules, aligned, lifetimes
+from onward.graph.lifetimes import Buffer, Lifetimes, MemoryRules, aligned, lifetimes
 from onward.graph.shapes.infer import infer_shapes
 
-PLAIN = Rules()
-IN_PLACE = Rules({"Reshape": ((0, 0),)}, {"Relu": ((0, 0),), "Add": ((0, 0), (1, 0))})
-REUSE = Rules({}, {}, reuses_dead=True)
+PLAIN = MemoryRules()
+IN_PLACE = MemoryRules({"Reshape": ((0, 0),)}, {"Relu": ((0, 0),), "Add": ((0, 0), (1, 0))})
+REUSE = MemoryRules({}, {}, reuses_dead=True)
 
 
 def nbytes(value: ir.Value) -> int:

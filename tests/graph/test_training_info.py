@@ -112,13 +112,17 @@ def test_only_initializers_are_updated() -> None:
 
 def test_only_outputs_update() -> None:
     wrong = dataclasses.replace(info(), update_binding={"w": "dw"})
-    with pytest.raises(InvalidModel, match=r"update_binding takes 'dw', which is not an output\nthere"):
+    with pytest.raises(
+        InvalidModel, match=r"update_binding takes 'dw', which is not an output\nthere"
+    ):
         to_proto(model(), [wrong])
 
 
 def test_initialization_bindings_take_its_outputs() -> None:
     wrong = dataclasses.replace(info(), initialization_binding={"w": "loss"})
-    with pytest.raises(InvalidModel, match="initialization_binding takes 'loss', which is not an out"):
+    with pytest.raises(
+        InvalidModel, match="initialization_binding takes 'loss', which is not an out"
+    ):
         to_proto(model(), [wrong])
 
 

@@ -17,13 +17,13 @@ import onnx_ir as ir
 
 from onward.errors import MemoryLimitExceeded
 from onward.graph.files import weight_bytes
-from onward.graph.lifetimes import Lifetimes, Pairs, Rules, lifetimes, spelled
+from onward.graph.lifetimes import Lifetimes, MemoryRules, Pairs, lifetimes, spelled
 from onward.graph.operators import VIEWS as SAME_ELEMENTS
 from onward.graph.shapes.infer import with_input_shapes
 
 _FIRST: Pairs = ((0, 0),)
 _STRIDED = ("Dropout", "Expand", "Slice", "Transpose")
-VIEWS = Rules(  # as torch: what only looks at memory differently
+VIEWS = MemoryRules(  # as torch: what only looks at memory differently
     dict.fromkeys((*SAME_ELEMENTS, *_STRIDED), _FIRST)
 )
 _NEW = {"Concat", "Conv", "ConvTranspose", "Gather", "Gemm", "MatMul", "Pad", "Resize", "Tile"}
@@ -42,7 +42,7 @@ class Estimate:
     unknown: list[str]  # values whose size nobody knows before a run
 
 
-def follow(model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: Rules) -> Estimate:
+def follow(model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: MemoryRules) -> Estimate:
     """The values of a prepared model over time, its inputs of these shapes."""
     model = with_input_shapes(model, shapes)
     unknown: set[str] = set()
@@ -86,7 +86,7 @@ def check_opening(model: ir.Model, limit: int) -> None:
     if not all(value.shape is not None and value.shape.is_static() for value in inputs):
         return
     operators = {spelled(node) for node in model.graph} - _NEW
-    rules = Rules(VIEWS.aliases, dict.fromkeys(operators, ((0, 0), (1, 0), (2, 0))))
+    rules = MemoryRules(VIEWS.aliases, dict.fromkeys(operators, ((0, 0), (1, 0), (2, 0))))
     _refuse("the model", follow(model, {}, rules), limit, "use a smaller model")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onward.graph.lifetimes import Lifetimes, Rules, lifetimes
+from onward.graph.lifetimes import Lifetimes, MemoryRules, lifetimes
 from onward.providers.options import ExecutionMode, SessionOptions
 from onward.providers.ort.arena import Arena, Chunk, Pattern
 from onward.providers.ort.optimized import Optimized
@@ -36,7 +36,7 @@ def forecast(
     """What runs with inputs of these shapes will take."""
     sizes = _Sizes(optimized.with_shapes(shapes))
     parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL
-    rules = Rules(
+    rules = MemoryRules(
         ALIASES,
         {} if parallel else RULES.in_place,
         reuses_dead=options.enable_mem_reuse and not parallel,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from onward.graph.lifetimes import Pairs, Rules, aligned, spelled
+from onward.graph.lifetimes import MemoryRules, Pairs, aligned, spelled
 from onward.graph.operators import VIEWS
 from onward.providers.defect import ARM, architecture
 
@@ -34,7 +34,7 @@ IN_PLACE: Mapping[str, Pairs] = {
     ),
     "com.microsoft::FusedConv": ((3, 0),),  # the sum that it adds to
 }
-RULES = Rules(ALIASES, IN_PLACE, reuses_dead=True)
+RULES = MemoryRules(ALIASES, IN_PLACE, reuses_dead=True)
 
 _PER_THREAD = 64 << 10  # a convolution's columns, cut to what a core's cache holds
 _WORTH_A_THREAD = 64 << 10  # multiplications
