@@ -1,14 +1,14 @@
-"""Tests that need an optional package are skipped, by its name, where it is not installed."""
+"""Skip tests that need an optional package, by its name, where it is not installed."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec  # by name: a test may replace the module's
 
 import pytest
 
-# What `pip install onward` does not bring: the module, and what to ask pip for.
+# Packages that `pip install onward` does not install: the module, and what to ask pip for.
 OPTIONAL = {
     "OpenSSL": "onward[signing]",
     "PIL": "onward[images]",
@@ -17,30 +17,54 @@ OPTIONAL = {
     "material": "onward[docs]",
     "mkdocs": "onward[docs]",
     "model_signing": "onward[signing]",
+    "onnxscript": "onnxscript",
     "openvino": "onward[openvino]",
     "torch": "onward[torch]",
+    "transformers": "transformers",
 }
-
 
 PROVIDERS = {"OpenVINO": "openvino", "Torch": "torch", "Inductor": "torch"}  # -> what they need
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A case of a table that is about a provider is skipped where its package is missing."""
-    for value in getattr(getattr(item, "callspec", None), "params", {}).values():
-        name = value.removesuffix("ExecutionProvider") if isinstance(value, str) else ""
-        package = PROVIDERS.get(name)
-        if package is not None and importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install {OPTIONAL[package]}")
+    """Skip a case whose parameters name a provider whose package is missing."""
+    for name in _strings(getattr(getattr(item, "callspec", None), "params", {})):
+        package = PROVIDERS.get(name.removesuffix("ExecutionProvider"))
+        if package is not None and is_missing(package):
+            pytest.skip(not_installed(package))
+
+
+def _strings(value: object) -> Iterator[str]:
+    """The strings in a parameter: itself, or those in its lists, tuples and dicts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _strings(part)
+
+
+def is_missing(package: str) -> bool:
+    return find_spec(package) is None
+
+
+def not_installed(package: str) -> str:
+    return f"{package} is not installed: pip install {OPTIONAL[package]}"
 
 
 def missing_package(error: BaseException | None) -> str | None:
-    """Why a test cannot run: the optional package that it, or what it imports, asked for."""
+    """Why a test cannot run: the optional package that it, or a module it imports, asked for.
+
+    An import that failed, or an error (or warning) of Onward's that tells users what to install.
+    """
     while error is not None:
         if isinstance(error, ModuleNotFoundError):
             package = (error.name or "").split(".")[0]
             if package in OPTIONAL:
-                return f"{package} is not installed: pip install {OPTIONAL[package]}"
+                return not_installed(package)
+        if not isinstance(error, AssertionError):
+            for package, wanted in OPTIONAL.items():
+                if f"pip install {wanted}" in str(error) and is_missing(package):
+                    return not_installed(package)
         error = error.__cause__ or error.__context__
     return None
 
@@ -50,15 +74,15 @@ def pytest_exception_interact(
     call: pytest.CallInfo[object],
     report: pytest.CollectReport | pytest.TestReport,
 ) -> None:
-    """A test file that cannot be imported for want of a package is skipped."""
+    """Skip a test file that cannot be imported because a package is missing."""
     reason = missing_package(call.excinfo.value) if call.excinfo is not None else None
     if isinstance(report, pytest.CollectReport) and reason is not None:
         report.outcome, report.longrepr = "skipped", (str(node.path), 0, f"Skipped: {reason}")
-        _forget(str(node.path))
+        _remove_module(str(node.path))
 
 
-def _forget(path: str) -> None:
-    """Remove the half of a module that pytest leaves behind, for the next file that imports it."""
+def _remove_module(path: str) -> None:
+    """Remove a module that was imported in part, for the next file that imports it."""
     for name, module in list(sys.modules.items()):
         if vars(module).get("__file__") == path:
             del sys.modules[name]
@@ -68,7 +92,7 @@ def _forget(path: str) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that imports a package while it runs is skipped too."""
+    """Skip a test that asks for a missing package while it runs."""
     report = yield
     reason = missing_package(call.excinfo.value) if call.excinfo is not None else None
     if report.failed and reason is not None:

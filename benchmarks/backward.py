@@ -110,7 +110,7 @@ def training_model(name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     import torch
 
     import onward
-    from onward.passes.ort_faster_forms import fuse_for_onnxruntime
+    from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime
 
     module, x, labels = modules(name)
     module.eval()

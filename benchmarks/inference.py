@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import onward
-from onward.measure.trial_worker import open_session, serve
+from onward.measure.trial_worker import open_session, serve_trial
 from onward.measure.tuning.trials import BARE, Candidate, Trial
 
 BLOCKS, CALLS = 101, 400
@@ -197,6 +197,6 @@ def main(what: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
-        serve(open_engine)
+        serve_trial(open_engine)
     else:
         main(sys.argv[1] if len(sys.argv) > 1 else "all")

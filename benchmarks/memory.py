@@ -1,12 +1,14 @@
-"""Planned against measured memory: what opening and running a model adds to a process.
+"""Planned and measured memory: what opening and running a model adds to a process.
 
     python benchmarks/memory.py              # the table, and a file under benchmarks/results/
     python benchmarks/memory.py mlp magika   # only models whose name begins so
     python benchmarks/memory.py --torch      # planned for torch instead of onnxruntime
 
-The plan is made before anything runs; the measurement runs in a process of its own (docs/memory.md
-says what exactly is measured). The last table is what sharing saves: one model opened 1, 2 and 4
-times, with and without `onward.SharedMemory`.
+The plan knows the sizes of the inputs only, and runs with random feeds; the measurement runs with
+the model's own feeds, in another process (docs/memory.md says what exactly is measured). The two
+ratios show how well they agree; `estimate_kb` is what the graph alone shows to be alive at once.
+The last table is what sharing saves: one model opened 1, 2 and 4 times, with and without
+`onward.SharedMemory`.
 """
 
 from __future__ import annotations
@@ -40,19 +42,31 @@ def model(name: str, folder: Path) -> tuple[Path, models.Feeds]:
     return path, real.feeds(onward.InferenceSession(path, providers=[CPU]))
 
 
+def open_sizes(path: Path, feeds: models.Feeds) -> dict[str, int]:
+    """The size of each open dimension, by input and place, as the feeds have it."""
+    session = onward.InferenceSession(path, providers=[CPU])
+    return {
+        f"{arg.name}:{place}": feeds[arg.name].shape[place]
+        for arg in session.get_inputs()
+        for place, size in enumerate(arg.shape)
+        if not isinstance(size, int)
+    }
+
+
 def compare(names: list[str], provider: str) -> list[dict[str, Any]]:
     """Each model: planned, then measured."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             path, feeds = model(name, Path(folder))
-            plan = onward.plan_memory(path, feeds, [provider])
+            plan = onward.plan_memory(path, open_sizes(path, feeds), [provider])
             measured = onward.measure_memory(path, feeds, [provider])
             rows.append(
                 {
                     "model": name,
                     "weights_kb": plan.weights // 1024,
                     "opening_kb": plan.opening_peak // 1024,
+                    "estimate_kb": (plan.activations or 0) // 1024,
                     "running_kb": plan.running // 1024,
                     "planned_kb": plan.peak // 1024,
                     "measured_kb": measured.peak // 1024,
@@ -64,13 +78,13 @@ def compare(names: list[str], provider: str) -> list[dict[str, Any]]:
 
 
 def sharing(name: str) -> list[dict[str, Any]]:
-    """Bytes of 1, 2 and 4 sessions of one model, each way in a process of its own."""
+    """Bytes of 1, 2 and 4 sessions of one model, each way in a separate process."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path, feeds = model(name, Path(folder))
         data = Path(folder) / "feeds.npz"
         np.savez(data, **feeds)
-        for way in ("apart", "shared"):
+        for way in ("separate", "shared"):
             command = [sys.executable, __file__, "--sessions", way, str(path), str(data)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             sizes = [int(size) for size in done.stdout.split()]
@@ -90,7 +104,7 @@ def open_sessions(way: str, path: str, data: str) -> None:
         sessions[-1].run(None, feeds)
         sessions[-1].run(None, feeds)
         gc.collect()
-        resident_memory.give_back()
+        resident_memory.release_free_memory()
         if count in SHARED_BY:
             sizes.append((resident_memory.resident() - before) // 1024)
     print(*sizes)

@@ -1,6 +1,6 @@
 """Onward: run and train ONNX models on stock engines.
 
-The public names load when they are first used: importing onward costs next to nothing.
+Public names are imported when first used, so that `import onward` is fast.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULE_OF = {
     "OnwardError": "onward.errors",
     "GRADIENTS": "onward.gradients.table",
     "GradientTable": "onward.gradients.rule",
@@ -130,7 +130,7 @@ _RENAMED = {
     "get_available_providers": ("onward.providers.choose", "available"),
     "get_all_providers": ("onward.providers.choose", "known"),
 }
-_PEERS_OWN = (  # onnxruntime's, handed on as they are
+_REEXPORTED = (  # onnxruntime's own, unchanged
     "AdapterFormat",
     "LoraAdapter",
     "ModelMetadata",
@@ -160,39 +160,39 @@ _PEERS_OWN = (  # onnxruntime's, handed on as they are
     "set_seed",
     "unregister_execution_provider_library",
 )
-_ABSENT = {  # names that onnxruntime has: what to do instead
+_ABSENT = {  # onnxruntime's names that are not here: what to do instead
     "ModelCompiler": "compile with onnxruntime itself: `from onnxruntime import ModelCompiler`",
-    "capi": "it is onnxruntime's own: `from onnxruntime import capi`",
-    "quantization": "it is not there yet; `onnxruntime.quantization` makes models that Onward runs",
-    "tools": "it is onnxruntime's own: `import onnxruntime.tools`",
-    "transformers": "it is onnxruntime's own: `import onnxruntime.transformers`",
+    "capi": "use onnxruntime's own: `from onnxruntime import capi`",
+    "quantization": "not implemented yet; use `onnxruntime.quantization`: Onward runs its models",
+    "tools": "use onnxruntime's own: `import onnxruntime.tools`",
+    "transformers": "use onnxruntime's own: `import onnxruntime.transformers`",
     "copy_tensors": "copy through numpy: `OrtValue.ortvalue_from_numpy(value.numpy())`",
     "OrtCompileApiFlags": "it belongs to onnxruntime's ModelCompiler",
-    "OrtExecutionProviderDevicePolicy": 'let the fastest be measured: `providers="auto"`',
+    "OrtExecutionProviderDevicePolicy": 'measure the fastest: `providers="auto"`',
 }
 
-__all__ = [*_HOMES, *_RENAMED, *_PEERS_OWN, *_MODULES, "__version__"]
+__all__ = [*_MODULE_OF, *_RENAMED, *_REEXPORTED, *_MODULES, "__version__"]
 
-if not TYPE_CHECKING:  # a type checker would take any name to exist
+if not TYPE_CHECKING:  # for a type checker, every name would exist
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
             return import_module(f"onward.{name}")
         if name in _RENAMED:
-            home, attribute = _RENAMED[name]
-        elif name in _HOMES:
-            home, attribute = _HOMES[name], name
-        elif name in _PEERS_OWN:
-            home, attribute = "onward.providers.ort.reexports", name
+            module, attribute = _RENAMED[name]
+        elif name in _MODULE_OF:
+            module, attribute = _MODULE_OF[name], name
+        elif name in _REEXPORTED:
+            module, attribute = "onward.providers.ort.reexports", name
         else:
-            raise AttributeError(_without(name))
-        value = getattr(import_module(home), attribute)
+            raise AttributeError(_missing_message(name))
+        value = getattr(import_module(module), attribute)
         globals()[name] = value
         return value
 
 
-def _without(name: str) -> str:
-    """The message for a name that is not there, with what to do."""
+def _missing_message(name: str) -> str:
+    """The error for an unknown name, with a hint."""
     hint = _ABSENT.get(name)
     if hint is None:
         hint = import_module("onward.names").suggest_names(name, __all__, "such as")

@@ -1,4 +1,4 @@
-"""`python -m onward`: the command line, where its script is not on the PATH."""
+"""`python -m onward`: run the command line where the `onward` script is not on the PATH."""
 
 from onward.cli.main import main
 

@@ -27,6 +27,7 @@ OnwardError
 │   ├── NodeFailed                   ... while it ran one operator
 │   ├── DeadlineExceeded (TimeoutError)  ... because its deadline passed
 │   └── WorkerDied                   ... because its process crashed
+├── SessionClosed (ValueError)       a session was used after its close()
 └── MemoryLimitExceeded (MemoryError)
 """
 
@@ -139,6 +140,10 @@ class NodeFailed(ProviderError):
 
 class DeadlineExceeded(ProviderError, TimeoutError):
     """A run, or the opening of an isolated model, passed its deadline."""
+
+
+class SessionClosed(OnwardError, ValueError):
+    """A session was used after its `close()`."""
 
 
 class WorkerDied(ProviderError):

@@ -76,7 +76,7 @@ def test_the_examples_of_a_page_run_one_after_another(
     names: dict[str, object] = {"__name__": page.stem}
     for line, source in python_blocks(read(page)):
         tree = ast.increment_lineno(ast.parse(source), line)
-        exec(compile(tree, str(page), "exec"), names)
+        exec(compile(tree, str(page), "exec", dont_inherit=True), names)
 
 
 @pytest.mark.parametrize("page", named([DOCS / "cli.md", DOCS / "quickstart.md"]))

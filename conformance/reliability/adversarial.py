@@ -27,14 +27,14 @@ from onward.measure.memory.resident_memory import most_resident, reset_peak
 from onward.providers import reference
 from onward.providers.options import SessionOptions
 from onward.providers.torch import provider as torch_provider
-from onward.sessions import partitioned_plan, planning
+from onward.sessions import partitioned_plan, plan_model
 from onward.sessions.inference import InferenceSession
 
 LONGEST = 1.0  # seconds
 LARGEST = 512  # MiB, of the whole process
 _HANGS = 20  # seconds
 _TABLES = (corpus_growth, corpus_graphs, corpus_files)  # which fill CASES
-_WARM = (partitioned_plan, planning, reference, torch_provider)  # imports are no model's doing
+_WARM = (partitioned_plan, plan_model, reference, torch_provider)  # imports are no model's doing
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.reliability.saves import fault_of, metric_of, properties_of, tensors_of
-from onward.checkpoints.file_header import Header, decode
+from onward.checkpoints.file_header import Header, decode_header
 from onward.checkpoints.folder import Checkpoints
 from onward.checkpoints.manifest import NAME, file_of
 from onward.errors import OnwardError
@@ -54,21 +54,21 @@ class Folder:
         self.newest = path / file_of(SAVES)
         data = self.newest.read_bytes()
         length = int.from_bytes(data[:8], "little")
-        self._header: Header = decode(data[:8], data[8 : 8 + length], len(data), "here")
+        self._header: Header = decode_header(data[:8], data[8 : 8 + length], len(data), "here")
 
     def part_at(self, offset: int) -> str:
         """What lies at a byte of the newest file, as an error would call it."""
-        for name, slot in self._header.slots.items():
-            if slot.begin <= offset - self._header.length < slot.end:
+        for name, entry in self._header.entries.items():
+            if entry.begin <= offset - self._header.length < entry.end:
                 return f"tensor {name!r}"
         return "the header"
 
     def cut_at(self, size: int) -> str:
         """What is no longer whole where the newest file ends after so many bytes."""
-        slots = sorted(self._header.slots.items(), key=lambda item: item[1].begin)
+        entries = sorted(self._header.entries.items(), key=lambda item: item[1].begin)
         if size < self._header.length:
             return "the header"
-        ends = (name for name, slot in slots if self._header.length + slot.end > size)
+        ends = (name for name, entry in entries if self._header.length + entry.end > size)
         return f"tensor {next(ends)!r}"
 
 

@@ -49,8 +49,6 @@ PROVIDERS = ("default", "CPUExecutionProvider", "TorchExecutionProvider",
 UNPICKLERS = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 _SUSPECT = re.compile(rf"{'|'.join(UNPICKLERS)}|\bload\(")
 ALLOWED = {  # modules that may, and why
-    "measure.memory.memory_plan": "asks a process that it starts, over a pipe of its own",
-    "measure.memory_worker": "is that process",
     "providers.torch.exported_programs": "reads .pt2 where ModelLimits.allow_pickle says so",
 }
 MODEL = """

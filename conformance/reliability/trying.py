@@ -17,6 +17,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 import onward
 from conformance.reliability import mutators, seeds
 from onward.errors import OnwardError
@@ -28,7 +30,7 @@ _STAND_INS = ("TorchExecutionProvider", "ReferenceExecutionProvider")
 MEMORY = 4 << 30  # bytes that a worker may take beyond its start
 
 
-def attempt(provider: str, data: bytes, raising: bool = False) -> dict[str, Any]:
+def attempt(provider: str, data: bytes | onnx.ModelProto, raising: bool = False) -> dict[str, Any]:
     """Open a model and run it once: `ran`, the class of its rejection, or `foreign`.
 
     Time is the processor's, so that what else the machine does is not held against a model.
@@ -84,8 +86,9 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     models = seeds.read(Path(corpus))
     engines = [provider, *(_STAND_INS if provider == "default" else ())]
-    for name in engines:  # imported before the clock runs
+    for name in engines:  # imported before the clock runs, and the planner, which a proto needs
         attempt(name, models[0])
+        attempt(name, onnx.load_model_from_string(models[0]))
     _limit_memory()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

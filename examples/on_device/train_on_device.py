@@ -1,4 +1,4 @@
-"""The device's side: learn how the owner writes, with numpy, onnxruntime and safetensors alone.
+"""The device's side: learn how the owner writes, with numpy and onnxruntime alone.
 
 python examples/on_device/make_artifacts.py
 python examples/on_device/train_on_device.py

@@ -1,4 +1,4 @@
-"""The arguments that several verbs take, spelled once: models, feeds, providers, sizes, threads."""
+"""Arguments that several verbs share: models, feeds, providers, sizes, threads."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 else:  # it loads onnxruntime, which not every verb needs
     choose = LazyModule("onward.providers.choose")
 
-Named = tuple[str, dict[str, Any]]  # a provider's name and its options
+NamedProvider = tuple[str, dict[str, Any]]  # its name and its options
 MODELS = (".onnx", ".ort", ".onnxtxt", ".textproto", ".json")
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Models, and the folders that may hold some."""
+    """Complete the path of a model."""
     return complete_paths(incomplete, MODELS)
 
 
 def complete_feeds(incomplete: str) -> list[str]:
-    """Files that feeds are read from; after `name=`, the files for that input."""
+    """Complete the path of a file of feeds, also after `name=`."""
     name, equals, rest = incomplete.rpartition("=")
     suffixes = (".npy", ".npz", ".json", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
     return [f"{name}{equals}{path}" for path in complete_paths(rest, suffixes)]
 
 
 def complete_paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Paths that go on from what was typed: files of these kinds, folders with a slash."""
+    """Paths that continue what was typed: files with these suffixes, folders with a slash."""
     folder, _, start = incomplete.rpartition("/")
     shown = f"{folder}/" if "/" in incomplete else ""
     try:
@@ -52,7 +52,7 @@ def complete_paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def complete_providers(incomplete: str) -> list[str]:
-    """The providers of this machine, by the short names."""
+    """Complete the short name of a provider of this machine."""
     return [name for name in map(short_name, choose.available()) if name.startswith(incomplete)]
 
 
@@ -62,7 +62,7 @@ Model = Annotated[
 FeedFiles = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FEEDS]...", help="Files to feed, as for --feed.", autocompletion=complete_feeds
+        metavar="[FEEDS]...", help="Files of feeds, as for --feed.", autocompletion=complete_feeds
     ),
 ]
 Feeds = Annotated[
@@ -95,7 +95,8 @@ Sizes = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The seed of random feeds.")]
 Threads = Annotated[
-    int, typer.Option("--threads", min=0, help="Threads inside an operator; 0: as it finds right.")
+    int,
+    typer.Option("--threads", min=0, help="Threads inside an operator; 0: the engine's default."),
 ]
 Limit = Annotated[
     float,
@@ -103,19 +104,19 @@ Limit = Annotated[
         "--limit",
         min=0.1,
         metavar="SECONDS",
-        help="The most that one way may take, in addition to its measuring; then it is ended.",
+        help="Time for one candidate in addition to its measuring; then it is stopped.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def feed_paths(files: list[str] | None, feeds: list[str] | None) -> list[str]:
-    """The files that were given behind the model, then those of --feed."""
+    """The files given after the model, then those of --feed."""
     return [*(files or ()), *(feeds or ())]
 
 
 def read_sizes(texts: list[str] | None) -> dict[str, int]:
-    """{"batch": 8} from batch=8.
+    """Read sizes: batch=8 as {"batch": 8}.
 
     >>> read_sizes(["batch=8", "image:2=224"])
     {'batch': 8, 'image:2': 224}
@@ -129,12 +130,12 @@ def read_sizes(texts: list[str] | None) -> dict[str, int]:
     return sizes
 
 
-def read_providers(texts: list[str] | None) -> list[Named]:
-    """Names in full, each with its options, from short names: torch:device=cpu,mode=..."""
+def read_providers(texts: list[str] | None) -> list[NamedProvider]:
+    """Read providers, such as torch:device=cpu,mode=...: full names, each with its options."""
     return [_read_provider(text) for text in texts or ()]
 
 
-def _read_provider(text: str) -> Named:
+def _read_provider(text: str) -> NamedProvider:
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):

@@ -1,4 +1,4 @@
-"""onward compare: two models on the same feeds: outputs, latency, size, where they first differ."""
+"""onward compare: run two models on the same feeds and compare outputs, latency and size."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
-from onward.cli.alternating_trials import LIMIT, Runner, race
 from onward.cli.console import (
     make_console,
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
 )
+from onward.cli.progress import WorkProgress
 from onward.errors import OptionError
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.lazy import LazyModule
+from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_in_turns
 from onward.measure.tensor_difference import Tolerance
 from onward.measure.tuning.trials import Candidate
 from onward.providers.choose import available
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from onward.measure import comparison as comparing
     from onward.measure.comparison import Compared, Comparison
     from onward.providers import model_sources
-else:  # a TAB in the shell must not wait for them
+else:  # completion in the shell must not wait for them
     summary = LazyModule("onward.graph.summary")
     comparing = LazyModule("onward.measure.comparison")
     model_sources = LazyModule("onward.providers.model_sources")
@@ -51,12 +50,12 @@ def compare(
         typer.Option(
             "--feeds",
             metavar="FILE[,FILE]...",
-            help="One more set of feeds, files with commas between; repeat it for several.",
+            help="Another set of feeds: files separated by commas. Repeat it for several sets.",
             autocompletion=arguments.complete_feeds,
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", min=1, help="Sets of random feeds, of as many seeds.")
+        int, typer.Option("--samples", min=1, help="Number of sets of random feeds.")
     ] = 1,
     pairs: Annotated[
         list[str] | None,
@@ -70,23 +69,25 @@ def compare(
     seed: arguments.Seed = 0,
     provider: arguments.Providers = None,
     threads: arguments.Threads = 0,
-    rtol: Annotated[float, typer.Option(min=0, help="Tolerance relative to a value.")] = 1e-3,
-    atol: Annotated[float, typer.Option(min=0, help="Tolerance beside that.")] = 1e-5,
+    rtol: Annotated[float, typer.Option(min=0, help="Relative tolerance.")] = 1e-3,
+    atol: Annotated[float, typer.Option(min=0, help="Absolute tolerance.")] = 1e-5,
     every: Annotated[
-        bool, typer.Option("--all", help="Compare every value that both compute.")
+        bool, typer.Option("--all", help="Compare every value that both models compute.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=0, help="To measure each model's latency for; 0: not at all.")
+        float,
+        typer.Option(min=0, help="Seconds to measure each model's latency; 0: do not measure."),
     ] = 1.0,
     limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,
 ) -> None:
     """Compare two models: outputs, latency, size.
 
-    The second is typically the first after optimisation, quantisation or conversion. Where their
-    outputs differ, the first value inside that differs is named. Exit code 1 says that they
-    differ beyond the tolerance. Feeds are random where no file is given. On several sets of feeds,
-    the figures are of the worst. Inputs and outputs go by name, then by place, or as --map says.
+    The second is typically the first after optimisation, quantisation or conversion. If their
+    outputs differ, the first intermediate value that differs is named. Exit code 1: they differ by
+    more than the tolerance. Feeds are random where no file is given. With several sets of feeds,
+    the largest differences are shown. Inputs and outputs are paired by name, then by position, or
+    by --map.
 
     \b
     onward compare model.onnx model.int8.onnx --rtol 0.05
@@ -108,11 +109,14 @@ def compare(
     console = make_console(stderr=as_json)
     first = asked[0] if asked else (available()[0], {})
     candidate = Candidate(first[0], threads, first[1])
-    runners = [
-        Runner(model, candidate, fed[0]),
-        Runner(other, candidate, comparing.feeds_for_other(model, other, fed[0], names)),
+    measured = [
+        MeasuredCandidate(model, candidate, fed[0]),
+        MeasuredCandidate(other, candidate, comparing.feeds_for_other(model, other, fed[0], names)),
     ]
-    ended = bool(seconds) and race(runners, seconds, limit)
+    interrupted = False
+    if seconds:
+        with WorkProgress() as progress:
+            interrupted = measure_in_turns(measured, seconds, limit, progress.show_step)
     report = {
         "same": comparison.same,
         "samples": comparison.samples,
@@ -122,21 +126,21 @@ def compare(
         "first_difference": None if comparison.first is None else asdict(comparison.first),
         "values_that_agree_before": comparison.agreed,
         "values": [asdict(value) for value in comparison.values] if every else None,
-        "models": [_facts(runner) for runner in runners],
+        "models": [_model_facts(each) for each in measured],
         "provider": first[0],
     }
     if as_json:
         print_json(report)
     else:
         _show(console, report, comparison, every)
-    if ended:
+    if interrupted:
         raise typer.Exit(130)
     if not comparison.same:
         raise typer.Exit(DIFFERENT)
 
 
 def _read_pairs(texts: list[str] | None) -> dict[str, str]:
-    """{"image": "x"} from image=x."""
+    """Read pairs: image=x as {"image": "x"}."""
     pairs = {}
     for text in texts or ():
         name, equals, other = text.partition("=")
@@ -146,12 +150,12 @@ def _read_pairs(texts: list[str] | None) -> dict[str, str]:
     return pairs
 
 
-def _facts(runner: Runner) -> dict[str, Any]:
-    facts = summary.summarize(model_sources.open_model(runner.model))
-    timing = runner.timing
+def _model_facts(measured: MeasuredCandidate) -> dict[str, Any]:
+    facts = summary.summarize(model_sources.open_model(measured.model))
+    timing = measured.timing
     return {
-        "file": str(runner.model),
-        "bytes": summary.file_bytes(Path(runner.model), facts),
+        "file": str(measured.model),
+        "bytes": summary.file_bytes(Path(measured.model), facts),
         "weights": facts.weights.elements,
         "weight_bytes": facts.weights.bytes,
         "nodes": facts.nodes,
@@ -159,7 +163,7 @@ def _facts(runner: Runner) -> dict[str, Any]:
         "median": timing.median if timing else None,
         "p99": timing.p99 if timing else None,
         "memory": timing.memory if timing else None,
-        "error": runner.error or None,
+        "error": measured.error or None,
     }
 
 
@@ -167,24 +171,32 @@ def _show(console: Console, report: Mapping[str, Any], comparison: Comparison, e
     for note in comparison.notes:
         console.print(note, style="dim")
     print_table(console, _models_table(report))
-    sets = f", the worst of {comparison.samples} sets of feeds" if comparison.samples > 1 else ""
+    sets = (
+        f", the largest differences of {comparison.samples} sets of feeds"
+        if comparison.samples > 1
+        else ""
+    )
     print_table(console, _values_table(comparison.outputs), f"outputs{sets}")
     if every:
-        print_table(console, _values_table(comparison.values), "every value that both compute")
-    limits = report["tolerance"]
-    within = f"within {limits['relative']:g} of a value and {limits['absolute']:g}"
-    if comparison.same:
-        console.print(f"the models agree {within}", style="green")
-        return
-    console.print(f"the models differ: not {within}", style="red")
-    if comparison.first is None:
-        console.print(
-            f"all {comparison.agreed} values inside that both compute agree: they differ after"
+        print_table(
+            console, _values_table(comparison.values), "every value that both models compute"
         )
+    limits = report["tolerance"]
+    tolerance = f"relative {limits['relative']:g}, absolute {limits['absolute']:g}"
+    if comparison.same:
+        console.print(f"the models agree within the tolerance ({tolerance})", style="green")
+        return
+    console.print(f"the models differ by more than the tolerance ({tolerance})", style="red")
+    if comparison.first is None:
+        console.print(f"all {comparison.agreed} intermediate values that both compute agree")
         return
     value = comparison.first
-    console.print(f"first different value: {value.name!r}, of {value.node} here", soft_wrap=True)
-    console.print(f"and {value.other!r}, of {value.other_node}, there: {_words(value)}")
+    console.print(
+        f"first different value: {value.name!r} of {value.node} in the first model", soft_wrap=True
+    )
+    console.print(
+        f"and {value.other!r} of {value.other_node} in the second: {_describe_difference(value)}"
+    )
     console.print(f"{comparison.agreed} values before it agree")
 
 
@@ -209,12 +221,12 @@ def _models_table(report: Mapping[str, Any]) -> Any:
 def _values_table(values: list[Compared]) -> Any:
     table = make_table(
         "value",
-        "made by",
+        "computed by",
         ">max error",
         ">relative",
         ">cosine",
         ">SNR",
-        ">beyond",
+        ">beyond tolerance",
         "worst element",
         "",
     )
@@ -239,7 +251,7 @@ def _values_table(values: list[Compared]) -> Any:
     return table
 
 
-def _words(value: Compared) -> str:
+def _describe_difference(value: Compared) -> str:
     difference = value.difference
     if difference.reason:
         return difference.reason

@@ -1,4 +1,4 @@
-"""What every verb prints with: a console, plain tables, and numbers that people can read."""
+"""Printing for all verbs: a console, plain tables and readable numbers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rich.text import Text
 
 from onward.names import format_sizes
 
-_WIDE = 160  # columns where nobody looks: in a pipe or a file, lines need not be folded
+_PIPE_WIDTH = 160  # columns in a pipe or a file, where lines need not be folded
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that prints strings as they are: names may hold [brackets] and :colons:."""
+    """A console that prints strings as they are: names may contain [brackets] and :colons:."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 def make_table(*columns: str) -> Table:
-    """A table; a column whose name begins with `>` is flushed right."""
+    """A table; a column whose name begins with `>` is aligned right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         name = column.removeprefix(">")
@@ -37,14 +37,14 @@ def make_table(*columns: str) -> Table:
 
 
 def print_table(console: Console, table: Table, title: str | None = None) -> None:
-    """A table under its title, which may be longer than the table is wide."""
+    """Print a title, which may be wider than the table, and the table."""
     if title is not None:
         console.print(title, style="bold")
     console.print(table)
 
 
 def make_progress(console: Console) -> Progress:
-    """A bar that goes when it is done; nothing where the output is not a terminal."""
+    """A progress bar that disappears at the end; nothing where the output is not a terminal."""
     text = TextColumn("{task.description}", markup=False)
     columns = (SpinnerColumn(), text, BarColumn(bar_width=24), TimeElapsedColumn())
     hidden = not console.is_terminal
@@ -52,7 +52,7 @@ def make_progress(console: Console) -> Progress:
 
 
 def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
-    """Names and what they are, one below the other."""
+    """Print names with their descriptions, one per line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -62,59 +62,23 @@ def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """For machines: JSON that any parser takes, with no NaN and no infinity."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """Print JSON that any parser reads: NaN and infinities as strings."""
+    print(json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, float) and value - value != 0:  # NaN and infinities
         return str(value)
     return value
 
 
 def warn(console: Console, message: str) -> None:
-    """A line that should be seen."""
+    """Print a warning on one line."""
     console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
-
-
-def show_bytes(count: float) -> str:
-    """
-    >>> show_bytes(512), show_bytes(10 * 2**20), show_bytes(3.5 * 2**30)
-    ('512 B', '10.0 MiB', '3.5 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024 or unit == "TiB":
-            break
-        count /= 1024
-    return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
-
-
-def show_count(count: float) -> str:
-    """
-    >>> show_count(950), show_count(25_600_000), show_count(4.1e9)
-    ('950', '25.6 M', '4.1 G')
-    """
-    if count < 1000:
-        return f"{count:,.0f}"
-    for unit in ("k", "M", "G", "T", "P"):
-        count /= 1000
-        if count < 1000 or unit == "P":
-            break
-    return f"{count:,.1f} {unit}"
-
-
-def show_seconds(seconds: float) -> str:
-    """
-    >>> show_seconds(0.0000123), show_seconds(0.0123), show_seconds(12.3)
-    ('12.3 us', '12.30 ms', '12.30 s')
-    """
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:,.1f} us"
-    return f"{seconds * 1e3:,.2f} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
 def show_shape(shape: Sequence[Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""onward grad: a model extended with its gradients, saved as plain ONNX."""
+"""onward grad: extend a model with its gradients and save it as plain ONNX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grad(
     model: arguments.Model,
     wrt: Annotated[
         list[str] | None,
-        typer.Option("--wrt", metavar="NAME", help="An input, initializer or value in between."),
+        typer.Option("--wrt", metavar="NAME", help="An input, initializer or intermediate value."),
     ] = None,
     parameters: Annotated[
         bool, typer.Option("--parameters", help="Every float initializer of the model.")

@@ -1,4 +1,4 @@
-"""onward inspect: what a model takes, gives and is made of, what it costs, and who can run it."""
+"""onward inspect: show a model's inputs, outputs, operators, weights, costs and providers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onward.measure.memory import memory_plan as memory
     from onward.providers import model_sources
     from onward.sessions import model_description
-else:  # a TAB in the shell must not wait for them, nor most calls for the engines
+else:  # completion in the shell must not wait for them, nor most calls for the engines
     model_description = LazyModule("onward.sessions.model_description")
     files = LazyModule("onward.graph.files")
     inspection = LazyModule("onward.measure.inspection")
@@ -39,19 +39,21 @@ def inspect(
     size: arguments.Sizes = None,
     provider: arguments.Providers = None,
     ask_providers: Annotated[
-        bool, typer.Option("--providers", help="Ask every provider which nodes it runs (seconds).")
+        bool,
+        typer.Option("--providers", help="Ask every provider which nodes it runs (takes seconds)."),
     ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node.")] = False,
     plan_memory: Annotated[
-        bool, typer.Option("--memory", help="Open the model in a process, and plan its memory.")
+        bool,
+        typer.Option("--memory", help="Open the model in its own process and plan its memory."),
     ] = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Show what a model takes, gives and is made of.
+    """Show a model's inputs, outputs, operators and weights.
 
-    Also what a run costs, with open dimensions at 1 or as --size says. No weight is read, whatever
-    the size, and no engine is loaded. --providers loads them all and asks which nodes each runs;
-    --provider does, and names those of a session.
+    Also what a run costs, with open dimensions of 1 or the --size given. No weight is read and no
+    engine is loaded. --providers loads all engines and asks which nodes each runs; --provider does
+    the same for a session with those providers.
 
     \b
     onward inspect model.onnx
@@ -60,7 +62,10 @@ def inspect(
     onward inspect model.onnx --json
     """
     if model.suffix == ".ort":
-        raise InvalidModel(f"{model} is in ORT format, which onnxruntime alone reads")
+        raise InvalidModel(
+            f"{model} is in ORT format, which only onnxruntime reads\n"
+            "inspect the .onnx file that it was made from"
+        )
     sizes, asked = arguments.read_sizes(size), arguments.read_providers(provider)
     loaded = _open(model)
     check_sizes(sizes, names_of_sizes(map(model_description.describe, loaded.graph.inputs)))
@@ -84,7 +89,7 @@ def inspect(
 
 
 def _open(model: Path) -> ir.Model:
-    """The model, which may have operators of unknown domains."""
+    """Load a model, which may have operators of unknown domains."""
     if model.suffix == ".pt2":  # torch's own format: torch reads it
         return model_sources.open_model(model, any_domain=True)
     return files.load(model, any_domain=True)

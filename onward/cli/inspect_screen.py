@@ -1,4 +1,4 @@
-"""What `onward inspect` found, for people: its sections, one below the other."""
+"""Print the report of `onward inspect`, section by section."""
 
 from __future__ import annotations
 
@@ -7,34 +7,27 @@ from typing import Any
 
 from rich.console import Console
 
-from onward.cli.console import (
-    make_table,
-    print_pairs,
-    print_table,
-    show_bytes,
-    show_count,
-    show_shape,
-    warn,
-)
+from onward.cli.console import make_table, print_pairs, print_table, show_shape, warn
+from onward.formatting import show_bytes, show_count
 
 _OPERATORS_AT_MOST = 40
 _LARGEST_SHOWN = 5
 
 
 def show_facts(console: Console, report: dict[str, Any], nodes: bool) -> None:
-    """What the graph alone tells."""
+    """Print what is known from the graph."""
     print_pairs(console, _heading(report))
     _show_values(console, report)
     _show_operators(console, report)
     _show_weights(console, report)
-    _show_inner(console, report)
+    _show_subgraphs_and_functions(console, report)
     _show_cost(console, report["cost"], report["memory"])
     if nodes:
         _show_nodes(console, report)
 
 
 def show_warnings(console: Console, warnings: Sequence[str]) -> None:
-    """What could not be found out."""
+    """Print what could not be found out."""
     for warning in warnings:
         warn(console, warning)
 
@@ -44,11 +37,11 @@ def _heading(report: dict[str, Any]) -> list[tuple[str, str]]:
     files = ", ".join(f"{n} ({show_bytes(b)})" for n, b in report["external_files"].items())
     rows = [
         ("file", f"{report['file']}, {show_bytes(report['bytes'])}"),
-        ("beside it", files),
+        ("external data", files),
         ("opsets", f"{opsets}; IR {report['ir_version']}"),
-        ("made by", report["producer"]),
+        ("producer", report["producer"]),
         ("graph", report["graph"]),
-        ("about", " ".join(report["description"].split())[:300]),
+        ("description", " ".join(report["description"].split())[:300]),
         *((f"metadata {key}", value[:200]) for key, value in report["metadata"].items()),
     ]
     return [(name, text) for name, text in rows if text]
@@ -76,7 +69,7 @@ def _show_operators(console: Console, report: dict[str, Any]) -> None:
         table.add_row(name, f"{count:,}", *figures)
     print_table(console, table, f"{report['nodes']:,} nodes")
     if len(rows) > _OPERATORS_AT_MOST:
-        console.print(f"... and {len(rows) - _OPERATORS_AT_MOST} operators more (--json has all)")
+        console.print(f"... and {len(rows) - _OPERATORS_AT_MOST} more operators (--json has all)")
 
 
 def _show_weights(console: Console, report: dict[str, Any]) -> None:
@@ -98,10 +91,10 @@ def _show_weights(console: Console, report: dict[str, Any]) -> None:
         size = show_bytes(tensor["bytes"])
         shape = show_shape(tensor["shape"])
         table.add_row(tensor["name"], tensor["dtype"], shape, size, tensor["file"] or "")
-    print_table(console, table, "the largest")
+    print_table(console, table, "the largest weights")
 
 
-def _show_inner(console: Console, report: dict[str, Any]) -> None:
+def _show_subgraphs_and_functions(console: Console, report: dict[str, Any]) -> None:
     if report["subgraphs"]:
         held = ", ".join(f"{count} in {name}" for name, count in report["subgraphs"].items())
         console.print(f"subgraphs: {held}")
@@ -121,7 +114,7 @@ def _show_cost(
     rows = [
         ("one run", f"at {at} (change it with --size)" if at else "every size is fixed"),
         ("FLOPs", show_count(cost["flops"])),
-        ("moved", f"{show_bytes(cost['bytes_read'] + cost['bytes_written'])}, node by node"),
+        ("data moved", f"{show_bytes(cost['bytes_read'] + cost['bytes_written'])}, node by node"),
     ]
     if memory is not None:
         weights, values = show_bytes(memory["weights"]), show_bytes(memory["activations"])
@@ -132,39 +125,43 @@ def _show_cost(
     if cost["unknown_nodes"]:
         rows.append(("not counted", f"{cost['unknown_nodes']:,} nodes of unknown shapes"))
     if cost["branches"]:
-        rows.append(("branches", f"of {cost['branches']:,} If, the dearer one counts"))
+        rows.append(
+            ("branches", f"{cost['branches']:,} If, counted with the more expensive branch")
+        )
     if cost["loops_counted_once"]:
         count = cost["loops_counted_once"]
-        rows.append(("per turn", f"{count:,} Loop of an unknown trip count, taken once"))
+        rows.append(("loops", f"{count:,} Loop with unknown trip count, counted once"))
     if cost["estimated_nodes"]:
         rows.append(("estimated", f"{cost['estimated_nodes']:,} nodes"))
     print_pairs(console, rows)
 
 
 def show_providers(console: Console, support: dict[str, Any]) -> None:
-    """Who runs which nodes, and why some are not with the first provider."""
-    table = make_table("provider", ">takes", ">gets", "refuses")
+    """Print which provider runs which nodes, and why some are not on the first provider."""
+    table = make_table("provider", ">supports", ">assigned", "unsupported")
     for name, count in support["takes"].items():
         refused = ", ".join(
             f"{op} ({n})" if n > 1 else op for op, n in support["refuses"][name].items()
         )
         share = support["shares"].get(name, 0)
         table.add_row(name, f"{count:,}", f"{share:,}" if share else "", refused)
-    print_table(console, table, f"who runs its {support['nodes']:,} nodes, once prepared")
+    print_table(
+        console, table, f"providers of the {support['nodes']:,} nodes of the prepared model"
+    )
     moved = [place for place in support["division"] if place["why"]]
     for place in moved[:10]:
-        where = place["provider"] or "nobody"
+        where = place["provider"] or "no provider"
         console.print(f"{place['operator']} {place['name']!r}: {where}, because {place['why']}")
     if len(moved) > 10:
-        console.print(f"... and {len(moved) - 10} nodes more (--json has all)")
-    if support["shares"].get("nobody"):
-        warn(console, "nobody here runs every node of this model")
+        console.print(f"... and {len(moved) - 10} more nodes (--json has all)")
+    if any(place["provider"] is None for place in support["division"]):
+        warn(console, "no provider of this machine runs some nodes of this model")
 
 
 def _show_nodes(console: Console, report: dict[str, Any]) -> None:
-    table = make_table("node", "operator", "reads", "makes", ">FLOPs")
+    table = make_table("node", "operator", "inputs", "outputs", ">FLOPs")
     for node in report["node_list"]:
         flops = "" if not node["flops"] else show_count(node["flops"])
-        reads, makes = ", ".join(filter(None, node["inputs"])), ", ".join(node["outputs"])
-        table.add_row(node["name"], node["operator"], reads, makes, flops)
+        inputs, outputs = ", ".join(filter(None, node["inputs"])), ", ".join(node["outputs"])
+        table.add_row(node["name"], node["operator"], inputs, outputs, flops)
     print_table(console, table, "nodes")

@@ -1,7 +1,7 @@
-"""onward: the command line. One file a verb; here they are put together.
+"""The `onward` command: its verbs, one module each, and the printing of their errors.
 
-Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, said in one line on stderr;
-70 a bug of ours, which `--traceback` shows in full; 130 ended by Ctrl-C.
+Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, one line on stderr;
+70 a bug in Onward, which `--traceback` shows in full; 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from onward.cli.option_hints import translate_hints
 from onward.errors import OnwardError
 from onward.lazy import defer_imports
 
-# verb: its module, and the line that lists it. The function in the module has the verb's name.
+# verb: its module and its line in the list. The function in the module has the verb's name.
 VERBS = {
     "demo": (
         "onward.cli.demo",
         "Train a digits classifier from scratch, export it and run it on every provider.",
     ),
-    "inspect": ("onward.cli.inspect", "Show what a model takes, gives and is made of."),
-    "run": ("onward.cli.run", "Run a model once and show what it gives."),
+    "inspect": ("onward.cli.inspect", "Show a model's inputs, outputs, operators and weights."),
+    "run": ("onward.cli.run", "Run a model once and show its outputs."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
-    "tune": ("onward.cli.tune", "Measure which way of running a model is fastest here."),
+    "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
     "grad": ("onward.cli.grad", "Extend a model with the gradients of its outputs."),
     "ops": ("onward.cli.ops", "List which operators each provider runs."),
     "sign": ("onward.cli.sign", "Sign a model and its external data."),
     "verify": ("onward.cli.verify", "Check a model and its external data against its signature."),
-    "providers": ("onward.cli.providers", "List what this machine can run models on."),
+    "providers": ("onward.cli.providers", "List the providers of this machine."),
 }
 BAD_INPUT, BUG, INTERRUPTED = 2, 70, 130
-# onnx-ir imports sympy (0.4 s) for arithmetic on symbolic sizes, which few commands come to
+# onnx-ir imports sympy (0.4 s) for arithmetic on symbolic sizes, which few commands need
 _DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
 
 
@@ -50,15 +50,15 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: Any) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, _load(name) if name in VERBS else listed, rest
+        return name, _load_verb(name) if name in VERBS else listed, rest
 
 
-def _load(name: str) -> Any:
+def _load_verb(name: str) -> Any:
     module, _ = VERBS[name]
     verb = getattr(importlib.import_module(module), name)
-    alone = typer.Typer(add_completion=False)
-    alone.command(name, help=unwrap(verb.__doc__ or ""))(verb)
-    return typer.main.get_command(alone)
+    single = typer.Typer(add_completion=False)
+    single.command(name, help=unwrap(verb.__doc__ or ""))(verb)
+    return typer.main.get_command(single)
 
 
 def unwrap(text: str) -> str:
@@ -82,17 +82,17 @@ app = typer.Typer(
 )
 
 
-def _listed() -> None:
-    """Stands for a verb in lists; `Verbs` puts the verb itself in its place."""
+def _placeholder() -> None:
+    """A verb in lists; `Verbs` replaces it with the verb itself."""
 
 
 for _name, (_, _line) in VERBS.items():
-    app.command(_name, help=_line)(_listed)
+    app.command(_name, help=_line)(_placeholder)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        package = sys.modules["onward"]  # which need not be installed to be run
+        package = sys.modules["onward"]  # may run without being installed
         typer.echo(f"onward {package.__version__}")
         raise typer.Exit
 
@@ -100,7 +100,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     traceback: Annotated[
         bool, typer.Option("--traceback", help="Show where an error came from (after any verb).")
@@ -110,58 +113,58 @@ def root(
 
 
 def main() -> None:
-    """Run a verb; bad input is one clear line and exit code 2, never a traceback."""
+    """Run a verb; bad input is one line and exit code 2, never a traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
-    in_full = len(arguments) < len(sys.argv) - 1
+    show_traceback = len(arguments) < len(sys.argv) - 1
     defer_imports(*_DEFERRED)
-    warnings.showwarning = _warn
-    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what is wrong is raised, in one line
+    warnings.showwarning = _print_warning
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its errors are raised and printed here
     try:
         code = app(arguments, prog_name="onward", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Exception as error:
-        if in_full:
+        if show_traceback:
             traceback.print_exc()
-        code = _explain(error)
+        code = _print_error(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _explain(error: Exception) -> int:
-    """Say in one line what went wrong; the exit code."""
+def _print_error(error: Exception) -> int:
+    """Print an error in one line and return the exit code."""
     if hasattr(error, "format_message"):  # typer's own: an option or a verb that does not exist
         if message := error.format_message():  # none where the help was printed instead
-            _say("error", message)
+            _print_line("error", message)
         return BAD_INPUT
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, OnwardError):
-        _say("error", translate_hints(str(error)))
+        _print_line("error", translate_hints(str(error)))
         return BAD_INPUT
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename is not None else ""
-        _say("error", f"{error.strerror}{where}" if error.strerror else str(error))
+        _print_line("error", f"{error.strerror}{where}" if error.strerror else str(error))
         return BAD_INPUT
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    _say(
+    _print_line(
         "bug",
         f"{type(error).__name__}: {error} ({frame.name}, {os.path.basename(frame.filename)}:"
-        f"{frame.lineno}); this is a fault of Onward's: please report it with what the same "
-        "command prints with --traceback",
+        f"{frame.lineno}); this is a bug in Onward: please report it with the output of "
+        "the same command with --traceback",
     )
     return BUG
 
 
-def _warn(message: Any, *where: Any, **more: Any) -> None:
-    _say("warning", translate_hints(str(message)))
+def _print_warning(message: Any, *where: Any, **more: Any) -> None:
+    _print_line("warning", translate_hints(str(message)))
 
 
-def _say(kind: str, message: str) -> None:
-    """One line on stderr: what is wrong; what to do."""
+def _print_line(kind: str, message: str) -> None:
+    """Print one line on stderr: the problem; what to do."""
     line = "; ".join(part.strip() for part in message.splitlines() if part.strip())
     colour = typer.colors.YELLOW if kind == "warning" else typer.colors.RED
     plain = "NO_COLOR" in os.environ

@@ -1,4 +1,4 @@
-"""onward ops: which operators each provider runs."""
+"""onward ops: list which operators each provider runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from onward.cli import arguments
 from onward.cli.console import make_console, make_table, print_json, print_table
-from onward.cli.progress import Work
+from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.names import suggest_names
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from onward.gradients.coverage import Differentiable
     from onward.measure import operator_support
     from onward.measure.operator_support import Operator
-else:  # a TAB in the shell must not wait for it
+else:  # completion in the shell must not wait for them
     operator_support = LazyModule("onward.measure.operator_support")
     differentiable = LazyModule("onward.gradients.coverage")
     table = LazyModule("onward.gradients.table")
 
-Chosen = TypeVar("Chosen", "Operator", "Differentiable")
+Selected = TypeVar("Selected", "Operator", "Differentiable")
 _SIGNS = {True: "yes", False: "-", None: "?"}
 
 
@@ -42,20 +42,20 @@ def ops(
     op: Annotated[
         list[str] | None,
         typer.Option(
-            "--op", metavar="NAME", help="This operator alone: Conv, or com.microsoft::Gelu."
+            "--op", metavar="NAME", help="Only this operator: Conv, or com.microsoft::Gelu."
         ),
     ] = None,
     gradients: Annotated[
         bool,
-        typer.Option("--gradients", help="Which operators have a gradient, and which formula."),
+        typer.Option("--gradients", help="List which operators have a gradient, and its formula."),
     ] = False,
     as_json: arguments.Json = False,
 ) -> None:
     """List which operators each provider runs.
 
-    Each is asked about one small node of each operator, at the newest opset; the answer for a
-    node of other types or attributes may differ: onward inspect --providers asks about a model's
-    own nodes. The first call asks, later ones remember.
+    Each provider is asked about one small node of each operator, at the newest opset. For nodes of
+    other types or attributes the answer may differ: onward inspect --providers asks about the
+    nodes of a model. The first call takes seconds; the answers are kept for later calls.
 
     \b
     onward ops
@@ -70,14 +70,16 @@ def ops(
     for name in named:
         if name not in available():
             raise ProviderMissing(f"{name} is not on this machine\n{how_to_get(name)}")
-    # Inductor compiles what torch runs: its column would be torch's again.
+    # Inductor compiles what torch runs: its column would repeat torch's.
     listed = named or [name for name in available() if name != INDUCTOR]
     console = make_console(stderr=as_json)
-    with Work() as work:
-        found = operator_support.operators(
-            listed, progress=lambda name: work.at(f"asking {name}", listed.index(name), len(listed))
-        )
-    chosen = _choose(found, domain, op)
+    with WorkProgress() as work:
+
+        def show(name: str) -> None:
+            work.show_step(f"asking {name}", listed.index(name), len(listed))
+
+        found = operator_support.operators(listed, progress=show)
+    chosen = _select(found, domain, op)
     if as_json:
         print_json([asdict(operator) for operator in chosen])
         return
@@ -87,12 +89,10 @@ def ops(
 
 
 def _show_gradients(domain: str | None, names: Sequence[str] | None, as_json: bool) -> None:
-    """The whole table of rules: the formula, or why no gradient flows."""
-    others = (
-        operator_support.known_operators() if names or domain else ()
-    )  # those without a rule, if asked
+    """Print the table of gradient rules: the formula, or why there is no gradient."""
+    others = operator_support.known_operators() if names or domain else ()  # those without a rule
     found = differentiable.differentiable(table.GRADIENTS, others=others)
-    chosen = _choose(found, domain, names)
+    chosen = _select(found, domain, names)
     if as_json:
         print_json([asdict(operator) for operator in chosen])
         return
@@ -106,9 +106,9 @@ def _show_gradients(domain: str | None, names: Sequence[str] | None, as_json: bo
     console.print(f"{len(chosen)} operators: {', '.join(words)}")
 
 
-def _choose(
-    found: Sequence[Chosen], domain: str | None, names: Sequence[str] | None
-) -> list[Chosen]:
+def _select(
+    found: Sequence[Selected], domain: str | None, names: Sequence[str] | None
+) -> list[Selected]:
     chosen = list(found)
     if domain is not None:
         wanted = domain or "ai.onnx"
@@ -118,18 +118,18 @@ def _choose(
             raise OptionError(f"no operators of domain {domain!r}\n{hint}")
     if not names:
         return chosen
-    known = {word for operator in chosen for word in _words(operator)}
+    known = {word for operator in chosen for word in _spellings(operator)}
     for name in names:
         if name.lower() not in known:
             spelled = _name if "::" in name else (lambda operator: str(operator.name))
             hint = suggest_names(name, map(spelled, chosen))
             raise OptionError(f"no operator {name!r} in the newest opsets\n{hint}")
     wishes = {name.lower() for name in names}
-    return [operator for operator in chosen if wishes & _words(operator)]
+    return [operator for operator in chosen if wishes & _spellings(operator)]
 
 
-def _words(operator: Operator | Differentiable) -> set[str]:
-    """What an operator may be called: by its name, or with its domain before it."""
+def _spellings(operator: Operator | Differentiable) -> set[str]:
+    """The names that --op accepts for an operator: with and without its domain."""
     return {operator.name.lower(), f"{operator.domain}::{operator.name}".lower()}
 
 
@@ -144,7 +144,7 @@ def _show(console: Console, chosen: Sequence[Operator], providers: Sequence[str]
     print_table(console, table)
     if any(runs is None for operator in chosen for runs in operator.runs.values()):
         console.print(
-            "?: not known without a model; onward inspect --providers asks about its nodes"
+            "?: depends on the node; onward inspect --providers asks about the nodes of a model"
         )
 
 

@@ -1,12 +1,14 @@
-"""What the library advises in Python, said as options of the command line."""
+"""Translate the library's hints, which are Python, to options of the command line."""
 
 from __future__ import annotations
 
 import re
 
-_LIMITS = "the command line keeps its limits: a model that you trust runs from Python, with others"
+_LIMITS = (
+    "the command line has fixed limits: load a model that you trust from Python, with higher ones"
+)
 
-# the library's second line: what to type instead
+# a pattern of the library's second line: the hint for the command line
 _TRANSLATIONS = {
     r'give the cotangent a name: outputs=\{"(.+)": "(.+)"\}': r"name its cotangent: --output \1=\2",
     r'give it one of its own: outputs=\{"(.+)": "(.+)"\}': (
@@ -14,9 +16,9 @@ _TRANSLATIONS = {
     ),
     r"add one with @gradient\(.*": "choose a --wrt that lies behind it, or --output before it",
     r"give each: sizes=.*": "give each with --size NAME=N, or --size INPUT:PLACE=N",
-    r"plan with feeds instead of sizes": "its size is not told by --size",
+    r"plan with feeds instead of sizes": "its size cannot be set with --size",
     r"list a provider that has it, or leave fallback enabled": (
-        "onward ops lists who runs what; --provider names one"
+        "onward ops lists which provider runs it; give it with --provider"
     ),
     r"list a provider that runs (.*)": r"give --provider one that runs \1",
     r"list another provider after \w+": "give another --provider after it",
@@ -34,14 +36,14 @@ _TRANSLATIONS = {
     r"if you trust this model, (?:set|raise) ModelLimits\.\w+": _LIMITS,
     r"raise the limit only for a model that you trust": _LIMITS,
 }
-# an argument, a call, a decorator or an attribute of a class: nothing that a shell takes
+# an argument, a call, a decorator or an attribute of a class: Python, not options
 _PYTHON = re.compile(r"""\b\w+=[\[{("'A-Z]|\w\(|@\w|\b[A-Z]\w+\.[a-z]\w*\b""")
 
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # names of a model's own, which may look like anything
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # names in a model may look like anything
 
 
 def translate_hints(message: str) -> str:
-    """An error's message whose advice, every line but the first, can be typed.
+    """A message whose hints (every line after the first) are for the command line.
 
     >>> translate_hints('output is no scalar\\ngive the cotangent a name: outputs={"y": "dy"}')
     'output is no scalar\\nname its cotangent: --output y=dy'
@@ -51,9 +53,9 @@ def translate_hints(message: str) -> str:
 
 
 def _translate(hint: str) -> str:
-    """A hint for the command line; empty where it is Python without a translation."""
+    """Translate one hint; empty if it is Python without a translation."""
     for pattern, words in _TRANSLATIONS.items():
         if re.fullmatch(pattern, hint.strip()):
             return re.sub(pattern, words, hint.strip())
-    is_typed = "--" in hint
-    return hint if is_typed or not _PYTHON.search(_QUOTED.sub("", hint)) else ""
+    has_option = "--" in hint
+    return hint if has_option or not _PYTHON.search(_QUOTED.sub("", hint)) else ""

@@ -1,4 +1,4 @@
-"""Outputs for people and for files: what a tensor holds in one line, and in .npy, .npz, .json."""
+"""Describe outputs in one line each, and save them as .npy, .npz or .json."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from onward.errors import OptionError
 from onward.graph.paths import check_writable, writing
 
 Array = np.ndarray[Any, Any]
-_FIRST = 6  # values that a line shows
-_DATA_AT_MOST = 1000  # elements that --json writes out; the rest goes to files
+_FIRST = 6  # values shown in a line
+_DATA_AT_MOST = 1000  # elements of a tensor that --json prints; files have all
 _ROWS_AT_MOST = 16  # rows whose largest values are shown
 
 
 def describe(tensor: Any, top: int = 0) -> dict[str, Any]:
-    """A tensor's type, shape, range and first values; its data too where there is little."""
+    """A tensor's type, shape, range and first values; also its data if it is small."""
     if not isinstance(tensor, np.ndarray):
         items = tensor if isinstance(tensor, list) else []
         kind = "sequence" if isinstance(tensor, list) else type(tensor).__name__
@@ -27,34 +27,34 @@ def describe(tensor: Any, top: int = 0) -> dict[str, Any]:
             f"{i.dtype}{list(i.shape)}" for i in items[:_FIRST] if hasattr(i, "dtype")
         )
         return {"dtype": kind, "shape": [len(items)], "first": first or str(tensor)[:80]}
-    facts: dict[str, Any] = {"dtype": _kind(tensor), "shape": list(tensor.shape)}
+    facts: dict[str, Any] = {"dtype": _type_name(tensor), "shape": list(tensor.shape)}
     values = as_numbers(tensor)
     if values is not None and values.size:
         facts |= _range(values)
-    shown = [_spell(value) for value in tensor.reshape(-1)[:_FIRST]]
+    shown = [_format_value(value) for value in tensor.reshape(-1)[:_FIRST]]
     facts["first"] = ", ".join(shown) + (", ..." if tensor.size > _FIRST else "")
-    if odd := count_odd(tensor):
-        facts["warning"] = odd
+    if non_finite := count_non_finite(tensor):
+        facts["warning"] = non_finite
     if tensor.size <= _DATA_AT_MOST:
-        facts["data"] = _plain(tensor).tolist()
+        facts["data"] = _to_numpy_type(tensor).tolist()
     if top:
         facts["top"] = [[list(pair) for pair in row] for row in top_classes(tensor, top)]
     return facts
 
 
-def _kind(tensor: Array) -> str:
+def _type_name(tensor: Array) -> str:
     return "string" if tensor.dtype.kind in "OUS" else tensor.dtype.name
 
 
 def as_numbers(tensor: Any) -> Array | None:
-    """A tensor's values as float64, to be counted with; None for text and the complex."""
+    """A tensor's values as float64; None for strings and complex numbers."""
     if not isinstance(tensor, np.ndarray) or tensor.dtype.kind in "OUSc":
         return None
     return tensor.astype(np.float64)
 
 
 def _range(values: Array) -> dict[str, float]:
-    """Of what is finite, where anything is."""
+    """Minimum, mean and maximum of the finite values, if there are any."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return {}
@@ -62,17 +62,17 @@ def _range(values: Array) -> dict[str, float]:
     return {name: float(number) for name, number in numbers.items()}
 
 
-def count_odd(tensor: Any) -> str:
-    """How many values are not numbers or infinite, in words; "" where none is."""
+def count_non_finite(tensor: Any) -> str:
+    """A text with the counts of NaN and infinite values; "" if there are none."""
     values = as_numbers(tensor)
     if values is None:
         return ""
     counts = {"NaN": int(np.isnan(values).sum()), "infinite": int(np.isinf(values).sum())}
-    said = [f"{count:,} {word}" for word, count in counts.items() if count]
-    return f"{' and '.join(said)} of {values.size:,} values" if said else ""
+    parts = [f"{count:,} {word}" for word, count in counts.items() if count]
+    return f"{' and '.join(parts)} of {values.size:,} values" if parts else ""
 
 
-def _spell(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, (str, bytes)):
         return repr(value)
     if isinstance(value, (np.bool_, np.integer, complex, np.complexfloating)):
@@ -81,7 +81,7 @@ def _spell(value: Any) -> str:
 
 
 def top_classes(tensor: Any, top: int) -> list[list[tuple[int, float]]]:
-    """The largest values along the last axis and where they are, row by row."""
+    """The largest values along the last axis with their indices, row by row."""
     values = as_numbers(tensor)
     if values is None or values.ndim == 0 or values.shape[-1] < 2:
         return []
@@ -91,7 +91,7 @@ def top_classes(tensor: Any, top: int) -> list[list[tuple[int, float]]]:
 
 
 def check_target(path: Path, suffixes: tuple[str, ...]) -> Path:
-    """A file that can be written later, checked before anything runs."""
+    """Check that a file can be written, before anything runs."""
     if path.suffix.lower() not in suffixes:
         raise OptionError(f"{path}: outputs are saved as {' or '.join(suffixes)}")
     check_writable(path)
@@ -99,10 +99,10 @@ def check_target(path: Path, suffixes: tuple[str, ...]) -> Path:
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Any], *, one: bool) -> None:
-    """Save outputs by the file's kind; types that numpy has no word for are widened to float32."""
-    plain = {name: _plain(tensor) for name, tensor in outputs.items()}
+    """Save outputs in the format of the suffix; types that numpy lacks become float32."""
+    plain = {name: _to_numpy_type(tensor) for name, tensor in outputs.items()}
     if path.suffix.lower() == ".json":
-        lists = {name: _lists(tensor) for name, tensor in plain.items()}
+        lists = {name: _to_lists(tensor) for name, tensor in plain.items()}
         with writing(path):
             text = json.dumps(next(iter(lists.values())) if one else lists)
             path.write_text(text + "\n", "utf-8")
@@ -117,19 +117,19 @@ def write_outputs(path: Path, outputs: Mapping[str, Any], *, one: bool) -> None:
             np.savez(file, **plain)
 
 
-def _plain(tensor: Any) -> Any:
-    """A tensor of types that every numpy reads."""
+def _to_numpy_type(tensor: Any) -> Any:
+    """A tensor of a type that every numpy reads."""
     if not isinstance(tensor, np.ndarray):
-        return [_plain(item) for item in tensor] if isinstance(tensor, list) else tensor
+        return [_to_numpy_type(item) for item in tensor] if isinstance(tensor, list) else tensor
     if tensor.dtype.kind in "OUS":
         return tensor.astype(np.str_)
     native = tensor.dtype.kind in "biufc" and tensor.dtype.isbuiltin == 1
     return tensor if native else tensor.astype(np.float32)
 
 
-def _lists(tensor: Any) -> Any:
+def _to_lists(tensor: Any) -> Any:
     if isinstance(tensor, list):
-        return [_lists(item) for item in tensor]
+        return [_to_lists(item) for item in tensor]
     if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "c":
         return np.stack([tensor.real, tensor.imag], -1).tolist()
     return tensor.tolist() if isinstance(tensor, np.ndarray) else tensor

@@ -1,11 +1,8 @@
-"""onward profile: where the time of a run goes, and what bounds it."""
+"""onward profile: show where the time of a run goes, and what bounds it."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +17,12 @@ from onward.cli.console import (
     print_json,
     print_pairs,
     print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
 )
-from onward.cli.progress import Work
-from onward.errors import OnwardError, OptionError, ProviderError
+from onward.cli.progress import WorkProgress
+from onward.errors import OptionError, WorkerDied
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.graph.paths import check_writable
+from onward.workers.worker import Worker
 
 _SHOWN = 12  # operators in the table
 _STEPS = {"opening the model": 0.0, "timing": 0.05, "profiling": 0.4}
@@ -43,7 +39,9 @@ def profile(
     provider: arguments.Providers = None,
     threads: arguments.Threads = 0,
     iterations: Annotated[int, typer.Option(min=1, help="Runs to measure.")] = 20,
-    warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Runs before them.")] = 3,
+    warm_up: Annotated[
+        int, typer.Option("--warm-up", min=1, help="Runs before those, not measured.")
+    ] = 3,
     span: Annotated[
         str | None,
         typer.Option("--range", metavar="FIRST:LAST", help="Iterations to analyse, such as 5:15."),
@@ -55,15 +53,15 @@ def profile(
         Path | None, typer.Option(help="Write a page with plots: one HTML file, no network.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure this machine's ceilings anew.")
+        bool, typer.Option("--fresh", help="Measure this machine's ceilings again.")
     ] = False,
     as_json: arguments.Json = False,
 ) -> None:
     """Show where the time of a run goes, operator by operator, and what bounds it.
 
-    Times, FLOP/s and bytes/s are set against the ceilings of this machine, which are measured
-    once on the provider's own kernels and kept. Ctrl-C ends the measuring early and keeps what
-    was measured. Feeds are random where no file is given.
+    Times, FLOP/s and bytes/s are compared with the ceilings of this machine, which are measured
+    once with the provider's own kernels and kept. Ctrl-C ends the measuring early and keeps the
+    measurements so far. Feeds are random where no file is given.
 
     \b
     onward profile model.onnx --page profile.html
@@ -86,7 +84,7 @@ def profile(
     for path in filter(None, (trace, page)):
         check_writable(path)
     console = make_console(stderr=as_json)
-    found = _in_own_process(request)
+    found = _profile_in_child(request)
     if as_json:
         print_json(found)
         return
@@ -96,7 +94,7 @@ def profile(
 
 
 def _read_range(text: str | None, iterations: int) -> list[int]:
-    """5:15 as two numbers; a side that is left out is the first or the last iteration."""
+    """Read FIRST:LAST; an empty side is the first or the last iteration."""
     if text is None:
         return [0, iterations]
     first, colon, last = text.partition(":")
@@ -105,53 +103,44 @@ def _read_range(text: str | None, iterations: int) -> list[int]:
     return [int(first or 0), int(last or iterations)]
 
 
-# -- the child ---------------------------------------------------------------------------------
+# -- the measuring process ------------------------------------------------------------------------
 
 
-def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure in a process where no other engine's threads run; Ctrl-C is the child's to handle."""
-    with tempfile.TemporaryFile("w+") as errors, Work() as work:
-        work.at("starting", 0, 1)
-        command = [
-            sys.executable,
-            "-m",
-            "onward.measure.profile.profile_worker",
-            json.dumps(request),
-        ]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        answer: dict[str, Any] = {}
-        ended = 0
-        while not answer:
-            try:
-                assert child.stdout is not None
-                line = child.stdout.readline()
-            except KeyboardInterrupt:  # the child has it too, and sends what it has
-                ended += 1
-                if ended > 1:
-                    child.kill()
-                continue
-            if not line:
-                break
-            told = json.loads(line)
-            if "doing" in told:
-                begin = _STEPS.get(told["doing"], _LAST)
-                done = begin + told["part"] * (0.35 if begin in (0.05, 0.4) else 0)
-                work.at(told["doing"], done, 1)
+def _profile_in_child(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure in a process where no other engine's threads run.
+
+    The first Ctrl-C ends the measuring early, and the child sends what it has; the second kills it.
+    """
+    with Worker("onward.measure.profile_worker", "the profile") as worker, WorkProgress() as work:
+        work.show_step("starting", 0, 1)
+
+        def show(doing: str, part: float) -> None:
+            begin = _STEPS.get(doing, _LAST)
+            work.show_step(doing, begin + part * (0.35 if begin in (0.05, 0.4) else 0), 1)
+
+        interrupts = 0
+
+        def interrupt(*_: object) -> None:
+            nonlocal interrupts
+            interrupts += 1
+            if interrupts == 1:
+                worker.interrupt(kill_after=None)
             else:
-                answer = told
-        code = child.wait()
-        errors.seek(0)
-        last = (errors.read().strip().splitlines() or ["it ended without a word"])[-1]
-    if "error" in answer:
-        raise OnwardError(answer["error"])
-    if answer:
-        return answer
-    if ended:
-        raise KeyboardInterrupt
-    raise ProviderError(f"the profile ended with code {code}: {last[:300]}")
+                worker.kill()
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            doing = "measured the model"
+            return worker.ask({"do": "profile", **request}, doing=doing, progress=show)[0]
+        except WorkerDied:
+            if interrupts:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
-# -- what is shown -----------------------------------------------------------------------------
+# -- printing -------------------------------------------------------------------------------------
 
 
 def _show(console: Console, found: Mapping[str, Any]) -> None:
@@ -173,7 +162,7 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
             _KINDS[row["bound"]],
             f"{row['reached']:.0%}",
         )
-    for name, share in _the_rest(found):
+    for name, share in _other_shares(found):
         table.add_row(name, "", "", f"{share:.1%}", "", "", "", "")
     title = f"{found['model']}: one run on {', '.join(found['providers'])}"
     print_table(console, table, title)
@@ -186,8 +175,8 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
         console.print(f"note: {note}")
 
 
-def _the_rest(found: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """What of the run no shown operator took: with it, the shares are 100 %."""
+def _other_shares(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Shares of the run outside the shown operators: with them, the shares sum to 100 %."""
     more = found["operators"][_SHOWN:]
     rest = [(f"{len(more)} more operators (--json lists all)", sum(row["share"] for row in more))]
     rest.append(("between nodes", found["waiting"]["gaps between nodes"]))

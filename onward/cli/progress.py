@@ -1,4 +1,4 @@
-"""What long work is doing, on stderr: a bar in a terminal, a line now and then elsewhere."""
+"""Progress of long work on stderr: a bar in a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.console import Console
 
 from onward.cli.console import make_console, make_progress
 
-_FIRST = 5.0  # seconds that a step may take in silence; then lines come ever more rarely
+_FIRST = 5.0  # seconds before a step's first line; each next line takes twice as long
 
 
-class Alarm(Protocol):
-    """What `threading.Timer` is."""
+class Timer(Protocol):
+    """The part of `threading.Timer` that is used."""
 
     daemon: bool
 
@@ -23,46 +23,46 @@ class Alarm(Protocol):
     def cancel(self) -> None: ...
 
 
-class Work:
-    """Long work in steps; a context that shows the step it is at."""
+class WorkProgress:
+    """A context that shows the current step of long work."""
 
     def __init__(
         self,
         console: Console | None = None,
-        alarm: Callable[[float, Callable[[], Any]], Alarm] = threading.Timer,
+        make_timer: Callable[[float, Callable[[], Any]], Timer] = threading.Timer,
     ) -> None:
         self._console = console or make_console(stderr=True)
         self._bar = make_progress(self._console)
         self._task = self._bar.add_task("starting", total=None)
-        self._alarm = alarm
-        self._set: Alarm | None = None
-        self._what = ""
+        self._make_timer = make_timer
+        self._timer: Timer | None = None
+        self._step = ""
 
-    def at(self, what: str, done: float, total: float | None) -> None:
-        """The step that begins now, and how much is done before it."""
-        self._bar.update(self._task, description=what, completed=done, total=total)
-        if what != self._what and not self._console.is_terminal:
-            self._what = what
-            self._cancel()
-            self._wait(_FIRST, _FIRST)
+    def show_step(self, step: str, done: float, total: float | None) -> None:
+        """Show the step that begins now, and how much is done before it."""
+        self._bar.update(self._task, description=step, completed=done, total=total)
+        if step != self._step and not self._console.is_terminal:
+            self._step = step
+            self._cancel_timer()
+            self._print_after(_FIRST, _FIRST)
 
-    def _wait(self, seconds: float, waited: float) -> None:
-        def tell() -> None:
-            self._console.print(f"{self._what}: {waited:g} s so far", soft_wrap=True)
-            self._wait(waited, 2 * waited)
+    def _print_after(self, seconds: float, elapsed: float) -> None:
+        def print_line() -> None:
+            self._console.print(f"{self._step}: {elapsed:g} s so far", soft_wrap=True)
+            self._print_after(elapsed, 2 * elapsed)
 
-        self._set = self._alarm(seconds, tell)
-        self._set.daemon = True
-        self._set.start()
+        self._timer = self._make_timer(seconds, print_line)
+        self._timer.daemon = True
+        self._timer.start()
 
-    def _cancel(self) -> None:
-        if self._set is not None:
-            self._set.cancel()
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def __enter__(self) -> Work:
+    def __enter__(self) -> WorkProgress:
         self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._cancel()
+        self._cancel_timer()
         self._bar.stop()

@@ -1,4 +1,4 @@
-"""onward providers: what this machine can run models on."""
+"""onward providers: list the providers of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.providers.choose import OURS, available, how_to_get, known
 from onward.providers.provider_names import short_name
 
-_WHAT = {
+_DESCRIPTIONS = {
     "CPUExecutionProvider": "onnxruntime's own CPU kernels",
     "CUDAExecutionProvider": "NVIDIA GPUs, through onnxruntime",
     "TensorrtExecutionProvider": "NVIDIA's TensorRT, through onnxruntime",
@@ -20,7 +20,7 @@ _WHAT = {
     "OpenVINOExecutionProvider": "Intel's OpenVINO, the graph compiled (f32 unless you allow less)",
     "TorchExecutionProvider": "PyTorch, operator by operator (CPU or CUDA)",
     "InductorExecutionProvider": "PyTorch, the whole graph compiled (CPU or CUDA)",
-    "ReferenceExecutionProvider": "ONNX's definitions in numpy: slow and right",
+    "ReferenceExecutionProvider": "ONNX's reference implementation in numpy: slow and exact",
 }
 _PACKAGES = {
     "TorchExecutionProvider": ("torch",),
@@ -29,20 +29,20 @@ _PACKAGES = {
     "ReferenceExecutionProvider": ("onnx",),
 }
 _BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-qnn")
-_NEEDS = {  # builds of onnxruntime that have it, each in place of the stock one
+_NEEDS = {  # builds of onnxruntime that have the provider; each replaces the stock one
     "CUDAExecutionProvider": "an NVIDIA GPU and: pip install onnxruntime-gpu",
     "TensorrtExecutionProvider": "an NVIDIA GPU, TensorRT and: pip install onnxruntime-gpu",
     "DmlExecutionProvider": "Windows and: pip install onnxruntime-directml",
     "CoreMLExecutionProvider": "macOS, where the stock onnxruntime has it",
     "QNNExecutionProvider": "a Qualcomm NPU and: pip install onnxruntime-qnn",
 }
-_ELSEWHERE = "an onnxruntime that was built with it"
+_OTHER_BUILD = "an onnxruntime built with it"
 
 
 def providers(as_json: arguments.Json = False) -> None:
-    """List what this machine can run models on.
+    """List the providers of this machine.
 
-    The preferred ones come first; then those that it lacks, with what they would need.
+    The preferred ones come first; then those that are missing, with what they need.
 
     \b
     onward providers
@@ -53,17 +53,17 @@ def providers(as_json: arguments.Json = False) -> None:
     if as_json:
         print_json(rows)
         return
-    table = make_table("provider", "called", "version", "what it is")
+    table = make_table("provider", "short name", "version", "description")
     for row in (row for row in rows if row["here"]):
         table.add_row(row["name"], row["called"], row["version"], row["what"])
     console = make_console()
     console.print(table)
-    missing = make_table("provider", "what it needs")
+    missing = make_table("provider", "needs")
     lacking = [row for row in rows if not row["here"]]
-    for row in (row for row in lacking if row["needs"] != _ELSEWHERE):
+    for row in (row for row in lacking if row["needs"] != _OTHER_BUILD):
         missing.add_row(row["name"], row["needs"])
-    rest = [row["name"] for row in lacking if row["needs"] == _ELSEWHERE]
-    missing.add_row("\n".join(rest), _ELSEWHERE)
+    rest = [row["name"] for row in lacking if row["needs"] == _OTHER_BUILD]
+    missing.add_row("\n".join(rest), _OTHER_BUILD)
     print_table(console, missing, "not on this machine")
 
 
@@ -73,19 +73,19 @@ def _facts(name: str, here: bool) -> dict[str, Any]:
         "called": short_name(name),
         "here": here,
         "version": _version(_PACKAGES.get(name, _BUILDS)) if here else None,
-        "what": _WHAT.get(name, "through onnxruntime"),
-        "needs": None if here else _need(name),
+        "what": _DESCRIPTIONS.get(name, "through onnxruntime"),
+        "needs": None if here else _requirement(name),
     }
 
 
-def _need(name: str) -> str:
+def _requirement(name: str) -> str:
     if name in OURS:
         return how_to_get(name)
-    return _NEEDS.get(name, _ELSEWHERE)
+    return _NEEDS.get(name, _OTHER_BUILD)
 
 
 def _version(packages: Sequence[str]) -> str:
-    """The installed one of these packages, and its version."""
+    """The first installed one of these packages, with its version."""
     for package in packages:
         try:
             return f"{package} {version(package)}"

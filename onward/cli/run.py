@@ -1,4 +1,4 @@
-"""onward run: feeds in, a model run once, its outputs shown and saved."""
+"""onward run: run a model once, show its outputs and save them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_seconds,
     show_shape,
     warn,
 )
-from onward.cli.output_files import check_target, count_odd, describe, top_classes, write_outputs
+from onward.cli.output_files import (
+    check_target,
+    count_non_finite,
+    describe,
+    top_classes,
+    write_outputs,
+)
 from onward.errors import OptionError, ProviderError
+from onward.formatting import show_seconds
 from onward.names import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import short_name
@@ -48,15 +54,15 @@ def run(
     provider: arguments.Providers = None,
     threads: arguments.Threads = 0,
     top: Annotated[
-        int, typer.Option("--top", min=0, help="Show so many of the largest along the last axis.")
+        int, typer.Option("--top", min=0, help="Show the N largest values along the last axis.")
     ] = 0,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Run so often, and time it.")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Number of timed runs.")] = 1,
     mean: Annotated[str, typer.Option(help="Images: subtract this, e.g. 0.485,0.456,0.406.")] = "",
     std: Annotated[str, typer.Option(help="Images: divide by this, e.g. 0.229,0.224,0.225.")] = "",
-    scale: Annotated[float, typer.Option(help="Images: divide bytes by this before.")] = 255.0,
+    scale: Annotated[float, typer.Option(help="Images: divide bytes by this first.")] = 255.0,
     as_json: arguments.Json = False,
 ) -> None:
-    """Run a model once and show what it gives.
+    """Run a model once and show its outputs.
 
     \b
     onward run model.onnx --random --size batch=4
@@ -64,7 +70,7 @@ def run(
     onward run model.onnx --feed image=cat.png --top 5
     """
     targets = _read_targets(output, save)
-    preparation = Preparation(scale, _numbers("--mean", mean), _numbers("--std", std))
+    preparation = Preparation(scale, _read_numbers("--mean", mean), _read_numbers("--std", std))
     asked, sizes = arguments.read_providers(provider), arguments.read_sizes(size)
     paths, notes = arguments.feed_paths(files, feed), list[str]()
 
@@ -74,8 +80,8 @@ def run(
         )
 
     declared = declared_inputs(model)
-    feeds = None if declared is None else read(declared)  # bad ones, before an engine is loaded
-    # What an engine prints on its own would stand beside our one line.
+    feeds = None if declared is None else read(declared)  # checked before an engine is loaded
+    # an engine's own log would repeat the error that is printed in one line
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)
     feeds = read(session.get_inputs()) if feeds is None else feeds
@@ -83,7 +89,7 @@ def run(
     for name in filter(None, targets):
         if name not in names:
             raise OptionError(
-                f"no output {name!r}; {suggest_names(name, names, 'the model gives')}"
+                f"no output {name!r}; {suggest_names(name, names, 'the outputs are')}"
             )
     results, times = _run(session, feeds, repeat, random and not sizes)
     outputs = dict(zip(names, results, strict=True))
@@ -104,7 +110,7 @@ def run(
 
 
 def _run(
-    session: InferenceSession, feeds: dict[str, Any], repeat: int, guessed: bool
+    session: InferenceSession, feeds: dict[str, Any], repeat: int, sizes_are_default: bool
 ) -> tuple[list[Any], list[float]]:
     times: list[float] = []
     results: list[Any] = []
@@ -114,17 +120,17 @@ def _run(
             results = session.run(None, feeds)
         except ProviderError as error:
             names = ", ".join(sorted(names_of_sizes(session.get_inputs())))
-            if not guessed or not names:
+            if not sizes_are_default or not names:
                 raise
             raise ProviderError(
-                f"{error}\nopen dimensions were taken to be 1; give them with --size ({names})"
+                f"{error}\nopen dimensions are 1 by default; set them with --size ({names})"
             ) from error
         times.append(time.perf_counter() - start)
     return results, times
 
 
 def _read_targets(output: list[str] | None, save: Path | None) -> dict[str, Path]:
-    """Which output goes to which file; "" is all of them."""
+    """Which output is saved to which file; "" is all of them."""
     targets: dict[str, Path] = {}
     for text in output or ():
         name, equals, path = text.rpartition("=")
@@ -136,11 +142,11 @@ def _read_targets(output: list[str] | None, save: Path | None) -> dict[str, Path
     return targets
 
 
-def _numbers(option: str, text: str) -> tuple[float, ...]:
+def _read_numbers(option: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise OptionError(f"{option} takes numbers with commas between, not {text!r}") from None
+        raise OptionError(f"{option} takes numbers separated by commas, not {text!r}") from None
 
 
 def _show(
@@ -159,8 +165,8 @@ def _show(
     engines = ", ".join(map(short_name, report["providers"]))
     console.print(f"{runs} {show_seconds(report['seconds'])} on {engines}")
     for name, tensor in outputs.items():
-        if odd := count_odd(tensor):
-            warn(console, f"output {name!r} holds {odd}")
+        if non_finite := count_non_finite(tensor):
+            warn(console, f"output {name!r} has {non_finite}")
 
 
 def _show_top(console: Console, outputs: dict[str, Any], top: int) -> None:
@@ -172,4 +178,4 @@ def _show_top(console: Console, outputs: dict[str, Any], top: int) -> None:
         for row, best in enumerate(rows):
             for place, (index, value) in enumerate(best):
                 table.add_row(str(row) if place == 0 else "", str(index), f"{value:.5g}")
-        print_table(console, table, f"{name}: the largest along the last axis")
+        print_table(console, table, f"{name}: the largest values along the last axis")

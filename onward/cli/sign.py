@@ -1,4 +1,4 @@
-"""onward sign: a signature over a model and its external data."""
+"""onward sign: sign a model and its external data."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ def sign(
         Path | None, typer.Option(help="The private key (PEM). Without one: sigstore.")
     ] = None,
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="Make the key first, and its public half beside it.")
+        bool, typer.Option("--new-key", help="First create the key and its public key.")
     ] = False,
-    password: Annotated[str | None, typer.Option(help="Of the private key.")] = None,
+    password: Annotated[str | None, typer.Option(help="The password of the private key.")] = None,
     certificate: Annotated[
         Path | None, typer.Option(help="The signing certificate (PEM) of the key.")
     ] = None,
     chain: Annotated[
-        list[Path] | None, typer.Option(help="Certificates above it; may be repeated.")
+        list[Path] | None, typer.Option(help="Certificates that signed it; may be repeated.")
     ] = None,
-    identity_token: Annotated[str | None, typer.Option(help="For sigstore.")] = None,
+    identity_token: Annotated[
+        str | None, typer.Option(help="An identity token for sigstore.")
+    ] = None,
     signature: Annotated[
-        Path | None, typer.Option(help="Where to write it. Default: MODEL.sig")
+        Path | None, typer.Option(help="The signature file. Default: MODEL.sig")
     ] = None,
 ) -> None:
-    """Sign a model and its external data; `onward verify` sees whether anything has changed.
+    """Sign a model and its external data; `onward verify` detects changes.
 
     \b
     onward sign model.onnx --key key.pem --new-key
     """
     if new_key:
         if key is None:
-            raise typer.BadParameter("--new-key needs --key: where to write it")
+            raise typer.BadParameter("--new-key needs --key: the file to write")
         public = key.with_suffix(".pub.pem")
         signing.new_key(key, public)
-        typer.echo(f"made {key} (keep it secret) and {public} (give it away)")
+        typer.echo(f"created {key} (keep it secret) and {public} (publish it)")
     target = signing.sign(
         model,
         key,

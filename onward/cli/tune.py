@@ -1,4 +1,4 @@
-"""onward tune: measure ahead of time which way of running a model is fastest here."""
+"""onward tune: measure ahead of time which provider and settings run a model fastest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_seconds,
 )
-from onward.cli.progress import Work
+from onward.cli.progress import WorkProgress
 from onward.errors import WriteFailed
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.machine import cache_folder
-from onward.measure.tuning.tune import Row, TuningOptions, Verdict
+from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from onward.measure.tuning.tune import tune as measure
 from onward.sessions.feed_files import inputs_of, read_feeds
 
@@ -34,22 +33,22 @@ def tune(
     size: arguments.Sizes = None,
     provider: arguments.Providers = None,
     threads: arguments.Threads = 0,
-    seconds: Annotated[float, typer.Option(help="Of one turn of one candidate.")] = 0.4,
+    seconds: Annotated[float, typer.Option(help="Seconds of one turn of one candidate.")] = 0.4,
     precision: Annotated[
-        str, typer.Option(help="f16 or bf16 let candidates compute in less than f32.")
+        str, typer.Option(help="f16 or bf16 allow candidates to compute with less than f32.")
     ] = "f32",
-    fresh: Annotated[bool, typer.Option(help="Measure even where a verdict is known.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Measure again even if a result is stored.")] = False,
     folder: Annotated[
-        str | None, typer.Option(help="Where verdicts are kept; the user's cache if not given.")
+        str | None, typer.Option(help="The folder for results; the user's cache if not given.")
     ] = None,
     limit: arguments.Limit = TuningOptions.limit,
     seed: arguments.Seed = 0,
     as_json: arguments.Json = False,
 ) -> None:
-    """Measure which way of running a model is fastest here, and remember it.
+    """Measure which provider and settings run a model fastest here, and store the result.
 
-    Sessions opened with providers="auto" then start with the verdict at once. A way that is not
-    ready within --limit is out. Ctrl-C prints what was measured, and remembers nothing.
+    Sessions opened with providers="auto" then start with this result at once. A candidate that is
+    not ready within --limit is excluded. Ctrl-C prints the measurements so far and stores nothing.
 
     \b
     onward tune model.onnx --size batch=8
@@ -68,11 +67,11 @@ def tune(
     feeds = read_feeds(inputs_of(model), feed or [], arguments.read_sizes(size), seed)
     rows: list[Row] = []
     try:
-        verdict = _measured(model, feeds, options, rows)
+        verdict = _measure(model, feeds, options, rows)
     except KeyboardInterrupt:
         if as_json:
             print_json({"complete": False, "rows": [asdict(row) for row in rows]})
-        _show_rows(rows, "ended before its time: these are the figures so far", console)
+        _show_rows(rows, "interrupted: these are the measurements so far", console)
         raise
     if as_json:
         print_json(verdict.to_json())
@@ -80,33 +79,33 @@ def tune(
         _show(verdict, console)
     if not verdict.kept:
         raise WriteFailed(
-            f"the verdict could not be kept in {folder or cache_folder('tuning')}\n"
-            "measure again with a --folder that can be written to"
+            f"the result could not be stored in {folder or cache_folder('tuning')}\n"
+            "measure again with a --folder that is writable"
         )
     if not as_json and verdict.rows and not verdict.rows[0].error:
         auto = '"auto"' if folder is None else f'[("auto", {{"folder": {json.dumps(folder)}}})]'
-        text = f"InferenceSession(model, providers={auto}) takes it from here."
+        text = f"InferenceSession(model, providers={auto}) uses this result."
         console.print(text, markup=False)
 
 
-def _measured(
+def _measure(
     model: os.PathLike[str], feeds: dict[str, Any], options: TuningOptions, rows: list[Row]
-) -> Verdict:
-    with Work() as work:
+) -> TuningResult:
+    with WorkProgress() as work:
 
-        def tell(done: int, total: int, what: str) -> None:
-            work.at(f"trying {what} (at most {options.limit:g} s)", done, total)
+        def show(done: int, total: int, what: str) -> None:
+            work.show_step(f"trying {what} (at most {options.limit:g} s)", done, total)
 
-        return measure(model, feeds, options, progress=tell, finished=rows.append, must_keep=True)
+        return measure(model, feeds, options, progress=show, finished=rows.append, must_keep=True)
 
 
-def _show(verdict: Verdict, console: Console) -> None:
+def _show(verdict: TuningResult, console: Console) -> None:
     shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in verdict.shapes.items())
     _show_rows(verdict.rows, f"measured {verdict.measured} on {shapes}", console, "fastest")
 
 
 def _show_rows(rows: Sequence[Row], title: str, console: Console, first: str = "") -> None:
-    table = make_table("way", ">median", ">p99", ">ready", ">memory", "")
+    table = make_table("candidate", ">median", ">p99", ">ready", ">memory", "")
     for place, row in enumerate(rows):
         if row.error:
             table.add_row(str(row.candidate), "", "", "", "", row.error)

@@ -1,4 +1,4 @@
-"""onward verify: whether a model and its external data are what was signed."""
+"""onward verify: check a model and its external data against a signature."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def verify(
     chain: Annotated[
         list[Path] | None, typer.Option(help="Certificates to trust; may be repeated.")
     ] = None,
-    identity: Annotated[str | None, typer.Option(help="Who signed, as sigstore knows it.")] = None,
-    issuer: Annotated[str | None, typer.Option(help="Who vouches for the identity.")] = None,
+    identity: Annotated[str | None, typer.Option(help="The signer's identity at sigstore.")] = None,
+    issuer: Annotated[str | None, typer.Option(help="The issuer of the identity.")] = None,
     signature: Annotated[
-        Path | None, typer.Option(help="Where the signature is. Default: MODEL.sig")
+        Path | None, typer.Option(help="The signature file. Default: MODEL.sig")
     ] = None,
 ) -> None:
-    """Check a model and its external data against its signature; exit code 2 if it does not hold.
+    """Check a model and its external data against its signature; exit code 2 if they do not match.
 
     \b
     onward verify model.onnx --key key.pub.pem
@@ -35,4 +35,4 @@ def verify(
         issuer=issuer,
         signature=signature,
     )
-    typer.echo(f"{model} is what was signed: {', '.join(files)}")
+    typer.echo(f"{model} matches its signature: {', '.join(files)}")

@@ -86,7 +86,7 @@ def recorded(op: GradientOps) -> Iterator[list[ir.Node]]:
     last = next(reversed(op.graph), None)
     op.outlines = False
     try:
-        with op.own_sizes():
+        with op.separate_sizes():
             yield nodes
     finally:
         op.outlines = True

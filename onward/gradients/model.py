@@ -25,7 +25,7 @@ from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.exporters.restore_parameters import split_merged_parameters
 from onward.passes.linear_models import write_linear_models
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.rewrite import Names
 from onward.passes.zip_maps import unzipped, zipped_tensor
@@ -64,7 +64,7 @@ def gradient(
         prepared = TRAINING(prepared)
     if composites:  # for whichever engine; a session spells it for its own
         return prepared
-    prepared = spell_for_onnxruntime(prepared)
+    prepared = apply_ort_workarounds(prepared)
     try:
         return lower_opset(prepared, STOCK_OPSET)
     except UnsupportedModel:  # its own forward needs a newer one

@@ -51,6 +51,11 @@ def load(
     return _from_parsed(proto, folder, limits, any_domain)
 
 
+def build_scanned(data: bytes, name: str, folder: Path | None) -> ir.Model:
+    """Build a model from bytes that a scan has already checked; `folder` has its external data."""
+    return _from_proto(_parse(data, name), folder)
+
+
 def read_proto(
     source: Source, limits: ModelLimits = DEFAULT_LIMITS, *, any_domain: bool = False
 ) -> tuple[onnx.ModelProto, Path | None, bool]:

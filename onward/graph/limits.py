@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from onward.errors import LimitExceeded, OptionError
-from onward.settings import explain_frozen, explain_keywords
+from onward.errors import LimitExceeded
+from onward.settings import check_fields, explain_frozen, explain_keywords, integer, list_of
 
 _DEEPEST = 32  # protobuf itself stops at a nesting of about 33 graphs
 
@@ -73,16 +73,10 @@ class ModelLimits:
     allow_data_by_path: bool = False
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name.startswith("allow_"):
-                continue
-            if not isinstance(value, int) or value < 0:
-                raise OptionError(f"limits: {each.name} is a number from 0 on, not {value!r}")
-        if self.nesting > _DEEPEST:
-            raise OptionError(f"limits: nesting is at most {_DEEPEST}, not {self.nesting}")
-        if isinstance(self.allow_domains, str):
-            raise OptionError("limits: allow_domains is a set of names, not one name")
+        counts = [each.name for each in fields(self) if not each.name.startswith("allow_")]
+        check_fields(self, **dict.fromkeys(counts, integer(0)))
+        domains = list_of(str, "a set of names", "{'my.domain'}")
+        check_fields(self, nesting=integer(0, _DEEPEST), allow_domains=domains)
         object.__setattr__(self, "allow_domains", frozenset(self.allow_domains))
 
 

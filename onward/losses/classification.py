@@ -13,12 +13,11 @@ from onward.graph.graph_ops import GraphOps, numpy_type
 from onward.losses.loss import (
     REDUCTIONS,
     Values,
-    check_fields,
-    check_number,
+    check_loss,
     check_rank,
     find,
     integers,
-    numbers,
+    nested_numbers,
     read,
     reduced,
     shown,
@@ -26,6 +25,7 @@ from onward.losses.loss import (
     target,
     target_like,
 )
+from onward.settings import integer, number, optional, true_or_false
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,14 @@ class CrossEntropy:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "label_smoothing", self.label_smoothing, "between 0 and 1", 0.0, 1.0)
-        if self.weight is not None:
-            object.__setattr__(self, "weight", numbers(self, "weight", self.weight))
+        check_loss(
+            self,
+            weight=optional(nested_numbers),
+            ignore_index=optional(integer()),
+            label_smoothing=number(high=1.0),
+            soft_labels=true_or_false,
+            axis=integer(),
+        )
         if self.soft_labels and self.ignore_index is not None:
             raise OptionError(
                 "CrossEntropy cannot ignore labels that are probabilities\n"
@@ -124,7 +128,7 @@ class CrossEntropy:
         array, classes = np.asarray(self.weight, numpy_type(x)), sizes_of(x)[axis]
         if array.ndim != 1 or (isinstance(classes, int) and len(array) != classes):
             raise OptionError(
-                f"weight of CrossEntropy is one number per class: shape [{classes}], "
+                f"CrossEntropy.weight is one number per class: shape [{classes}], "
                 f"not {list(array.shape)}"
             )
         return op.constant(array)
@@ -229,10 +233,7 @@ class BCEWithLogits:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for field in ("weight", "pos_weight"):
-            if getattr(self, field) is not None:
-                object.__setattr__(self, field, numbers(self, field, getattr(self, field)))
+        check_loss(self, weight=optional(nested_numbers), pos_weight=optional(nested_numbers))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         """-(p t log sigmoid(x) + (1 - t) log sigmoid(-x)), with -log sigmoid(x) = softplus(-x)"""
@@ -255,7 +256,7 @@ class BCEWithLogits:
         clash = any(n != 1 and isinstance(size, int) and n != size for n, size in pairs)
         if clash or array.ndim > len(sizes):
             raise OptionError(
-                f"{field} of BCEWithLogits has shape {list(array.shape)}, which does not "
+                f"BCEWithLogits.{field} has shape {list(array.shape)}, which does not "
                 f"broadcast to {x.name!r} of shape {shown(x)}"
             )
         return op.constant(array)
@@ -281,7 +282,7 @@ class KL:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self, (*REDUCTIONS, "batchmean"))
+        check_loss(self, (*REDUCTIONS, "batchmean"), log_target=true_or_false)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         x = read(op, self, values, self.output)

@@ -13,7 +13,8 @@ from onward.errors import OptionError
 from onward.graph.files import Source
 from onward.graph.graph_ops import GraphOps
 from onward.losses.inlining import inline
-from onward.losses.loss import Loss, Values, check_fields, read_as_is, scalar, shown, sizes_of
+from onward.losses.loss import Loss, Values, read_as_is, scalar, shown, sizes_of
+from onward.settings import check_fields, nonempty_name, optional
 
 Part: TypeAlias = "Loss | tuple[Loss, float]"
 Parts: TypeAlias = dict[str, ir.Value]
@@ -33,7 +34,7 @@ class Output:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, name=optional(nonempty_name))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         return scalar(op, self, read_as_is(op, self, values, self.name))

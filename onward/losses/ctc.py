@@ -20,7 +20,7 @@ from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps
 from onward.losses.loss import (
     Values,
-    check_fields,
+    check_loss,
     check_rank,
     integers,
     read,
@@ -28,6 +28,7 @@ from onward.losses.loss import (
     sizes_of,
     target,
 )
+from onward.settings import integer, nonempty_name, optional, true_or_false
 
 _NEVER = -1e30  # the log of a probability of zero
 _HARDLY = -1e29  # sums below it have something in them that cannot be
@@ -57,14 +58,20 @@ class CTC:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_loss(
+            self,
+            input_lengths=optional(nonempty_name),
+            target_lengths=optional(nonempty_name),
+            blank=integer(),
+            zero_infinity=true_or_false,
+        )
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         log_probs = read(op, self, values, self.output)
         check_rank(self, log_probs, 3, "log probabilities of shape (time, batch, classes)", 3)
         _, batch, classes = sizes_of(log_probs)
         if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
-            raise OptionError(f"blank of CTC is a class, 0 to {classes} - 1, not {self.blank}")
+            raise OptionError(f"CTC.blank is a class, 0 to {classes} - 1, not {self.blank}")
         longest = f"{self.target}_length"
         labels = target(op, self, values, self.target, "int64", [batch, longest])
         labels = integers(op, self, labels)

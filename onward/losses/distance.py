@@ -10,11 +10,9 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps
 from onward.losses.loss import (
-    ABOVE_ZERO,
     Values,
     agree,
-    check_fields,
-    check_number,
+    check_loss,
     check_rank,
     read,
     reduced,
@@ -23,6 +21,7 @@ from onward.losses.loss import (
     target,
     target_like,
 )
+from onward.settings import above, nonempty_name, number, optional, true_or_false
 
 _TINY = 1e-12  # added to squared lengths, as torch does: a vector of zeros has a gradient
 
@@ -46,8 +45,7 @@ class Cosine:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "margin", self.margin, "between -1 and 1", -1.0, 1.0)
+        check_loss(self, labels=optional(nonempty_name), margin=number(-1.0, 1.0))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         """cos = a b / (|a| |b|)"""
@@ -93,10 +91,15 @@ class Triplet:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "margin", self.margin, "above 0", ABOVE_ZERO)
-        check_number(self, "p", self.p, "above 0", ABOVE_ZERO)
-        check_number(self, "eps", self.eps, "0 or more", 0.0)
+        check_loss(
+            self,
+            positive=nonempty_name,
+            negative=nonempty_name,
+            margin=above(0.0),
+            p=above(0.0, infinite=True),
+            eps=number(),
+            swap=true_or_false,
+        )
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         anchor = read(op, self, values, self.output)

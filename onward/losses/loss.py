@@ -7,10 +7,7 @@ first. What it is compared with is a value of that name, or becomes a new input 
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -21,18 +18,12 @@ from onward.graph.dtypes import FLOATS, HALVES
 from onward.graph.graph_ops import GraphOps
 from onward.names import format_sizes, suggest_names
 from onward.passes.zip_maps import zipped_tensor
+from onward.settings import Check, check_fields, choice, nonempty_name, optional, setting_error
 
 Values: TypeAlias = Mapping[str, ir.Value]
 Sizes: TypeAlias = list[int | str | None]
 
 REDUCTIONS = ("mean", "sum", "none")
-ABOVE_ZERO = math.ulp(0.0)
-_KINDS: dict[str, tuple[Any, str]] = {  # of fields, by what their types are called
-    "str": (str, "a name"),
-    "int": (Integral, "a whole number"),
-    "float": (Real, "a number"),
-    "bool": ((bool, np.bool_), "True or False"),
-}
 _OLDEST_OPSET = 18  # since then, what is reduced over is an input
 
 
@@ -188,40 +179,22 @@ def scalar(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
 # -- fields ----------------------------------------------------------------------------------------
 
 
-def check_fields(loss: Any, reductions: Sequence[str] = REDUCTIONS) -> None:
-    """Fields hold what their types say, in Python's own numbers; the reduction is a known one."""
-    for field in dataclasses.fields(loss):
-        given, kind = getattr(loss, field.name), str(field.type).removesuffix(" | None")
-        if kind not in _KINDS or (given is None and kind != field.type):
-            continue
-        kinds, law = _KINDS[kind]
-        is_flag = isinstance(given, (bool, np.bool_))
-        if not isinstance(given, kinds) or is_flag != (kind == "bool") or given == "":
-            raise OptionError(f"{field.name} of {_who(loss)} is {law}, not {given!r}")
-        if isinstance(given, np.generic):  # numpy's numbers are no attributes of nodes
-            object.__setattr__(loss, field.name, given.item())
-    given = getattr(loss, "reduction", reductions[0])
-    if given not in reductions:
-        words = ", ".join(repr(word) for word in reductions)
-        raise OptionError(f"{_who(loss)} has no reduction {given!r}\nit is one of {words}")
+def check_loss(loss: object, reductions: Sequence[str] = REDUCTIONS, **checks: Check) -> None:
+    """Check the fields that most losses have, and then those with a check of their own."""
+    shared = {"output": optional(nonempty_name), "target": nonempty_name}
+    shared["reduction"] = choice(*reductions)
+    shared = {name: check for name, check in shared.items() if hasattr(loss, name)}
+    check_fields(loss, **shared, **checks)
 
 
-def check_number(
-    loss: Loss, field: str, given: float, law: str, low: float, high: float = math.inf
-) -> None:
-    """A setting between two numbers, both included, as the law says in words."""
-    if not low <= given <= high:  # not a number is between none
-        raise OptionError(f"{field} of {_who(loss)} is {law}, not {given}")
-
-
-def numbers(loss: Loss, field: str, given: Any) -> Any:
-    """An array as nested tuples: a loss can then be compared, printed and written to a file."""
+def nested_numbers(name: str, value: Any) -> Any:
+    """An array as nested tuples, so that a loss can be compared, printed and written to a file."""
     try:
-        array = np.asarray(given, np.float64)
+        array = np.asarray(value, np.float64)
     except (TypeError, ValueError):
-        raise OptionError(f"{field} of {_who(loss)} is numbers, not {given!r}") from None
+        raise setting_error(name, "an array of numbers", value) from None
     if not np.isfinite(array).all():
-        raise OptionError(f"{field} of {_who(loss)} holds a number that is not finite")
+        raise setting_error(name, "an array of finite numbers", value)
     return _frozen(array.tolist())
 
 

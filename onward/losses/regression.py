@@ -10,16 +10,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps
-from onward.losses.loss import (
-    ABOVE_ZERO,
-    Loss,
-    Values,
-    check_fields,
-    check_number,
-    read,
-    reduced,
-    target_like,
-)
+from onward.losses.loss import Loss, Values, check_loss, read, reduced, target_like
+from onward.settings import above, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +32,7 @@ class MSE:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_loss(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -62,7 +54,7 @@ class L1:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_loss(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -86,8 +78,7 @@ class Huber:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "delta", self.delta, "above 0", ABOVE_ZERO)
+        check_loss(self, delta=above(0.0, infinite=True))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -111,8 +102,7 @@ class SmoothL1:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "beta", self.beta, "0 or more", 0.0)
+        check_loss(self, beta=number())
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)

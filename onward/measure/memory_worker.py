@@ -1,23 +1,23 @@
-"""The child that opens and runs a model, and says what that took of its memory."""
+"""The child process that opens and runs a model, and measures the memory that both add."""
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onward.graph.random_feeds import input_shapes, random_feeds
 from onward.measure.memory import resident_memory
 from onward.providers.choose import OURS
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
-from onward.sessions.ort_plan import Whole
+from onward.workers import messages
+from onward.workers.option_messages import unpack_options
+from onward.workers.serve import Request, serve
 
-# y = Conv(x, w), padded, 16 channels of 32 x 32: small, but every thread has some of it to do.
+# y = Conv(x, w), padded, 16 channels of 32 x 32: small, but with work for every thread.
 _TINY = (
     b'\x08\x07:~\n"\n\x01x\n\x01w\x12\x01y"\x04Conv*\x11\n\x04pads@\x01@\x01@\x01@\x01\xa0\x01\x07\x12\x01g'
     b"Z\x1b\n\x01x\x12\x16\n\x14\x08\x01\x12\x10\n\x02\x08\x01\n\x02\x08\x10\n\x02\x08 \n\x02\x08 "
@@ -28,66 +28,83 @@ _TINY = (
 _TINY_FEEDS = {"x": np.ones((1, 16, 32, 32), np.float32), "w": np.ones((16, 16, 3, 3), np.float32)}
 
 
-def watch(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Open the model and run it with the engine already warm: bytes more than before."""
-    _warm(request)
-    answer = _watch_once(request)
+@dataclass(frozen=True)
+class _Subject:
+    """What to measure: a model, and its feeds or the sizes of random ones."""
+
+    path: str
+    providers: Any
+    weights: str | None
+    options: SessionOptions
+    sizes: dict[str, int] | None
+    feeds: dict[str, Any]
+    runs: int
+
+
+def measure(request: Request) -> tuple[dict[str, Any], list[Any]]:
+    """Open the model and run it, the engine already loaded: bytes more than before.
+
+    A run with random feeds may fail, and is limited to the memory that the machine has left:
+    `run_error` has the reason.
+    """
+    subject = _read(request)
+    with InferenceSession(_TINY, subject.options, subject.providers) as session:
+        session.run(None, _TINY_FEEDS)  # loads the engine
+    answer = _measure_once(subject)
     if any(name in OURS for name in answer["providers"]):  # the model itself loaded an engine
-        answer = _watch_once(request)
-    if request["writing"] is not None:
-        _open(request, request["writing"])
-    return answer
+        answer = _measure_once(subject)
+    return answer, []
 
 
-def _watch_once(request: Mapping[str, Any]) -> dict[str, Any]:
+def _read(request: Request) -> _Subject:
+    header, buffers = request.header, request.buffers
+    options = unpack_options(header["options"], buffers)
+    feeds = {name: messages.unpack(packed, buffers) for name, packed in header["feeds"]}
+    path, providers, weights = header["path"], header["providers"], header["weights"]
+    return _Subject(path, providers, weights, options, header["sizes"], feeds, header["runs"])
+
+
+def _measure_once(subject: _Subject) -> dict[str, Any]:
     resident_memory.settle()
     before = resident_memory.resident()
     resident_memory.reset_peak()
-    session = _open(request, request["options"])
-    answer = {
-        "opening": resident_memory.most_resident() - before,
-        "held": resident_memory.resident() - before,
-        "providers": session.get_providers(),
-        "whole": isinstance(session._plan, Whole),
-        "inputs": [[arg.name, arg.type, list(arg.shape)] for arg in session.get_inputs()],
-    }
-    resident_memory.reset_peak()
-    answer["runs"] = [peak - before for peak in _run_often(session, request)]
-    return answer
-
-
-def _open(request: Mapping[str, Any], options: SessionOptions) -> InferenceSession:
-    return InferenceSession(
-        request["path"], options, request["providers"], weights=request["weights"]
+    session = InferenceSession(
+        subject.path, subject.options, subject.providers, weights=subject.weights
     )
+    opening, held = resident_memory.most_resident(), resident_memory.resident()
+    inputs = session.get_inputs()
+    given = subject.feeds if subject.sizes is None else subject.sizes
+    answer = {
+        "opening": opening - before,
+        "held": held - before,
+        "providers": session.get_providers(),
+        "shapes": input_shapes([(arg.name, arg.type, arg.shape) for arg in inputs], given),
+        "runs": [],
+        "run_error": "",
+    }
+    if subject.sizes is None:
+        peaks = _run_often(session, subject.feeds, subject.runs)
+        return {**answer, "runs": [peak - before for peak in peaks]}
+    try:
+        with resident_memory.limited_to_available():
+            feeds = random_feeds(inputs, subject.sizes)
+            resident_memory.release_free_memory()
+            before += resident_memory.resident() - held  # feeds do not count
+            peaks = _run_often(session, feeds, subject.runs)
+    except Exception as error:  # of the model with these feeds, or out of memory
+        return {**answer, "run_error": f"{type(error).__name__}: {error}"}
+    return {**answer, "runs": [peak - before for peak in peaks]}
 
 
-def _warm(request: Mapping[str, Any]) -> None:
-    session = InferenceSession(_TINY, request["options"], request["providers"])
-    session.run(None, _TINY_FEEDS)
-
-
-def _run_often(session: InferenceSession, request: Mapping[str, Any]) -> list[int]:
-    """The most that was resident in each run; results are let go of in between."""
+def _run_often(session: InferenceSession, feeds: Mapping[str, Any], runs: int) -> list[int]:
+    """The peak of resident memory in each run; results are freed in between."""
     peaks = []
-    for _ in range(request["runs"]):
-        session.run(None, request["feeds"])
-        peaks.append(resident_memory.most_resident())
+    for _ in range(runs):
         resident_memory.reset_peak()
+        session.run(None, feeds)
+        peaks.append(resident_memory.most_resident())
     return peaks
 
 
-def main() -> None:
-    request = pickle.load(sys.stdin.buffer)  # from the process that started this one
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # nobody else may write on this line
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        answer = watch(request)
-    except Exception as error:
-        answer = {"error": type(error).__name__, "text": str(error)}
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
-
-
 if __name__ == "__main__":
-    main()
+    serve({"measure": measure})

@@ -1,64 +1,72 @@
-"""The child of a trial: reads requests, a JSON object a line, and answers each with one."""
+"""The child process of a trial: opens the candidate's session, and times its runs."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
+from onward.errors import ProviderError
 from onward.measure.memory.resident_memory import most_resident
-from onward.measure.tuning.trials import BARE, Candidate, read_tensors, write_tensors
+from onward.measure.tuning.trials import BARE, Candidate
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.sessions.inference import InferenceSession
+from onward.workers import messages
+from onward.workers.serve import Handler, Request, serve
 
-_FEWEST = 3
+_MIN_CALLS = 3
 
 Opener = Callable[[Mapping[str, Any]], Callable[..., Any]]  # request -> run(names, feeds)
+Reply = tuple[dict[str, Any], Sequence[Any]]
 
 
-def serve(opener: Opener) -> None:
-    """Open what the first line asks for, then measure as often as it is asked."""
-    requests = sys.stdin
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # nobody else may write on this line
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    call: Callable[[], Any] | None = None
-    for line in requests:
-        request = json.loads(line)
+def serve_trial(opener: Opener) -> NoReturn:
+    """Open what the first request names, then measure as often as asked."""
+    call: Callable[[], Any]
+
+    def open_and_run(request: Request) -> Reply:
+        nonlocal call
+        call, reply, buffers = _first_run(opener, request)
+        return reply, buffers
+
+    def measure(request: Request) -> Reply:
+        return _measure(call, request.header["seconds"], request.header["most"]), []
+
+    serve({"open": _one_line_errors(open_and_run), "measure": _one_line_errors(measure)})
+
+
+def _one_line_errors(handle: Handler) -> Handler:
+    """Any error of an engine is the trial's result: a ProviderError with its first line."""
+
+    def handle_errors(request: Request) -> Reply:
         try:
-            if call is None:
-                call, answer = _first_run(opener, request)
-            else:
-                answer = _measure(call, request["seconds"], request["most"])
-        except Exception as error:  # whatever an engine raises is the trial's result
+            return handle(request)
+        except Exception as error:
             text = (str(error).strip().splitlines() or [""])[0]
-            answer = {"error": f"{type(error).__name__}: {text[:300]}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            raise ProviderError(f"{type(error).__name__}: {text[:300]}") from error
+
+    return handle_errors
 
 
 def _first_run(
-    opener: Opener, request: Mapping[str, Any]
-) -> tuple[Callable[[], Any], dict[str, Any]]:
-    folder = Path(request["folder"])
-    feeds = read_tensors(folder / "feeds.npz", request["dtypes"])
+    opener: Opener, request: Request
+) -> tuple[Callable[[], Any], dict[str, Any], list[Any]]:
+    packed = request.header["feeds"]
+    feeds = {name: messages.unpack(feed, request.buffers) for name, feed in packed}
     start = time.perf_counter()
-    run = opener(request)
+    run = opener(request.header)
     results = run(None, feeds)
     seconds = time.perf_counter() - start
-    tensors = {str(i): r for i, r in enumerate(results) if isinstance(r, np.ndarray)}
-    dtypes = write_tensors(folder / "outputs.npz", tensors)
-    return lambda: run(None, feeds), {"seconds": seconds, "dtypes": dtypes}
+    buffers: list[Any] = []
+    outputs = [messages.pack(r, buffers) for r in results if isinstance(r, np.ndarray)]
+    return lambda: run(None, feeds), {"seconds": seconds, "outputs": outputs}, buffers
 
 
 def open_session(request: Mapping[str, Any]) -> Callable[..., Any]:
-    """The candidate's session, ready to run."""
+    """The run method of the candidate's session."""
     candidate = Candidate(**request["candidate"])
     options = SessionOptions(**request["settings"])
     if candidate.threads:
@@ -75,7 +83,7 @@ def _measure(call: Callable[[], Any], seconds: float, most: int) -> dict[str, An
     clock = time.perf_counter
     times: list[float] = []
     deadline = clock() + seconds
-    while len(times) < _FEWEST or (len(times) < most and clock() < deadline):
+    while len(times) < _MIN_CALLS or (len(times) < most and clock() < deadline):
         start = clock()
         call()
         times.append(clock() - start)
@@ -83,4 +91,4 @@ def _measure(call: Callable[[], Any], seconds: float, most: int) -> dict[str, An
 
 
 if __name__ == "__main__":
-    serve(open_session)
+    serve_trial(open_session)

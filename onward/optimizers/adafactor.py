@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from onward.errors import OptionError
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import count, decayed, one_minus, plus, times
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, setting_error, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -53,23 +52,13 @@ class Adafactor(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self, "beta2_decay", low=-math.inf, high=0.0)
-        self._check_eps()
-        check_number(self, "d", low=1.0)
-        check_number(self, "weight_decay")
-        check_flag(self, "maximize")
-
-    def _check_eps(self) -> None:
-        """Two numbers, at least 0; the first may be None."""
-        eps = self.eps
-        numbers: Sequence[object] = eps if isinstance(eps, (tuple, list)) else ()
-        fine = [isinstance(e, (int, float)) and 0.0 <= e < math.inf for e in numbers]
-        if len(fine) == 2 and (fine[0] or numbers[0] is None) and fine[1]:
-            object.__setattr__(self, "eps", tuple(numbers))
-            return
-        raise OptionError(
-            f"Adafactor.eps is two numbers, at least 0, the first of which may be None, "
-            f"not {eps!r}\ngive eps such a value"
+        check_fields(
+            self,
+            beta2_decay=number(-math.inf, 0.0),
+            eps=_check_eps,
+            d=number(1.0),
+            weight_decay=number(),
+            maximize=true_or_false,
         )
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
@@ -132,6 +121,16 @@ class Adafactor(Optimizer):
         # sqrt(max(r c, e^2)) = max(sqrt(r) sqrt(c), e): the roots are taken of rows and columns
         root = op.Mul(op.Sqrt(op.Div(row, share)), op.Sqrt(column))
         return op.Max(root, eps), factors
+
+
+def _check_eps(name: str, value: Any) -> tuple[float | None, float]:
+    """Two numbers, at least 0; the first may be None."""
+    numbers = list(value) if isinstance(value, (tuple, list)) else []
+    valid = [isinstance(each, (int, float)) and 0.0 <= each < math.inf for each in numbers]
+    if len(valid) != 2 or not (valid[0] or numbers[0] is None) or not valid[1]:
+        law = "two numbers, at least 0, the first of which may be None"
+        raise setting_error(name, law, value)
+    return numbers[0], numbers[1]
 
 
 def _rms(op: GraphOps, x: ir.Value) -> ir.Value:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import count, plus, times
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -40,9 +40,8 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
-            check_number(self, name)
-        check_flag(self, "maximize")
+        names = ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        check_fields(self, **dict.fromkeys(names, number()), maximize=true_or_false)
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"sum": shape}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decay, times
-from onward.optimizers.setting_checks import check_betas, check_choice, check_flag, check_number
+from onward.settings import BETAS, check_fields, choice, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,11 +43,8 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        for name in ("eps", "weight_decay"):
-            check_number(self, name)
-        for name in ("amsgrad", "maximize"):
-            check_flag(self, name)
+        check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
+        check_fields(self, amsgrad=true_or_false, maximize=true_or_false)
 
     @property
     def _moments(self) -> Moments:
@@ -100,12 +97,9 @@ class AdamW(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        for name in ("eps", "weight_decay"):
-            check_number(self, name)
-        for name in ("amsgrad", "maximize", "correct_bias"):
-            check_flag(self, name)
-        check_choice(self, "style", ("torch", "transformers"))
+        check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
+        check_fields(self, **dict.fromkeys(("amsgrad", "maximize", "correct_bias"), true_or_false))
+        check_fields(self, style=choice("torch", "transformers"))
 
     @property
     def _moments(self) -> Moments:

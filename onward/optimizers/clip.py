@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onward.optimizers.json_records import record
-from onward.optimizers.setting_checks import check_above
+from onward.settings import above, check_fields
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -36,7 +36,7 @@ class ClipByNorm:
     max_norm: float
 
     def __post_init__(self) -> None:
-        check_above(self, "max_norm", 0.0)
+        check_fields(self, max_norm=above(0.0))
 
     def scale(self, norm: float) -> float:
         """What gradients of this norm are multiplied by; 0 or NaN if it is not finite."""
@@ -71,7 +71,7 @@ class ClipByValue:
     limit: float
 
     def __post_init__(self) -> None:
-        check_above(self, "limit", 0.0)
+        check_fields(self, limit=above(0.0))
 
     def build(self, op: GraphOps, g: ir.Value, scale: ir.Value | None = None) -> ir.Value:
         """The clipped gradient; with a scale (above 0), what times the scale is clipped."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.optimizers.json_records import record
 from onward.optimizers.scalars import count, one_minus
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,8 +30,7 @@ class EMA:
     warm_up: bool = False
 
     def __post_init__(self) -> None:
-        check_number(self, "decay", high=1.0)
-        check_flag(self, "warm_up")
+        check_fields(self, decay=number(high=1.0), warm_up=true_or_false)
 
     def build(self, op: GraphOps, average: ir.Value, p: ir.Value, step: ir.Value) -> ir.Value:
         """The new average; p is the new parameter."""

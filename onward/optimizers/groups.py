@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from onward.errors import OptionError
 from onward.names import suggest_names
 from onward.optimizers.optimizer import Optimizer, check_optimizer
-from onward.optimizers.setting_checks import check_flag
+from onward.settings import check_fields, true_or_false
 
 Predicate: TypeAlias = Callable[[str, tuple[int, ...]], bool]
 
@@ -48,7 +48,7 @@ class Group:
         given = {"optimizer": optimizer, "frozen": frozen, "overrides": overrides}
         for name, value in {"parameters": parameters, **given}.items():
             object.__setattr__(self, name, value)
-        check_flag(self, "frozen")
+        check_fields(self, frozen=true_or_false)
         if optimizer is not None:
             check_optimizer(optimizer, "Group.optimizer")
         if frozen and (optimizer is not None or overrides):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import product
-from onward.optimizers.setting_checks import check_betas, check_flag, check_number
+from onward.settings import BETAS, check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -40,10 +40,8 @@ class LAMB(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        for name in ("eps", "weight_decay"):
-            check_number(self, name)
-        check_flag(self, "correct_bias")
+        check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
+        check_fields(self, correct_bias=true_or_false)
 
     @property
     def _moments(self) -> Moments:

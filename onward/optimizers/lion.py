@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
 from onward.optimizers.scalars import decayed
-from onward.optimizers.setting_checks import check_betas, check_number
+from onward.settings import BETAS, check_fields, number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -36,8 +36,7 @@ class Lion(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        check_number(self, "weight_decay")
+        check_fields(self, betas=BETAS, weight_decay=number())
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"exp_sum": shape}

@@ -9,7 +9,7 @@ from typing import Any
 
 from onward.errors import OptionError
 from onward.optimizers.json_records import record
-from onward.optimizers.setting_checks import check_above, check_count, check_number, check_scale
+from onward.settings import above, check_fields, float32_above_0, integer, number
 
 State = dict[str, float | int]
 
@@ -39,11 +39,8 @@ class DynamicLossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        check_scale(self, "initial")
-        check_above(self, "growth", 1.0)
-        check_above(self, "backoff", 0.0)
-        check_number(self, "backoff", high=1.0, below=True)
-        check_count(self, "interval")
+        check_fields(self, initial=float32_above_0, growth=above(1.0), backoff=above(0.0))
+        check_fields(self, backoff=number(high=1.0, below=True), interval=integer(1))
 
     def start(self) -> State:
         """The state before the first step."""

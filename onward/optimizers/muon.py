@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from onward.errors import OptionError
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import decayed, plus, product, times
-from onward.optimizers.setting_checks import check_choice, check_count, check_flag, check_number
+from onward.settings import check_fields, choice, integer, number, several, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -50,20 +49,16 @@ class Muon(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("weight_decay", "eps"):
-            check_number(self, name)
-        check_number(self, "momentum", high=1.0, below=True)
-        check_flag(self, "nesterov")
-        check_count(self, "ns_steps")
-        check_choice(self, "adjust_lr_fn", ("original", "match_rms_adamw"))
-        numbers = self.ns_coefficients
-        fine = isinstance(numbers, Sequence) and len(numbers) == 3
-        if not fine or not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
-            raise OptionError(
-                f"Muon.ns_coefficients is three numbers, not {numbers!r}\n"
-                "give ns_coefficients such a value"
-            )
-        object.__setattr__(self, "ns_coefficients", tuple(numbers))
+        check_fields(
+            self,
+            weight_decay=number(),
+            momentum=number(high=1.0, below=True),
+            nesterov=true_or_false,
+            ns_coefficients=several(number(-math.inf), "three numbers", 3),
+            eps=number(),
+            ns_steps=integer(1),
+            adjust_lr_fn=choice("original", "match_rms_adamw"),
+        )
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         if len(shape) != 2:

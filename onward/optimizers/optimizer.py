@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from onward.errors import OptionError
 from onward.optimizers.json_records import record
 from onward.optimizers.scalars import plus, times
-from onward.optimizers.setting_checks import check_number
+from onward.settings import check_fields, number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -52,7 +52,7 @@ class Optimizer(ABC):
     elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_number(self, "lr")
+        check_fields(self, lr=number())
 
     @abstractmethod
     def slots(self, shape: Shape) -> dict[str, Shape]:

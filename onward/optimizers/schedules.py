@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from onward.errors import OptionError
 from onward.optimizers.json_records import record, restore
-from onward.optimizers.setting_checks import (
-    check_above,
-    check_choice,
-    check_count,
-    check_flag,
-    check_number,
+from onward.settings import (
+    above,
+    check_fields,
+    choice,
+    instance_of,
+    integer,
+    number,
+    several,
+    true_or_false,
 )
 
 
@@ -52,8 +55,7 @@ class Constant(Schedule):
     steps: int = 0
 
     def __post_init__(self) -> None:
-        check_number(self, "factor")
-        check_count(self, "steps", low=0)
+        check_fields(self, factor=number(), steps=integer(0))
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         return lr * self.factor if step < self.steps else lr
@@ -77,9 +79,7 @@ class Linear(Schedule):
     end_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        for name in ("start_factor", "end_factor"):
-            check_number(self, name)
+        check_fields(self, steps=integer(1), start_factor=number(), end_factor=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         done = min(step, self.steps) / self.steps
@@ -104,9 +104,7 @@ class Polynomial(Schedule):
     end_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        for name in ("power", "end_factor"):
-            check_number(self, name)
+        check_fields(self, steps=integer(1), power=number(), end_factor=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         left = 1.0 - min(step, self.steps) / self.steps
@@ -136,10 +134,8 @@ class Cosine(Schedule):
     multiplier: int = 1
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        check_number(self, "minimum")
-        check_flag(self, "restarts")
-        check_count(self, "multiplier")
+        check_fields(self, steps=integer(1), minimum=number())
+        check_fields(self, restarts=true_or_false, multiplier=integer(1))
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         done, period = min(step, self.steps), self.steps
@@ -181,12 +177,9 @@ class OneCycle(Schedule):
     three_phase: bool = False
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        check_number(self, "pct_start", high=1.0)
-        check_choice(self, "anneal_strategy", ("cos", "linear"))
-        for name in ("div_factor", "final_div_factor"):
-            check_above(self, name, 0.0)
-        check_flag(self, "three_phase")
+        check_fields(self, steps=integer(1), pct_start=number(high=1.0))
+        check_fields(self, anneal_strategy=choice("cos", "linear"), three_phase=true_or_false)
+        check_fields(self, div_factor=above(0.0), final_div_factor=above(0.0))
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         step = min(step, self.steps - 1)
@@ -226,8 +219,7 @@ class Step(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        check_count(self, "size")
-        check_number(self, "gamma")
+        check_fields(self, size=integer(1), gamma=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         return lr * _power(self, self.gamma, step // self.size)
@@ -249,14 +241,8 @@ class MultiStep(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        given = self.milestones
-        if not isinstance(given, Sequence) or not all(type(each) is int for each in given):
-            raise OptionError(
-                f"MultiStep.milestones is a list of whole numbers, not {given!r}\n"
-                "give milestones such a value"
-            )
-        object.__setattr__(self, "milestones", tuple(given))
-        check_number(self, "gamma")
+        whole_numbers = several(integer(), "a list of whole numbers")
+        check_fields(self, milestones=whole_numbers, gamma=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         passed = sum(step >= milestone for milestone in self.milestones)
@@ -277,7 +263,7 @@ class Exponential(Schedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        check_number(self, "gamma")
+        check_fields(self, gamma=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         return lr * _power(self, self.gamma, step)
@@ -304,13 +290,8 @@ class WarmUp(Schedule):
     start_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count(self, "steps", low=0)
-        check_number(self, "start_factor")
-        if not isinstance(self.schedule, Schedule):
-            raise OptionError(
-                f"WarmUp.schedule is a schedule, not {self.schedule!r}\n"
-                "give one, such as Constant() or Cosine(steps=1000)"
-            )
+        follows = instance_of(Schedule, "Constant() or Cosine(steps=1000)", "a schedule")
+        check_fields(self, steps=integer(0), start_factor=number(), schedule=follows)
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         if step >= self.steps:

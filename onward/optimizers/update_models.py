@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
-from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps, extend
@@ -19,6 +18,7 @@ from onward.graph.operators import IN_PLACE, VIEWS
 from onward.optimizers.clip import NORM, ClipByNorm, ClipByValue
 from onward.optimizers.ema import EMA
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
+from onward.passes.deduplicate import share_expressions
 
 OPSET, IR_VERSION = 21, 10
 DTYPES = ("float32", "float64")
@@ -168,7 +168,7 @@ class _Update:
     def model(self, outputs: dict[str, ir.Value], pairs: dict[str, str]) -> ir.Model:
         """The model with these outputs; equal nodes are one, and outputs may lie on inputs."""
         model = self.op.model(**outputs)
-        CommonSubexpressionEliminationPass()(model)
+        share_expressions(model)
         hazards = in_place_hazards(model, pairs)
         if hazards:
             raise OptionError(

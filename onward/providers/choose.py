@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +43,7 @@ OPENVINO = "OpenVINOExecutionProvider"
 OURS = (*((OPENVINO,) if OPENVINO not in ort.available() else ()), TORCH, INDUCTOR, REFERENCE)
 STAND_INS = ("CPUExecutionProvider", TORCH, REFERENCE)  # who may run what the list cannot
 
-_COMPILERS = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
+_COMPILERS = ("c++", "g++", "clang++", "cl")
 
 Named = tuple[str, Mapping[str, Any]]  # a provider's name and its options
 Asked = str | Sequence[str | tuple[str, Mapping[str, Any]]] | None  # a str: "auto" alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import onward.settings as settings
@@ -20,7 +20,7 @@ _ENTRY_BYTES = {"key": 1024, "value": 8192}  # the most that onnxruntime takes
 def shared_memory(name: str, value: Any) -> Any:
     if value is None or (hasattr(value, "hold") and hasattr(value, "arena")):
         return value
-    raise OptionError(f"{name} is a SharedMemory or None, not {value!r}\nsuch as SharedMemory()")
+    raise settings.setting_error(name, "a SharedMemory or None", value, "such as SharedMemory()")
 
 
 def ort_tensor(name: str, value: Any) -> Any:
@@ -30,12 +30,6 @@ def ort_tensor(name: str, value: Any) -> Any:
         f"{name} is an OrtValue, not {type(value).__name__}\n"
         "make one: OrtValue.ortvalue_from_numpy(array)"
     )
-
-
-def some_list(name: str, value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise OptionError(f"{name} is a list, not {value!r}\nwrite [{value!r}]")
-    return list(value)
 
 
 def config_entry(key: Any, value: Any) -> tuple[str, str]:

@@ -23,7 +23,6 @@ from onward.providers.option_checks import (
     fix_dimension,
     ort_tensor,
     shared_memory,
-    some_list,
 )
 from onward.settings import CheckedSettings, explain_keywords
 
@@ -179,9 +178,9 @@ class SessionOptions(CheckedSettings):
         "free_dimension_denotations": settings.mapping(SIZE, "{'DATA_BATCH': 1}"),
         "config_entries": settings.mapping(settings.text, "{'session.set_denormal_as_zero': '1'}"),
         "initializers": settings.mapping(ort_tensor, "{'weight': OrtValue}"),
-        "disabled_optimizers": some_list,
-        "custom_op_libraries": some_list,
-        "added_providers": some_list,
+        "disabled_optimizers": settings.listed,
+        "custom_op_libraries": settings.listed,
+        "added_providers": settings.listed,
         "native": settings.anything,
     }
     _absent: ClassVar[Mapping[str, str]] = {
@@ -299,7 +298,7 @@ class RunOptions(CheckedSettings):
         "shrink_arena": settings.flag,
         "terminate": settings.flag,
         "run_config_entries": settings.mapping(settings.text, "{'gpu_graph_id': '1'}"),
-        "active_adapters": some_list,
+        "active_adapters": settings.listed,
         "_terminate": settings.anything,
         "_followers": settings.anything,
         "_lock": settings.anything,

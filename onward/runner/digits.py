@@ -1,4 +1,4 @@
-"""The demo's data and model: handwritten digits, and a small network that knows nothing yet."""
+"""The demo's data and model: handwritten digits, and a small network with random weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import onnx_ir as ir
 from onward.graph.builder import OpBuilder
 
 Array = np.ndarray[Any, Any]
-TRAIN = 1200  # images that the network learns from; the others judge it
+TRAIN = 1200  # training images; the others are held out
 CHANNELS, HIDDEN = (16, 32), 64
 
 
 def load_digits() -> tuple[Array, Array]:
-    """1,797 images of 8 x 8 in 0..1 (UCI's Optical Recognition of Handwritten Digits), labels."""
+    """1,797 images, 8 x 8 in 0..1, and labels: UCI's Optical Recognition of Handwritten Digits."""
     with files("onward").joinpath("data/digits.npz").open("rb") as file:
         data = np.load(file, allow_pickle=False)
         images = data["images"].astype(np.float32)[:, None] / 16
@@ -25,12 +25,12 @@ def load_digits() -> tuple[Array, Array]:
 
 
 def build_network(seed: int = 0) -> ir.Model:
-    """Two convolutions and two layers of neurons, with random weights: image -> scores."""
+    """Two convolutions and two linear layers with random weights: image -> scores."""
     op, rng = OpBuilder(name="digits"), np.random.default_rng(seed)
 
     def weights(name: str, *shape: int) -> tuple[ir.Value, ir.Value]:
-        spread = np.sqrt(2 / np.prod(shape[1:]))  # what keeps signals at their size through Relu
-        weight = rng.normal(0, spread, shape).astype(np.float32)
+        std = np.sqrt(2 / np.prod(shape[1:]))  # He initialization
+        weight = rng.normal(0, std, shape).astype(np.float32)
         bias = np.zeros(shape[0], np.float32)
         return op.initializer(f"{name}.weight", weight), op.initializer(f"{name}.bias", bias)
 
@@ -46,7 +46,7 @@ def build_network(seed: int = 0) -> ir.Model:
 
 
 def batches(images: Array, labels: Array, size: int, seed: Any) -> Iterator[dict[str, Array]]:
-    """Every image once, in random order and moved by up to a pixel; what is left over is not."""
+    """Each image once, in random order and shifted; an incomplete last batch is dropped."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(images))
     for start in range(0, len(order) - size + 1, size):
@@ -55,9 +55,9 @@ def batches(images: Array, labels: Array, size: int, seed: Any) -> Iterator[dict
 
 
 def shift(images: Array, rng: np.random.Generator) -> Array:
-    """Each image moved by up to a pixel up or down, left or right."""
+    """Each image shifted by up to one pixel up or down, left or right."""
     padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    moved = np.empty_like(images)
+    shifted = np.empty_like(images)
     for i, (down, right) in enumerate(rng.integers(0, 3, (len(images), 2))):
-        moved[i] = padded[i, :, down : down + 8, right : right + 8]
-    return moved
+        shifted[i] = padded[i, :, down : down + 8, right : right + 8]
+    return shifted

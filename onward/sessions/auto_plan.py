@@ -1,10 +1,10 @@
-"""Auto: the plan of a session that measures which way is fastest for the shapes it is fed."""
+"""The plan of `providers="auto"`: measure which way to run is the fastest for the shapes fed."""
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,19 +12,22 @@ import numpy as np
 from onward.errors import FeedError, OptionError
 from onward.graph.random_feeds import random_feeds
 from onward.measure.tuning.trials import Candidate
-from onward.measure.tuning.tune import TuningOptions, Verdict, bucket, tune
+from onward.measure.tuning.tune import TuningOptions, TuningResult, bucket, tune
 from onward.names import suggest_names
-from onward.providers.choose import Choice, choose
+from onward.providers.choose import choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.ort_values import to_numpy
 from onward.providers.session_log import log_of
+from onward.sessions.model_reader import ModelReader
+from onward.sessions.open_plan import open_plan
+from onward.sessions.plan import Plan
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
 
-MOST_VERDICTS = 4  # kinds of shapes that one session measures; others take the nearest verdict
+MAX_MEASURED = 4  # kinds of shapes that one session measures; others use the nearest result
 
-_CARRIED = (
+_TRIAL_SETTINGS = (
     "graph_optimization_level",
     "execution_mode",
     "enable_cpu_mem_arena",
@@ -35,16 +38,15 @@ _CARRIED = (
     "custom_op_libraries",
 )
 
-Open = Callable[[Choice, SessionOptions], Any]  # opens the session's model as a plan
 Shapes = dict[str, tuple[int, ...]]
 
 
 def tuning_options(providers: Any) -> TuningOptions:
-    """The options of "auto", which stands alone in the list of providers."""
+    """The options of "auto", which must be the only entry of providers."""
     listed = [providers] if isinstance(providers, str) else list(providers)
     if len(listed) > 1:
         raise OptionError(
-            '"auto" stands alone in providers\n'
+            '"auto" cannot be combined with other providers\n'
             'to choose among a few: [("auto", {"providers": ["CPUExecutionProvider", ...]})]'
         )
     given = {} if isinstance(listed[0], str) else dict(listed[0][1])
@@ -57,8 +59,8 @@ def tuning_options(providers: Any) -> TuningOptions:
     return TuningOptions(**given)
 
 
-class Auto:
-    """A model on the fastest of the ways that were measured, shapes by shapes."""
+class AutoPlan:
+    """A model that runs in the way that was measured to be the fastest, for each kind of shapes."""
 
     def __init__(
         self,
@@ -66,137 +68,174 @@ class Auto:
         options: SessionOptions,
         tuning: TuningOptions,
         weights: Any,
-        open_plan: Open,
     ) -> None:
         if options.isolated:
             raise OptionError(
                 "auto would run an isolated model outside its isolation\n"
                 "name the providers, or leave isolated out"
             )
-        self._source, self._options, self._weights, self._open = source, options, weights, open_plan
-        self._settling = threading.RLock()  # one thread measures, the others wait for its verdict
+        self._source, self._options, self._weights = source, options, weights
+        reader = ModelReader(source, options, weights)
+        self._choosing = threading.RLock()  # one thread measures, the others wait for its result
         if options.intra_op_num_threads:
             given = {**vars(tuning), "threads": options.intra_op_num_threads}
             tuning = TuningOptions(**given)
         self._tuning, self._log = tuning, log_of(options)
-        self._plans: dict[str, Any] = {}  # opened, by the candidate's name
-        self._chosen: dict[tuple[Any, ...], Any] = {}  # by the feeds' shapes
-        self._verdicts: list[Verdict] = []
-        self._first = self._current = open_plan(choose(None, None, options), options)
-        self._inputs = self._first.get_inputs()
+        self._plans: dict[str, Plan] = {}  # by the candidate's name
+        self._chosen: dict[tuple[Any, ...], Plan] = {}  # by the feeds' shapes
+        self._results: list[TuningResult] = []
+        self._default = self._current = open_plan(reader, choose(None, None, options), options)
+        self._inputs = self._default.get_inputs()
+        self._is_fixed = False  # whether every shape is fixed, and one plan serves all runs
         if all(isinstance(size, int) for arg in self._inputs for size in arg.shape or ()):
-            self._settle_now()
+            self._choose_once(reader)
 
     @property
-    def verdicts(self) -> list[Verdict]:
-        """What was measured or remembered so far, one verdict for each kind of shapes."""
-        return list(self._verdicts)
+    def results(self) -> list[TuningResult]:
+        """What was measured or read from the cache, one result for each kind of shapes."""
+        return list(self._results)
 
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else a plan has is the current plan's."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._current, name)
+    native = None  # the plan changes with the shapes
 
-    def run(self, names: Any, feeds: Any, run_options: Any = None) -> Any:
-        return self._for(feeds).run(names, feeds, run_options)
+    # -- the current plan's ----------------------------------------------------------------------
+
+    def get_inputs(self) -> Sequence[Any]:
+        return self._current.get_inputs()
+
+    def get_outputs(self) -> Sequence[Any]:
+        return self._current.get_outputs()
+
+    def get_overridable_initializers(self) -> Sequence[Any]:
+        return self._current.get_overridable_initializers()
+
+    def get_modelmeta(self) -> Any:
+        return self._current.get_modelmeta()
+
+    def get_providers(self) -> list[str]:
+        return self._current.get_providers()
+
+    def get_provider_options(self) -> Mapping[str, dict[str, str]]:
+        return self._current.get_provider_options()
+
+    def end_profiling(self) -> str:
+        return self._current.end_profiling()
+
+    def get_profiling_start_time_ns(self) -> int:
+        return self._current.get_profiling_start_time_ns()
+
+    def ensure_ready(self) -> None:
+        self._current.ensure_ready()
+
+    def close(self) -> None:
+        """Close every plan that was opened."""
+        for plan in {id(plan): plan for plan in (self._default, *self._plans.values())}.values():
+            plan.close()
+
+    # -- running -------------------------------------------------------------------------------
+
+    def run(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
+        return self._plan_for(feeds).run(names, feeds, run_options)
 
     def run_async(
         self, names: Any, feeds: Any, callback: Any, user_data: Any, run_options: Any
     ) -> None:
-        self._for(feeds).run_async(names, feeds, callback, user_data, run_options)
+        self._plan_for(feeds).run_async(names, feeds, callback, user_data, run_options)
 
-    def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> Any:
-        return self._for(feeds).run_with_dlpack(names, feeds, run_options)
+    def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
+        return self._plan_for(feeds).run_with_dlpack(names, feeds, run_options)
 
-    def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> Any:
+    def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> Sequence[Any]:
         shapes = {name: tuple(value.shape()) for name, value in feeds.items()}
-        return self._at(shapes, feeds).run_with_ort_values(names, feeds, run_options)
+        return self._plan_at(shapes, feeds).run_with_ort_values(names, feeds, run_options)
 
     def io_binding(self) -> Any:
-        return (self._first or self._current).io_binding()
+        return self._binding_plan().io_binding()
 
     def run_with_iobinding(self, binding: Any, run_options: Any) -> None:
-        """A binding is one plan's own: while shapes are open, that of the plan it began with."""
-        (self._first or self._current).run_with_iobinding(binding, run_options)
+        self._binding_plan().run_with_iobinding(binding, run_options)
 
-    def _for(self, feeds: Mapping[str, Any]) -> Any:
-        """The plan for these feeds."""
-        if self._first is None:
-            return self._current  # every shape is the model's own
-        return self._at({name: _shape(feed) for name, feed in feeds.items()}, feeds)
+    def _binding_plan(self) -> Plan:
+        """The plan of all bindings, which belong to one plan: the default while shapes vary."""
+        return self._current if self._is_fixed else self._default
 
-    def _at(self, shapes: Shapes, feeds: Mapping[str, Any]) -> Any:
+    def _plan_for(self, feeds: Mapping[str, Any]) -> Plan:
+        if self._is_fixed:
+            return self._current
+        return self._plan_at({name: _shape(feed) for name, feed in feeds.items()}, feeds)
+
+    def _plan_at(self, shapes: Shapes, feeds: Mapping[str, Any]) -> Plan:
         key = tuple(sorted(shapes.items()))
         plan = self._chosen.get(key)
         if plan is None:
-            with self._settling:
-                plan = self._chosen.get(key) or self._settle(shapes, feeds)
+            with self._choosing:
+                plan = self._chosen.get(key) or self._choose(shapes, feeds, None)
                 self._chosen[key] = self._current = plan
         return plan
 
-    def _settle_now(self) -> None:
-        """Every size is fixed: no feed needs to be waited for."""
+    def _choose_once(self, reader: ModelReader) -> None:
+        """Choose now, with random feeds: every size is fixed."""
         try:
             feeds = random_feeds(self._inputs)
         except FeedError:
-            return  # sequences: wait for real ones
-        self._current = self._settle({n: f.shape for n, f in feeds.items()}, feeds)
-        self._first = None
+            return  # sequences: choose at the first run
+        shapes = {n: f.shape for n, f in feeds.items()}
+        self._current = self._choose(shapes, feeds, reader)
+        self._is_fixed = True
 
-    def _settle(self, shapes: Shapes, feeds: Mapping[str, Any]) -> Any:
-        verdict = self._verdict(shapes, feeds)
-        if verdict is None:
-            return self._first
-        candidate = verdict.best(shapes)
+    def _choose(self, shapes: Shapes, feeds: Mapping[str, Any], reader: ModelReader | None) -> Plan:
+        result = self._result(shapes, feeds)
+        if result is None:
+            return self._default
+        candidate = result.best(shapes)
         self._log.info("auto: %s", candidate)
-        return self._plan(candidate)
+        return self._plan(candidate, reader)
 
-    def _verdict(self, shapes: Shapes, feeds: Mapping[str, Any]) -> Verdict | None:
-        """The verdict for shapes like these: known, measured now, or that of the nearest."""
+    def _result(self, shapes: Shapes, feeds: Mapping[str, Any]) -> TuningResult | None:
+        """The result for shapes like these: known, measured now, or that of the nearest."""
         kind = {name: bucket(shape) for name, shape in shapes.items()}
-        for verdict in self._verdicts:
-            if kind == {name: bucket(shape) for name, shape in verdict.shapes.items()}:
-                return verdict
-        if len(self._verdicts) >= MOST_VERDICTS:
-            return min(self._verdicts, key=lambda verdict: _distance(verdict.shapes, shapes))
+        for result in self._results:
+            if kind == {name: bucket(shape) for name, shape in result.shapes.items()}:
+                return result
+        if len(self._results) >= MAX_MEASURED:
+            return min(self._results, key=lambda result: _distance(result.shapes, shapes))
         try:
-            verdict = tune(
+            result = tune(
                 self._source,
                 {name: _numpy(feed) for name, feed in feeds.items()},
                 self._tuning,
                 weights=self._weights,
-                settings=_carried(self._options),
-                progress=self._say,
+                settings=_trial_settings(self._options),
+                progress=self._log_progress,
             )
         except FeedError as error:
             self._log.warning("auto cannot measure these feeds: %s", error)
             return None
-        self._verdicts.append(verdict)
-        return verdict
+        self._results.append(result)
+        return result
 
-    def _say(self, done: int, total: int, what: str) -> None:
+    def _log_progress(self, done: int, total: int, what: str) -> None:
         if done == 0:
             self._log.warning(
-                "auto: measuring %d ways to run this model, once; the verdict is kept", total - 1
+                "auto: measuring %d ways to run this model; the result is cached", total - 1
             )
         self._log.info("auto: %d of %d: %s", done + 1, total, what)
 
-    def _plan(self, candidate: Candidate) -> Any:
+    def _plan(self, candidate: Candidate, reader: ModelReader | None) -> Plan:
         name = str(candidate)
         if name not in self._plans:
             options = copy.copy(self._options)
             options.intra_op_num_threads = candidate.threads
             options.own_passes = candidate.own_passes
             named = (candidate.provider, candidate.provider_options)
-            self._plans[name] = self._open(choose([named], None, options), options)
+            reader = reader or ModelReader(self._source, self._options, self._weights)
+            self._plans[name] = open_plan(reader, choose([named], None, options), options)
         return self._plans[name]
 
 
-def _carried(options: SessionOptions) -> dict[str, Any]:
-    """What of a session's options its trials must share."""
+def _trial_settings(options: SessionOptions) -> dict[str, Any]:
+    """The options of a session that its trials need, too, where they are not the default."""
     plain = SessionOptions()
-    pairs = [(name, getattr(options, name)) for name in _CARRIED]
+    pairs = [(name, getattr(options, name)) for name in _TRIAL_SETTINGS]
     return {name: value for name, value in pairs if value != getattr(plain, name)}
 
 
@@ -210,6 +249,6 @@ def _shape(feed: Any) -> tuple[int, ...]:
 
 
 def _distance(measured: Mapping[str, Sequence[int]], shapes: Shapes) -> float:
-    """How many doublings lie between two kinds of shapes."""
+    """The number of doublings between two kinds of shapes."""
     sizes = [(np.prod(measured.get(n, ())), np.prod(shape)) for n, shape in shapes.items()]
     return sum(abs(float(np.log2((a + 1) / (b + 1)))) for a, b in sizes)

@@ -17,31 +17,29 @@ from onward.errors import (
 )
 from onward.graph.paths import absolute
 from onward.lazy import LazyModule
-from onward.measure.memory.resident_memory import give_back
+from onward.measure.memory.resident_memory import release_free_memory
 from onward.providers.choose import Asked, Choice, choose, mentions_auto
 from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
+from onward.sessions.closed import CLOSED
 from onward.sessions.dlpack import reader_for
-from onward.sessions.isolated_plan import Isolated
-from onward.sessions.opening import is_ort_format, open_plan
-from onward.sessions.ort_plan import Whole
+from onward.sessions.model_reader import ModelReader
+from onward.sessions.open_plan import open_plan, open_source
+from onward.sessions.plan import Plan
 from onward.sessions.result_cache import ResultCache
 from onward.settings import is_named
-from onward.workers.deadline import call_within, time_limit, within
+from onward.workers.deadline import async_deadline, run_within, time_limit
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
     from onward.measure.memory import memory_plan as memory
     from onward.measure.memory import output_arrays
-    from onward.measure.memory.memory_plan import MemoryPlan, Observed
-    from onward.sessions import auto_plan, planning
-    from onward.sessions.auto_plan import Auto
-    from onward.sessions.opening import Plan
+    from onward.measure.memory.memory_plan import MemoryPlan
+    from onward.sessions import auto_plan
 else:  # loaded only when they are asked for
     auto_plan = LazyModule("onward.sessions.auto_plan")
     memory = LazyModule("onward.measure.memory.memory_plan")
     output_arrays = LazyModule("onward.measure.memory.output_arrays")
-    planning = LazyModule("onward.sessions.planning")
 
 T = TypeVar("T")
 _NATIVE = {
@@ -89,37 +87,43 @@ class InferenceSession:
         self._options = options
         self._is_timed = options.run_timeout is not None
         self._source, self._weights = path_or_bytes, weights
-        self._plan: Plan | Auto = self._planned(providers, provider_options)
+        self._plan: Plan = self._open(providers, provider_options)
         self._source, self._weights = absolute(path_or_bytes), absolute(weights)  # for later
-        give_back()
-        self._cache: ResultCache | None = None
-        if options.result_cache_bytes:
-            if is_ort_format(path_or_bytes):
-                raise OptionError(
-                    "result_cache_bytes: nobody sees whether an ORT-format model draws at random\n"
-                    "leave the cache off, or use the ONNX model"
-                )
-            if not options.isolated:  # whose own session has checked
-                planning.check_deterministic(path_or_bytes, options.limits)
-            self._cache = ResultCache(options.result_cache_bytes)
+        release_free_memory()
+        size = options.result_cache_bytes
+        self._cache = ResultCache(size) if size else None
 
-    def _planned(
-        self, providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None
-    ) -> Plan | Auto:
-        """The model on these providers; on the fastest ones where the user asks for "auto"."""
-        providers = providers or self._options.added_providers or None
-        measures = self._is_auto = mentions_auto(providers)
-        self._observed: Observed | None = None
-        self._choice = choose(None if measures else providers, provider_options, self._options)
-        if not measures:
-            return open_plan(self._source, self._choice, self._options, self._weights)
-
-        def open_it(choice: Choice, options: SessionOptions) -> Any:
-            return open_plan(self._source, choice, options, self._weights)
-
+    def _open(self, providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None) -> Plan:
+        """Open the model on these providers; on the fastest ones if the user asks for "auto"."""
+        options = self._options
+        providers = providers or options.added_providers or None
+        self._is_auto = mentions_auto(providers)
+        self._choice = choose(None if self._is_auto else providers, provider_options, options)
+        if not self._is_auto:
+            return open_source(self._source, self._choice, options, self._weights)
         tuning = auto_plan.tuning_options(providers)
         source, weights = absolute(self._source), absolute(self._weights)
-        return auto_plan.Auto(source, self._options, tuning, weights, open_it)
+        return auto_plan.AutoPlan(source, options, tuning, weights)
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release engine sessions, worker processes and mapped files.
+
+        Any use of the session after it raises SessionClosed; closing twice is fine. Runs of other
+        threads end first, except in an isolated session.
+        """
+        if self._plan is CLOSED:
+            return
+        self._plan.close()
+        self._plan, self._source, self._cache = CLOSED, b"", None
+        release_free_memory()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # -- running -------------------------------------------------------------------------------
 
@@ -138,19 +142,19 @@ class InferenceSession:
 
     def _answer(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         if self._cache is not None:
-            return self._remembered(names, feeds, run_options)
+            return self._run_cached(names, feeds, run_options)
         return self._compute(names, feeds, run_options)
 
     def _within(self, run_options: Any, run: Callable[[Any], T]) -> T:
-        """What `run(options)` gives, ended at its deadline where there is one."""
+        """Return `run(options)`, terminated at its deadline if there is one."""
         self._check(run_options)
         seconds = self._time_limit(run_options)
         if seconds is None:
             results = run(run_options)
         else:
-            results = within(seconds, run_options, self._options.isolated, run)
+            results = run_within(seconds, run_options, self._options.isolated, run)
         if getattr(run_options, "shrink_arena", False):
-            give_back()
+            release_free_memory()
         return results
 
     def _check(self, run_options: Any) -> None:
@@ -159,7 +163,7 @@ class InferenceSession:
                 f"run_options is a RunOptions, not {type(run_options).__name__}\n"
                 "such as onward.RunOptions(timeout=1.0)"
             )
-        if getattr(run_options, "active_adapters", ()) and not isinstance(self._plan, Whole):
+        if getattr(run_options, "active_adapters", ()) and self._plan.native is None:
             raise OptionError(
                 "active adapters: onnxruntime does not run this model as a whole\n"
                 "list its providers alone: providers=['CPUExecutionProvider']"
@@ -167,19 +171,18 @@ class InferenceSession:
 
     def _time_limit(self, run_options: Any) -> float | None:
         seconds = time_limit(run_options, self._options)
-        if seconds is not None and isinstance(self._plan, Isolated):
-            self._plan.wake()  # the time to start a process again is not the run's
+        if seconds is not None:
+            self._plan.ensure_ready()  # the time to start a process does not count
         return seconds
 
     def _compute(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         try:
-            results: list[Any] = self._plan.run(names, feeds, run_options)
+            return self._plan.run(names, feeds, run_options)
         except NodeFailed as error:
             return self._run_elsewhere(error, names, feeds, run_options)
-        return results
 
-    def _remembered(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
-        """The results of these very feeds, from the cache where it has them."""
+    def _run_cached(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
+        """The results of these feeds, from the cache if it has them."""
         assert self._cache is not None
         key = self._cache.key(names, feeds)
         found = self._cache.get(key) if key is not None else None
@@ -197,37 +200,40 @@ class InferenceSession:
         failed = self._choice.failed | {error.op_type}
         if (
             not self._choice.may_move
-            or self._options.isolated  # its own session has tried
+            or self._options.isolated  # the session of its process has tried
             or failed == self._choice.failed
             or self._options.disable_fallback
         ):
             raise error
         choice = replace(self._choice, failed=failed)
-        if not self._is_defined(error.op_type, choice, (names, feeds, run_options)):
+        reader = ModelReader(self._source, self._options, self._weights)
+        if not self._is_defined(error.op_type, choice, reader, (names, feeds, run_options)):
             raise error
         log = log_of(self._options)
         log.warning("%s failed in onnxruntime; another provider tries", error.op_type)
         self._choice = choice
         try:
-            plan = open_plan(self._source, choice, self._options, self._weights)
-            results: list[Any] = plan.run(names, feeds, run_options)
+            plan = open_plan(reader, choice, self._options)
+            results = plan.run(names, feeds, run_options)
         except OnwardError:
             raise error from None
         self._plan = plan
         return results
 
-    def _is_defined(self, operator: str, choice: Choice, call: tuple[Any, Any, Any]) -> bool:
+    def _is_defined(
+        self, operator: str, choice: Choice, reader: ModelReader, call: tuple[Any, Any, Any]
+    ) -> bool:
         """Whether ONNX's definition of the operator runs: else the feeds or the model are wrong.
 
-        The definitions are at hand; torch takes seconds to load. True where that is unknown.
+        The reference provider needs no loading, torch takes seconds. True if that is unknown.
         """
         if operator in _SLOW_BY_DEFINITION:
             return True
         quiet = copy.copy(self._options)
-        quiet.log_severity_level = 4  # it has been told once
+        quiet.log_severity_level = 4  # the warning has been given
         quiet.enable_profiling, quiet.optimized_model_filepath = False, ""
         try:
-            plan = open_plan(self._source, choice.judged_by_definition(), quiet, self._weights)
+            plan = open_plan(reader, choice.judged_by_definition(), quiet)
         except OnwardError:
             return True
         try:
@@ -251,11 +257,11 @@ class InferenceSession:
             self._plan.run_async(output_names, input_feed, callback, user_data, run_options)
             return
         isolated = self._options.isolated
-        options, done, call_off = call_within(seconds, run_options, isolated, callback)
+        options, done, cancel = async_deadline(seconds, run_options, isolated, callback)
         try:
             self._plan.run_async(output_names, input_feed, done, user_data, options)
         except BaseException:
-            call_off()
+            cancel()
             raise
 
     def run_with_ort_values(
@@ -296,7 +302,7 @@ class InferenceSession:
         try:
             return self._plan.run_with_dlpack(names, feeds, run_options)
         except NodeFailed as error:
-            self._run_elsewhere(error, names, feeds, run_options)  # from now on, it runs there
+            self._run_elsewhere(error, names, feeds, run_options)  # changes the plan
             return self._plan.run_with_dlpack(names, feeds, run_options)
 
     def io_binding(self) -> Any:
@@ -312,11 +318,9 @@ class InferenceSession:
     def memory_plan(self, sizes: Mapping[str, Any] | None = None) -> MemoryPlan:
         """What opening and running take with these sizes, by open dimension, or these feeds."""
         self._refuse_isolated("memory_plan")
-        if self._observed is None:
-            listed = self._choice.listed if self._choice.named else None
-            asked = self.get_providers() if self._is_auto else listed
-            self._observed = memory.Observed(self._source, asked, self._options, self._weights)
-        return self._observed.plan(sizes)
+        listed = self._choice.listed if self._choice.named else None
+        asked = self.get_providers() if self._is_auto else listed
+        return memory.plan_memory(self._source, sizes, asked, self._options, weights=self._weights)
 
     def allocate_outputs(self, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """An array for each output, for `run_into`, with these sizes or for these feeds."""
@@ -334,7 +338,7 @@ class InferenceSession:
 
     def _refuse_isolated(self, what: str) -> None:
         if self._options.isolated:
-            raise OptionError(f"{what} would look at an isolated model outside its isolation")
+            raise OptionError(f"{what} would open an isolated model outside its isolation")
 
     # -- what it is ----------------------------------------------------------------------------
 
@@ -366,8 +370,9 @@ class InferenceSession:
         self, providers: Asked = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         """Open the model again on other providers."""
-        self._plan = self._planned(providers, provider_options)
-        give_back()
+        self.get_providers()  # refuses a closed session
+        self._plan = self._open(providers, provider_options)
+        release_free_memory()
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
@@ -392,17 +397,16 @@ class InferenceSession:
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling started."""
-        start = self._plan.get_profiling_start_time_ns
-        return int(start() if callable(start) else start)
+        return self._plan.get_profiling_start_time_ns()
 
 
 def _asks_native(name: str) -> property:
     """What onnxruntime's own session has besides, where it runs the model as a whole."""
 
     def get(session: InferenceSession) -> Any:
-        if not isinstance(session._plan, Whole):
+        if session._plan.native is None:
             raise OptionAttributeError(
-                f"{name} asks onnxruntime's own session, which does not run this model alone\n"
+                f"{name} needs onnxruntime's own session, which does not run this model alone\n"
                 "list its providers: providers=['CPUExecutionProvider']"
             )
         return getattr(session._plan.native, name)

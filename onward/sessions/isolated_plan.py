@@ -1,4 +1,4 @@
-"""Isolated: a model that a process of its own opens and runs, within limits that really hold."""
+"""The plan of an isolated session: a separate process opens and runs the model, within limits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onward import errors
 from onward.errors import (
     DeadlineExceeded,
     MemoryLimitExceeded,
-    NodeFailed,
     OnwardError,
     OptionError,
-    ProviderError,
     WorkerDied,
 )
 from onward.graph.signature import NodeArg
@@ -35,8 +32,9 @@ from onward.providers.ort.ort_values import to_numpy, to_ort
 from onward.sessions.io_binding import Binding
 from onward.sessions.model_metadata import ModelMetadata
 from onward.workers import messages
-from onward.workers.deadline import WATCHDOG, check_seconds
-from onward.workers.process import Child
+from onward.workers.deadline import check_seconds
+from onward.workers.option_messages import pack_options
+from onward.workers.worker import Reply, Worker
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -44,53 +42,54 @@ if TYPE_CHECKING:
 else:
     model_transfer = LazyModule("onward.workers.model_transfer")
 
-_BUILTINS = ("FileNotFoundError", "KeyError", "PermissionError", "TypeError", "ValueError")
 _RUN_SETTINGS = (
     "log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches",
     "run_config_entries", "shrink_arena",
 )  # fmt: skip
-_HOW_OFTEN = 0.05  # seconds between two looks whether a waiting call was ended
+_POLL_INTERVAL = 0.05  # seconds between two checks whether a waiting call was terminated
 _OUT_OF_MEMORY = ("bad_alloc", "allocate memory", "MemoryError", "of SIGKILL")
 
 
-class Isolated:
-    """A model in a process of its own; after that one's death, in a fresh one."""
+class IsolatedPlan:
+    """A model in a separate process; if that dies, the next run starts a new one."""
+
+    native = None
 
     def __init__(
         self, source: Source, choice: Choice, options: SessionOptions, weights: Any
     ) -> None:
         _check(options)
         check_seconds("open_timeout", options.open_timeout)
-        self._options, self._most = options, _most_bytes(options)
-        self._opening, self._model, self._folder = _opening(source, choice, options, weights)
+        self._options, self._max_bytes = options, _max_reply_bytes(options)
+        self._request, self._model, self._folder = _open_request(source, choice, options, weights)
         self._turns = threading.Lock()
         self._background = ThreadPoolExecutor(1, "onward-async")
-        self._child: Child | None = None
+        self._worker: Worker | None = None
         with self._turns:
-            self._about = self._start()
+            self._description = self._start()
 
     # -- what it is ----------------------------------------------------------------------------
 
     def get_inputs(self) -> list[NodeArg]:
-        return _args(self._about["inputs"])
+        return _args(self._description["inputs"])
 
     def get_outputs(self) -> list[NodeArg]:
-        return _args(self._about["outputs"])
+        return _args(self._description["outputs"])
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        return _args(self._about["overridable"])
+        return _args(self._description["overridable"])
 
     def get_modelmeta(self) -> ModelMetadata:
-        return ModelMetadata(**self._about["meta"])
+        return ModelMetadata(**self._description["meta"])
 
     def get_providers(self) -> list[str]:
-        return list(self._about["providers"])
+        return list(self._description["providers"])
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        return {name: dict(given) for name, given in self._about["provider_options"].items()}
+        return {name: dict(given) for name, given in self._description["provider_options"].items()}
 
     def get_profiling_start_time_ns(self) -> int:
-        return int(self._about["profiling_start"])
+        return int(self._description["profiling_start"])
 
     def end_profiling(self) -> str:
         reply, _ = self._call({"do": "end_profiling"}, [], None)
@@ -115,10 +114,10 @@ class Isolated:
         try:
             return [messages.unpack(result, data) for result in reply["results"]]
         except (KeyError, TypeError, ValueError, StopIteration) as error:
-            raise self._nonsense() from error
+            raise self._invalid_reply() from error
 
     def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
-        """Tensors reach another process through the host."""
+        """Tensors of devices are copied to the host, and from there to the process."""
         arrays = {name: _on_host(feed) for name, feed in feeds.items()}
         return self.run(names, arrays, run_options)
 
@@ -127,8 +126,9 @@ class Isolated:
         return [to_ort(result) for result in self.run(names, arrays, run_options)]
 
     def io_binding(self) -> Binding:
-        about = self._about
-        return Binding([arg[0] for arg in about["inputs"]], [arg[0] for arg in about["outputs"]])
+        return Binding(
+            [arg.name for arg in self.get_inputs()], [arg.name for arg in self.get_outputs()]
+        )
 
     def run_with_iobinding(self, binding: Binding, run_options: Any) -> None:
         names = binding.output_names() or [arg.name for arg in self.get_outputs()]
@@ -141,7 +141,7 @@ class Isolated:
             results, message = [], ""
             try:
                 results = self.run(names, feeds, options)
-            except Exception as error:  # it is the callback's to read
+            except Exception as error:  # the callback gets it
                 message = str(error)
             callback(results, user_data, message)
 
@@ -149,54 +149,60 @@ class Isolated:
 
     # -- the process ---------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Start a fresh process, if the last one died; whoever has the turn has seen to it."""
+    def ensure_ready(self) -> None:
+        """Start a new process if the last one died, unless another call has the turn."""
         if self._turns.acquire(blocking=False):
             try:
-                self._awake()
+                self._living_worker()
             finally:
                 self._turns.release()
 
-    def _awake(self) -> Child:
-        if self._child is None or not self._child.alive:
-            self._about = self._start()
-        assert self._child is not None
-        return self._child
+    def close(self) -> None:
+        """End the process."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+        self._background.shutdown(wait=False)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _living_worker(self) -> Worker:
+        if self._worker is None or not self._worker.alive:
+            self._description = self._start()
+        assert self._worker is not None
+        return self._worker
 
     def _start(self) -> dict[str, Any]:
-        """Open the model in a new process: what it says about itself."""
-        self._child = child = Child("onward.sessions.isolated_worker")
-        weakref.finalize(self, child.end)
+        """Open the model in a new process, and return its description."""
+        module = "onward.sessions.isolated_worker"
+        worker = self._worker = Worker(module, "the isolated process", shows_prints=True)
+        weakref.finalize(self, worker.close)
         seconds = self._options.open_timeout
-        alarm = None if seconds is None else WATCHDOG.after(seconds, child.kill)
         try:
-            about, _ = self._exchange(child, self._opening, self._model, "opened the model", None)
-            _check_about(about)
+            description, _ = self._exchange(
+                worker, self._request, self._model, "opened the model", None, seconds
+            )
+            _check_description(description)
         except BaseException as error:
-            self._child = None
-            child.end()
-            late = alarm is not None and alarm.cancel()
-            if late and isinstance(error, (WorkerDied, MemoryLimitExceeded)):
+            self._worker = None
+            worker.close()
+            if isinstance(error, DeadlineExceeded):
                 raise DeadlineExceeded(
                     f"opening the model took longer than its limit of {seconds:g} s\n"
                     "raise SessionOptions.open_timeout"
                 ) from None
             raise
-        if alarm is not None:
-            alarm.cancel()
-        return about
+        return description
 
-    def _call(
-        self, header: dict[str, Any], buffers: list[Any], run_options: Any
-    ) -> tuple[dict[str, Any], Iterator[Any]]:
+    def _call(self, request: dict[str, Any], buffers: list[Any], run_options: Any) -> Reply:
         with self._turn(run_options):
-            child = self._awake()
-            return self._exchange(child, header, buffers, "ran the model", run_options)
+            worker = self._living_worker()
+            return self._exchange(worker, request, buffers, "ran the model", run_options)
 
     @contextmanager
     def _turn(self, run_options: Any) -> Iterator[None]:
-        """One call at a time; a call that is ended while it waits for its turn does not run."""
-        while not self._turns.acquire(timeout=-1 if run_options is None else _HOW_OFTEN):
+        """One call at a time; a call that is terminated while it waits does not run."""
+        while not self._turns.acquire(timeout=-1 if run_options is None else _POLL_INTERVAL):
             if run_options.terminate:
                 raise ended()
         try:
@@ -205,79 +211,78 @@ class Isolated:
             self._turns.release()
 
     def _exchange(
-        self, child: Child, header: dict[str, Any], buffers: list[Any], what: str, run_options: Any
-    ) -> tuple[dict[str, Any], Iterator[Any]]:
-        stop = Stop(child)
+        self,
+        worker: Worker,
+        request: dict[str, Any],
+        buffers: list[Any],
+        doing: str,
+        run_options: Any,
+        timeout: float | None = None,
+    ) -> Reply:
+        stop = Terminator(worker)
         if isinstance(run_options, RunOptions):
             run_options.followed_by(stop)
         if stop.terminate:
             raise ended()
         try:
-            reply, data = child.ask(header, buffers, self._most)
-            told = [(str(kind), str(text)) for kind, text in reply.get("warnings", ())]
-        except (MemoryError, RecursionError, TypeError, ValueError) as error:
-            raise self._nonsense() from error
-        except (OSError, EOFError):
-            raise self._death(child, what, stop) from None
-        except BaseException:  # the answer would be the next call's
-            child.kill()
-            raise
+            reply, data = worker.ask(
+                request, buffers, doing=doing, limit=self._max_bytes, timeout=timeout
+            )
+        except WorkerDied as death:
+            raise self._explain_death(worker, doing, stop, death) from death.__cause__
         finally:
-            stop.over()
-        if "error" in reply:
-            raise _error(reply)
-        _tell(told)
+            stop.finish()
+        try:
+            raised = [(str(kind), str(text)) for kind, text in reply.get("warnings", ())]
+        except (TypeError, ValueError) as error:
+            raise self._invalid_reply() from error
+        _warn(raised)
         return reply, data
 
-    def _death(self, child: Child, what: str, stop: Stop) -> OnwardError:
-        cause, words = child.last_words()
+    def _explain_death(
+        self, worker: Worker, doing: str, stop: Terminator, death: WorkerDied
+    ) -> OnwardError:
         if stop.terminate:
             return ended()
+        cause, printed = worker.ending()
         limit = self._options.memory_limit
-        if limit is not None and any(word in f"{cause} {words}" for word in _OUT_OF_MEMORY):
+        if limit is not None and any(word in f"{cause} {printed}" for word in _OUT_OF_MEMORY):
             return MemoryLimitExceeded(
-                f"the isolated process {what} and needed more than its memory limit of "
+                f"the isolated process {doing} and needed more than its memory limit of "
                 f"{limit:,} bytes\nraise SessionOptions.memory_limit, or feed smaller batches"
             )
-        last = words.splitlines()[-1:] or ["nothing"]
-        return WorkerDied(
-            f"the isolated process died {cause} while it {what}; it printed: {last[0]}\n"
-            "the next run starts a new one"
-        )
+        return WorkerDied(f"{death}\nthe next run starts a new process")
 
-    def _nonsense(self) -> WorkerDied:
-        """What came is no answer: nothing more is believed."""
-        if self._child is not None:
-            self._child.kill()
-        return WorkerDied(
-            "the isolated process gave an answer that is none, or too large a one\n"
-            "the next run starts a new one"
-        )
+    def _invalid_reply(self) -> WorkerDied:
+        """Kill a process whose reply is malformed: no other reply of it is read."""
+        assert self._worker is not None
+        self._worker.kill()
+        return WorkerDied(f"{self._worker.invalid_reply()}\nthe next run starts a new process")
 
 
-class Stop:
-    """Follows RunOptions.terminate of one call."""
+class Terminator:
+    """Interrupts the process when RunOptions.terminate is set during a call."""
 
-    def __init__(self, child: Child) -> None:
-        self._child, self._asked, self._over = child, False, False
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._is_set, self._is_finished = worker, False, False
         self._lock = threading.Lock()
 
     @property
     def terminate(self) -> bool:
-        return self._asked
+        return self._is_set
 
     @terminate.setter
     def terminate(self, value: bool) -> None:
         with self._lock:
-            if value and not self._asked and not self._over:
-                self._asked = True
-                self._child.interrupt()
+            if value and not self._is_set and not self._is_finished:
+                self._is_set = True
+                self._worker.interrupt()
 
-    def over(self) -> None:
-        """The call has ended: what comes now is not for it."""
+    def finish(self) -> None:
+        """The call has ended: interrupt it no more."""
         with self._lock:
-            self._over = True
-            self._child.spare()
+            self._is_finished = True
+            self._worker.cancel_kill()
 
 
 def _on_host(feed: Any) -> Any:
@@ -293,11 +298,11 @@ def _check(options: SessionOptions) -> None:
     if options.memory_limit is not None and options.memory_limit <= 0:
         raise OptionError(f"memory_limit is a number of bytes above 0, not {options.memory_limit}")
     if getattr(options, "shared", None) is not None:
-        raise OptionError("an isolated session shares no memory\nleave out shared or isolated")
+        raise OptionError("an isolated session cannot share memory\nleave out shared or isolated")
 
 
-def _most_bytes(options: SessionOptions) -> float:
-    """What an answer may hold: no more than the model may, or than this machine has."""
+def _max_reply_bytes(options: SessionOptions) -> float:
+    """The largest reply that is read: the memory limit, or this machine's memory."""
     if options.memory_limit is not None:
         return options.memory_limit
     try:
@@ -306,33 +311,23 @@ def _most_bytes(options: SessionOptions) -> float:
         return math.inf
 
 
-def _opening(
+def _open_request(
     source: Source, choice: Choice, options: SessionOptions, weights: Any
 ) -> tuple[dict[str, Any], list[Any], tempfile.TemporaryDirectory[str] | None]:
-    """The first message: options, providers and the model, by its path or with its bytes."""
+    """The first request: options, providers and the model, by its path or as bytes."""
     buffers: list[Any] = []
-    settings: dict[str, Any] = {}
-    for setting in fields(options):
-        value = getattr(options, setting.name)
-        if setting.name == "initializers":
-            value = [[name, messages.pack(to_numpy(v), buffers)] for name, v in value.items()]
-        elif is_dataclass(value) and not isinstance(value, type):
-            value = asdict(value, dict_factory=_plain)
-        if setting.name not in ("native", "isolated", "run_timeout", "shared"):
-            settings[setting.name] = value
+    settings = pack_options(options, buffers)
     path, folder = None, None
     if isinstance(source, (str, os.PathLike)):
         path = os.path.abspath(source)
+    elif (data := model_transfer.model_bytes(source)) is not None:
+        buffers.append(data)
     else:
-        data, folder = (source, None) if isinstance(source, bytes) else model_transfer.ship(source)
-        if data is not None:
-            buffers.append(data)
-        else:
-            assert folder is not None
-            path = os.path.join(folder.name, "model.onnx")
+        folder = tempfile.TemporaryDirectory(prefix="onward-")
+        path = str(model_transfer.write_model(source, Path(folder.name)))
     listed = [[name, dict(given)] for name, given in choice.listed] if choice.named else []
     writes = bool(options.enable_profiling or options.optimized_model_filepath)
-    header = {
+    request = {
         "do": "open",
         "options": settings,
         "path": path,
@@ -340,16 +335,11 @@ def _opening(
         "providers": listed,
         "writes": writes or any(name == INDUCTOR for name, _ in listed),
     }
-    return header, buffers, folder
+    return request, buffers, folder
 
 
-def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Settings as JSON has them."""
-    return {k: sorted(v) if isinstance(v, (set, frozenset)) else v for k, v in pairs}
-
-
-def _check_about(about: dict[str, Any]) -> None:
-    """A description of the right form: the child is not trusted to give one."""
+def _check_description(about: dict[str, Any]) -> None:
+    """Refuse a malformed description: the process is not trusted."""
     try:
         for kind in ("inputs", "outputs", "overridable"):
             for name, spelling, shape in about[kind]:
@@ -361,29 +351,16 @@ def _check_about(about: dict[str, Any]) -> None:
         assert all(isinstance(given, dict) for given in about["provider_options"].values())
         int(about["profiling_start"])
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise WorkerDied("the isolated process gave a description that is none") from error
+        raise WorkerDied("the isolated process sent a malformed description") from error
 
 
 def _args(listed: list[Any]) -> list[NodeArg]:
     return [NodeArg(name, spelling, list(shape)) for name, spelling, shape in listed]
 
 
-def _error(reply: dict[str, Any]) -> Exception:
-    """The error that the child raised, of the same class and with the same text."""
-    name, text = str(reply["error"]), str(reply.get("text", ""))
-    if name == NodeFailed.__name__:
-        return NodeFailed(text, str(reply.get("op_type", "")))
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, OnwardError):
-        return kind(text)
-    if name in _BUILTINS:
-        found: Exception = getattr(builtins, name)(text)
-        return found
-    return ProviderError(f"the isolated process failed: {name}: {text}")
-
-
-def _tell(told: list[tuple[str, str]]) -> None:
-    for name, text in told:
+def _warn(raised: list[tuple[str, str]]) -> None:
+    """Raise the warnings of the process in this one."""
+    for name, text in raised:
         kind = getattr(builtins, name, UserWarning)
         is_warning = isinstance(kind, type) and issubclass(kind, Warning)
         warnings.warn(text, kind if is_warning else UserWarning, stacklevel=6)

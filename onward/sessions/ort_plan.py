@@ -1,4 +1,4 @@
-"""Whole: onnxruntime takes the model as it is; we stand aside, and step in only when it objects."""
+"""The plan of a model that one onnxruntime session runs; we step in only when that fails."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from onward.errors import FeedError, MemoryLimitExceeded, ProviderError
 from onward.graph.signature import read_feeds
-from onward.names import suggest_names
 from onward.providers.cancellation import ended
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.ort_values import device_of, is_bits, is_packed, to_numpy, to_ort
 from onward.providers.ort.session import explain, native_run_options
+from onward.sessions.output_names import output_names
 
 _IS_NATIVE = attrgetter("dtype.isnative")  # whether a numpy array has this machine's byte order
 
 
-class Whole:
-    """A model that one onnxruntime session runs."""
+class OrtPlan:
+    """A model in one onnxruntime session."""
 
     def __init__(self, native: Any, options: SessionOptions) -> None:
         shared = None if options.shared is None else options.shared.memory_limit
@@ -28,10 +28,8 @@ class Whole:
         types = [arg.type for arg in (*native.get_inputs(), *native.get_outputs())]
         if any(map(is_packed, types)):
             raise ProviderError("onnxruntime cannot pass sub-byte types in or out")
-        self._bits = any(
-            map(is_bits, types)
-        )  # types that numpy and onnxruntime share as bits alone
-        self._has_dlpack = all(map(_is_numbers, types))  # text, sequences and maps have not
+        self._has_bits = any(map(is_bits, types))  # numpy and onnxruntime share them only as bits
+        self._has_dlpack = all(map(_is_numbers, types))  # text, sequences and maps have none
         self.get_inputs = native.get_inputs
         self.get_outputs = native.get_outputs
         self.get_overridable_initializers = native.get_overridable_initializers
@@ -39,17 +37,26 @@ class Whole:
         self.get_providers = native.get_providers
         self.get_provider_options = native.get_provider_options
         self.end_profiling = native.end_profiling
-        self.get_profiling_start_time_ns = native.get_profiling_start_time_ns
         self.io_binding = native.io_binding
 
+    def get_profiling_start_time_ns(self) -> int:
+        start = self.native.get_profiling_start_time_ns
+        return int(start() if callable(start) else start)  # releases of onnxruntime differ
+
+    def ensure_ready(self) -> None:
+        """A session in this process is always ready."""
+
+    def close(self) -> None:
+        """onnxruntime's session ends with the last reference to this plan."""
+
     def run(self, names: Any, feeds: Any, run_options: Any = None) -> Any:
-        """Run as onnxruntime would; what it cannot read is converted, what is wrong is named."""
+        """Run as onnxruntime would; convert feeds that it cannot read, and name wrong ones."""
         if isinstance(run_options, RunOptions):
             run_options = native_run_options(run_options)
         try:
-            if not _are_native(feeds):  # what onnxruntime would run with, and get wrong
+            if not _are_native(feeds):  # onnxruntime would run with them, and get wrong results
                 feeds = self._read(feeds)
-            if self._bits:
+            if self._has_bits:
                 return self._run_bits(names, feeds, run_options)
             return self.native.run(names, feeds, run_options)
         except FeedError:
@@ -63,29 +70,29 @@ class Whole:
         return [to_numpy(value) for value in results]
 
     def _run_again(self, names: Any, feeds: Any, run_options: Any, error: Exception) -> Any:
-        """onnxruntime refused: convert what it could not read, or say what is wrong."""
+        """After onnxruntime failed: convert what it could not read, or name what is wrong."""
         if run_options is not None and run_options.terminate:
             raise ended() from error
         ready = self._diagnose(feeds, error, names)
         if all(ready[name] is value for name, value in feeds.items()):
             raise explain(error, self._limit) from error
         try:
-            run = self._run_bits if self._bits else self.native.run
+            run = self._run_bits if self._has_bits else self.native.run
             return run(names, ready, run_options)
         except Exception as again:
             raise explain(again, self._limit) from again
 
     def _diagnose(self, feeds: Any, error: Exception, names: Any = None) -> dict[str, Any]:
-        """Raise the plain error behind onnxruntime's; where there is none, the feeds to try."""
+        """Raise the error that explains onnxruntime's; if there is none, return converted feeds."""
         known = explain(error, self._limit)
         if isinstance(known, MemoryLimitExceeded):
             raise known from error
         ready = self._read(feeds)
-        self._wanted(names)
+        output_names(names, self.get_outputs())
         return ready
 
     def _read(self, feeds: Any) -> dict[str, Any]:
-        """Feeds as onnxruntime reads them; a wrong one is an error that names it."""
+        """Feeds as onnxruntime reads them; a wrong one raises an error with its name."""
         ready = read_feeds(feeds, self.get_inputs(), self.get_overridable_initializers())
         return {name: _on_host(feed) for name, feed in ready.items()}
 
@@ -97,8 +104,8 @@ class Whole:
         try:
             native = native_run_options(options)
 
-            def done(results: Any, data: Any, message: str, kept: Any = native) -> None:
-                callback(results, data, message)  # until here, onnxruntime reads the options
+            def done(results: Any, data: Any, message: str, options: Any = native) -> None:
+                callback(results, data, message)  # onnxruntime reads the options until here
 
             self.native.run_async(names, feeds, done, user_data, native)
         except Exception as error:
@@ -117,7 +124,7 @@ class Whole:
         if not self._has_dlpack:
             return list(self.run(names, feeds, run_options))
         ready = read_feeds(feeds, self.get_inputs(), self.get_overridable_initializers())
-        wanted, device = self._wanted(names), device_of(ready.values())
+        wanted, device = output_names(names, self.get_outputs()), device_of(ready.values())
         binding, options = self.native.io_binding(), native_run_options(run_options)
         try:
             for name, feed in ready.items():
@@ -130,16 +137,6 @@ class Whole:
                 raise ended() from error
             raise explain(error, self._limit) from error
         return list(binding.get_outputs())
-
-    def _wanted(self, names: Any) -> list[str]:
-        """The named outputs (None: all of them); one that the model lacks is an error."""
-        given = [arg.name for arg in self.get_outputs()]
-        for name in names or ():
-            if name not in given:
-                raise KeyError(
-                    f"no output {name!r}; {suggest_names(name, given, 'the model gives')}"
-                )
-        return list(names) if names else given
 
     def run_with_iobinding(self, binding: Any, run_options: Any) -> None:
         options = native_run_options(run_options)
@@ -154,16 +151,16 @@ def _is_numbers(kind: str) -> bool:
 
 
 def _are_native(feeds: Any) -> bool:
-    """Whether no feed is None or an array of the other byte order; without a Python loop."""
+    """Whether no feed is None or has the other byte order; without a Python loop."""
     try:
         return all(map(_IS_NATIVE, feeds.values()))
-    except AttributeError:  # some are lists or another package's tensors
+    except AttributeError:  # lists, or tensors of other packages
         arrays = [feed for feed in feeds.values() if feed is None or isinstance(feed, np.ndarray)]
         return all(feed is not None and feed.dtype.isnative for feed in arrays)
 
 
 def _on_host(feed: Any) -> Any:
-    """A tensor of another package as numpy's."""
+    """A tensor of another package as a numpy array."""
     if feed is None or isinstance(feed, np.ndarray) or not hasattr(feed, "__dlpack__"):
         return feed
     return to_numpy(feed)

@@ -1,7 +1,7 @@
-"""Journal: what a divided model did while it was profiled, written as one trace.
+"""PartitionTrace: the profile of a divided model, written as one trace.
 
-onnxruntime writes a trace for each of its parts; here they are put together with what the other
-engines noted, on one clock and in one file, in onnxruntime's own words.
+onnxruntime writes a trace for each of its parts; here they are merged with the events of the other
+engines, on one clock and in one file, in onnxruntime's format.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from onward.providers.provider import Executable
 from onward.providers.trace_events import Event, Profiled
 
 
-class Journal:
-    """Runs and parts as they happen; the nodes of each part are asked for at the end."""
+class PartitionTrace:
+    """Events of runs and parts; those of the nodes are added at the end."""
 
     def __init__(self) -> None:
         self.started = time.time_ns()
-        self._apart = self.started - time.perf_counter_ns()
+        self._clock_offset = self.started - time.perf_counter_ns()
         self._events: list[Event] = []
 
-    def note(self, category: str, name: str, start: int, **details: Any) -> None:
-        """Something that began at `start` (perf_counter_ns) has just ended."""
+    def record(self, category: str, name: str, start: int, **details: Any) -> None:
+        """Add an event that began at `start` (perf_counter_ns) and ends now."""
         took = time.perf_counter_ns() - start
         event = {
             "cat": category,
@@ -35,14 +35,14 @@ class Journal:
             "pid": 0,
             "tid": threading.get_ident(),
             "name": name,
-            "ts": (start + self._apart - self.started) / 1e3,
+            "ts": (start + self._clock_offset - self.started) / 1e3,
             "dur": took / 1e3,
             "args": details,
         }
         self._events.append(event)
 
     def write(self, prefix: str, parts: Iterable[tuple[int, Executable]]) -> str:
-        """All of it into one file, in the order of time; the file's name."""
+        """Write all events to one file, in order of time, and return its name."""
         events = list(self._events)
         for number, executable in parts:
             if isinstance(executable, Profiled):

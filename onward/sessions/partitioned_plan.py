@@ -1,4 +1,4 @@
-"""Parts: a model divided among providers, tensors passed on where they lie."""
+"""The plan of a model that is divided among providers; tensors stay on their devices in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import onnx_ir as ir
 from onward.errors import FeedError, ProviderError, UnsupportedModel
 from onward.graph.signature import NodeArg, read_feeds
 from onward.measure.memory.budget import Budget
-from onward.names import suggest_names
 from onward.passes.composites import inline_calls
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
@@ -28,29 +27,30 @@ from onward.providers.provider import Executable, KeepsOnDevice, TakesWhole
 from onward.sessions.io_binding import Binding
 from onward.sessions.model_description import describe, metadata, numpy_dtype
 from onward.sessions.model_metadata import ModelMetadata
-from onward.sessions.partition_trace import Journal
+from onward.sessions.output_names import output_names
+from onward.sessions.partition_trace import PartitionTrace
 
-Made = tuple[Any, Executable | None]  # a tensor, and the executable that made it
+Computed = tuple[Any, Executable | None]  # a tensor, and the executable that computed it
 
 
 @dataclass
-class Step:
-    """One part, ready to run: which values it takes and gives, and which nobody needs after it."""
+class CompiledPart:
+    """One part, ready to run: its inputs and outputs, and the values that are unused after it."""
 
     provider: str
     executable: Executable
-    takes: list[str]
-    gives: list[str]
-    wave: int  # steps of one wave do not need each other
-    drops: list[str] = field(default_factory=list)
+    inputs: list[str]
+    outputs: list[str]
+    wave: int  # parts of one wave are independent of each other
+    unused: list[str] = field(default_factory=list)
 
 
 def keep_calls(model: ir.Model, engines: Sequence[Engine]) -> ir.Model:
-    """Keep the calls of domain `onward` that the leading engine has whole, inline all others."""
+    """Keep the calls of domain `onward` that the first engine has kernels for; inline others."""
     lead, opsets = engines[0], model.opset_imports
 
     def keeps(call: ir.Node) -> bool:
-        if lead.is_ort or call.graph is not model.graph:  # a body's node may be another engine's
+        if lead.is_ort or call.graph is not model.graph:  # another engine may run a body
             return False
         return lead.supports(call, opsets)
 
@@ -81,7 +81,7 @@ def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[P
 def first_engine(
     node: ir.Node, opsets: dict[str, int], engines: Sequence[Engine], choice: Choice
 ) -> int | None:
-    """The first engine that supports a node and is not known to get it wrong; None: nobody."""
+    """The first engine that supports a node and is not known to compute it wrong, or None."""
     moves = node.op_type in choice.failed or (choice.may_move and defect(node))
     for number, engine in enumerate(engines):
         if not (engine.is_ort and moves) and engine.supports(node, opsets):
@@ -89,8 +89,10 @@ def first_engine(
     return None
 
 
-class Parts:
-    """A prepared model, its parts compiled, each by its provider."""
+class PartitionedPlan:
+    """A prepared model whose parts are compiled, each by its provider."""
+
+    native = None
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Parts:
         self._inputs = [describe(value) for value in graph.inputs if not value.is_initializer()]
         self._overridable = [describe(value) for value in graph.inputs if value.is_initializer()]
         self._outputs = [describe(value) for value in graph.outputs]
-        self._constants = {  # what nobody computes: defaults of inputs, weights that are outputs
+        self._constants = {  # defaults of inputs, and initializers that are outputs
             str(value.name): value.const_value.numpy()
             for value in (*graph.inputs, *graph.outputs)
             if value.is_initializer() and value.const_value is not None
@@ -114,11 +116,11 @@ class Parts:
         self._metadata = metadata(model)
         limit = options.memory_limit
         self._budget = None if limit is None else Budget(model, limit)
-        self._steps = compile_parts(model, parts, engines)
+        self._parts = compile_parts(model, parts, engines)
         self._providers = list(dict.fromkeys(n for p in parts for n in engines[p.provider].names))
-        self._journal = Journal() if options.enable_profiling else None
-        self._started = time.time_ns() if self._journal is None else self._journal.started
-        parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL and len(self._steps) > 1
+        self._trace = PartitionTrace() if options.enable_profiling else None
+        self._started = time.time_ns() if self._trace is None else self._trace.started
+        parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL and len(self._parts) > 1
         threads = options.inter_op_num_threads or 2
         self._pool = ThreadPoolExecutor(threads, "onward") if parallel else None
         self._background = ThreadPoolExecutor(1, "onward-async")
@@ -144,25 +146,34 @@ class Parts:
         return {name: {} for name in self._providers}
 
     @property
-    def steps(self) -> list[tuple[str, list[str], list[str]]]:
-        """Which provider runs which part: (provider, values it takes, values it gives)."""
-        return [(step.provider, step.takes, step.gives) for step in self._steps]
+    def parts(self) -> list[tuple[str, list[str], list[str]]]:
+        """Which provider runs which part: (provider, inputs, outputs)."""
+        return [(part.provider, part.inputs, part.outputs) for part in self._parts]
+
+    def ensure_ready(self) -> None:
+        """Providers of this process are always ready."""
+
+    def close(self) -> None:
+        """End the threads; the executables end with the last reference to this plan."""
+        self._background.shutdown(wait=False)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
 
     # -- running -------------------------------------------------------------------------------
 
     def run(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
-        wanted = self._wanted(names)
+        wanted = output_names(names, self._outputs)
         values = self._run(self._readable(feeds), run_options)
         return [self._result(name, values) for name in wanted]
 
     def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
         """Results as the engines hold them, on the devices where they were computed."""
-        wanted = self._wanted(names)
+        wanted = output_names(names, self._outputs)
         values = self._run(self._readable(feeds), run_options)
         return [self._on_device(name, values) for name in wanted]
 
     def run_with_ort_values(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
-        wanted = self._wanted(names)
+        wanted = output_names(names, self._outputs)
         values = self._run(dict(feeds), run_options)
         return [to_ort(self._result(name, values)) for name in wanted]
 
@@ -183,7 +194,7 @@ class Parts:
     def run_async(
         self, names: Any, feeds: Any, callback: Callable[..., None], user_data: Any, options: Any
     ) -> None:
-        wanted, ready = self._wanted(names), self._readable(feeds)
+        wanted, ready = output_names(names, self._outputs), self._readable(feeds)
 
         def work() -> None:
             results, message = [], ""
@@ -195,132 +206,129 @@ class Parts:
 
         self._background.submit(work)
 
-    def _wanted(self, names: Sequence[str] | None) -> list[str]:
-        given = [arg.name for arg in self._outputs]
-        for name in names or ():
-            if name not in given:
-                raise KeyError(
-                    f"no output {name!r}; {suggest_names(name, given, 'the model gives')}"
-                )
-        return list(names) if names else given
-
     def _readable(self, feeds: Any) -> dict[str, Any]:
-        """Feeds as arrays of the declared types; a wrong one is an error that names it."""
+        """Feeds as arrays of the declared types; a wrong one raises an error with its name."""
         ready = read_feeds(feeds, self._inputs, self._overridable)
         for name, feed in ready.items():
             if isinstance(feed, dict):
                 raise FeedError(
-                    f"input {name!r} is a map, which only onnxruntime takes, and only by itself\n"
+                    f"input {name!r} is a map, which only onnxruntime takes, for a whole model\n"
                     "open the model without providers, or with CPUExecutionProvider alone"
                 )
         return ready
 
-    def _run(self, feeds: dict[str, Any], run_options: Any) -> dict[str, Made]:
-        """Every feed and every result that is left, each with the executable that made it."""
+    def _run(self, feeds: dict[str, Any], run_options: Any) -> dict[str, Computed]:
+        """The feeds and results that are still used, each with the executable that computed it."""
         if self._budget is not None:
             self._budget.check(feeds)
         empty = {arg.name: None for arg in self._inputs}  # an optional that was not fed
-        values: dict[str, Made] = {
+        values: dict[str, Computed] = {
             name: (feed, None) for name, feed in {**empty, **self._constants, **feeds}.items()
         }
         start = time.perf_counter_ns()
-        for _, wave in groupby(self._steps, key=attrgetter("wave")):
+        for _, wave in groupby(self._parts, key=attrgetter("wave")):
             if run_options is not None and run_options.terminate:
                 raise ProviderError("the run was ended by RunOptions.terminate")
             self._run_wave(list(wave), values, run_options)
-        if self._journal is not None:
-            self._journal.note("Session", "model_run", start)
+        if self._trace is not None:
+            self._trace.record("Session", "model_run", start)
         return values
 
-    def _run_wave(self, steps: list[Step], values: dict[str, Made], run_options: Any) -> None:
-        def work(step: Step) -> Sequence[Any]:
-            return self._run_step(step, values, run_options)
+    def _run_wave(
+        self, parts: list[CompiledPart], values: dict[str, Computed], run_options: Any
+    ) -> None:
+        def work(part: CompiledPart) -> Sequence[Any]:
+            return self._run_part(part, values, run_options)
 
-        each = self._pool.map if self._pool is not None and len(steps) > 1 else map
-        for step, results in zip(steps, list(each(work, steps)), strict=True):
-            for name, result in zip(step.gives, results, strict=True):
-                values[name] = (result, step.executable)
-        for step in steps:
-            for name in step.drops:
+        each = self._pool.map if self._pool is not None and len(parts) > 1 else map
+        for part, results in zip(parts, list(each(work, parts)), strict=True):
+            for name, result in zip(part.outputs, results, strict=True):
+                values[name] = (result, part.executable)
+        for part in parts:
+            for name in part.unused:
                 values.pop(name, None)
 
-    def _run_step(self, step: Step, values: dict[str, Made], run_options: Any) -> Sequence[Any]:
-        if step.executable.takes_numpy:
-            tensors = [self._to_numpy(name, values) for name in step.takes]
+    def _run_part(
+        self, part: CompiledPart, values: dict[str, Computed], run_options: Any
+    ) -> Sequence[Any]:
+        if part.executable.takes_numpy:
+            tensors = [self._to_numpy(name, values) for name in part.inputs]
         else:
-            tensors = [values[name][0] for name in step.takes]
+            tensors = [values[name][0] for name in part.inputs]
         start = time.perf_counter_ns()
-        results = step.executable.run(tensors, run_options)
-        if self._journal is not None:
-            self._note(self._journal, step, start)
+        results = part.executable.run(tensors, run_options)
+        if self._trace is not None:
+            self._record(self._trace, part, start)
         return results
 
-    def _result(self, name: str, values: dict[str, Made]) -> Any:
-        """A value as the caller's own: what no executable made, a feed or a weight, is copied."""
-        _, maker = values[name]
+    def _result(self, name: str, values: dict[str, Computed]) -> Any:
+        """A value that is the caller's to change: feeds and weights are copied."""
+        _, source = values[name]
         result = self._to_numpy(name, values)
-        return copy.deepcopy(result) if maker is None else result
+        return copy.deepcopy(result) if source is None else result
 
-    def _on_device(self, name: str, values: dict[str, Made]) -> Any:
-        """A value as the caller's own, where it lies."""
-        tensor, maker = values[name]
-        if isinstance(maker, KeepsOnDevice):
-            return maker.to_dlpack(tensor)
-        if maker is not None:
+    def _on_device(self, name: str, values: dict[str, Computed]) -> Any:
+        """The same on the value's device."""
+        tensor, source = values[name]
+        if isinstance(source, KeepsOnDevice):
+            return source.to_dlpack(tensor)
+        if source is not None:
             return tensor
         detached = tensor.detach() if hasattr(tensor, "detach") else tensor
         return copy.deepcopy(detached)
 
-    def _to_numpy(self, name: str, values: dict[str, Made]) -> Any:
-        tensor, maker = values[name]
-        if maker is not None:
-            return maker.to_numpy(tensor, self._dtypes.get(name))
+    def _to_numpy(self, name: str, values: dict[str, Computed]) -> Any:
+        tensor, source = values[name]
+        if source is not None:
+            return source.to_numpy(tensor, self._dtypes.get(name))
         return ort_to_numpy(tensor)
 
     # -- profiling -----------------------------------------------------------------------------
 
-    def _note(self, journal: Journal, step: Step, start: int) -> None:
-        journal.note(
+    def _record(self, trace: PartitionTrace, part: CompiledPart, start: int) -> None:
+        trace.record(
             "Part",
-            f"{step.provider}: {', '.join(step.gives[:3])}",
+            f"{part.provider}: {', '.join(part.outputs[:3])}",
             start,
-            provider=step.provider,
-            part=self._steps.index(step),
-            takes=step.takes,
-            gives=step.gives,
+            provider=part.provider,
+            part=self._parts.index(part),
+            takes=part.inputs,
+            gives=part.outputs,
         )
 
     def end_profiling(self) -> str:
         """Write the trace (Chrome's format) and return its file's name."""
-        if self._journal is None:
+        if self._trace is None:
             return ""
-        journal, self._journal = self._journal, None
-        parts = enumerate(step.executable for step in self._steps)
-        return journal.write(self._options.profile_file_prefix, parts)
+        trace, self._trace = self._trace, None
+        parts = enumerate(part.executable for part in self._parts)
+        return trace.write(self._options.profile_file_prefix, parts)
 
     def get_profiling_start_time_ns(self) -> int:
         return self._started
 
 
-def compile_parts(model: ir.Model, parts: Sequence[Part], engines: Sequence[Engine]) -> list[Step]:
-    """Each part by its engine, in waves of parts that do not need each other."""
+def compile_parts(
+    model: ir.Model, parts: Sequence[Part], engines: Sequence[Engine]
+) -> list[CompiledPart]:
+    """Compile each part by its engine, in waves of parts that are independent of each other."""
     pieces = [model] if len(parts) == 1 else extract(model.graph, parts)
     waves: list[int] = []
-    steps = []
+    compiled = []
     for part, piece in zip(parts, pieces, strict=True):
         waves.append(1 + max((waves[need] for need in part.needs), default=-1))
         part.provider, executable = _compile(piece, part.provider, engines)
-        takes = [str(value.name) for value in piece.graph.inputs]
-        gives = [str(value.name) for value in piece.graph.outputs]
+        inputs = [str(value.name) for value in piece.graph.inputs]
+        outputs = [str(value.name) for value in piece.graph.outputs]
         name = engines[part.provider].names[0]
-        steps.append(Step(name, executable, takes, gives, waves[-1]))
-    steps.sort(key=attrgetter("wave"))
-    _mark_drops(steps, {str(value.name) for value in model.graph.outputs})
-    return steps
+        compiled.append(CompiledPart(name, executable, inputs, outputs, waves[-1]))
+    compiled.sort(key=attrgetter("wave"))
+    _mark_unused(compiled, {str(value.name) for value in model.graph.outputs})
+    return compiled
 
 
 def _compile(piece: ir.Model, number: int, engines: Sequence[Engine]) -> tuple[int, Executable]:
-    """By its engine; where that one takes the nodes but not the whole, by the next that can."""
+    """Compile a part by its engine; if that fails, by the next that supports all its nodes."""
     try:
         return number, engines[number].provider.compile(piece)
     except ProviderError:
@@ -331,9 +339,9 @@ def _compile(piece: ir.Model, number: int, engines: Sequence[Engine]) -> tuple[i
         raise
 
 
-def _mark_drops(steps: Sequence[Step], kept: Iterable[str]) -> None:
-    """Note for each step the values that nobody reads after it."""
-    last = {name: step for step in steps for name in (*step.gives, *step.takes)}
-    for name, step in last.items():
+def _mark_unused(parts: Sequence[CompiledPart], kept: Iterable[str]) -> None:
+    """Note for each part the values that no later part reads."""
+    last = {name: part for part in parts for name in (*part.outputs, *part.inputs)}
+    for name, part in last.items():
         if name not in kept:
-            step.drops.append(name)
+            part.unused.append(name)

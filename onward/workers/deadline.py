@@ -1,4 +1,4 @@
-"""Deadlines: one thread of the process ends the runs that take longer than they may."""
+"""Deadlines: one thread of the process stops the runs that exceed their time limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onward.errors import DeadlineExceeded, OptionError
 from onward.providers.options import RunOptions, SessionOptions
 
 T = TypeVar("T")
-_LONGEST_WAIT = 3600.0  # seconds; what a lock can wait for has an end
+_MAX_WAIT = 3600.0  # seconds; a condition cannot wait for an infinite time
 
 
-class Alarm:
-    """A call that comes at its time, unless it is cancelled first."""
+class TimedCall:
+    """A call that is made at a given time, unless it is cancelled first."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.fired = self.cancelled = False
@@ -31,74 +31,74 @@ class Alarm:
                 self._call()
 
     def cancel(self) -> bool:
-        """Whether it was too late: after this, the call has been made or will never be."""
+        """Return whether it was too late: the call has been made. Otherwise it never will be."""
         with self._lock:
             self.cancelled = True
         return self.fired
 
 
 class Watchdog:
-    """A heap of alarms and the one thread that waits for the next of them."""
+    """A heap of timed calls and the one thread that makes them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._alarms: list[tuple[float, int, Alarm]] = []
+        self._calls: list[tuple[float, int, TimedCall]] = []
         self._number = count()
         self._thread: threading.Thread | None = None
-        self._sweep_at = 1024  # how many alarms, before the cancelled ones are swept out
+        self._sweep_at = 1024  # number of calls at which cancelled ones are removed
 
-    def after(self, seconds: float, call: Callable[[], None]) -> Alarm:
+    def after(self, seconds: float, call: Callable[[], None]) -> TimedCall:
         """Make the call, which must be short, after so many seconds."""
-        alarm = Alarm(call)
-        entry = (time.monotonic() + seconds, next(self._number), alarm)
+        timed = TimedCall(call)
+        entry = (time.monotonic() + seconds, next(self._number), timed)
         with self._changed:
-            if len(self._alarms) >= self._sweep_at:
-                self._alarms = [kept for kept in self._alarms if not kept[2].cancelled]
-                heapq.heapify(self._alarms)
-                self._sweep_at = max(1024, 2 * len(self._alarms))
-            heapq.heappush(self._alarms, entry)
+            if len(self._calls) >= self._sweep_at:
+                self._calls = [each for each in self._calls if not each[2].cancelled]
+                heapq.heapify(self._calls)
+                self._sweep_at = max(1024, 2 * len(self._calls))
+            heapq.heappush(self._calls, entry)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="onward-watchdog")
                 self._thread.daemon = True
                 self._thread.start()
-            elif self._alarms[0] is entry:
+            elif self._calls[0] is entry:
                 self._changed.notify()
-        return alarm
+        return timed
 
     def _watch(self) -> None:
         while True:
             with self._changed:
-                while self._alarms and self._alarms[0][2].cancelled:
-                    heapq.heappop(self._alarms)
-                wait = self._alarms[0][0] - time.monotonic() if self._alarms else _LONGEST_WAIT
+                while self._calls and self._calls[0][2].cancelled:
+                    heapq.heappop(self._calls)
+                wait = self._calls[0][0] - time.monotonic() if self._calls else _MAX_WAIT
                 if wait > 0:
-                    self._changed.wait(min(wait, _LONGEST_WAIT))
+                    self._changed.wait(min(wait, _MAX_WAIT))
                     continue
-                _, _, alarm = heapq.heappop(self._alarms)
-            alarm.fire()
+                _, _, timed = heapq.heappop(self._calls)
+            timed.fire()
 
 
 WATCHDOG = Watchdog()
-if hasattr(os, "register_at_fork"):  # threads do not come along into a fork
+if hasattr(os, "register_at_fork"):  # a forked process has no watchdog thread
     os.register_at_fork(after_in_child=lambda: WATCHDOG.__init__())  # type: ignore[misc]
 
 
 def time_limit(run_options: Any, options: SessionOptions) -> float | None:
-    """The seconds that a run may take: the run's own limit, else its session's."""
+    """The seconds that a run may take: its own limit, or else its session's."""
     own = getattr(run_options, "timeout", None)
     name, seconds = ("timeout", own) if own is not None else ("run_timeout", options.run_timeout)
     return check_seconds(name, seconds)
 
 
 def check_seconds(name: str, seconds: float | None) -> float | None:
-    """A limit as it is, if it is one."""
+    """Refuse a time limit that is not a positive, finite number of seconds."""
     if seconds is not None and not 0 < seconds < float("inf"):
         raise OptionError(f"{name} is a number of seconds above 0, or None, not {seconds}")
     return seconds
 
 
 class Deadline:
-    """The end of one run: its options, which say `terminate` when the time is over."""
+    """The time limit of one run: sets `terminate` on the run's options when it expires."""
 
     def __init__(self, seconds: float, run_options: Any, isolated: bool) -> None:
         self._seconds, self._isolated = seconds, isolated
@@ -106,22 +106,22 @@ class Deadline:
             self.options: Any = RunOptions()
         elif isinstance(run_options, RunOptions):
             self.options = run_options.for_one_run()
-        elif isolated:  # onnxruntime's own, which another process cannot hear
+        elif isolated:  # onnxruntime's own options do not reach another process
             self.options = RunOptions.of(run_options)
         else:
             self.options = run_options
-        self._lent = self.options is run_options
-        self._alarm = WATCHDOG.after(seconds, self._end)
+        self._is_users = self.options is run_options
+        self._timed = WATCHDOG.after(seconds, self._terminate)
 
-    def _end(self) -> None:
+    def _terminate(self) -> None:
         self.options.terminate = True
 
-    def over(self) -> bool:
-        """Whether the time was over before the run was. The run has ended when this is asked."""
-        late = self._alarm.cancel()
-        if late and self._lent:
+    def stop(self) -> bool:
+        """End the time limit of a run that has ended; whether it had expired before."""
+        expired = self._timed.cancel()
+        if expired and self._is_users:
             self.options.terminate = False
-        return late
+        return expired
 
     def error(self) -> DeadlineExceeded:
         hint = "raise RunOptions.timeout or SessionOptions.run_timeout, or feed less"
@@ -132,29 +132,29 @@ class Deadline:
         )
 
 
-def within(seconds: float, run_options: Any, isolated: bool, run: Callable[[Any], T]) -> T:
-    """What `run(options)` gives, or DeadlineExceeded; the options end it when time is over."""
+def run_within(seconds: float, run_options: Any, isolated: bool, run: Callable[[Any], T]) -> T:
+    """Return `run(options)`, or raise DeadlineExceeded when it takes longer than `seconds`."""
     deadline = Deadline(seconds, run_options, isolated)
     try:
         result = run(deadline.options)
     except BaseException as error:
-        if deadline.over() and isinstance(error, Exception):
+        if deadline.stop() and isinstance(error, Exception):
             raise deadline.error() from error
         raise
-    if deadline.over():
+    if deadline.stop():
         raise deadline.error()
     return result
 
 
-def call_within(
+def async_deadline(
     seconds: float, run_options: Any, isolated: bool, callback: Callable[..., None]
 ) -> tuple[Any, Callable[..., None], Callable[[], bool]]:
-    """The same for a run in the background: its options, its callback, and what calls it off."""
+    """A time limit for a run in the background: its options, its callback, and what cancels it."""
     deadline = Deadline(seconds, run_options, isolated)
 
     def done(results: list[Any], user_data: Any, message: str) -> None:
-        if deadline.over():
+        if deadline.stop():
             results, message = [], str(deadline.error())
         callback(results, user_data, message)
 
-    return deadline.options, done, deadline.over
+    return deadline.options, done, deadline.stop

@@ -1,7 +1,7 @@
-"""Messages between a session and its isolated process: a JSON header, then raw buffers.
+"""Messages between a process and its workers: a JSON header, then raw buffers.
 
-Neither side unpickles anything. The parent does not trust the child: it bounds what it reads, and
-builds tensors of known types only, whose shapes fit the bytes that came.
+Neither side unpickles anything. The parent does not trust the child: it limits what it reads, and
+builds tensors of known types only, whose shapes match the bytes received.
 
     length of header (8 bytes) | header | buffer | buffer | ...      header["buffers"]: their sizes
 """
@@ -23,10 +23,10 @@ Array = np.ndarray[Any, Any]
 Buffer = bytes | memoryview | Array
 
 _LENGTH = struct.Struct("<Q")
-_LONGEST_HEADER = 64 << 20
-_JOINED_AT_MOST = 64 << 10  # bytes that are cheaper to copy than to write one by one
-_DEEPEST = 8  # sequences of sequences of ...
-_RANKS_AT_MOST = 64  # numpy's own limit
+_MAX_HEADER = 64 << 20
+_MAX_JOINED = 64 << 10  # bytes that are cheaper to copy than to write one by one
+_MAX_DEPTH = 8  # sequences of sequences of ...
+_MAX_RANK = 64  # numpy's own limit
 
 _DTYPES = {each.numpy: each.dtype for each in ELEMENT_TYPES if each.onnx != "STRING"}
 
@@ -55,7 +55,7 @@ def _pack_array(array: Array, buffers: list[Buffer]) -> dict[str, Any]:
         buffers.append(json.dumps([_text(item) for item in array.reshape(-1).tolist()]).encode())
         return {"kind": "text", "shape": shape}
     if array.dtype.name not in _DTYPES:
-        raise TypeError(f"no tensor holds {array.dtype}")
+        raise TypeError(f"no ONNX tensor type for {array.dtype}")
     buffers.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return {"kind": "tensor", "dtype": array.dtype.name, "shape": shape}
 
@@ -65,7 +65,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(value: Any) -> Array:
-    """Any engine's tensor in this process's memory."""
+    """Any engine's tensor as a numpy array."""
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     array: Array = np.asarray(to_numpy(to_ort(value)))
@@ -85,7 +85,7 @@ def _plain(item: Any) -> Any:
 
 
 def unpack(packed: Any, buffers: Iterator[Array], depth: int = 0) -> Any:
-    """What `pack` was given; anything else is a ValueError."""
+    """The value that `pack` was given; malformed input is a ValueError."""
     kind = packed["kind"]
     if kind == "none":
         return None
@@ -93,18 +93,18 @@ def unpack(packed: Any, buffers: Iterator[Array], depth: int = 0) -> Any:
         return packed["value"]
     if kind == "map":
         return {_plain(key): _plain(value) for key, value in packed["pairs"]}
-    if kind == "list" and depth < _DEEPEST:
+    if kind == "list" and depth < _MAX_DEPTH:
         return [unpack(item, buffers, depth + 1) for item in packed["items"]]
     shape = packed["shape"]
-    if not all(type(size) is int and size >= 0 for size in shape) or len(shape) > _RANKS_AT_MOST:
-        raise ValueError(f"no shape: {shape}")
+    if not all(type(size) is int and size >= 0 for size in shape) or len(shape) > _MAX_RANK:
+        raise ValueError(f"not a shape: {shape}")
     data = next(buffers)
     if kind == "tensor":
         dtype = _DTYPES[packed["dtype"]]
         if data.nbytes != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"{data.nbytes} bytes are not {dtype} {shape}")
         if dtype == np.bool_ and data.size and data.max() > 1:
-            raise ValueError("a bool is neither 0 nor 1")
+            raise ValueError("a byte of a bool tensor is neither 0 nor 1")
         return data.view(dtype).reshape(shape)
     if kind == "text":
         items = json.loads(data.tobytes())
@@ -113,7 +113,7 @@ def unpack(packed: Any, buffers: Iterator[Array], depth: int = 0) -> Any:
         text = np.empty(len(items), object)
         text[:] = items
         return text.reshape(shape)
-    raise ValueError(f"no kind of value: {kind!r}")
+    raise ValueError(f"unknown kind of value: {kind!r}")
 
 
 # -- messages ----------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def send(file: Any, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> N
     views = [_view(buffer) for buffer in buffers if len(buffer)]
     text = json.dumps({**header, "buffers": [len(buffer) for buffer in buffers]}).encode()
     start = _LENGTH.pack(len(text)) + text
-    if sum(map(len, views)) <= _JOINED_AT_MOST:
+    if sum(map(len, views)) <= _MAX_JOINED:
         views, start = [], b"".join([start, *views])
     for view in (memoryview(start), *views):
         while len(view):
@@ -132,16 +132,16 @@ def send(file: Any, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> N
 
 
 def receive(file: Any, limit: float = math.inf) -> tuple[dict[str, Any], Iterator[Array]]:
-    """Read one message; EOFError where there is none, ValueError where it is beyond the limit."""
+    """Read one message. EOFError: the pipe is closed. ValueError: it is malformed or too large."""
     (length,) = _LENGTH.unpack(_read(file, _LENGTH.size).tobytes())
-    if length > _LONGEST_HEADER:
+    if length > _MAX_HEADER:
         raise ValueError(f"a header of {length:,} bytes")
     header = json.loads(_read(file, length).tobytes())
     sizes = header.get("buffers") if isinstance(header, dict) else None
     if not isinstance(sizes, list):
         raise ValueError("a message without buffers")
     if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > limit:
-        raise ValueError("more bytes than are allowed")
+        raise ValueError("more bytes than the limit")
     return header, iter([_read(file, size) for size in sizes])
 
 
@@ -155,6 +155,6 @@ def _read(file: Any, size: int) -> Array:
     while len(view):
         got = file.readinto(view)
         if not got:
-            raise EOFError("the other side is gone")
+            raise EOFError("the other process has ended")
         view = view[got:]
     return data

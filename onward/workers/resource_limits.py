@@ -1,7 +1,8 @@
-"""Limits that the operating system holds: memory and files of the process that sets them."""
+"""Limits that the operating system enforces on this process: memory, files, rights."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import os
@@ -16,16 +17,19 @@ if sys.platform != "win32":
     import resource
 
 _ENGINES = {"torch", "openvino", "onnx", "onnx_ir", "onnxscript", "onnxruntime"}
+_PR_SET_NO_NEW_PRIVS = 38
 
 
-def no_cores() -> None:
-    """A crash leaves no image of the memory behind."""
+def drop_rights() -> None:
+    """Gain no rights and write no core dump from now on."""
     if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def contain(memory: int | None, options: SessionOptions, writes: bool) -> None:
-    """Hold this process to so many bytes more than it has now, and to no files unless it writes."""
+def limit_resources(memory: int | None, options: SessionOptions, writes: bool) -> None:
+    """Allow `memory` bytes more than this process has now, and no files unless it writes."""
     if sys.platform == "win32":
         return
     if not writes:
@@ -34,14 +38,14 @@ def contain(memory: int | None, options: SessionOptions, writes: bool) -> None:
         threads = options.intra_op_num_threads or os.cpu_count() or 1
         stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
         stack = stack if stack != resource.RLIM_INFINITY else 8 << 20
-        sys.meta_path.insert(0, _Allowance(memory + threads * stack))
+        sys.meta_path.insert(0, _MemoryLimit(memory + threads * stack))
 
 
-class _Allowance(importlib.abc.MetaPathFinder):
-    """Private memory beyond what the engines take; the limit moves when one is imported late.
+class _MemoryLimit(importlib.abc.MetaPathFinder):
+    """Private memory without the engines' own; the limit is raised when one is imported later.
 
-    RLIMIT_DATA counts what is private and writable, whether touched or not. Files that are mapped
-    to be read, address space that is only reserved and shared libraries do not count.
+    RLIMIT_DATA counts private writable memory, used or not. Files that are mapped read-only,
+    reserved address space and shared libraries do not count.
     """
 
     def __init__(self, allowed: int) -> None:
@@ -62,7 +66,7 @@ class _Allowance(importlib.abc.MetaPathFinder):
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            before, self._depth = _private_bytes(), 1  # what it imports itself is its own
+            before, self._depth = _private_bytes(), 1  # its own imports count as part of it
             self._set(resource.RLIM_INFINITY)
             try:
                 execute(module)

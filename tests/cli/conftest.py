@@ -1,4 +1,4 @@
-"""What the command line's tests share: a call of `main` in this process, and sample files."""
+"""Fixtures of the command line's tests: a call of `main` in this process, and sample files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.models import mlp
 
 @dataclass(frozen=True)
 class Called:
-    """What a call printed, and its exit code."""
+    """The output and exit code of a call."""
 
     code: int
     out: str
@@ -52,7 +52,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def is_one_line(called: Called, *words: str) -> bool:
-    """Whether bad input was told as it should be: exit code 2, one line, these words in it."""
+    """Whether an error for bad input has exit code 2 and one line with these words."""
     assert called.code == 2, called
     assert called.err.count("\n") == 1 and "Traceback" not in called.err, called.err
     assert all(word in called.err for word in words), called.err

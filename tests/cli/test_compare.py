@@ -1,4 +1,4 @@
-"""onward compare: verdict, exit code, where models first differ."""
+"""onward compare: its result, its exit code, and the first different value."""
 
 from __future__ import annotations
 
@@ -39,19 +39,24 @@ def test_equal_models_are_exit_code_0(call: Call, model: Path) -> None:
     assert called.code == 0 and "the models agree" in called.out and "same" in called.out
 
 
-def test_a_difference_is_exit_code_1_and_named(
+def test_difference_is_exit_code_1_and_named(
     call: Call, model: Path, other: Path, ones: Path
 ) -> None:
     called = call("compare", model, other, ones, "--seconds", "0")
     assert called.code == 1 and "the models differ" in called.out
-    assert "first different value: 'MatMul_1', of MatMul 'node_MatMul_0' here" in called.out
+    assert (
+        "first different value: 'MatMul_1' of MatMul 'node_MatMul_0' in the first model"
+        in called.out
+    )
 
 
-def test_the_tolerance_decides(call: Call, model: Path, other: Path, ones: Path) -> None:
+def test_difference_within_the_tolerance_is_exit_code_0(
+    call: Call, model: Path, other: Path, ones: Path
+) -> None:
     assert call("compare", model, other, ones, "--seconds", "0", "--atol", "2").code == 0
 
 
-def test_json_has_it_all(call: Call, model: Path, other: Path, ones: Path) -> None:
+def test_json_has_values_and_models(call: Call, model: Path, other: Path, ones: Path) -> None:
     called = call("compare", model, other, ones, "--seconds", "0", "--json", "--all")
     report = json.loads(called.out)
     assert called.code == 1 and not report["same"]
@@ -66,9 +71,7 @@ def test_latency_is_measured_in_processes(call: Call, model: Path) -> None:
     assert all(facts["median"] > 0 and facts["memory"] > 0 for facts in report["models"])
 
 
-def test_models_that_have_nothing_in_common_are_one_line(
-    call: Call, model: Path, tmp_path: Path
-) -> None:
+def test_models_with_other_inputs_are_one_line(call: Call, model: Path, tmp_path: Path) -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 21]>
         g (float[2] a, float[2] b) => (float[2] c) { c = Add(a, b) }"""
@@ -96,7 +99,7 @@ def test_several_sets_of_feeds_are_compared(
     assert called.code == 0
     more = ("--feeds", tmp_path / "zeros.npz", "--feeds", f"x={ones}")
     called = call("compare", model, other, *more, *quick)
-    assert called.code == 1 and "the worst of 2 sets of feeds" in called.out
+    assert called.code == 1 and "the largest differences of 2 sets of feeds" in called.out
     report = json.loads(call("compare", model, other, "--samples", "3", *quick, "--json").out)
     assert report["samples"] == 3 and report["outputs"][0]["difference"]["elements"] == 6
 

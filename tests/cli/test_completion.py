@@ -14,7 +14,7 @@ SCRIPT = "from onward.cli.main import main; main()"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A command called `onward`, models, and files that are none."""
+    """A command called `onward`, models, and other files."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin/onward"
     command.write_text(f"#!{sys.executable}\n{SCRIPT}\n")
@@ -36,7 +36,7 @@ def run(folder: Path, *command: str, **environment: str) -> str:
 
 
 def complete(folder: Path, *words: str) -> list[str]:
-    """What bash is told to go on with, after these words."""
+    """The completions that bash gets after these words."""
     return run(
         folder,
         "onward",

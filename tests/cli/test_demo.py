@@ -1,18 +1,20 @@
-"""onward demo, through the command line: it trains, exports, compares and says what is there."""
+"""onward demo: it trains, exports, compares providers and lists what it wrote."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import onward
-from onward.cli import demo, digits_training
+from onward.cli import demo
+from onward.runner import digits_training
 from onward.runner.digits import TRAIN, build_network, load_digits
+from onward.runner.digits_training import EpochSummary
 from tests.cli.conftest import Call, Called, is_one_line
 
 PROVIDERS = ["CPUExecutionProvider", "ReferenceExecutionProvider"]
@@ -20,7 +22,7 @@ PROVIDERS = ["CPUExecutionProvider", "ReferenceExecutionProvider"]
 
 @pytest.fixture
 def quick(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """The demo with few epochs and two providers, in a folder of its own."""
+    """The demo with few epochs and two providers, in a temporary folder."""
     monkeypatch.setattr(demo, "available", lambda: PROVIDERS)
     monkeypatch.chdir(tmp_path)
 
@@ -30,12 +32,12 @@ def quick(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return run
 
 
-def test_a_network_is_trained_exported_and_compared(quick: Any, tmp_path: Path) -> None:
+def test_network_is_trained_exported_and_compared(quick: Any, tmp_path: Path) -> None:
     called = quick()
     assert called.code == 0, called.err
     before, after = (
         float(re.search(rf"{words} +([\d.]+)%", called.out)[1])
-        for words in ("before training", "after, exported")
+        for words in ("before training", "the exported model")
     )
     assert after > before + 40
     for name in PROVIDERS:
@@ -43,46 +45,45 @@ def test_a_network_is_trained_exported_and_compared(quick: Any, tmp_path: Path) 
     assert "2 providers agree" in called.out and "onward inspect onward-demo" in called.out
     folder = tmp_path / "onward-demo"
     assert {path.name for path in folder.iterdir()} == {
-        "digits.onnx", "checkpoint.safetensors", "curve.png"
+        "digits.onnx", "checkpoint.safetensors", "curve.svg"
     }  # fmt: skip
-    with Image.open(folder / "curve.png") as image:
-        image.load()
-        assert image.format == "PNG" and image.size == (960, 540)
+    assert ElementTree.parse(folder / "curve.svg").getroot().tag.endswith("svg")
+    assert "1/2 " in called.out and "2/2 " in called.out and "\x1b" not in called.out
 
 
-def test_the_exported_model_is_as_good_as_was_said(quick: Any, tmp_path: Path) -> None:
+def test_printed_accuracy_is_that_of_the_exported_model(quick: Any, tmp_path: Path) -> None:
     called = quick("--epochs", 2, "--seed", 3, "--out", "here/too")
     images, labels = load_digits()
     session = onward.InferenceSession(tmp_path / "here/too/digits.onnx")
     [probabilities] = session.run(None, {"image": images[TRAIN:]})
     share = np.mean(probabilities.argmax(1) == labels[TRAIN:])
-    assert f"after, exported   {share:>6.1%}" in called.out
+    assert f"the exported model    {share:>6.1%}" in called.out
 
 
-def test_training_goes_on_from_the_checkpoint(quick: Any, tmp_path: Path) -> None:
+def test_training_continues_from_the_checkpoint(quick: Any, tmp_path: Path) -> None:
     quick("--epochs", 1)
     session = onward.TrainingSession(
         build_network(),
         digits_training.CrossEntropy(output="scores"),
-        digits_training.AdamW(lr=digits_training.RATE),
+        digits_training.AdamW(lr=digits_training.LEARNING_RATE),
         {"schedule": digits_training.OneCycle(steps=74)},
     )
     session.load(tmp_path / "onward-demo" / "checkpoint.safetensors")
     assert session.steps == 37
 
 
-def test_ctrl_c_exports_what_was_learned(
+def test_ctrl_c_exports_the_model_trained_so_far(
     quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tired(*arguments: Any) -> Any:
+    def interrupted_batches(*arguments: Any) -> Any:
         yield from list(batches(*arguments))[:5]
         raise KeyboardInterrupt
 
     batches = digits_training.batches
-    monkeypatch.setattr(digits_training, "batches", tired)
+    monkeypatch.setattr(digits_training, "batches", interrupted_batches)
     called = quick()
     assert called.code == 130
-    assert "ended at step 5; what was learned until then is exported" in called.out
+    assert "interrupted at step 5; the model trained so far is exported" in called.out
     assert "providers agree" not in called.out and "Traceback" not in called.out + called.err
     assert (tmp_path / "onward-demo" / "digits.onnx").is_file()
 
@@ -90,35 +91,46 @@ def test_ctrl_c_exports_what_was_learned(
 def test_ctrl_c_while_providers_are_compared_is_one_line(
     quick: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "race", lambda *arguments: True)
+    monkeypatch.setattr(demo, "measure_in_turns", lambda *arguments, **options: True)
     called = quick("--epochs", 1)
-    assert called.code == 130 and "ended before the providers were compared" in called.out
+    assert called.code == 130 and "interrupted before the providers were compared" in called.out
 
 
-def test_providers_that_do_not_agree_are_told(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cheat(runners: Any, *rest: Any) -> bool:
-        for i, runner in enumerate(runners):
-            runner.outputs, runner.times = [np.full((32, 10), 0.1 * i)], [1.0]
+def test_providers_that_disagree_are_a_warning(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disagree(measured: Any, *rest: Any, **options: Any) -> bool:
+        for i, each in enumerate(measured):
+            each.outputs, each.times = [np.full((32, 10), 0.1 * i)], [1.0]
         return False
 
-    monkeypatch.setattr(demo, "race", cheat)
-    assert "do not agree: their probabilities are 1e-01 apart" in quick("--epochs", 1).out
+    monkeypatch.setattr(demo, "measure_in_turns", disagree)
+    assert "do not agree: their probabilities differ by 1e-01" in quick("--epochs", 1).out
 
 
-def test_a_provider_that_fails_is_shown_with_its_reason(
+def test_failing_provider_is_shown_with_its_error(
     quick: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(runners: Any, *rest: Any) -> bool:
-        for runner in runners:
-            runner.error = "it is not in the mood"
+    def fail(measured: Any, *rest: Any, **options: Any) -> bool:
+        for each in measured:
+            each.error = "no kernel for Conv"
         return False
 
-    monkeypatch.setattr(demo, "race", fail)
+    monkeypatch.setattr(demo, "measure_in_turns", fail)
     called = quick("--epochs", 1)
-    assert called.code == 0 and "warning: it is not in the mood" in called.out
+    assert called.code == 0 and "warning: no kernel for Conv" in called.out
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_training(quick: Any, tmp_path: Path) -> None:
+def test_epoch_line_has_a_bar_for_the_loss() -> None:
+    summary = EpochSummary(2, 1.2, 2.4, 0.5, 1234)
+    assert demo._epoch_line(summary, 15, "#") == (
+        "     2/15   1.200 ############                  50.0%     1,234"
+    )
+
+
+def test_missing_providers_are_named_with_their_extras(quick: Any) -> None:
+    assert "More providers: pip install onward[torch] onward[openvino]" in quick("--epochs", 1).out
+
+
+def test_folder_that_cannot_be_made_is_an_error_before_training(quick: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     called = quick("--out", "file/inside")
     assert is_one_line(called, "file/inside") and "epoch" not in called.out

@@ -33,7 +33,7 @@ def gradients(path: Path, names: list[str], **feeds: Any) -> list[Any]:
     return list(session.run(names, feeds))
 
 
-def test_the_first_output_is_differentiated(path: Path, call: Any) -> None:
+def test_first_output_is_differentiated(path: Path, call: Any) -> None:
     done = call("grad", str(path), "--wrt", "x")
     assert done.code == 0, done.err
     assert "x_grad" in done.out
@@ -41,7 +41,7 @@ def test_the_first_output_is_differentiated(path: Path, call: Any) -> None:
     np.testing.assert_allclose(dx, 2 * X)
 
 
-def test_parameters_and_a_place_to_save(path: Path, call: Any) -> None:
+def test_parameters_are_differentiated_and_saved(path: Path, call: Any) -> None:
     new = path.with_name("new.onnx")
     done = call("grad", str(path), "--parameters", "-o", "loss", "--save", str(new))
     assert done.code == 0, done.err
@@ -49,7 +49,7 @@ def test_parameters_and_a_place_to_save(path: Path, call: Any) -> None:
     np.testing.assert_allclose(dw, 2 * (X * X).sum(0))
 
 
-def test_an_output_with_a_cotangent(path: Path, call: Any) -> None:
+def test_output_with_a_cotangent(path: Path, call: Any) -> None:
     done = call("grad", str(path), "--wrt", "x", "--output", "y=dy")
     assert done.code == 0, done.err
     (dx,) = gradients(path.with_name("m.grad.onnx"), ["x_grad"], x=X, dy=X)
@@ -65,15 +65,13 @@ def test_an_output_with_a_cotangent(path: Path, call: Any) -> None:
         (["--wrt", "x", "-o", "y=dy", "-o", "loss"], "give every output a cotangent, or none"),
     ],
 )
-def test_bad_input_is_one_clear_line(
-    path: Path, call: Any, arguments: list[str], message: str
-) -> None:
+def test_bad_input_is_one_line(path: Path, call: Any, arguments: list[str], message: str) -> None:
     done = call("grad", str(path), *arguments)
     assert done.code == 2
     assert message in done.err
 
 
-def test_the_whole_table_is_printed(call: Any) -> None:
+def test_gradient_table_is_printed(call: Any) -> None:
     done = call("ops", "--gradients", "--json")
     rows = {(row["domain"], row["name"]): row for row in json.loads(done.out)}
     assert rows["ai.onnx", "Sin"]["why"] == "dx = dy cos(x)"
@@ -81,7 +79,7 @@ def test_the_whole_table_is_printed(call: Any) -> None:
     assert "0 missing" in call("ops", "--gradients").out
 
 
-def test_no_operator_of_the_newest_opset_is_missing() -> None:
+def test_every_operator_of_the_newest_opset_has_an_entry() -> None:
     found = differentiable(GRADIENTS)
     assert [each.name for each in found if each.kind == "missing"] == []
     assert sum(each.kind == "rule" and each.domain == "ai.onnx" for each in found) >= 135

@@ -1,4 +1,4 @@
-"""The command line: start-up, exit codes, and one line for whatever is wrong."""
+"""The command line: start-up, exit codes and one-line errors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CODE = "from onward.cli.main import main; main()"
 
 
 def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
+    """Run the command line in its own process."""
     command = [sys.executable, "-c", CODE, *arguments]
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     variables = {**kept, "COLUMNS": "100", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
 
 
-def test_every_verb_is_listed_with_the_line_that_it_begins_with(call: Call) -> None:
+def test_every_verb_is_listed_with_the_first_line_of_its_help(call: Call) -> None:
     listed = call("--help").out
     for name, (module, line) in VERBS.items():
         function = getattr(importlib.import_module(module), name)
@@ -40,56 +40,58 @@ def test_every_verb_is_listed_with_the_line_that_it_begins_with(call: Call) -> N
 
 
 @pytest.mark.parametrize("verb", list(VERBS))
-def test_every_verb_explains_itself(call: Call, verb: str) -> None:
+def test_every_verb_has_help(call: Call, verb: str) -> None:
     called = call(verb, "--help")
     assert called.code == 0 and "Usage" in called.out and verb in called.out
 
 
-def test_no_verb_is_the_help_and_exit_code_2(call: Call) -> None:
+def test_no_verb_prints_help_with_exit_code_2(call: Call) -> None:
     called = call()
     assert called.code == 2 and "Usage" in called.out + called.err
 
 
-def test_an_unknown_verb_is_one_line(call: Call) -> None:
+def test_unknown_verb_is_one_line(call: Call) -> None:
     assert is_one_line(call("inspekt"), "No such command 'inspekt'", "inspect")
 
 
-def test_an_unknown_option_is_one_line(call: Call, model: Path) -> None:
+def test_unknown_option_is_one_line(call: Call, model: Path) -> None:
     assert is_one_line(call("run", model, "--frob"), "--frob")
 
 
 @pytest.mark.parametrize("verb", ["inspect", "run", "bench"])
-def test_a_path_that_is_no_model_is_one_line(call: Call, tmp_path: Path, verb: str) -> None:
+def test_bad_model_path_is_one_line(call: Call, tmp_path: Path, verb: str) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no")
     assert is_one_line(call(verb, tmp_path / "none.onnx"), "no model at", "none.onnx")
     assert is_one_line(call(verb, tmp_path), "is not a file")
     assert is_one_line(call(verb, tmp_path / "bad.onnx"), "not an ONNX")
 
 
-def test_a_file_without_permission_is_one_line(
+def test_file_without_permission_is_one_line(
     call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, *more: object) -> None:  # root may read what others may not
+    def refuse(path: Path, *more: object) -> None:  # root may read any file
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("onward.graph.files.read_model", refuse)
     assert is_one_line(call("inspect", model), f"Permission denied: {model}")
 
 
-def test_text_that_is_no_text_is_one_line(call: Call, tmp_path: Path) -> None:
+def test_json_with_invalid_characters_is_one_line(call: Call, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_bytes(b"\xff\xfe{}")
     onward.save(mlp(), tmp_path / "m.onnx")
     assert is_one_line(call("run", tmp_path / "m.onnx", tmp_path / "bad.json"), "is not JSON")
 
 
-def test_a_name_with_brackets_is_printed_as_it_is(call: Call, tmp_path: Path) -> None:
+def test_name_with_brackets_is_printed_unchanged(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "[red]m[bold] :smile:.onnx"
     assert is_one_line(call("inspect", path), str(path))
     onward.save(mlp(), path)
     assert str(path) in call("run", path, "--random", "--json").out
 
 
-def test_a_bug_is_one_line_that_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_is_one_line_that_asks_for_a_report(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken() -> None:
         raise ZeroDivisionError("oh")
 
@@ -101,7 +103,7 @@ def test_a_bug_is_one_line_that_says_so(call: Call, monkeypatch: pytest.MonkeyPa
     assert with_trace.code == 70 and "Traceback (most recent call last)" in with_trace.err
 
 
-def test_traceback_may_stand_anywhere(call: Call, tmp_path: Path) -> None:
+def test_traceback_option_works_anywhere(call: Call, tmp_path: Path) -> None:
     for arguments in (["--traceback", "inspect"], ["inspect", "--traceback"]):
         called = call(*arguments, tmp_path / "none.onnx")
         assert called.code == 2 and "Traceback" in called.err
@@ -116,7 +118,7 @@ def test_ctrl_c_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch) ->
     assert called.code == 130 and "Traceback" not in called.err
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     for option, first in (("--json", "[\n"), ("", "\n")):
         script = (
             f'"{sys.executable}" -c "{CODE}" providers {option} | (head -c 1; exec 0<&-; sleep 0)'
@@ -133,7 +135,7 @@ def test_warnings_are_one_line_each(model: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_screen_may_be_narrow_and_colourless() -> None:
+def test_narrow_terminal_without_colour() -> None:
     done = shell("providers", COLUMNS="30", LC_ALL="C")
     assert done.returncode == 0 and "Azure" in done.stdout
     assert "\x1b" not in done.stdout and max(map(len, done.stdout.splitlines())) <= 30
@@ -142,7 +144,7 @@ def test_the_screen_may_be_narrow_and_colourless() -> None:
     assert wrong.stderr.count("\n") == 1 and "\x1b" not in wrong.stderr
 
 
-def test_help_and_providers_load_no_engine_that_they_do_not_need() -> None:
+def test_help_and_providers_load_no_unneeded_engine() -> None:
     program = f"""
 import sys
 try:
@@ -174,11 +176,11 @@ print(*sys.modules, file=sys.stderr)
     assert not {"onnx_ir", "torch", "openvino"} & set(done.stderr.split())
 
 
-def test_the_version_is_printed(call: Call) -> None:
+def test_version_is_printed(call: Call) -> None:
     assert call("--version").out == f"onward {onward.__version__}\n"
 
 
-def test_the_exit_codes_are_documented() -> None:
+def test_exit_codes_are_documented() -> None:
     for code in (0, 1, front.BAD_INPUT, front.BUG, front.INTERRUPTED):
         assert f"{code} " in (front.__doc__ or "")
 

@@ -1,4 +1,4 @@
-"""The command line on models that give or take maps: scikit-learn's classifiers as converted."""
+"""The command line on models with maps as inputs or outputs, such as scikit-learn's classifiers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.models_ml import dict_vectorizer, zipped_classifier
 
 @pytest.fixture
 def maps(tmp_path: Path) -> Path:
-    """Scores as a list of maps, as a file."""
+    """A file of a model whose scores are a list of maps."""
     onnx.save(zipped_classifier(("a", "b", "c")), tmp_path / "maps.onnx")
     return tmp_path / "maps.onnx"
 
 
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
-    """A model that is fed a map, as a file."""
+    """A file of a model whose input is a map."""
     onnx.save(dict_vectorizer(), tmp_path / "words.onnx")
     return tmp_path / "words.onnx"
 
@@ -44,9 +44,7 @@ def test_run_prints_maps(call: Call, maps: Path) -> None:
     assert called.code == 0 and "{'a': " in called.out
 
 
-def test_a_model_with_maps_equals_itself_and_differs_from_another(
-    call: Call, maps: Path, tmp_path: Path
-) -> None:
+def test_compare_models_with_maps(call: Call, maps: Path, tmp_path: Path) -> None:
     assert call("compare", maps, maps, "--seconds", "0").code == 0
     other = onnx.load(maps)
     other.graph.node[0].attribute[0].floats[0] += 1
@@ -57,16 +55,16 @@ def test_a_model_with_maps_equals_itself_and_differs_from_another(
     assert outputs["maps"]["max_absolute"] > 0 and not outputs["maps"]["reason"]
 
 
-def test_grad_takes_the_tensor_that_maps_are_made_from(call: Call, maps: Path) -> None:
+def test_grad_of_maps_needs_the_tensor_before_them(call: Call, maps: Path) -> None:
     assert call("grad", maps, "--wrt", "x", "--output", "scores=dy").code == 0
     called = call("grad", maps, "--wrt", "x", "--output", "maps=dy")
     assert is_one_line(called, "'maps' is a list of maps (ZipMap)", "'scores'")
 
 
-def test_grad_of_parameters_opens_coefficients(call: Call, maps: Path) -> None:
+def test_grad_of_parameters_includes_coefficients(call: Call, maps: Path) -> None:
     called = call("grad", maps, "--parameters", "--output", "scores=dy")
     assert called.code == 0 and "LinearClassifier.coefficients_grad" in called.out
 
 
-def test_a_map_has_no_random_feed(call: Call, words: Path) -> None:
+def test_map_input_has_no_random_feed(call: Call, words: Path) -> None:
     assert is_one_line(call("bench", words), "no random feed for input 'x' of type map(string")

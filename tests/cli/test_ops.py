@@ -1,4 +1,4 @@
-"""onward ops: who runs which operator, filters, and unknown names."""
+"""onward ops: its table, its filters and unknown names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TWO = ("--provider", "cpu", "--provider", "reference")
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def temporary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_support, "cache_folder", lambda name: tmp_path / name)
 
 
@@ -43,7 +43,7 @@ def test_unknown_names_are_one_line(call: Call) -> None:
     assert is_one_line(call("ops", "--provider", "frob"), "no provider 'frob'")
 
 
-def test_gradients_are_told_of_every_domains_operators(call: Call) -> None:
+def test_gradients_cover_operators_of_every_domain(call: Call) -> None:
     called = call(
         "ops", "--gradients", "--op", "LinearClassifier", "--op", "com.microsoft::QAttention"
     )
@@ -56,7 +56,7 @@ def test_gradients_are_told_of_every_domains_operators(call: Call) -> None:
     assert is_one_line(call("ops", "--gradients", "--op", "LinearClasifier"), "no operator", hint)
 
 
-def test_an_operator_is_found_with_its_domain(call: Call) -> None:
+def test_operator_is_found_by_name_and_domain(call: Call) -> None:
     called = call(
         "ops", *TWO, "--op", "ai.onnx.ml::treeensembleclassifier", "--op", "ai.onnx::Conv"
     )

@@ -1,4 +1,4 @@
-"""onward profile: the table, the sentence, the files; the ceilings are kept beforehand."""
+"""onward profile: its table, its sentence and its files, with stored ceilings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import pytest
 import onward
 from onward.cli import profile
 from onward.errors import ProviderError
-from onward.measure.machine import keep
-from onward.measure.profile.roofline import kept_name
+from onward.measure.machine import write_record
+from onward.measure.profile.roofline import record_name
+from onward.workers.worker import Worker
 from tests.models import mlp
 
 CODE = "from onward.cli.main import main; main()"
@@ -25,14 +26,14 @@ CODE = "from onward.cli.main import main; main()"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home whose cache knows this machine's ceilings, so that none are measured."""
+    """A home folder whose cache has this machine's ceilings, so that none are measured."""
     onward.save(mlp(), tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=np.ones((3, 4), np.float32))
     record = {"flops": {"float32": 1e10}, "bytes_per_second": 1e10, "dispatch": 1e-6}
     for threads in (0, 1):
         asked = {"provider": "CPUExecutionProvider", "options": {}, "threads": threads}
-        path = tmp_path / ".cache" / "onward" / "ceilings" / kept_name(asked)
-        keep(path, {**record, "tried": ["float32"]})
+        path = tmp_path / ".cache" / "onward" / "ceilings" / record_name(asked)
+        write_record(path, {**record, "tried": ["float32"]})
     return tmp_path
 
 
@@ -47,7 +48,7 @@ def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_table_the_sentence_and_the_files(home: Path) -> None:
+def test_profile_prints_a_table_and_writes_files(home: Path) -> None:
     done = call(
         home, "m.onnx", "--size", "batch=8", "-p", "cpu", "--iterations", "4", "--warm-up", "1",
         "--range", "1:3", "--trace", "t.json", "--page", "p.html",
@@ -67,7 +68,7 @@ def test_the_table_the_sentence_and_the_files(home: Path) -> None:
     assert "<svg" not in (home / "p.html").read_text() and (home / "p.html").stat().st_size > 20_000
 
 
-def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
+def test_json_with_feeds_from_a_file(home: Path) -> None:
     done = call(
         home, "m.onnx", "x.npz", "-p", "cpu", "--threads", "1", "--iterations", "2", "--json"
     )
@@ -89,70 +90,62 @@ def test_json_for_machines_with_feeds_from_a_file(home: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(home: Path, arguments: list[str], message: str) -> None:
+def test_bad_arguments_are_one_line(home: Path, arguments: list[str], message: str) -> None:
     done = call(home, *arguments)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_ctrl_c_makes_the_child_send_what_it_measured(home: Path) -> None:
-    request = {
+@pytest.fixture
+def request_without_end() -> dict[str, Any]:
+    return {
         "model": "m.onnx", "feeds": [], "sizes": {}, "seed": 0, "threads": 0,
         "providers": [["CPUExecutionProvider", {}]], "iterations": 10**8, "warm_up": 1,
         "between": [0, 10**8], "fresh": False, "trace": None, "page": None,
     }  # fmt: skip
-    command = [sys.executable, "-m", "onward.measure.profile.profile_worker", json.dumps(request)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment(home), cwd=home
-    ) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if json.loads(line).get("doing") == "timing":
-                break
-        child.send_signal(signal.SIGINT)
-        answers = [json.loads(line) for line in child.stdout if "verdict" in line]
-    assert child.returncode == 0
-    assert "ended early" in answers[-1]["notes"][0]
 
 
-class Interrupted:
-    """A child whose reader is interrupted by Ctrl-C before the answer comes."""
+def interrupt_during_timing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Press Ctrl-C when the first figure comes."""
+    shown: list[str] = []
 
-    def __init__(self, *answers: str, killed: bool = False) -> None:
-        self.stdout, self.answers, self.killed = self, list(answers), killed
+    def at(_: object, doing: str, *__: object) -> None:
+        shown.append(doing)
+        if doing == "timing" and shown.count(doing) <= times:
+            signal.raise_signal(signal.SIGINT)
 
-    def readline(self) -> str:
-        answer = self.answers.pop(0)
-        if answer == "ctrl-c":
-            raise KeyboardInterrupt
-        return answer
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def wait(self) -> int:
-        return 0
+    monkeypatch.setattr(profile.WorkProgress, "show_step", at)
 
 
-def test_the_command_waits_for_the_child_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Interrupted('{"doing": "timing", "part": 0.5}', "ctrl-c", '{"verdict": 1}')
-    monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
-    assert profile._in_own_process({}) == {"verdict": 1}
-    assert not child.killed
+def test_ctrl_c_makes_the_child_send_what_it_measured(
+    home: Path, monkeypatch: pytest.MonkeyPatch, request_without_end: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("HOME", str(home))
+    interrupt_during_timing(monkeypatch, 1)
+    found = profile._profile_in_child(request_without_end)
+    assert "ended early" in found["notes"][0]
 
 
-def test_a_second_ctrl_c_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Interrupted("ctrl-c", "ctrl-c", "")
-    monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
+def test_a_second_ctrl_c_ends_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, request_without_end: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(Worker, "interrupt", lambda *_, **__: None)  # a child that does not stop
+    interrupt_during_timing(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
-        profile._in_own_process({})
-    assert child.killed
+        profile._profile_in_child(request_without_end)
 
 
-def test_a_child_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Interrupted("")
-    monkeypatch.setattr(profile.subprocess, "Popen", lambda *_, **__: child)
-    with pytest.raises(
-        ProviderError, match="the profile ended with code 0: it ended without a word"
-    ):
-        profile._in_own_process({})
+def test_a_child_that_dies_is_an_error(
+    home: Path, monkeypatch: pytest.MonkeyPatch, request_without_end: dict[str, Any]
+) -> None:
+    def killed(*arguments: Any) -> Worker:
+        worker = Worker(*arguments)
+        worker.kill()
+        return worker
+
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(profile, "Worker", killed)
+    with pytest.raises(ProviderError, match="the profile died of SIGKILL while it measured"):
+        profile._profile_in_child(request_without_end)

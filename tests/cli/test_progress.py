@@ -1,4 +1,4 @@
-"""What long work tells on stderr, with an alarm that the test rings."""
+"""Progress of long work on stderr, with timers that the test fires."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from rich.console import Console
 
-from onward.cli.progress import Work
+from onward.cli.progress import WorkProgress
 
 
-class FakeAlarm:
-    """An alarm that rings when it is told to."""
+class FakeTimer:
+    """A timer that fires when the test calls `fire`."""
 
-    made: list[FakeAlarm]
+    made: list[FakeTimer]
 
-    def __init__(self, seconds: float, ring: Callable[[], Any]) -> None:
-        self.seconds, self.ring, self.daemon, self.is_on = seconds, ring, False, False
-        FakeAlarm.made.append(self)
+    def __init__(self, seconds: float, fire: Callable[[], Any]) -> None:
+        self.seconds, self.fire, self.daemon, self.is_on = seconds, fire, False, False
+        FakeTimer.made.append(self)
 
     def start(self) -> None:
         self.is_on = True
@@ -27,29 +27,29 @@ class FakeAlarm:
         self.is_on = False
 
 
-def work(*, terminal: bool) -> tuple[Work, io.StringIO]:
-    FakeAlarm.made = []
+def work(*, terminal: bool) -> tuple[WorkProgress, io.StringIO]:
+    FakeTimer.made = []
     text = io.StringIO()
-    return Work(Console(file=text, force_terminal=terminal, width=100), FakeAlarm), text
+    return WorkProgress(Console(file=text, force_terminal=terminal, width=100), FakeTimer), text
 
 
-def test_long_step_is_told_where_no_bar_is_shown() -> None:
+def test_long_step_prints_lines_where_there_is_no_terminal() -> None:
     shown, text = work(terminal=False)
     with shown:
-        shown.at("opening torch", 0, 2)
-        shown.at("opening torch", 0, 2)
-        assert [alarm.seconds for alarm in FakeAlarm.made] == [5]
-        FakeAlarm.made[-1].ring()
-        FakeAlarm.made[-1].ring()
-        shown.at("measuring", 1, 2)
-        assert [alarm.seconds for alarm in FakeAlarm.made] == [5, 5, 10, 5]
-        assert [alarm.is_on for alarm in FakeAlarm.made] == [True, True, False, True]
-    assert not FakeAlarm.made[-1].is_on
+        shown.show_step("opening torch", 0, 2)
+        shown.show_step("opening torch", 0, 2)
+        assert [timer.seconds for timer in FakeTimer.made] == [5]
+        FakeTimer.made[-1].fire()
+        FakeTimer.made[-1].fire()
+        shown.show_step("measuring", 1, 2)
+        assert [timer.seconds for timer in FakeTimer.made] == [5, 5, 10, 5]
+        assert [timer.is_on for timer in FakeTimer.made] == [True, True, False, True]
+    assert not FakeTimer.made[-1].is_on
     assert text.getvalue() == "opening torch: 5 s so far\nopening torch: 10 s so far\n"
 
 
-def test_terminal_has_a_bar_instead() -> None:
+def test_terminal_has_a_bar_and_no_timers() -> None:
     shown, _ = work(terminal=True)
     with shown:
-        shown.at("opening torch", 0, 2)
-    assert not FakeAlarm.made
+        shown.show_step("opening torch", 0, 2)
+    assert not FakeTimer.made

@@ -1,4 +1,4 @@
-"""onward providers: what is here, what is not, and what that would need."""
+"""onward providers: those of this machine, and what the others need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_providers_are_listed_with_versions(call: Call) -> None:
     assert "not on this machine" in called.out
 
 
-def test_json_says_what_the_missing_ones_need(call: Call) -> None:
+def test_json_has_what_missing_providers_need(call: Call) -> None:
     rows = {row["name"]: row for row in json.loads(call("providers", "--json").out)}
     assert [name for name, row in rows.items() if row["here"]] == available()
     if not rows["CUDAExecutionProvider"]["here"]:
@@ -24,7 +24,7 @@ def test_json_says_what_the_missing_ones_need(call: Call) -> None:
     assert all(row["here"] or row["needs"] for row in rows.values())
 
 
-def test_every_provider_has_a_short_name_that_finds_it(call: Call) -> None:
+def test_short_name_finds_every_provider(call: Call) -> None:
     for row in json.loads(call("providers", "--json").out):
         assert full_name(row["called"]) == row["name"]
     assert "cpu" in complete_providers("c")

@@ -1,4 +1,4 @@
-"""onward run: what it shows and saves, and what it refuses."""
+"""onward run: its output, its files and its errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_outputs_are_shown_with_their_range(call: Call, model: Path, feeds: Path
         assert word in called.out
 
 
-def test_a_feed_can_be_given_by_name(call: Call, model: Path, feeds: Path) -> None:
+def test_feed_is_given_by_name(call: Call, model: Path, feeds: Path) -> None:
     for arguments in (["--feed", f"x={feeds}"], ["-f", f"x=@{feeds}"], [f"x={feeds}"]):
         assert "(2, 2)" in call("run", model, *arguments).out
 
@@ -40,13 +40,13 @@ def test_json_has_the_data(call: Call, model: Path, feeds: Path) -> None:
     assert report["providers"] == ["CPUExecutionProvider"]
 
 
-def test_random_feeds_are_asked_for(call: Call, model: Path) -> None:
+def test_random_feeds_need_the_option(call: Call, model: Path) -> None:
     assert is_one_line(call("run", model), "input 'x' is missing", "--random")
     called = call("run", model, "--random", "--size", "batch=5", "--repeat", "3")
     assert "(5, 2)" in called.out and "3 runs, median" in called.out
 
 
-def test_the_seed_decides(call: Call, model: Path) -> None:
+def test_seed_determines_random_feeds(call: Call, model: Path) -> None:
     arguments = ("run", model, "--random", "--json", "--seed")
 
     def outputs(seed: int) -> object:
@@ -65,12 +65,12 @@ def test_outputs_are_saved(call: Call, model: Path, feeds: Path, tmp_path: Path)
     assert np.allclose(json.loads(text.read_text())["y"], expected)
 
 
-def test_the_top_classes_are_shown(call: Call, model: Path, feeds: Path) -> None:
+def test_top_classes_are_shown(call: Call, model: Path, feeds: Path) -> None:
     called = call("run", model, feeds, "--top", "2")
-    assert "the largest along the last axis" in called.out and "class" in called.out
+    assert "the largest values along the last axis" in called.out and "class" in called.out
 
 
-def test_an_image_is_fed_and_said(call: Call, tmp_path: Path) -> None:
+def test_image_is_fed_and_its_layout_printed(call: Call, tmp_path: Path) -> None:
     op = OpBuilder()
     image = op.input("image", "float32", ("batch", 3, 8, 8))
     onward.save(op.model(mean=op.ReduceMean(image, [1, 2, 3])), tmp_path / "m.onnx")
@@ -85,18 +85,18 @@ def test_an_image_is_fed_and_said(call: Call, tmp_path: Path) -> None:
     )
 
 
-def test_nan_is_warned_of(call: Call, tmp_path: Path) -> None:
+def test_nan_is_a_warning(call: Call, tmp_path: Path) -> None:
     op = OpBuilder()
     x = op.input("x", "float32", (2,))
     onward.save(op.model(y=op.Log(op.Mul(x, -1.0))), tmp_path / "m.onnx")
     (tmp_path / "f.json").write_text("[1, 0]")
     called = call("run", tmp_path / "m.onnx", tmp_path / "f.json")
-    assert "warning: output 'y' holds 1 NaN and 1 infinite of 2 values" in called.out
+    assert "warning: output 'y' has 1 NaN and 1 infinite of 2 values" in called.out
     report = json.loads(call("run", tmp_path / "m.onnx", tmp_path / "f.json", "--json").out)
     assert report["outputs"]["y"]["data"] == ["nan", "-inf"]
 
 
-def test_providers_are_named_shortly(call: Call, tmp_path: Path) -> None:
+def test_providers_have_short_names(call: Call, tmp_path: Path) -> None:
     onward.save(sandwich(), tmp_path / "s.onnx")
     called = call("run", tmp_path / "s.onnx", "--random", "-p", "torch:device=cpu", "-p", "cpu")
     assert called.code == 0 and "on torch" in called.out
@@ -116,7 +116,7 @@ def test_providers_are_named_shortly(call: Call, tmp_path: Path) -> None:
         (["--size", "batch=x"], "--size takes NAME=N"),
         (["--size", "bach=2"], "no open dimension 'bach'"),
         (["--output", "y"], "--output takes NAME=FILE"),
-        (["--output", "z=z.npy"], "no output 'z'; the model gives 'y'"),
+        (["--output", "z=z.npy"], "no output 'z'; the outputs are 'y'"),
         (["--save", "o.txt"], "saved as .npz or .json"),
         (["--save", "nowhere/o.npz"], "there is no folder nowhere"),
         (["--threads", "-1"], "--threads"),
@@ -131,12 +131,12 @@ def test_bad_arguments_are_one_line(
     assert is_one_line(call("run", model, "--random", *arguments), message)
 
 
-def test_a_failing_run_says_that_sizes_were_guessed(call: Call, tmp_path: Path) -> None:
+def test_failing_run_with_default_sizes_has_a_hint(call: Call, tmp_path: Path) -> None:
     op = OpBuilder()
     x = op.input("x", "float32", ("n",))
     onward.save(op.model(y=op.Reshape(x, [2, 2])), tmp_path / "m.onnx")
     called = call("run", tmp_path / "m.onnx", "--random", "-p", "cpu")
-    assert is_one_line(called, "taken to be 1", "--size (n, x:0)")
+    assert is_one_line(called, "open dimensions are 1 by default", "--size (n, x:0)")
 
 
 def test_bad_feeds_are_refused_before_a_session_is_opened(

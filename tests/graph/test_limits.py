@@ -122,9 +122,9 @@ def test_ep_context_must_be_allowed() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"nodes": -1}, "nodes is a number from 0 on, not -1"),
-        ({"nodes": 2.5}, "nodes is a number"),
-        ({"nesting": 99}, "nesting is at most 32, not 99"),
+        ({"nodes": -1}, "ModelLimits.nodes is a whole number, at least 0, not -1"),
+        ({"nodes": 2.5}, "nodes is a whole number"),
+        ({"nesting": 99}, "ModelLimits.nesting is a whole number from 0 to 32, not 99"),
         ({"allow_domains": "mine"}, "allow_domains is a set of names"),
     ],
 )

@@ -14,11 +14,11 @@ import pytest
 import onward
 from onward.checkpoints import tensor_files
 from onward.cli.output_files import write_outputs
-from onward.cli.png import Picture
 from onward.errors import FileMissing, OnwardError, OptionError, WriteFailed
 from onward.graph.paths import check_writable, make_folder, to_path, writing
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
+from onward.runner.learning_curve import LearningCurve, write_learning_curve
 from onward.training.artifacts import generate_artifacts
 from tests.sessions.training.small import mlp
 
@@ -81,7 +81,7 @@ def writers() -> dict[str, Callable[[Path], object]]:
         "outputs": lambda path: write_outputs(path.with_suffix(".npz"), {"y": X}, one=False),
         "output": lambda path: write_outputs(path.with_suffix(".npy"), {"y": X}, one=True),
         "text": lambda path: write_outputs(path.with_suffix(".json"), {"y": X}, one=True),
-        "picture": lambda path: Picture(4, 4).save(path),
+        "picture": lambda path: write_learning_curve(LearningCurve(), path),
     }
 
 

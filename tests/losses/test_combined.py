@@ -196,7 +196,7 @@ def test_an_output_of_integers_is_no_loss() -> None:
 
 
 def test_an_output_is_called_by_its_name() -> None:
-    with pytest.raises(OptionError, match="name of Output is a name, not 3"):
+    with pytest.raises(OptionError, match=r"Output.name is a name, not 3"):
         Output(3)  # type: ignore[arg-type]
 
 

@@ -96,8 +96,8 @@ def test_other_names_go_by_place_and_it_is_said() -> None:
     comparison = compare_models(net(), net(rename), X)
     assert comparison.same
     assert comparison.notes == [
-        "input 'x' is taken for 'data', by its place",
-        "output 'y' is taken for 'out', by its place",
+        "input 'x' is compared with 'data', by its position",
+        "output 'y' is compared with 'out', by its position",
     ]
     assert list(feeds_for_other(net(), net(rename), X)) == ["data"]
 

@@ -73,7 +73,7 @@ def test_maps_are_compared_key_by_key() -> None:
     assert compare_tensors(a, a).same
     apart = compare_tensors(a, b)
     assert (apart.same, apart.beyond, apart.max_absolute, apart.worst) == (False, 1, 0.25, (1,))
-    assert compare_tensors({"x": 1.0}, {"y": 1.0}).reason == "key 'x' is in one map alone"
+    assert compare_tensors({"x": 1.0}, {"y": 1.0}).reason == "key 'x' is in only one map"
     assert compare_tensors({"x": 1.0}, np.ones(1)).reason == "a map against a tensor"
     assert not compare_tensors({1: "a"}, {1: "b"}).same
 

@@ -158,11 +158,11 @@ def test_restarts_far_away_are_found_at_once() -> None:
         (lambda: Exponential(gamma=float("nan")), r"Exponential\.gamma is a number, at least 0"),
         (
             lambda: MultiStep(milestones=(1.5,)),
-            r"MultiStep\.milestones is a list of whole numbers, not \(1\.5,\)\ngive milestones su",
+            r"MultiStep\.milestones\[0\] is a whole number, not 1\.5\ngive milestones such a value",
         ),
         (
             lambda: WarmUp(steps=3, schedule=0.1),
-            r"WarmUp\.schedule is a schedule, not 0\.1\ngive one, such as Constant\(\)",
+            r"WarmUp\.schedule is a schedule, not 0\.1\nsuch as Constant\(\) or Cosine",
         ),
     ],
 )

@@ -8,21 +8,21 @@ import onward
 from onward.runner.digits import batches, build_network, load_digits, shift
 
 
-def test_the_data_are_small_images_and_their_digits() -> None:
+def test_data_are_images_and_labels() -> None:
     images, labels = load_digits()
     assert images.shape == (1797, 1, 8, 8) and images.dtype == np.float32
     assert 0 <= images.min() < images.max() <= 1
     assert sorted(set(labels.tolist())) == list(range(10))
 
 
-def test_the_network_takes_images_and_gives_scores_and_probabilities() -> None:
+def test_network_computes_scores_and_probabilities() -> None:
     images, _ = load_digits()
     scores, probabilities = onward.InferenceSession(build_network()).run(None, {"image": images})
     assert scores.shape == probabilities.shape == (1797, 10)
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
 
 
-def test_a_seed_makes_the_same_network_again() -> None:
+def test_seed_determines_the_network() -> None:
     def weight(seed: int) -> list[float]:
         value = build_network(seed).graph.initializers["conv2.weight"].const_value
         assert value is not None
@@ -31,9 +31,9 @@ def test_a_seed_makes_the_same_network_again() -> None:
     assert weight(1) == weight(1) != weight(2)
 
 
-def test_batches_hold_every_image_once_with_its_label() -> None:
+def test_batches_have_every_image_once_with_its_label() -> None:
     images = np.zeros((10, 1, 8, 8), np.float32)
-    images[:, 0, 4, 4] = np.arange(10)  # a point in the middle stays when it is moved by a pixel
+    images[:, 0, 4, 4] = np.arange(10)  # a point in the middle stays inside when shifted by a pixel
     found = list(batches(images, np.arange(10), 3, seed=0))
     assert [len(batch["labels"]) for batch in found] == [3, 3, 3]
     for batch in found:
@@ -41,7 +41,7 @@ def test_batches_hold_every_image_once_with_its_label() -> None:
     assert len({int(label) for batch in found for label in batch["labels"]}) == 9
 
 
-def test_images_are_moved_by_a_pixel_at_most() -> None:
+def test_images_are_shifted_by_one_pixel_at_most() -> None:
     image = np.zeros((500, 1, 8, 8), np.float32)
     image[:, 0, 3, 3] = 1
     moved = shift(image, np.random.default_rng(0))

@@ -11,8 +11,10 @@ import onnx
 import pytest
 
 from onward.errors import FeedError, OptionError
+from onward.graph.files import save
 from onward.graph.signature import NodeArg
 from onward.sessions.feed_files import inputs_of, read_feeds
+from tests.models import mlp
 
 X = NodeArg("x", "tensor(float)", ["batch", 4])
 IDS = NodeArg("ids", "tensor(int64)", ["batch", None])
@@ -160,5 +162,6 @@ def test_without_random_a_missing_input_is_told() -> None:
         read_feeds([IDS], [], random=False)
 
 
-def test_inputs_come_from_the_file_alone(model: Path) -> None:
-    assert inputs_of(model) == [NodeArg("x", "tensor(float)", ["batch", 4])]
+def test_inputs_come_from_the_file_alone(tmp_path: Path) -> None:
+    save(mlp(), tmp_path / "m.onnx")
+    assert inputs_of(tmp_path / "m.onnx") == [NodeArg("x", "tensor(float)", ["batch", 4])]

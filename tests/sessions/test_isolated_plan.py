@@ -30,7 +30,7 @@ from onward.errors import (
     WorkerDied,
 )
 from onward.providers.options import RunOptions
-from onward.sessions.isolated_plan import Isolated, _tell
+from onward.sessions.isolated_plan import IsolatedPlan, _warn
 from onward.workers.deadline import WATCHDOG
 from tests.models import mlp, serialized
 
@@ -54,8 +54,8 @@ def opened(model: Any = MODEL, providers: Any = CPU, **options: Any) -> onward.I
 
 
 def process_of(session: onward.InferenceSession) -> int:
-    assert isinstance(session._plan, Isolated) and session._plan._child is not None
-    return session._plan._child._process.pid
+    assert isinstance(session._plan, IsolatedPlan) and session._plan._worker is not None
+    return session._plan._worker.pid
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +179,9 @@ def test_text_sequences_and_optionals_pass() -> None:
 
 def test_warnings_of_the_process_are_ours() -> None:
     with pytest.warns(DeprecationWarning, match="old"):
-        _tell([("DeprecationWarning", "old")])
+        _warn([("DeprecationWarning", "old")])
     with pytest.warns(UserWarning, match="not a warning"):
-        _tell([("open", "not a warning")])
+        _warn([("open", "not a warning")])
 
 
 @on_posix
@@ -203,8 +203,8 @@ def test_a_death_between_two_runs_goes_unnoticed() -> None:
     session = opened()
     first = process_of(session)
     os.kill(first, signal.SIGKILL)
-    assert isinstance(session._plan, Isolated) and session._plan._child is not None
-    session._plan._child._process.wait()
+    assert isinstance(session._plan, IsolatedPlan) and session._plan._worker is not None
+    session._plan._worker._process.wait()
     assert session.run(["y"], SMALL)[0].tolist() == [[2, 2]]
 
 
@@ -283,7 +283,7 @@ def test_the_process_ends_with_its_session_and_with_its_parent() -> None:
         "import os, sys, onward\n"
         "options = onward.SessionOptions(isolated=True)\n"
         "s = onward.InferenceSession(sys.stdin.buffer.read(), options, ['CPUExecutionProvider'])\n"
-        "print(s._plan._child._process.pid, flush=True)\n"
+        "print(s._plan._worker.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], input=MODEL, capture_output=True)
@@ -307,7 +307,7 @@ def test_profiling_and_the_cache_work_as_ever(
 def test_a_model_that_draws_at_random_is_not_remembered() -> None:
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }""")
-    with pytest.raises(OptionError, match=r"RandomNormalLike .* draws at random"):
+    with pytest.raises(OptionError, match=r"RandomNormalLike .* draws random numbers"):
         opened(model, result_cache_bytes=1000)
 
 
@@ -322,16 +322,16 @@ def test_other_providers_are_other_processes(session: onward.InferenceSession) -
 def test_an_answer_that_is_none_is_not_believed(session: onward.InferenceSession) -> None:
     lying = opened()
     plan = lying._plan
-    assert isinstance(plan, Isolated) and plan._child is not None
+    assert isinstance(plan, IsolatedPlan) and plan._worker is not None
     shape = [1 << 40]
     false = {"results": [{"kind": "tensor", "dtype": "float32", "shape": shape}], "buffers": []}
-    plan._child.ask = lambda *_: (false, iter([np.zeros(4, np.uint8)]))  # type: ignore[method-assign]
-    with pytest.raises(WorkerDied, match="an answer that is none"):
+    plan._worker.ask = lambda *_, **__: (false, iter([np.zeros(4, np.uint8)]))  # type: ignore[method-assign]
+    with pytest.raises(WorkerDied, match="a reply that is malformed or too large"):
         lying.run(None, SMALL)
 
 
 @pytest.mark.parametrize("ask", ["memory_plan", "allocate_outputs"])
 def test_nobody_looks_at_the_model_outside_its_isolation(ask: str) -> None:
     session = onward.InferenceSession(mlp(), onward.SessionOptions(isolated=True))
-    with pytest.raises(OptionError, match=f"{ask} would look at an isolated model outside"):
+    with pytest.raises(OptionError, match=f"{ask} would open an isolated model outside"):
         getattr(session, ask)()

@@ -136,10 +136,10 @@ def test_one_thread_watches_every_deadline() -> None:
     deadlines = [Deadline(1000, None, False) for _ in range(100)]
     watching = [thread for thread in threading.enumerate() if thread not in before]
     assert [thread.name for thread in watching] == ["onward-watchdog"]
-    assert not any(deadline.over() for deadline in deadlines)
+    assert not any(deadline.stop() for deadline in deadlines)
 
 
-def test_alarms_come_in_the_order_of_their_times() -> None:
+def test_timed_calls_are_made_in_order_of_time() -> None:
     dog, came, done = Watchdog(), [], threading.Event()
     for name, seconds in (("c", 0.03), ("a", 0.01), ("b", 0.02)):
         dog.after(seconds, lambda name=name: came.append(name))
@@ -148,12 +148,12 @@ def test_alarms_come_in_the_order_of_their_times() -> None:
     assert came == ["a", "b", "c"]
 
 
-def test_a_cancelled_alarm_stays_silent_and_is_swept_out() -> None:
+def test_cancelled_calls_are_not_made_and_are_removed() -> None:
     dog, came, done = Watchdog(), [], threading.Event()
     for _ in range(3000):
         alarm = dog.after(1000, lambda: came.append(1))
         assert not alarm.cancel()
-    assert len(dog._alarms) <= 1025
+    assert len(dog._calls) <= 1025
     dog.after(0, done.set)
     assert done.wait(30)
     assert not came

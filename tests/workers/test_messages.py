@@ -1,4 +1,4 @@
-"""Messages: everything that a model takes or gives passes; what is false does not."""
+"""Messages: every kind of feed and result passes, malformed messages are refused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TYPES += ["float16", "float32", "float64", "complex64", "complex128"]
 MORE = ["bfloat16", "int4", "uint4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"]
 
 
-def there(value: Any) -> Any:
-    """A value as the other side sees it."""
+def sent(value: Any) -> Any:
+    """A value as the other process receives it."""
     buffers: list[Any] = []
     packed = messages.pack(value, buffers)
     file = io.BytesIO()
@@ -34,38 +34,38 @@ def there(value: Any) -> Any:
 def test_every_type_and_shape_passes(name: str, shape: tuple[int, ...]) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    got = there(array)
+    got = sent(array)
     assert got.dtype == dtype and got.shape == shape
     assert got.tobytes() == array.tobytes()
 
 
 def test_a_tensor_that_is_not_contiguous_passes() -> None:
     array = np.arange(100_000, dtype=np.int64).reshape(250, 400).T[::3]
-    np.testing.assert_array_equal(there(array), array)
+    np.testing.assert_array_equal(sent(array), array)
 
 
 def test_text_passes() -> None:
     text = np.array([["a", "ä"], ["", "\udcff\n"]], object)
-    assert there(text).tolist() == text.tolist()
-    assert there(np.array(["ab", "c"])).tolist() == ["ab", "c"]
-    assert there(np.array([b"ab"])).tolist() == ["ab"]
-    assert there(np.array(["a", None], object)[:1]).tolist() == ["a"]
+    assert sent(text).tolist() == text.tolist()
+    assert sent(np.array(["ab", "c"])).tolist() == ["ab", "c"]
+    assert sent(np.array([b"ab"])).tolist() == ["ab"]
+    assert sent(np.array(["a", None], object)[:1]).tolist() == ["a"]
 
 
 def test_sequences_optionals_maps_and_numbers_pass() -> None:
-    first, second = there([np.ones(2), np.zeros((1, 2), np.int8)])
+    first, second = sent([np.ones(2), np.zeros((1, 2), np.int8)])
     assert first.tolist() == [1, 1] and second.shape == (1, 2)
-    assert there(None) is None
-    assert there([[np.ones(1)], []])[1] == []
-    assert there([{"a": 0.5, "b": float("inf")}, {1: 2}]) == [{"a": 0.5, "b": np.inf}, {1: 2}]
-    assert there([[1.5, 2], [3, 4]]) == [[1.5, 2], [3, 4]]
-    assert there(3.5) == 3.5 and there(np.float32(2)).dtype == np.float32
+    assert sent(None) is None
+    assert sent([[np.ones(1)], []])[1] == []
+    assert sent([{"a": 0.5, "b": float("inf")}, {1: 2}]) == [{"a": 0.5, "b": np.inf}, {1: 2}]
+    assert sent([[1.5, 2], [3, 4]]) == [[1.5, 2], [3, 4]]
+    assert sent(3.5) == 3.5 and sent(np.float32(2)).dtype == np.float32
 
 
-def test_what_is_no_tensor_is_refused() -> None:
+def test_values_without_a_tensor_type_are_refused() -> None:
     with pytest.raises(TypeError, match="a feed is a tensor or numbers, not object"):
         messages.pack(object(), [])
-    with pytest.raises(TypeError, match="no tensor holds datetime64"):
+    with pytest.raises(TypeError, match="no ONNX tensor type for datetime64"):
         messages.pack(np.array(["2026-11-15"], "datetime64[D]"), [])
 
 
@@ -86,7 +86,7 @@ def test_a_tensor_that_does_not_fit_its_bytes_is_refused(packed: dict[str, Any])
         messages.unpack(packed, iter([np.full(8, 7, np.uint8)]))
 
 
-def test_sequences_of_sequences_have_an_end() -> None:
+def test_nesting_depth_is_limited() -> None:
     packed: dict[str, Any] = {"kind": "none"}
     for _ in range(20):
         packed = {"kind": "list", "items": [packed]}
@@ -94,12 +94,12 @@ def test_sequences_of_sequences_have_an_end() -> None:
         messages.unpack(packed, iter([]))
 
 
-def test_the_reader_bounds_what_it_takes() -> None:
+def test_received_sizes_are_limited() -> None:
     long = struct.pack("<Q", 1 << 50)
     with pytest.raises(ValueError, match="a header of"):
         messages.receive(io.BytesIO(long))
     header = json.dumps({"buffers": [1 << 50]}).encode()
-    with pytest.raises(ValueError, match="more bytes than are allowed"):
+    with pytest.raises(ValueError, match="more bytes than the limit"):
         messages.receive(io.BytesIO(struct.pack("<Q", len(header)) + header), limit=1000)
-    with pytest.raises(EOFError, match="the other side is gone"):
+    with pytest.raises(EOFError, match="the other process has ended"):
         messages.receive(io.BytesIO(b""))

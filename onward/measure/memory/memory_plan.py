@@ -1,78 +1,74 @@
-"""What a model takes: planned for given sizes before it runs, and measured when it does.
+"""Memory of a model: planned for given sizes of its inputs, and measured with given feeds.
 
-Both speak of the same number: the bytes that opening a model and running it add to a process in
-which the engine is already loaded and warm. Feeds are the caller's and do not count; results do.
-Opening is watched once, in a child process; what runs will take is worked out from the graph.
+Both are the bytes that opening a model and running it add to a process in which the engine is
+already loaded and warm. Feeds belong to the caller and do not count; results do. A child process
+opens and runs the model; which values live when is estimated from the graph.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward import errors
-from onward.errors import OnwardError, OptionError, ProviderError
-from onward.graph.random_feeds import input_shapes
+from onward.errors import OptionError, ProviderError
+from onward.formatting import show_megabytes
 from onward.lazy import LazyModule
-from onward.measure.machine import usable_cores
 from onward.measure.memory.resident_memory import MEASURABLE
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
+from onward.providers.ort.ort_format import is_ort_format
+from onward.workers import messages
+from onward.workers.option_messages import pack_options
+from onward.workers.worker import Worker
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
     from onward.measure.memory import estimate
-    from onward.providers.ort import forecast, optimized
     from onward.workers import model_transfer
 else:  # onnx and the graph are loaded when there is something to plan
     estimate = LazyModule("onward.measure.memory.estimate")
-    forecast = LazyModule("onward.providers.ort.forecast")
-    optimized = LazyModule("onward.providers.ort.optimized")
     model_transfer = LazyModule("onward.workers.model_transfer")
 
-_ROOT = str(Path(__file__).parents[2])
-_SHOWN = 5  # steps in a plan's text
+Weights = str | os.PathLike[str] | None
+
+_RUNS = 4  # onnxruntime may take more in the second run, when it has learnt the tensors' sizes
+_SHOWN = 5  # nodes in a plan's text
 _SMALL = 4 << 20  # bytes
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One node: the bytes of activations that live while it runs, and its scratch."""
+class NodeMemory:
+    """One node, and the bytes of activations that are alive while it runs."""
 
     node: str
     op_type: str
     live: int
-    scratch: int
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What opening a model and running it will add to a process. All in bytes.
+    """What opening a model and running it adds to a process. All in bytes.
 
-    `peak` is the greater of `opening_peak` and `held` + `running`.
+    `opening_peak`, `held` and `running` are measured, `activations`, `outputs` and `timeline`
+    estimated from the graph. `peak` is the greater of `opening_peak` and `held` + `running`.
     """
 
     providers: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]  # of the inputs
-    weights: int  # of the graph as the engine runs it
-    engine: int  # held beside them: packed weights, kernels, the engine's graph
+    weights: int  # of the graph
+    engine: int  # held in addition: packed weights, kernels, the engine's graph
     opening_peak: int  # while the model is read, optimised and packed
-    activations: int  # at most alive at once, results included
-    outputs: int  # the results alone
-    scratch: int | None  # of the hungriest kernel; None: the engine does not say
-    running: int  # what runs add: activations and scratch as the arena lays them out
-    timeline: tuple[Moment, ...] = field(repr=False)  # node by node
-    unknown: tuple[str, ...] = ()  # values whose size only a run can tell; they count as nothing
+    activations: int | None  # at most alive at once, results included; None: an ORT-format model
+    outputs: int | None  # the results alone
+    running: int  # what runs add: activations, kernels' buffers, what the engine's arena keeps
+    timeline: tuple[NodeMemory, ...] = field(repr=False)  # node by node
+    unknown: tuple[str, ...] = ()  # values whose size only a run shows; estimated as 0
+    run_error: str = ""  # why the run failed; `running` is then the estimate, `activations`
 
     @property
     def held(self) -> int:
@@ -86,34 +82,34 @@ class MemoryPlan:
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
         opens = self.opening_peak >= self.held + self.running
+        error = self.run_error.partition("\n")[0]
         rows = [
-            ("weights", self.weights, "as the engine holds them"),
+            ("weights", self.weights, "of the graph"),
             ("engine", self.engine, "packed weights, kernels, graph"),
             ("opening", self.opening_peak, "at most while the model is opened"),
             (
                 "activations",
                 self.activations,
-                f"at most alive at once, outputs {_mb(self.outputs)}",
+                f"at most alive at once, outputs {_show(self.outputs)}",
             ),
-            ("scratch", self.scratch, "the hungriest kernel's"),
-            ("running", self.running, "activations and scratch as they will lie"),
+            ("running", self.running, f"estimated: {error}" if error else "added by runs"),
             ("peak", self.peak, "while opening" if opens else "while running"),
         ]
         lines = [f"memory plan: {', '.join(self.providers)}; {shapes or 'no inputs'}"]
-        for name, size, note in rows:
-            text = "unknown" if size is None else _mb(size)
-            lines.append(f"  {name:<12}{text:>14}  {note}")
-        fullest = sorted(self.timeline, key=lambda m: -(m.live + m.scratch))[:_SHOWN]
-        lines += [f"  fullest: {_mb(m.live + m.scratch)} at {m.op_type} {m.node}" for m in fullest]
+        lines += [f"  {name:<12}{_show(size):>14}  {note}" for name, size, note in rows]
+        fullest = sorted(self.timeline, key=lambda node: -node.live)[:_SHOWN]
+        lines += [
+            f"  fullest: {_show(node.live)} at {node.op_type} {node.node}" for node in fullest
+        ]
         if self.unknown:
-            some = ", ".join(self.unknown[:3]) + (", ..." if len(self.unknown) > 3 else "")
-            lines.append(f"  not counted: {len(self.unknown)} values of unknown size: {some}")
+            names = ", ".join(self.unknown[:3]) + (", ..." if len(self.unknown) > 3 else "")
+            lines.append(f"  not estimated: {len(self.unknown)} values of unknown size: {names}")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class MeasuredMemory:
-    """What opening a model and running it did add to a process. All in bytes."""
+    """What opening a model and running it added to a process. All in bytes."""
 
     opening_peak: int
     held: int
@@ -124,74 +120,51 @@ class MeasuredMemory:
         return max(self.opening_peak, *self.running_peaks)
 
 
-class Observed:
-    """A model that a child process has opened: what that took, and the graph that came of it."""
-
-    def __init__(
-        self,
-        source: Source,
-        providers: Asked = None,
-        options: Any = None,
-        weights: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.source, self.weights = source, weights
-        self.options = _plain(SessionOptions.of(options))
-        with tempfile.TemporaryDirectory(prefix="onward-") as folder:
-            path = Path(folder) / "optimized.onnx"
-            writing = optimized.writing(replace(self.options, log_severity_level=4), path)
-            request = {"writing": writing, "feeds": {}, "runs": 0}
-            answer = _ask_often(source, providers, self.options, weights, request)
-            is_whole = bool(answer["whole"]) and path.exists()
-            self._graph = optimized.Optimized(path, self.options) if is_whole else None
-        self.opening, self.held = int(answer["opening"]), int(answer["held"])
-        self.providers = tuple(answer["providers"])
-        self.inputs = [(name, kind, shape) for name, kind, shape in answer["inputs"]]
-
-    def plan(self, sizes: Mapping[str, Any] | None = None) -> MemoryPlan:
-        """The plan for these sizes, by dimension, or for these feeds."""
-        shapes = input_shapes(self.inputs, sizes or {})
-        threads = self.options.intra_op_num_threads or usable_cores()
-        if self._graph is not None:
-            found = forecast.forecast(self._graph, shapes, self.options, threads)
-            weights, lives, running = found.weights, found.lives, found.resident
-            kernels: list[int] | None = found.scratch
-            unknown = found.unknown
-        else:
-            guess = estimate.estimate(self.source, shapes, self.options, self.weights)
-            weights, lives, unknown = guess.weights, guess.lives, guess.unknown
-            kernels, running = None, lives.peak
-        weights = min(weights, self.held)  # an engine may map them, or share them with others
-        each = kernels or [0] * len(lives.steps)
-        return MemoryPlan(
-            providers=self.providers,
-            shapes=shapes,
-            weights=weights,
-            engine=self.held - weights,
-            opening_peak=self.opening,
-            activations=lives.peak,
-            outputs=lives.outputs,
-            scratch=None if kernels is None else max(kernels, default=0),
-            running=running,
-            timeline=tuple(
-                Moment(step.name, step.op_type, step.live, scratch)
-                for step, scratch in zip(lives.steps, each, strict=True)
-            ),
-            unknown=tuple(unknown),
-        )
-
-
 def plan_memory(
     source: Source,
     sizes: Mapping[str, Any] | None = None,
     providers: Asked = None,
     options: Any = None,
+    *,
+    weights: Weights = None,
 ) -> MemoryPlan:
-    """What opening and running a model will take, before it runs.
+    """What opening and running a model takes, found by a child process that does both.
 
     `sizes` gives each open dimension a size: by its name ("batch"), or by input and place
-    ("image:0"); or it is a dict of feeds.
+    ("image:0"); the child then runs with random feeds. Or it is a dict of feeds.
     """
-    return Observed(source, providers, options).plan(sizes)
+    settings = _plain(SessionOptions.of(options))
+    given = dict(sizes or {})
+    request: dict[str, Any] = {"sizes": given, "feeds": None, "runs": _RUNS}
+    if any(not isinstance(size, (int, np.integer)) for size in given.values()):
+        request |= {"sizes": None, "feeds": _as_arrays(given)}
+    answer = _ask_often(source, providers, settings, weights, request)
+    shapes = {name: tuple(shape) for name, shape in answer["shapes"].items()}
+    held, error = max(0, answer["held"]), answer["run_error"]
+    if is_ort_format(source):
+        if error:
+            raise ProviderError(f"{error}\ngive feeds instead of sizes")
+        values = None
+    else:
+        values = estimate.estimate(source, shapes, settings, weights)
+    known = min(values.weights, held) if values else 0  # an engine may map or share weights
+    lives = values.lives if values else None
+    return MemoryPlan(
+        providers=tuple(answer["providers"]),
+        shapes=shapes,
+        weights=known,
+        engine=held - known,
+        opening_peak=answer["opening"],
+        activations=lives.peak if lives else None,
+        outputs=lives.outputs if lives else None,
+        running=lives.peak if error and lives else max(held, *answer["runs"]) - held,
+        timeline=tuple(
+            NodeMemory(step.name, step.op_type, step.live)
+            for step in (lives.steps if lives else ())
+        ),
+        unknown=tuple(values.unknown) if values else (),
+        run_error=error,
+    )
 
 
 def measure_memory(
@@ -200,20 +173,27 @@ def measure_memory(
     providers: Asked = None,
     options: Any = None,
     *,
-    runs: int = 4,
+    runs: int = _RUNS,
 ) -> MeasuredMemory:
-    """What opening a model and running it takes, measured in a child process."""
+    """What opening a model and running it with these feeds takes, measured in a child process."""
     if runs < 1:
         raise OptionError(f"runs is a number above 0, not {runs}")
     settings = _plain(SessionOptions.of(options))
-    arrays = {name: np.asarray(feed) for name, feed in feeds.items()}
-    request = {"writing": None, "feeds": arrays, "runs": runs}
+    request = {"sizes": None, "feeds": _as_arrays(feeds), "runs": runs}
     answer = _ask_often(source, providers, settings, None, request)
     return MeasuredMemory(int(answer["opening"]), int(answer["held"]), tuple(answer["runs"]))
 
 
+def _as_arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Feeds as a child can read them; sequences stay lists."""
+    return {
+        name: feed if isinstance(feed, (list, tuple)) else np.asarray(feed)
+        for name, feed in feeds.items()
+    }
+
+
 def _plain(options: SessionOptions) -> SessionOptions:
-    """Options as a child can have them: nothing of this process, no limits, no files."""
+    """Options that a child can have: no objects of this process, no limits, no files."""
     return replace(
         options,
         native=None,
@@ -229,7 +209,7 @@ def _plain(options: SessionOptions) -> SessionOptions:
 
 
 def _ask_often(*request: Any) -> dict[str, Any]:
-    """The child's answer; for a small model the middle of three, as heaps differ by some pages."""
+    """The child's answer; for a small model the median of three, as heaps differ by some pages."""
     answers = [_ask(*request)]
     if _most(answers[0]) < _SMALL:
         answers += [_ask(*request) for _ in range(2)]
@@ -253,55 +233,22 @@ def _ask(
         raise ProviderError(
             f"the memory of a process is read from Linux's /proc, not {sys.platform}"
         )
-    with tempfile.TemporaryDirectory(prefix="onward-") as folder:
-        path = _as_file(source, Path(folder))
-        where = None if weights is None else os.path.abspath(weights)
+    buffers: list[Any] = []
+    feeds = request["feeds"] or {}
+    with model_transfer.model_file(source) as path:
         whole = {
-            "path": path, "options": options, "providers": providers, "weights": where, **request
-        }  # fmt: skip
-        search = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "onward.measure.memory_worker"],
-            input=pickle.dumps(whole),
-            capture_output=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": search},
-        )
-    if not done.stdout:
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise ProviderError(
-            f"the process that opened the model died with exit code {done.returncode}: "
-            f"{''.join(words) or 'it printed nothing'}"
-        )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    if "error" in answer:
-        kind = getattr(errors, answer["error"], ProviderError)
-        known = isinstance(kind, type) and issubclass(kind, OnwardError)
-        raise (kind if known else ProviderError)(answer["text"])
-    return answer
+            "do": "measure",
+            "path": str(path),
+            "options": pack_options(options, buffers),
+            "providers": providers,
+            "weights": None if weights is None else os.path.abspath(weights),
+            "sizes": request["sizes"],
+            "feeds": [[name, messages.pack(feed, buffers)] for name, feed in feeds.items()],
+            "runs": request["runs"],
+        }
+        with Worker("onward.measure.memory_worker", "the process that opened the model") as worker:
+            return worker.ask(whole, buffers)[0]
 
 
-def _as_file(source: Source, folder: Path) -> str:
-    """Where the child finds the model."""
-    if isinstance(source, (str, os.PathLike)):
-        return os.path.abspath(source)
-    path = folder / "model.onnx"
-    data = source if isinstance(source, bytes) else None
-    if data is None:
-        data, large = model_transfer.ship(source)
-        if large is not None:
-            with large:
-                for file in Path(large.name).iterdir():
-                    file.rename(folder / file.name)
-    if data is not None:
-        path.write_bytes(data)
-    return str(path)
-
-
-def _mb(size: int) -> str:
-    """Bytes as a person reads them.
-
-    >>> _mb(2_500_000)
-    '2.50 MB'
-    """
-    return f"{size / 1e6:,.2f} MB"
+def _show(size: int | None) -> str:
+    return "unknown" if size is None else show_megabytes(size)

@@ -1,6 +1,6 @@
-"""This process's memory: how much is resident, how much was at most, and giving back what is free.
+"""Resident memory of this process: now, at its peak, and free pages returned to the system.
 
-The counts are Linux's; elsewhere nobody can be asked, and `MEASURABLE` is False.
+The numbers come from Linux's /proc; on other systems there are none, and `MEASURABLE` is False.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ import gc
 import mmap
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+if sys.platform != "win32":
+    import resource
 
 MEASURABLE = sys.platform == "linux"
 
 _STATUS = Path("/proc/self/status")
+_MACHINE = Path("/proc/meminfo")
 _MAPS = Path("/proc/self/maps")
-_RESET_PEAK = "5"  # what /proc/self/clear_refs takes for it
+_RESET_PEAK = "5"  # written to /proc/self/clear_refs
 
 
-def _free_memory_giver() -> object | None:
-    """glibc's malloc_trim; other C libraries have none, and give back by themselves."""
+def _find_malloc_trim() -> object | None:
+    """glibc's malloc_trim; other C libraries have none, and return free pages by themselves."""
     if not MEASURABLE:
         return None
     try:
@@ -29,59 +35,72 @@ def _free_memory_giver() -> object | None:
         return None
 
 
-_TRIM = _free_memory_giver()
+_TRIM = _find_malloc_trim()
 
 
-def give_back() -> None:
-    """Return the heap's free pages to the system: what was read and packed on the way in."""
+def release_free_memory() -> None:
+    """Return the heap's free pages to the system, such as those that opening a model used."""
     if callable(_TRIM):
         _TRIM(0)
 
 
 def resident() -> int:
-    """Bytes of this process that lie in memory now."""
-    return _read("VmRSS")
+    """Bytes of this process that are in memory now."""
+    return _read(_STATUS, "VmRSS")
 
 
 def most_resident() -> int:
-    """Bytes of this process that lay in memory at most since `reset_peak`; 0: nobody can say."""
-    return _read("VmHWM") if MEASURABLE else 0
+    """The peak of `resident` since `reset_peak`; 0 where it cannot be measured."""
+    return _read(_STATUS, "VmHWM") if MEASURABLE else 0
 
 
 def reset_peak() -> None:
-    """Let `most_resident` begin anew."""
+    """Start a new peak for `most_resident`."""
     try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     except OSError:
-        return  # not allowed here: the peak is then the whole process's
+        return  # not allowed here: the peak is then that of the whole process
+
+
+@contextmanager
+def limited_to_available() -> Iterator[None]:
+    """Let this process allocate at most the memory that the machine has available."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _read(_STATUS, "VmData") + _read(_MACHINE, "MemAvailable")
+    known = [each for each in (soft, hard, limit) if each != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def settle() -> None:
-    """Make what follows the only thing that can change this process's memory.
+    """Bring this process into a state in which only what follows changes its memory.
 
-    Files that are mapped (the engines' libraries) are read in, so that code which is used for the
-    first time does not count; what is free goes back.
+    Mapped files (the engines' libraries) are read in, so that code which is used for the first
+    time does not count; free pages are returned.
     """
     gc.collect()
-    for first, last in _mapped_files():
+    for first, last in _mapped_libraries():
         for address in range(first, last, mmap.PAGESIZE):
             ctypes.c_char.from_address(address).value  # noqa: B018  # reading it loads the page
-    give_back()
+    release_free_memory()
 
 
-def _mapped_files() -> list[tuple[int, int]]:
-    """The readable parts of memory that files lie behind."""
-    parts = []
+def _mapped_libraries() -> list[tuple[int, int]]:
+    """The address ranges (first, end) that shared libraries are mapped to for reading."""
+    ranges = []
     for line in _MAPS.read_text().splitlines():
-        places, rights, _, _, inode, *path = line.split(maxsplit=5)
-        if rights.startswith("r") and inode != "0" and path and path[0].endswith((".so",)):
-            first, last = (int(place, 16) for place in places.split("-"))
-            parts.append((first, last))
-    return parts
+        addresses, rights, _, _, inode, *path = line.split(maxsplit=5)
+        if rights.startswith("r") and inode != "0" and path and path[0].endswith(".so"):
+            first, end = (int(address, 16) for address in addresses.split("-"))
+            ranges.append((first, end))
+    return ranges
 
 
-def _read(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+def _read(file: Path, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", file.read_text(), re.MULTILINE)
     if found is None:
-        raise OSError(f"/proc/self/status has no {name}")
+        raise OSError(f"{file} has no {name}")
     return int(found[1]) * 1024

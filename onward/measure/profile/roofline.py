@@ -1,33 +1,38 @@
-"""Ceilings: what this machine can do at most, measured on the provider's own kernels.
+"""Ceilings: the most that this machine can do, measured on the provider's own kernels.
 
 FLOP/s by a large matrix product, bytes/s by elementwise kernels over more data than caches hold,
 and the time of dispatching a node by a chain of nodes that do next to nothing. Measured in a
-process of their own, and kept by machine, versions, provider and threads.
+separate process, and cached by machine, versions, provider and threads.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import DeadlineExceeded, ProviderError
+from onward.errors import DeadlineExceeded, OnwardError, ProviderError
 from onward.graph.builder import OpBuilder
-from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
-from onward.measure.profile.timed_runs import Feeds, Measurement, Plan, measure
+from onward.measure.machine import (
+    cache_folder,
+    digest,
+    machine,
+    read_record,
+    versions,
+    write_record,
+)
+from onward.measure.profile.timed_runs import Feeds, Measurement, RunSettings, measure
+from onward.workers.worker import Worker
 
 _CHAIN = 200  # nodes
 _FEWEST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
-_LONG_ENOUGH = 0.03  # seconds of a product after which a larger one tells nothing new
-_LARGEST = 8192
-_LONGEST = 600.0  # seconds until measuring is given up: it takes some
+_LONG_ENOUGH = 0.03  # seconds of a product after which a larger one is no faster
+_LARGEST = 8192  # rows and columns
+_TIME_LIMIT = 600.0  # seconds that measuring may take; usually it takes a few
 FLOAT32 = "float32"
 
 
@@ -40,7 +45,7 @@ class Ceilings:
     dispatch: float  # seconds of a node that does nothing
 
     def flops_per_second(self, kind: str) -> float:
-        """Of this type of number; of float32 where it was not measured."""
+        """The rate of this type of number; that of float32 if it was not measured."""
         return self.flops.get(kind) or self.flops[FLOAT32]
 
 
@@ -53,41 +58,37 @@ def find_ceilings(
     fresh: bool = False,
     folder: Path | None = None,
 ) -> Ceilings:
-    """The ceilings of a provider: as kept from another time, or measured now (some seconds)."""
+    """The ceilings of a provider: from the cache, or measured now (some seconds)."""
     wanted = sorted({FLOAT32, *kinds})
     asked = {"provider": provider, "options": dict(options), "threads": threads}
-    path = (folder or cache_folder("ceilings")) / kept_name(asked)
-    record = None if fresh else kept(path)
+    path = (folder or cache_folder("ceilings")) / record_name(asked)
+    record = None if fresh else read_record(path)
     if record is None or not set(wanted) <= set(record.get("tried", ())):
-        record = {**_in_own_process({**asked, "kinds": wanted}), "tried": wanted}
-        keep(path, {**record, **asked, "machine": machine(), "versions": versions()})
+        record = {**_measure_in_child({**asked, "kinds": wanted}), "tried": wanted}
+        write_record(path, {**record, **asked, "machine": machine(), "versions": versions()})
     flops = {kind: rate for kind, rate in record["flops"].items() if kind in wanted}
     return Ceilings(flops, record["bytes_per_second"], record["dispatch"])
 
 
-def kept_name(asked: Mapping[str, Any]) -> str:
-    """The file of what was asked, on this machine with these versions."""
+def record_name(asked: Mapping[str, Any]) -> str:
+    """The cache file's name for this request, on this machine with these versions."""
     return f"{digest(machine(), versions(), asked)}.json"
 
 
-def _in_own_process(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Another engine's threads in the same process would slow this one down."""
-    command = [sys.executable, "-m", "onward.measure.profile.roofline", json.dumps(asked)]
-    # Ctrl-C is the parent's to handle: a session of its own keeps it from the child.
+def _measure_in_child(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure in a child process: another engine's threads in this one would slow it down."""
+    provider = asked["provider"]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, start_new_session=True, timeout=_LONGEST
-        )
-    except subprocess.TimeoutExpired:
+        with Worker("onward.measure.roofline_worker", f"measuring {provider}") as worker:
+            return worker.ask({"do": "measure", **asked}, timeout=_TIME_LIMIT)[0]
+    except DeadlineExceeded:
         raise DeadlineExceeded(
-            f"{asked['provider']}'s ceilings were not measured within {_LONGEST:g} s\n"
+            f"{provider}'s ceilings were not measured within {_TIME_LIMIT:g} s\n"
             "profile the model on another provider"
         ) from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        raise ProviderError(f"{asked['provider']}'s ceilings could not be measured: {last[:300]}")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    except OnwardError as error:
+        first = str(error).splitlines()[0][:300]
+        raise ProviderError(f"{provider}'s ceilings could not be measured: {first}") from error
 
 
 def measure_ceilings(
@@ -95,24 +96,24 @@ def measure_ceilings(
 ) -> Ceilings:
     """Measure in this process. A type that the provider cannot multiply is left out."""
     named = [(provider, options)]
-    plan = Plan(providers=named, threads=threads, iterations=8, warm_up=1)
-    flops = {FLOAT32: _peak(FLOAT32, plan)}
+    settings = RunSettings(providers=named, threads=threads, iterations=8, warm_up=1)
+    flops = {FLOAT32: _peak(FLOAT32, settings)}
     for kind in kinds:
         if kind != FLOAT32:
             try:
-                flops[kind] = _peak(kind, plan)
+                flops[kind] = _peak(kind, settings)
             except ProviderError:
                 continue
-    chain = measure(_chain(), _feed(np.ones(1, np.float32)), replace(plan, iterations=50))
-    return Ceilings(flops, _bandwidth(plan), float(np.median(chain.timing.times)) / _CHAIN)
+    chain = measure(_chain(), _feed(np.ones(1, np.float32)), replace(settings, iterations=50))
+    return Ceilings(flops, _bandwidth(settings), float(np.median(chain.timing.times)) / _CHAIN)
 
 
-def _peak(kind: str, plan: Plan) -> float:
+def _peak(kind: str, settings: RunSettings) -> float:
     """The best rate of ever larger products, until one takes long enough."""
     best, n = 0.0, 512
     while n <= _LARGEST:
         a = np.ones((n, n), np.float32)
-        seen = measure(_product(kind, n), _feed(a), plan)
+        seen = measure(_product(kind, n), _feed(a), settings)
         rate, seconds = _best(seen, lambda cost: cost.flops)
         best = max(best, rate)
         if seconds > _LONG_ENOUGH:
@@ -121,10 +122,10 @@ def _peak(kind: str, plan: Plan) -> float:
     return best
 
 
-def _bandwidth(plan: Plan) -> float:
+def _bandwidth(settings: RunSettings) -> float:
     size = min(max(_FEWEST_BYTES, 4 * last_cache_bytes()), _MOST_BYTES)
     x = np.ones(size // 4, np.float32)
-    return _best(measure(_stream(), _feed(x), plan), lambda cost: cost.bytes)[0]
+    return _best(measure(_stream(), _feed(x), settings), lambda cost: cost.bytes)[0]
 
 
 def _best(seen: Measurement, amount: Any) -> tuple[float, float]:
@@ -178,8 +179,3 @@ def last_cache_bytes() -> int:
         if text.endswith("K") and text[:-1].isdigit():
             sizes.append(int(text[:-1]) << 10)
     return max(sizes)
-
-
-if __name__ == "__main__":
-    asked_for = json.loads(sys.argv[1])
-    print(json.dumps(asdict(measure_ceilings(**asked_for))))

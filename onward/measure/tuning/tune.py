@@ -21,8 +21,15 @@ import numpy as np
 from onward.errors import OptionError, ProviderError, ProviderMissing
 from onward.graph.paths import check_writable, make_folder
 from onward.lazy import LazyModule
-from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
-from onward.measure.tuning.trials import Candidate, Timing, Trial
+from onward.measure.machine import (
+    cache_folder,
+    digest,
+    machine,
+    read_record,
+    versions,
+    write_record,
+)
+from onward.measure.tuning.trials import CallTimes, Candidate, Trial
 from onward.providers.choose import INDUCTOR, OPENVINO, TORCH, available, full_name, how_to_get
 
 if TYPE_CHECKING:
@@ -86,7 +93,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TuningResult:
     """Every candidate's figures, the best one first, and the shapes they were measured on."""
 
     rows: list[Row]
@@ -107,7 +114,7 @@ class Verdict:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Verdict:
+    def from_json(cls, record: Mapping[str, Any]) -> TuningResult:
         rows = [
             Row(**{**row, "candidate": Candidate(**row["candidate"])}) for row in record["rows"]
         ]
@@ -149,7 +156,7 @@ def tune(
     progress: Progress | None = None,
     finished: Finished | None = None,
     must_keep: bool = False,
-) -> Verdict:
+) -> TuningResult:
     """The verdict for a model on feeds of these shapes: remembered, or measured and kept.
 
     `progress` is told what is tried next, `finished` how each candidate did. `must_keep` refuses a
@@ -158,9 +165,9 @@ def tune(
     shapes = {name: list(np.shape(feed)) for name, feed in feeds.items()}
     with on_disk(source) as path:
         place = _place(path, feeds, options, dict(settings or {}))
-        record = None if options.fresh else kept(place)
+        record = None if options.fresh else read_record(place)
         if record is not None:
-            return Verdict.from_json(record)
+            return TuningResult.from_json(record)
         if must_keep:
             make_folder(place.parent)
             check_writable(place)
@@ -168,9 +175,9 @@ def tune(
         tell = (progress or (lambda *_: None), finished or (lambda _: None))
         rows = _measure(path, feeds, options, more, tell)
     circumstances = {"machine": machine(), "versions": versions()}
-    verdict = Verdict(rows, shapes, time.strftime("%Y-%m-%d"), circumstances)
+    verdict = TuningResult(rows, shapes, time.strftime("%Y-%m-%d"), circumstances)
     if any(not row.error for row in rows):
-        return replace(verdict, kept=keep(place, verdict.to_json()))
+        return replace(verdict, kept=write_record(place, verdict.to_json()))
     return verdict
 
 
@@ -248,8 +255,8 @@ def _measure(
     return _ranked(rows, listed)
 
 
-def _row(candidate: Candidate, first: float, timing: Timing, times: Sequence[float]) -> Row:
-    whole = Timing(list(times), timing.memory)
+def _row(candidate: Candidate, first: float, timing: CallTimes, times: Sequence[float]) -> Row:
+    whole = CallTimes(list(times), timing.memory)
     return Row(candidate, whole.median, whole.p99, first, whole.memory)
 
 

@@ -17,7 +17,7 @@ from onward.graph.dtypes import ELEMENT_TYPES
 from onward.graph.external import embedded
 from onward.graph.protos import to_proto
 from onward.passes.downgrade import fits_opset, lower_opset
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
 from onward.providers.ort.ort_values import to_numpy, to_ort
@@ -131,7 +131,7 @@ class OrtExecutable:
 
 def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     """A model as bytes that onnxruntime loads, its larger weights apart, not copied."""
-    spell_for_onnxruntime(model)
+    apply_ort_workarounds(model)
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     kept: list[tuple[ir.Value, ir.TensorProtocol]] = []

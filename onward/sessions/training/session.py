@@ -15,6 +15,7 @@ from onward.programs.program import AVERAGE, LOSS, Array, gradient_name, slot_na
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.provider import Draw, Results
+from onward.sessions.closed import CLOSED
 from onward.sessions.training import session_checkpoint
 from onward.sessions.training.call_lock import in_turn
 from onward.sessions.training.open_program import open_training, to_program
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from onward.optimizers.optimizer import Optimizer
     from onward.programs import export as exporting
     from onward.programs.options import TrainingOptions
+    from onward.providers.provider import TrainingExecutable
 else:  # what makes graphs; a saved program needs none of it
     exporting = LazyModule("onward.programs.export")
 
@@ -59,7 +61,7 @@ class TrainingSession:
         self._layout = self._program.layout
         quiet = SessionOptions(log_severity_level=4)  # what fails is raised, not also printed
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
-        self._engine = open_training(self._program, chosen, providers)
+        self._engine: TrainingExecutable = open_training(self._program, chosen, providers)
         settings = self._layout.settings
         self._progress = Progress(self._layout)
         self._scale = LossScale(settings.loss_scale)
@@ -69,6 +71,23 @@ class TrainingSession:
         self._left_out = False  # whether batches since the last update were empty
         self._rates_left = 0  # for how many updates the engine still has learning rates
         self.properties: dict[str, Any] = {}  # yours: they are saved with every checkpoint
+
+    # -- closing -------------------------------------------------------------------------------
+
+    @in_turn
+    def close(self) -> None:
+        """Release the engine and its tensors, after the calls of other threads.
+
+        Training, evaluating and saving after it raise SessionClosed; closing twice is fine.
+        """
+        self._engine = CLOSED
+        self._hooks.clear()
+
+    def __enter__(self) -> TrainingSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # -- training ------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onward.optimizers.loss_scaling import DynamicLossScale
-from onward.optimizers.setting_checks import SMALLEST
+from onward.settings import FLOAT32_SMALLEST
 
 
 class LossScale:
@@ -28,7 +28,7 @@ class LossScale:
         """After an update, or one that was left out because gradients were not finite."""
         if self._rule is not None:
             state = self._rule.update(self._state, finite=finite)
-            state["scale"] = max(state["scale"], SMALLEST)  # gradients are divided by it
+            state["scale"] = max(state["scale"], FLOAT32_SMALLEST)  # gradients are divided by it
             self.restore(state)
 
     def state(self) -> dict[str, float | int]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from onward.errors import OptionError
 from onward.optimizers.learning_rates import LearningRates
-from onward.optimizers.setting_checks import plain_number
 from onward.programs.program import Layout
 from onward.providers.provider import Flag
+from onward.settings import finite_number
 
 NOT_FINITE = "step %d: gradients are not finite, no update"  # what a log says of a skipped step
 
@@ -84,7 +84,7 @@ class Progress:
         return rate if self._schedule is None else self._schedule.rate(step, rate)
 
     def set_learning_rate(self, rate: float) -> None:
-        number = plain_number(rate)
+        number = finite_number(rate)
         if number is None or number < 0:
             raise OptionError(
                 f"a learning rate is a number from 0 up, not {rate!r}\ngive one, such as 0.001"

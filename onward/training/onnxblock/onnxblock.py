@@ -48,7 +48,7 @@ class ForwardBlock(blocks.Block):
             return output
         _graph_utils.register_graph_outputs(accessor.model, output)
         _graph_utils.check(accessor.model)
-        accessor.model.CopyFrom(artifact_graphs.stock(accessor.model, accessor.opset))
+        accessor.model.CopyFrom(artifact_graphs.to_stock_opset(accessor.model, accessor.opset))
         self._model = onnx.ModelProto()
         self._model.CopyFrom(accessor.model)
         return output
@@ -60,7 +60,7 @@ class TrainingBlock(blocks.Block):
     No argument requires a gradient until `requires_grad` says so.
     """
 
-    _graphs: artifact_graphs.TrainingGraphs | None = None
+    _graphs: artifact_graphs.ArtifactGraphs | None = None
     _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
     tied: Groups = None  # names that are one parameter; None: as the model tells
     clips = False  # whether the optimizer will clip by norm
@@ -121,7 +121,7 @@ class TrainingBlock(blocks.Block):
         trainable = [name for name, wanted in asked.items() if wanted]
         frozen = [name for name, wanted in asked.items() if not wanted]
         self._models = None
-        self._graphs = artifact_graphs.training_graphs(
+        self._graphs = artifact_graphs.build_artifact_graphs(
             to_ir(model, accessor.folder),
             names,
             trainable,

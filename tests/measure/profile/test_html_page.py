@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from onward.measure.profile.bottlenecks import analyse
-from onward.measure.profile.diagnosis import judge
+from onward.measure.profile.diagnosis import diagnose
 from onward.measure.profile.html_page import render
 from onward.measure.profile.report import Profile
 from onward.measure.profile.timeline import memory_lines, timeline
@@ -34,7 +34,9 @@ def profile() -> Profile:
     records.append(record("move", "Transpose", 5e-6, (500,), start=270e-6, thread=2))
     measured = measurement(records, 300e-6)
     analysis = analyse(measured, ROUND)
-    return Profile(EVIL, judge(analysis, measured, ROUND), analysis, measured, dict(ROUND), 0, 1, 2)
+    return Profile(
+        EVIL, diagnose(analysis, measured, ROUND), analysis, measured, dict(ROUND), 0, 1, 2
+    )
 
 
 class Page(HTMLParser):

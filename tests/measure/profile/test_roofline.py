@@ -24,7 +24,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         flops = {kind: 1e9 for kind in request["kinds"] if kind != "float64"}
         return {"flops": flops, "bytes_per_second": 2e9, "dispatch": 3e-6}
 
-    monkeypatch.setattr(roofline, "_in_own_process", measured)
+    monkeypatch.setattr(roofline, "_measure_in_child", measured)
     return found
 
 

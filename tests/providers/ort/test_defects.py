@@ -19,7 +19,7 @@ from onward.providers.defect import ARM, X86, Place
 from onward.providers.ort import defects
 from onward.providers.ort.defects import ROWS, defect, operators_in_half
 from onward.sessions import opening, planning
-from onward.sessions.partitioned_plan import Parts
+from onward.sessions.partitioned_plan import PartitionedPlan
 from tests.models import serialized
 
 # A node test of ONNX's that stock onnxruntime fails for each row of the table.
@@ -222,7 +222,7 @@ def test_an_operator_that_fails_while_it_runs_moves_to_another_provider() -> Non
     options = onward.SessionOptions(log_severity_level=4)
     session = onward.InferenceSession(case.model.SerializeToString(), options)
     assert not differs(run(session, case), case)
-    assert isinstance(session._plan, Parts)
+    assert isinstance(session._plan, PartitionedPlan)
     assert not differs(run(session, case), case)
 
 

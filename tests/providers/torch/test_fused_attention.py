@@ -15,7 +15,7 @@ from onward.graph.builder import OpBuilder
 from onward.passes.composites import is_call
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.recognize_composites import recognise_composites
-from onward.providers.torch.fused_attention import fuse_attention, takes_attention
+from onward.providers.torch.fused_attention import fuse_attention, has_fused_attention
 from onward.providers.torch.kernels.attention_grad import attention_backward, attention_forward
 from tests.passes.attention_models import WRITERS, layer
 from tests.passes.attention_models import feeds as attention_feeds
@@ -102,7 +102,7 @@ def test_written_out_attention_runs_fused(name: str, groups: int) -> None:
 def test_a_forward_call_alone_is_the_standard_operator() -> None:
     model = recognise_composites(PREPARE(layer(WRITERS["eager"])))
     (call,) = filter(is_call, model.graph)
-    assert takes_attention(call, CPU)
+    assert has_fused_attention(call, CPU)
     given = [torch.from_numpy(feed) for feed in attention_feeds().values()]
     torch.testing.assert_close(fused(model)(*given), inlined(model)(*given), rtol=1e-4, atol=1e-5)
     fuse_attention(model, CPU)
@@ -159,7 +159,7 @@ def test_the_gradient_of_a_contrib_attention_runs_fused() -> None:
 def test_what_no_fused_kernel_does_stays_a_call(attributes: dict[str, Any]) -> None:
     model = training_model(CASES["plain"][0], **attributes)
     (call,) = filter(is_call, model.graph)
-    assert not takes_attention(call, CPU)
+    assert not has_fused_attention(call, CPU)
     fuse_attention(model, CPU)
     assert "AttentionGrad" in names(model)
 
@@ -168,12 +168,12 @@ def test_a_gradient_of_the_mask_is_left_to_the_body() -> None:
     feeds = CASES["added"][0]
     model = training_model(feeds)
     (call,) = filter(is_call, model.graph)
-    assert takes_attention(call, CPU)
+    assert has_fused_attention(call, CPU)
     (place,) = (i for i, wrt in enumerate(call.attributes["wrt"].value) if wrt == 3)
     call.resize_outputs(place + 1)  # it was dropped, being unused
     call.outputs[place].name = "mask_grad"
     model.graph.outputs.append(call.outputs[place])
-    assert not takes_attention(call, CPU)
+    assert not has_fused_attention(call, CPU)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -263,7 +263,7 @@ def test_a_value_that_nothing_makes_is_named() -> None:
                         else_branch = no () => (float[n] z) { z = Neg(x) }>
         }
     """)
-    with pytest.raises(InvalidModel, match="nothing in its graph makes value 'x'"):
+    with pytest.raises(InvalidModel, match="no node, input or initializer gives value 'x'"):
         lowered(model)
 
 

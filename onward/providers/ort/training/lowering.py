@@ -11,11 +11,11 @@ from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.operators import SHAPE_ONLY
 from onward.passes.composites import inline_calls
 from onward.passes.fed_uniforms import feed_uniforms
-from onward.passes.ort_faster_forms import fuse_for_onnxruntime
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import TRAINING
 from onward.passes.random_draws import Draws
 from onward.programs.program import Program
+from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime
 from onward.providers.ort.training.fused_step import one_run
 from onward.providers.ort.training.fused_step_probe_graph import probe_graph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
@@ -113,6 +113,6 @@ def _reads_shapes_alone(model: ir.Model) -> bool:
 
 def _finished(model: ir.Model) -> bytes:
     """Tidied, in the spelling that stock onnxruntime runs, as bytes."""
-    model = fuse_for_onnxruntime(spell_for_onnxruntime(TRAINING(model)))
+    model = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)))
     data: bytes = ir.to_proto(model).SerializeToString()
     return data

@@ -18,7 +18,7 @@ from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.passes.composites import inline_calls, is_call
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.providers.torch.kernels import (
     composite_activation,
@@ -149,7 +149,7 @@ def test_a_kernel_gives_what_its_body_gives(case: Case, dynamic: bool) -> None:
 def test_a_kernel_gives_what_onnxruntime_makes_of_the_body(case: Case) -> None:
     whole, body = taken(called(case, np.float32)), TRAINING(inline_calls(called(case, np.float32)))
     feeds = feeds_of(case, np.float32)
-    stock = lower_opset(spell_for_onnxruntime(body), STOCK_OPSET)
+    stock = lower_opset(apply_ort_workarounds(body), STOCK_OPSET)
     data = ir.to_proto(stock).SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     wanted = session.run(None, {arg.name: feeds[arg.name] for arg in session.get_inputs()})
@@ -234,16 +234,30 @@ def test_a_network_of_calls_gives_the_gradients_of_its_bodies() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
-def test_a_network_of_calls_is_traced_whole_for_any_batch() -> None:
+@pytest.mark.parametrize(
+    "symbolic", ["the batch", pytest.param("every size", marks=pytest.mark.slow)]
+)
+def test_a_network_of_calls_is_traced_whole_for_any_batch(symbolic: str) -> None:
     """As Inductor sees it: without a break, in its decompositions; the C++ is left out."""
     whole, body = taken(network_gradients()), TRAINING(inline_calls(network_gradients()))
     module = lower(whole.graph, KERNELS, HOST)
     traced = torch.compile(
-        module, fullgraph=True, dynamic=True, backend="aot_eager_decomp_partition"
+        module,
+        fullgraph=True,
+        dynamic=True if symbolic == "every size" else None,
+        backend="aot_eager_decomp_partition",
     )
+    names = [str(value.name) for value in whole.graph.inputs]
+
+    def forward(*inputs: torch.Tensor) -> Any:
+        for name, tensor in zip(names, inputs, strict=True):
+            if name in ("x", "labels") and symbolic == "the batch":
+                torch._dynamo.mark_dynamic(tensor, 0)  # an error if it were specialized
+        return traced(*inputs)
+
     for batch in (4, 6):
         feeds = network_feeds(batch)
-        for expected, found in zip(run(body, feeds), run(whole, feeds, traced), strict=True):
+        for expected, found in zip(run(body, feeds), run(whole, feeds, forward), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

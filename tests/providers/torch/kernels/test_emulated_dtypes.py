@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from onward.providers.torch.kernels.emulated_dtypes import by_bits, by_order, by_value, unwidened
+from onward.providers.torch.kernels.emulated_dtypes import (
+    by_bits,
+    by_order,
+    by_value,
+    without_emulation,
+)
 
 UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
 
@@ -77,7 +82,7 @@ def test_a_lowering_that_knows_the_types_calls_the_kernel_itself() -> None:
         return x
 
     widened = by_order(kernel)
-    assert unwidened(widened, [torch.float32, torch.int64]) is kernel
-    assert unwidened(widened, [torch.float32, torch.uint16]) is widened
-    assert unwidened(widened, [None]) is widened
-    assert unwidened(kernel, [torch.uint16]) is kernel
+    assert without_emulation(widened, [torch.float32, torch.int64]) is kernel
+    assert without_emulation(widened, [torch.float32, torch.uint16]) is widened
+    assert without_emulation(widened, [None]) is widened
+    assert without_emulation(kernel, [torch.uint16]) is kernel

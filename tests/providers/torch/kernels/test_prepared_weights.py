@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from onward.providers.torch.kernels.prepared_weights import forgetful, prepared
+from onward.providers.torch.kernels.prepared_weights import prepared, without_weight_cache
 
 
 class Counted:
@@ -71,7 +71,7 @@ def test_nothing_is_remembered_of_what_inference_mode_made(counted: Counted) -> 
 
 def test_nothing_is_remembered_where_memory_is_not_ours(counted: Counted) -> None:
     w = torch.ones(2)
-    with torch.no_grad(), forgetful():
+    with torch.no_grad(), without_weight_cache():
         counted.run(w, None, 3)
         counted.run(w, None, 3)
     assert counted.calls == 2
