@@ -1,4 +1,4 @@
-"""onward.compat: the peer's names are ours. tests/training/test_scripts.py has whole scripts."""
+"""onward.compat replaces onnxruntime's names. tests/training/test_scripts.py has whole scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import onward` does not load: the price of an import is what it drags in."""
+"""What `import onward` loads, and which names it has."""
 
 from __future__ import annotations
 

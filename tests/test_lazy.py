@@ -1,4 +1,4 @@
-"""Modules that load when they are first used."""
+"""Modules that are imported at first use."""
 
 from __future__ import annotations
 

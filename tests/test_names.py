@@ -1,4 +1,4 @@
-"""Names as messages list and suggest them."""
+"""Names and sizes in messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: what was signed verifies, and any change to it is named."""
+"""Signatures verify, and a change is named."""
 
 from __future__ import annotations
 

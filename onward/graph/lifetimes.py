@@ -1,8 +1,8 @@
 """Compute when each value of a graph is allocated and freed, in which buffer, and the peak memory.
 
 A graph runs node by node, in its own order. A value is born when its node runs and dies after its
-last reader; what an engine does beyond that (write in place, reuse a dead buffer) is given as
-`Rules`. Feeds and weights are not counted.
+last reader; what an engine does beyond that (alias an input, write in place) is given as
+`MemoryRules`. Feeds and weights are not counted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ Sizes = Callable[[ir.Value], int]  # the bytes of a value
 
 
 @dataclass(frozen=True)
-class Rules:
+class MemoryRules:
     """What an engine does with memory. Operators of other domains are written "domain::Name"."""
 
     aliases: Mapping[str, Pairs] = field(default_factory=dict)  # the output is the input's memory
     in_place: Mapping[str, Pairs] = field(default_factory=dict)  # ... if no other node reads it
-    reuses_dead: bool = False  # a dead buffer of the same shape and width is reused
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Buffer:
 
 
 @dataclass
-class Step:
+class NodeMemory:
     """One node: buffers born, buffers that die after it, and the bytes live while it runs."""
 
     name: str
@@ -58,7 +57,7 @@ class Lifetimes:
     """The lifetime of every buffer of a graph."""
 
     buffers: list[Buffer]
-    steps: list[Step]
+    steps: list[NodeMemory]
 
     @property
     def peak(self) -> int:
@@ -70,68 +69,33 @@ class Lifetimes:
         """The bytes of the graph's outputs."""
         return sum(buffer.nbytes for buffer in self.buffers if buffer.is_output)
 
-    def layout(self, alignment: int = 64) -> tuple[list[int], int]:
-        """Each buffer's offset in one block of memory, and the size of the block.
 
-        Greedy by size: the largest buffer first, each in the smallest gap that those alive at the
-        same time leave, else behind them.
-        """
-        offsets = [0] * len(self.buffers)
-        placed: list[int] = []
-        for number in sorted(range(len(self.buffers)), key=lambda n: -self.buffers[n].nbytes):
-            buffer = self.buffers[number]
-            size = aligned(buffer.nbytes, alignment)
-            taken = sorted(
-                (offsets[other], aligned(self.buffers[other].nbytes, alignment))
-                for other in placed
-                if _overlap(buffer, self.buffers[other])
-            )
-            offsets[number] = _best_gap(taken, size)
-            placed.append(number)
-        ends = (
-            start + aligned(b.nbytes, alignment)
-            for start, b in zip(offsets, self.buffers, strict=True)
-        )
-        return offsets, max(ends, default=0)
-
-
-def lifetimes(graph: ir.Graph, rules: Rules, nbytes: Sizes) -> Lifetimes:
+def lifetimes(graph: ir.Graph, rules: MemoryRules, nbytes: Sizes) -> Lifetimes:
     """The lifetimes of a graph's values, in the order of its nodes."""
     return _Walk(graph, rules, nbytes).walk()
 
 
-def aligned(size: int, alignment: int) -> int:
-    """A size rounded up.
-
-    >>> aligned(257, 256)
-    512
-    """
-    return -(-size // alignment) * alignment
-
-
 def spelled(node: ir.Node) -> str:
-    """A node's operator as `Rules` names it."""
+    """A node's operator as `MemoryRules` names it."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
 class _Walk:
     """The state of one walk: each value's buffer, and each buffer's remaining uses."""
 
-    def __init__(self, graph: ir.Graph, rules: Rules, nbytes: Sizes) -> None:
+    def __init__(self, graph: ir.Graph, rules: MemoryRules, nbytes: Sizes) -> None:
         self._graph, self._rules, self._nbytes = graph, rules, nbytes
         self._given = {*graph.inputs, *graph.initializers.values()}
         self._outputs = set(graph.outputs)
         self._uses = _count_uses(graph)
         self._home: dict[ir.Value, int | None] = {}  # None: memory of a feed or a weight
         self._left: list[int] = []  # uses of each buffer that are still to come
-        self._owner: list[ir.Value] = []
-        self._dead: list[int] = []  # the latest first
         self._buffers: list[Buffer] = []
 
     def walk(self) -> Lifetimes:
-        steps: list[Step] = []
+        steps: list[NodeMemory] = []
         for number, node in enumerate(self._graph):
-            step = Step(node.name or "", node.op_type, node)
+            step = NodeMemory(node.name or "", node.op_type, node)
             for place, value in enumerate(node.outputs):
                 if value.name:
                     self._place(node, place, value, step, number)
@@ -147,8 +111,10 @@ class _Walk:
         _sum_live_bytes(steps, self._buffers)
         return Lifetimes(self._buffers, steps)
 
-    def _place(self, node: ir.Node, place: int, value: ir.Value, step: Step, number: int) -> None:
-        """Find the buffer of an output: a new one, an input's, or a dead one."""
+    def _place(
+        self, node: ir.Node, place: int, value: ir.Value, step: NodeMemory, number: int
+    ) -> None:
+        """Find the buffer of an output: a new one, or an input's."""
         home = None if value in self._outputs else self._shared(node, place, value)
         if home is not None:
             found = home[0]
@@ -156,8 +122,6 @@ class _Walk:
             if found is not None:
                 self._left[found] += self._uses[value]
                 self._buffers[found].values.append(str(value.name))
-                if found in self._dead:
-                    self._dead.remove(found)
             return
         self._home[value] = len(self._buffers)
         step.births.append(len(self._buffers))
@@ -166,7 +130,6 @@ class _Walk:
         name = str(value.name)
         self._buffers.append(Buffer(name, size, number, number, is_output, [name]))
         self._left.append(self._uses[value])
-        self._owner.append(value)
 
     def _shared(self, node: ir.Node, place: int, value: ir.Value) -> tuple[int | None] | None:
         """The buffer that an output shares, as a tuple; None if it needs a new one."""
@@ -182,22 +145,16 @@ class _Walk:
             home = self._home.get(given)
             if home is not None and self._left[home] == 1 and _same_size(given, value):
                 return (home,)
-        if self._rules.reuses_dead and value.shape is not None and len(value.shape):
-            for home in self._dead:
-                if _same_size(self._owner[home], value):
-                    return (home,)
         return None
 
     def _release(self, node: ir.Node, number: int) -> None:
-        """Subtract this node's uses; a buffer without uses is dead."""
+        """Subtract this node's uses; a buffer without uses dies with its last one."""
         for value in _occurrences(node):
             home = self._home.get(value)
             if home is None:
                 continue
             self._left[home] -= 1
             self._buffers[home].death = number
-            if self._left[home] == 0:
-                self._dead.insert(0, home)
 
 
 def _occurrences(node: ir.Node) -> Iterator[ir.Value]:
@@ -238,7 +195,7 @@ def _same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
     return a == b
 
 
-def _largest_body(node: ir.Node, rules: Rules, nbytes: Sizes) -> Lifetimes | None:
+def _largest_body(node: ir.Node, rules: MemoryRules, nbytes: Sizes) -> Lifetimes | None:
     """The subgraph with the highest peak: only one branch of an If runs.
 
     A branch's outputs are its If's outputs, and are counted there.
@@ -251,26 +208,9 @@ def _largest_body(node: ir.Node, rules: Rules, nbytes: Sizes) -> Lifetimes | Non
     return max(inner, key=lambda lives: lives.peak, default=None)
 
 
-def _sum_live_bytes(steps: list[Step], buffers: list[Buffer]) -> None:
+def _sum_live_bytes(steps: list[NodeMemory], buffers: list[Buffer]) -> None:
     live = 0
     for step in steps:
         live += sum(buffers[number].nbytes for number in step.births)
         step.live = live + (step.inner.peak if step.inner else 0)
         live -= sum(buffers[number].nbytes for number in step.deaths)
-
-
-def _overlap(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers live at the same time; outputs never die."""
-    return (a.is_output or a.death >= b.birth) and (b.is_output or b.death >= a.birth)
-
-
-def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
-    """The smallest gap that holds `size` among (start, size) in order of start, else the end."""
-    best: tuple[int, int] | None = None
-    end = 0
-    for start, length in taken:
-        gap = start - end
-        if gap >= size and (best is None or gap < best[0]):
-            best = (gap, end)
-        end = max(end, start + length)
-    return end if best is None else best[1]

@@ -35,7 +35,7 @@ KNOWN_DOMAINS = frozenset(
 @explain_frozen
 @dataclass(frozen=True, kw_only=True)
 class ModelLimits:
-    """How much a model may ask for. Each default is far above what honest models have.
+    """How large a model may be. Each default is far above what honest models have.
 
     Attributes:
         file_bytes: of the model's own file; protobuf ends at the default too

@@ -1,4 +1,4 @@
-"""External data: from inside the model's folder alone, whatever the model or its folder try."""
+"""External data is read from inside the model's folder alone."""
 
 from __future__ import annotations
 

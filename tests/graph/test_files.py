@@ -1,4 +1,4 @@
-"""Loading and saving: every spelling of a model, and nothing read from outside its folder."""
+"""Loading and saving models; nothing is read from outside the model's folder."""
 
 from __future__ import annotations
 

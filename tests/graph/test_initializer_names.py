@@ -1,4 +1,4 @@
-"""An initializer gets another name; the tensor that others hold keeps its own."""
+"""Rename an initializer without renaming a shared tensor."""
 
 from __future__ import annotations
 

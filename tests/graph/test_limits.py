@@ -1,4 +1,4 @@
-"""ModelLimits: every limit refuses what is over it, says which one, and can be raised."""
+"""ModelLimits: each limit refuses, is named in the error, and can be raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MappedTensor: a range of a mapped file, for whoever takes tensors."""
+"""MappedTensor: a range of a mapped file as a tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths: what is none is refused before a system call meets it."""
+"""Paths are checked before the system sees them."""
 
 from __future__ import annotations
 

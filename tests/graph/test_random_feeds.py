@@ -1,4 +1,4 @@
-"""Feeds that nobody wrote, and what their sizes may be called by."""
+"""Random feeds, and the names of open dimensions."""
 
 from __future__ import annotations
 

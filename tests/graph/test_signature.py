@@ -1,4 +1,4 @@
-"""Feeds checked against what a model takes: one line that says what is wrong."""
+"""Feeds checked against a model's inputs, with errors of one line."""
 
 from __future__ import annotations
 

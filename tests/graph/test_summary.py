@@ -1,4 +1,4 @@
-"""What a model is made of, counted."""
+"""Counting a model's parts."""
 
 from __future__ import annotations
 

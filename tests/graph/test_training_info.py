@@ -105,20 +105,24 @@ def test_an_onnx_ir_model_is_refused() -> None:
 def test_only_initializers_are_updated() -> None:
     wrong = dataclasses.replace(info(), update_binding={"x": "w_new"})
     with pytest.raises(
-        InvalidModel, match=r"update_binding updates 'x', which is no initializer\n"
+        InvalidModel, match=r"update_binding updates 'x', which is not an initializer\n"
     ):
         to_proto(model(), [wrong])
 
 
 def test_only_outputs_update() -> None:
     wrong = dataclasses.replace(info(), update_binding={"w": "dw"})
-    with pytest.raises(InvalidModel, match=r"update_binding takes 'dw', which is no output\nthere"):
+    with pytest.raises(
+        InvalidModel, match=r"update_binding takes 'dw', which is not an output\nthere"
+    ):
         to_proto(model(), [wrong])
 
 
 def test_initialization_bindings_take_its_outputs() -> None:
     wrong = dataclasses.replace(info(), initialization_binding={"w": "loss"})
-    with pytest.raises(InvalidModel, match="initialization_binding takes 'loss', which is no out"):
+    with pytest.raises(
+        InvalidModel, match="initialization_binding takes 'loss', which is not an out"
+    ):
         to_proto(model(), [wrong])
 
 
@@ -130,7 +134,7 @@ def test_a_variable_is_updated_once() -> None:
 def test_bindings_in_a_file_are_checked() -> None:
     proto = to_proto(model(), [info()])
     proto.training_info[0].update_binding[0].key = "nobody"
-    with pytest.raises(InvalidModel, match="'nobody', which is no initializer"):
+    with pytest.raises(InvalidModel, match="'nobody', which is not an initializer"):
         read_training_info(proto)
 
 

@@ -1,4 +1,4 @@
-"""Values of two models that are the same: by how they are computed, else by name."""
+"""Matching the values of two models, by computation or by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights from safetensors: one file, shards, a folder; and every way in which they do not fit."""
+"""Weights from safetensors: one file, shards, a folder, and weights that do not fit."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.errors import InvalidModel
 from onward.graph.operators import VARIADIC, named
-from onward.graph.scan.onnx_messages import Node
+from onward.graph.scan.onnx_messages import ScannedNode
 
 # Operators of any number of inputs: onnxruntime reads one that is missing.
 _ANY_NUMBER = VARIADIC | named("Concat Einsum FeatureVectorizer SequenceConstruct")
@@ -13,7 +13,7 @@ _AXES = ("axis", "axes", "batch_axis", "time_axis", "perm", "scan_input_axes", "
 _MOST_AXES = 1 << 15
 
 
-def check_node_form(node: Node) -> None:
+def check_node_form(node: ScannedNode) -> None:
     """Refuse missing inputs and axes that no tensor has."""
     if node.op in _ANY_NUMBER and "" in node.inputs:
         raise InvalidModel(f"{node} has no input {node.inputs.index('')}, which it needs")

@@ -16,14 +16,14 @@ import numpy as np
 
 from onward.graph.dtypes import BY_NUMBER
 from onward.graph.operators import BROADCASTING, REDUCTIONS, SAME_SHAPE, VARIADIC, named
-from onward.graph.scan.onnx_messages import Array, Node
+from onward.graph.scan.onnx_messages import Array, ScannedNode
 
 _MOST_VALUES = 64  # elements of a result that is computed
 _HARD_WORK = 1 << 32  # multiplications that an operator without a rule may need
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class FoldedConstant:
     """A value that no feed changes; unknown facts are None."""
 
     size: int | None = None  # elements, at most
@@ -32,13 +32,15 @@ class Constant:
     letters: int = 0  # characters of its strings, at most
 
     @classmethod
-    def of(cls, dims: Sequence[int], value: Array | None = None, letters: int = 0) -> Constant:
+    def of(
+        cls, dims: Sequence[int], value: Array | None = None, letters: int = 0
+    ) -> FoldedConstant:
         return cls(math.prod(dims), tuple(dims), value, letters)
 
 
-UNKNOWN = Constant()
-Given = Sequence[Constant]
-Rule = Callable[[Node, Given], Constant]
+UNKNOWN = FoldedConstant()
+Given = Sequence[FoldedConstant]
+Rule = Callable[[ScannedNode, Given], FoldedConstant]
 
 
 @dataclass(slots=True)
@@ -56,12 +58,12 @@ class Growth:
         self.heavy |= other.heavy and with_constants
 
 
-def folded_result(node: Node, given: Given, growth: Growth) -> Constant:
+def folded_result(node: ScannedNode, given: Given, growth: Growth) -> FoldedConstant:
     """The result of a node whose inputs are all constants; its cost is added to `growth`."""
     rule = RULES.get(node.op) if node.domain == "" else None
     value = _evaluate(node, given)
     if value is not None:
-        return Constant.of(value.shape, value)
+        return FoldedConstant.of(value.shape, value)
     try:
         result = UNKNOWN if rule is None else rule(node, given)
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
@@ -89,23 +91,23 @@ def _products(given: Given) -> int:
 # -- rules: the shape of a result ------------------------------------------------------------------
 
 
-def _same(node: Node, given: Given) -> Constant:
-    return Constant(given[0].size, given[0].dims, None, given[0].letters)
+def _same(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant(given[0].size, given[0].dims, None, given[0].letters)
 
 
-def _smaller(node: Node, given: Given) -> Constant:
-    return Constant(given[0].size, None, None, given[0].letters)
+def _smaller(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant(given[0].size, None, None, given[0].letters)
 
 
-def _broadcast(node: Node, given: Given) -> Constant:
+def _broadcast(node: ScannedNode, given: Given) -> FoldedConstant:
     dims: tuple[int, ...] = ()
     for each in given:
         if each.dims is None:
             sizes = [other.size for other in given]
-            return UNKNOWN if None in sizes else Constant(math.prod(s or 0 for s in sizes))
+            return UNKNOWN if None in sizes else FoldedConstant(math.prod(s or 0 for s in sizes))
         dims = _joined(dims, each.dims)
     letters = sum(each.letters for each in given)
-    return Constant.of(dims, None, letters if node.op == "StringConcat" else letters // 2)
+    return FoldedConstant.of(dims, None, letters if node.op == "StringConcat" else letters // 2)
 
 
 def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -114,114 +116,120 @@ def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(y if x == 1 else x for x, y in pairs)
 
 
-def _ints(constant: Constant) -> list[int]:
+def _ints(constant: FoldedConstant) -> list[int]:
     """The numbers of a constant; ValueError if they are unknown, as the result then is."""
     if constant.value is None:
         raise ValueError
     return [int(item) for item in constant.value.reshape(-1).tolist()]
 
 
-def _dims(constant: Constant) -> tuple[int, ...]:
+def _dims(constant: FoldedConstant) -> tuple[int, ...]:
     if constant.dims is None:
         raise ValueError
     return constant.dims
 
 
-def _of_shape(node: Node, given: Given) -> Constant:
-    return Constant.of([max(size, 0) for size in _ints(given[0])])
+def _of_shape(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of([max(size, 0) for size in _ints(given[0])])
 
 
-def _expand(node: Node, given: Given) -> Constant:
-    return Constant.of(_joined(_dims(given[0]), tuple(_ints(given[1]))), None, given[0].letters)
+def _expand(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of(
+        _joined(_dims(given[0]), tuple(_ints(given[1]))), None, given[0].letters
+    )
 
 
-def _tile(node: Node, given: Given) -> Constant:
+def _tile(node: ScannedNode, given: Given) -> FoldedConstant:
     repeats = _ints(given[1])
     if given[0].dims is not None and len(repeats) == len(given[0].dims):
         sizes = zip(given[0].dims, repeats)
-        return Constant.of([size * max(times, 0) for size, times in sizes], None, given[0].letters)
+        return FoldedConstant.of(
+            [size * max(times, 0) for size, times in sizes], None, given[0].letters
+        )
     if given[0].size is None:
         return UNKNOWN
-    return Constant(given[0].size * math.prod(max(times, 0) for times in repeats))
+    return FoldedConstant(given[0].size * math.prod(max(times, 0) for times in repeats))
 
 
-def _range(node: Node, given: Given) -> Constant:
+def _range(node: ScannedNode, given: Given) -> FoldedConstant:
     start, limit, delta = (float(each.value.item()) for each in given if each.value is not None)
-    return Constant.of([max(math.ceil((limit - start) / delta), 0)])
+    return FoldedConstant.of([max(math.ceil((limit - start) / delta), 0)])
 
 
-def _pad(node: Node, given: Given) -> Constant:
+def _pad(node: ScannedNode, given: Given) -> FoldedConstant:
     dims = list(_dims(given[0]))
     pads = _ints(given[1]) if len(given) > 1 else node.attributes["pads"].ints
     axes = _ints(given[3]) if len(given) > 3 else range(len(dims))
     half = len(pads) // 2
     for axis, before, after in zip(axes, pads[:half], pads[half:]):
         dims[axis] += before + after
-    return Constant.of([max(size, 0) for size in dims])
+    return FoldedConstant.of([max(size, 0) for size in dims])
 
 
-def _one_hot(node: Node, given: Given) -> Constant:
+def _one_hot(node: ScannedNode, given: Given) -> FoldedConstant:
     (depth,) = _ints(given[1])
-    return UNKNOWN if given[0].size is None else Constant(given[0].size * max(depth, 0))
+    return UNKNOWN if given[0].size is None else FoldedConstant(given[0].size * max(depth, 0))
 
 
-def _concat(node: Node, given: Given) -> Constant:
+def _concat(node: ScannedNode, given: Given) -> FoldedConstant:
     sizes = [each.size for each in given]
     if None in sizes:
         return UNKNOWN
     total = sum(size or 0 for size in sizes)
     first, axis = given[0].dims, node.attributes.get("axis")
     if first is None or axis is None or axis.number is None or 0 in first:
-        return Constant(total)
+        return FoldedConstant(total)
     inner = math.prod(first) // first[axis.number]
     dims = list(first)
     dims[axis.number] = total // inner
-    return Constant.of(dims)
+    return FoldedConstant.of(dims)
 
 
-def _gather(node: Node, given: Given) -> Constant:
+def _gather(node: ScannedNode, given: Given) -> FoldedConstant:
     axis = node.attributes.get("axis")
     at = axis.number if axis is not None and axis.number is not None else 0
     data, indices = _dims(given[0]), given[1]
     if indices.dims is None and indices.size is not None:
-        return Constant(math.prod(data) // max(data[at], 1) * indices.size)
+        return FoldedConstant(math.prod(data) // max(data[at], 1) * indices.size)
     at %= len(data)
-    return Constant.of([*data[:at], *_dims(indices), *data[at + 1 :]])
+    return FoldedConstant.of([*data[:at], *_dims(indices), *data[at + 1 :]])
 
 
-def _matmul(node: Node, given: Given) -> Constant:
+def _matmul(node: ScannedNode, given: Given) -> FoldedConstant:
     a, b = _dims(given[0]), _dims(given[1])
     batch = _joined(a[:-2], b[:-2])
-    return Constant.of([*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ())])
+    return FoldedConstant.of(
+        [*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ())]
+    )
 
 
-def _gemm(node: Node, given: Given) -> Constant:
+def _gemm(node: ScannedNode, given: Given) -> FoldedConstant:
     a, b = _dims(given[0]), _dims(given[1])
     turned = [node.attributes.get(name) for name in ("transA", "transB")]
     rows, columns = (each.number if each is not None else 0 for each in turned)
-    return Constant.of([a[1 if rows else 0], b[0 if columns else 1]])
+    return FoldedConstant.of([a[1 if rows else 0], b[0 if columns else 1]])
 
 
-def _reshape(node: Node, given: Given) -> Constant:
+def _reshape(node: ScannedNode, given: Given) -> FoldedConstant:
     size = given[0].size
     if size is None or len(given) < 2 or given[1].value is None:
-        return Constant(size, None, None, given[0].letters)
+        return FoldedConstant(size, None, None, given[0].letters)
     wanted = _ints(given[1])
     if any(each == 0 for each in wanted):
-        return Constant(size)
+        return FoldedConstant(size)
     known = math.prod(each for each in wanted if each > 0)
-    return Constant.of([each if each > 0 else size // known for each in wanted])
+    return FoldedConstant.of([each if each > 0 else size // known for each in wanted])
 
 
-def _transpose(node: Node, given: Given) -> Constant:
+def _transpose(node: ScannedNode, given: Given) -> FoldedConstant:
     if given[0].dims is None:
         return _smaller(node, given)
     perm = node.attributes.get("perm")
     order = perm.ints if perm is not None else range(len(given[0].dims))[::-1]
-    return Constant.of([given[0].dims[axis] for axis in order], None, given[0].letters)
+    return FoldedConstant.of([given[0].dims[axis] for axis in order], None, given[0].letters)
 
 
-def _unsqueeze(node: Node, given: Given) -> Constant:
+def _unsqueeze(node: ScannedNode, given: Given) -> FoldedConstant:
     attribute = node.attributes.get("axes")
     axes = _ints(given[1]) if len(given) > 1 else attribute.ints if attribute is not None else []
     if given[0].dims is None:
@@ -229,10 +237,10 @@ def _unsqueeze(node: Node, given: Given) -> Constant:
     dims = list(given[0].dims)
     for axis in sorted(axis % (len(dims) + len(axes)) for axis in axes):
         dims.insert(axis, 1)
-    return Constant.of(dims, None, given[0].letters)
+    return FoldedConstant.of(dims, None, given[0].letters)
 
 
-def _resize(node: Node, given: Given) -> Constant:
+def _resize(node: ScannedNode, given: Given) -> FoldedConstant:
     dims = _dims(given[0])
     last = given[-1].value
     if last is None or last.size == 0 or len(given) < 2:
@@ -240,27 +248,29 @@ def _resize(node: Node, given: Given) -> Constant:
     items = [float(item) for item in last.reshape(-1).tolist()]
     if last.dtype.kind == "f":
         items = [size * scale for size, scale in zip(dims[-len(items) :], items)]
-    return Constant.of([*dims[: len(dims) - len(items)], *(max(int(item), 0) for item in items)])
+    return FoldedConstant.of(
+        [*dims[: len(dims) - len(items)], *(max(int(item), 0) for item in items)]
+    )
 
 
-def _window(node: Node, given: Given) -> Constant:
-    return Constant.of([max(_ints(given[0])[0], 0)])
+def _window(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of([max(_ints(given[0])[0], 0)])
 
 
-def _crop(node: Node, given: Given) -> Constant:
+def _crop(node: ScannedNode, given: Given) -> FoldedConstant:
     axes = node.attributes.get("axes")
     dims, sizes = list(_dims(given[0])), _ints(given[1])
     for axis, size in zip(axes.ints if axes is not None else range(len(dims)), sizes):
         dims[axis] = max(size, 0)
-    return Constant.of(dims)
+    return FoldedConstant.of(dims)
 
 
-def _unknown(node: Node, given: Given) -> Constant:
+def _unknown(node: ScannedNode, given: Given) -> FoldedConstant:
     return UNKNOWN  # of unknown size, but computed in one pass
 
 
-def _shape(node: Node, given: Given) -> Constant:
-    return Constant.of([64])  # at most
+def _shape(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of([64])  # at most
 
 
 RULES: dict[str, Rule] = {
@@ -281,7 +291,7 @@ RULES: dict[str, Rule] = {
     "ConstantOfShape": _of_shape,
     "Expand": _expand,
     "Gather": _gather,
-    "GatherElements": lambda node, given: Constant(given[1].size, given[1].dims),
+    "GatherElements": lambda node, given: FoldedConstant(given[1].size, given[1].dims),
     "Gemm": _gemm,
     "MatMul": _matmul,
     "OneHot": _one_hot,
@@ -290,7 +300,7 @@ RULES: dict[str, Rule] = {
     "Reshape": _reshape,
     "Resize": _resize,
     "Shape": _shape,
-    "Size": lambda node, given: Constant.of([]),
+    "Size": lambda node, given: FoldedConstant.of([]),
     "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
@@ -322,7 +332,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 _CAST_TO = frozenset((1, 6, 7, 9, 10, 11))  # floats, int32, int64 and bool
 
 
-def _evaluate(node: Node, given: Given) -> Array | None:
+def _evaluate(node: ScannedNode, given: Given) -> Array | None:
     """The value of a small result of shape arithmetic; None for any other."""
     if node.domain or (node.op not in _ARITHMETIC and node.op not in ("Cast", "Concat", "Shape")):
         return None

@@ -24,16 +24,16 @@ from onward.graph.limits import (
 )
 from onward.graph.operators import MAY_DRAW, SHAPE_ONLY
 from onward.graph.scan.crashing_nodes import check_node_form
-from onward.graph.scan.folded_sizes import UNKNOWN, Constant, Growth, folded_result
-from onward.graph.scan.function_sizes import Body, Call, inlined
+from onward.graph.scan.folded_sizes import UNKNOWN, FoldedConstant, Growth, folded_result
+from onward.graph.scan.function_sizes import CountedBody, FunctionId, inlined
 from onward.graph.scan.onnx_messages import (
     BITS,
     STRING,
-    Attribute,
-    Node,
+    ScannedAttribute,
+    ScannedNode,
+    ScannedTensor,
+    ScannedValue,
     Span,
-    Tensor,
-    Value,
     check_external_range,
     read_node,
     read_opset,
@@ -60,8 +60,8 @@ class ModelScan:
     expanded_nodes: int = 0  # once every call of a function is its body
     opsets: dict[str, int] = field(default_factory=dict)
     operators: Counter[Operator] = field(default_factory=Counter)
-    functions: dict[Call, Body] = field(default_factory=dict)
-    external: list[Tensor] = field(default_factory=list)  # whose data lies in other files
+    functions: dict[FunctionId, CountedBody] = field(default_factory=dict)
+    external: list[ScannedTensor] = field(default_factory=list)  # tensors with data in other files
     initializers: int = 0
     sparse: int = 0
     weight_elements: int = 0  # of tensors whose data is in the model
@@ -97,7 +97,9 @@ def scan_model(
 class _Scope:
     """What is known about the values of a graph and of the graphs around it, by name."""
 
-    def __init__(self, constants: ChainMap[str, Constant | None], anything: bool = False) -> None:
+    def __init__(
+        self, constants: ChainMap[str, FoldedConstant | None], anything: bool = False
+    ) -> None:
         self.constants = constants  # None: a feed decides
         self.shapes: dict[str, tuple[int | None, ...]] = {}  # of inputs
         self.anything = anything  # in functions: an unknown name may be a constant
@@ -105,10 +107,10 @@ class _Scope:
     def inner(self) -> _Scope:
         return _Scope(self.constants.new_child(), self.anything)
 
-    def get(self, name: str) -> Constant | None:
+    def get(self, name: str) -> FoldedConstant | None:
         return self.constants.get(name, UNKNOWN if self.anything else None)
 
-    def read_shape(self, node: Node) -> Constant | None:
+    def read_shape(self, node: ScannedNode) -> FoldedConstant | None:
         """The input of Shape or Size: a shape that is declared in full is a constant."""
         name = node.inputs[0] if node.inputs else ""
         known = self.get(name)
@@ -116,7 +118,7 @@ class _Scope:
             return known or UNKNOWN
         dims = [dim for dim in self.shapes[name] if dim is not None and dim >= 0]
         if len(dims) == len(self.shapes[name]):
-            return Constant.of(dims)
+            return FoldedConstant.of(dims)
         return UNKNOWN if node.attributes else None
 
 
@@ -131,7 +133,7 @@ class _Walk:
     # -- the model -----------------------------------------------------------------------------
 
     def model(self) -> ModelScan:
-        scan, main = self.scan, Body()
+        scan, main = self.scan, CountedBody()
         graphs: list[Span] = []
         training: list[Span] = []
         functions: list[Span] = []
@@ -155,13 +157,13 @@ class _Walk:
             self.function(*each)
         self.graph(graphs, _Scope(ChainMap()), 0, main)
         for each in training:  # no session runs them
-            self.graph([each], _Scope(ChainMap()), 0, Body(), "in its training graphs")
+            self.graph([each], _Scope(ChainMap()), 0, CountedBody(), "in its training graphs")
         self.expand(main)
         return scan
 
     def function(self, start: int, end: int) -> None:
         names = {10: "", 82: "", 106: ""}
-        body, scope = Body(), _Scope(ChainMap(), anything=True)
+        body, scope = CountedBody(), _Scope(ChainMap(), anything=True)
         spans: list[Span] = []
         for tag, a, b in fields(self.data, start, end):
             if tag in names:
@@ -176,7 +178,7 @@ class _Walk:
             raise InvalidModel(f"function {call[0]}::{call[1]} is defined twice")
         self.scan.functions[call] = body
 
-    def expand(self, main: Body) -> None:
+    def expand(self, main: CountedBody) -> None:
         """Check the limits of the model with its functions inlined."""
         scan, limits = self.scan, self.limits
         whole = inlined(main, scan.functions)
@@ -191,7 +193,7 @@ class _Walk:
     # -- graphs --------------------------------------------------------------------------------
 
     def graph(
-        self, spans: list[Span], scope: _Scope, depth: int, body: Body, hidden: str = ""
+        self, spans: list[Span], scope: _Scope, depth: int, body: CountedBody, hidden: str = ""
     ) -> None:
         """A graph; several fields of it are one graph, as protobuf merges them."""
         scan, limits = self.scan, self.limits
@@ -199,7 +201,7 @@ class _Walk:
         if depth > limits.nesting:
             raise exceeded(limits, "nesting", depth, "graphs inside each other", self.where)
         nodes: list[Span] = []
-        inputs: list[Value] = []
+        inputs: list[ScannedValue] = []
         for start, end in spans:
             for tag, a, b in fields(self.data, start, end):
                 if tag == 10:
@@ -234,7 +236,9 @@ class _Walk:
         if self.scan.nodes > self.limits.nodes:
             raise exceeded(self.limits, "nodes", self.scan.nodes, "nodes or more", self.where)
 
-    def node(self, node: Node, scope: _Scope, depth: int, body: Body, hidden: str) -> None:
+    def node(
+        self, node: ScannedNode, scope: _Scope, depth: int, body: CountedBody, hidden: str
+    ) -> None:
         self.check_node(node)
         operator = (node.domain, node.op)
         self.scan.operators[operator] += 1
@@ -258,7 +262,7 @@ class _Walk:
         if not has_graphs and node.op not in _UNFOLDED:
             self.fold(node, call, scope, body)
 
-    def fold(self, node: Node, call: Call, scope: _Scope, body: Body) -> None:
+    def fold(self, node: ScannedNode, call: FunctionId, scope: _Scope, body: CountedBody) -> None:
         """If all inputs are constants, so are the outputs: how large would they be?"""
         if node.op == "Constant" and node.domain == "":
             made = [self.constant_of(attribute) for attribute in node.attributes.values()]
@@ -283,19 +287,19 @@ class _Walk:
         for name in node.outputs:
             scope.constants[name] = result
 
-    def constant_of(self, attribute: Attribute) -> Constant:
+    def constant_of(self, attribute: ScannedAttribute) -> FoldedConstant:
         """The value of a Constant node."""
         if attribute.tensors:
             return self.constant(attribute.tensors[0])
         if attribute.number is not None:
-            return Constant.of([], np.array(attribute.number))
+            return FoldedConstant.of([], np.array(attribute.number))
         if attribute.ints and attribute.items == len(attribute.ints):
-            return Constant.of([attribute.items], np.array(attribute.ints))
+            return FoldedConstant.of([attribute.items], np.array(attribute.ints))
         if attribute.real is not None:
-            return Constant.of([], np.array(attribute.real))
-        return UNKNOWN if attribute.sparse else Constant(attribute.items or 1)
+            return FoldedConstant.of([], np.array(attribute.real))
+        return UNKNOWN if attribute.sparse else FoldedConstant(attribute.items or 1)
 
-    def record_types_and_defects(self, node: Node) -> None:
+    def record_types_and_defects(self, node: ScannedNode) -> None:
         """Record Casts' types, and what onnxruntime may get wrong (providers/ort/defects.py)."""
         name, attributes = node.op, node.attributes
         if name == "Cast":
@@ -313,7 +317,7 @@ class _Walk:
 
     # -- names, tensors, types -----------------------------------------------------------------
 
-    def check_node(self, node: Node) -> None:
+    def check_node(self, node: ScannedNode) -> None:
         most = self.limits.node_values
         for what, values in (("inputs", node.inputs), ("outputs", node.outputs)):
             if len(values) > most:
@@ -328,7 +332,7 @@ class _Walk:
             raise exceeded(self.limits, "name_bytes", end - start, "bytes in a name", self.where)
         return text(self.data, start, end)
 
-    def tensor(self, tensor: Tensor, where: object, hidden: str) -> None:
+    def tensor(self, tensor: ScannedTensor, where: object, hidden: str) -> None:
         """Refuse a tensor whose data does not fit its declaration; count all others."""
         if len(tensor.name) > self.limits.name_bytes:
             length = len(tensor.name)
@@ -365,7 +369,7 @@ class _Walk:
             raise exceeded(self.limits, "folded_elements", math.prod(dims), what, where)
         return name
 
-    def value(self, start: int, end: int) -> Value:
+    def value(self, start: int, end: int) -> ScannedValue:
         value = read_value(self.data, start, end)
         if len(value.name) > self.limits.name_bytes:
             raise exceeded(
@@ -378,6 +382,6 @@ class _Walk:
                 raise exceeded(self.limits, "elements", size, what, self.where)
         return value
 
-    def constant(self, tensor: Tensor) -> Constant:
+    def constant(self, tensor: ScannedTensor) -> FoldedConstant:
         letters = tensor.given if tensor.dtype == STRING else 0
-        return Constant.of(tensor.dims, tensor.values(self.data), letters)
+        return FoldedConstant.of(tensor.dims, tensor.values(self.data), letters)

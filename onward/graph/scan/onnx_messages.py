@@ -19,14 +19,14 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 _NUMBER, _LENGTH = 0, 2
 _TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, except raw and text
 _MOST_VALUES = 64  # elements of a tensor whose values are read
-_MOST_REALS = 8  # ... where they are no integers: shapes take scales, ranges and little else
+_MOST_REALS = 8  # ... of floats: scales and ranges are all that shapes need
 BITS = {each.number: each.bits for each in ELEMENT_TYPES if each.bits}
 STRING = 8
 _READ = frozenset((1, 6, 7, 10, 11))  # types whose values are read: floats, int32 and int64
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class ScannedTensor:
     """A tensor's declaration; its data is not read."""
 
     name: str
@@ -74,7 +74,7 @@ class Tensor:
             return np.array(found).astype(kind).reshape(self.dims)
 
 
-def read_tensor(data: bytes, start: int, end: int) -> Tensor:
+def read_tensor(data: bytes, start: int, end: int) -> ScannedTensor:
     """A TensorProto."""
     name, dtype, given, away = "", 0, 0, False
     dims: list[int] = []
@@ -107,10 +107,10 @@ def read_tensor(data: bytes, start: int, end: int) -> Tensor:
                 given += 8
     given += sum(b - a for number, a, b in spans if number == 9)
     external = entries if away or entries else None
-    return Tensor(name, dtype, tuple(dims), external, given, tuple(spans))
+    return ScannedTensor(name, dtype, tuple(dims), external, given, tuple(spans))
 
 
-def check_external_range(tensor: Tensor) -> None:
+def check_external_range(tensor: ScannedTensor) -> None:
     """Refuse external data whose offset or length is not a number from 0 on."""
     entries = tensor.external or {}
     for key in ("offset", "length"):
@@ -124,10 +124,10 @@ def check_external_range(tensor: Tensor) -> None:
         )
 
 
-def read_sparse(data: bytes, start: int, end: int) -> tuple[list[int], list[Tensor]]:
+def read_sparse(data: bytes, start: int, end: int) -> tuple[list[int], list[ScannedTensor]]:
     """A SparseTensorProto: its shape, its values and their indices."""
     dims: list[int] = []
-    tensors: list[Tensor] = []
+    tensors: list[ScannedTensor] = []
     for tag, a, b in fields(data, start, end):
         if tag in (10, 18):
             tensors.append(read_tensor(data, a, b))
@@ -148,24 +148,24 @@ def _entry(data: bytes, start: int, end: int) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
-class Attribute:
+class ScannedAttribute:
     """One attribute of a node, as far as a scan needs it."""
 
     number: int | None
     real: float | None
     word: str
     ints: list[int]
-    tensors: list[Tensor]
+    tensors: list[ScannedTensor]
     sparse: list[Span]
     graphs: list[Span]
     items: int  # numbers and texts in its lists
 
 
-def read_attribute(data: bytes, start: int, end: int) -> tuple[str, Attribute]:
+def read_attribute(data: bytes, start: int, end: int) -> tuple[str, ScannedAttribute]:
     """An AttributeProto: its name and content."""
     name, word, number, real, items = "", "", None, None, 0
     ints: list[int] = []
-    tensors: list[Tensor] = []
+    tensors: list[ScannedTensor] = []
     sparse: list[Span] = []
     graphs: list[Span] = []
     for tag, a, b in fields(data, start, end):
@@ -191,11 +191,13 @@ def read_attribute(data: bytes, start: int, end: int) -> tuple[str, Attribute]:
             items += b - a
         elif tag >> 3 in (7, 9):
             items += 1
-    return name, Attribute(number, real, word, ints, tensors, sparse, graphs, items + len(ints))
+    return name, ScannedAttribute(
+        number, real, word, ints, tensors, sparse, graphs, items + len(ints)
+    )
 
 
 @dataclass(slots=True)
-class Node:
+class ScannedNode:
     """One node."""
 
     op: str = ""
@@ -204,16 +206,16 @@ class Node:
     overload: str = ""
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    attributes: dict[str, Attribute] = field(default_factory=dict)
+    attributes: dict[str, ScannedAttribute] = field(default_factory=dict)
 
     def __str__(self) -> str:
         domain = self.domain or "ai.onnx"
         return f"{domain[:80]}::{self.op[:80]} (node {self.name[:80]!r})"
 
 
-def read_node(data: bytes, start: int, end: int, most: int) -> Node:
+def read_node(data: bytes, start: int, end: int, most: int) -> ScannedNode:
     """A NodeProto; one with more inputs and outputs than `most` is not read to its end."""
-    node = Node()
+    node = ScannedNode()
     for tag, a, b in fields(data, start, end):
         if tag == 10:
             node.inputs.append(text(data, a, b))
@@ -251,7 +253,7 @@ def read_opset(data: bytes, start: int, end: int) -> tuple[str, int]:
 
 
 @dataclass(slots=True)
-class Value:
+class ScannedValue:
     """A value that a graph declares: its name, and the shapes in its type."""
 
     name: str = ""
@@ -259,9 +261,9 @@ class Value:
     shapes: list[tuple[int | None, ...]] = field(default_factory=list)  # None: not a number
 
 
-def read_value(data: bytes, start: int, end: int) -> Value:
+def read_value(data: bytes, start: int, end: int) -> ScannedValue:
     """A ValueInfoProto. Sequences and optionals nest without end: no recursion here."""
-    value = Value()
+    value = ScannedValue()
     types: list[Span] = []
     for tag, a, b in fields(data, start, end):
         if tag == 10:
@@ -285,7 +287,7 @@ def read_value(data: bytes, start: int, end: int) -> Value:
     return value
 
 
-def _read_tensor_type(data: bytes, start: int, end: int, value: Value) -> None:
+def _read_tensor_type(data: bytes, start: int, end: int, value: ScannedValue) -> None:
     for tag, a, b in fields(data, start, end):
         if tag == 8:
             value.dtype = a

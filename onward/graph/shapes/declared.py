@@ -13,7 +13,7 @@ from onward.graph.scopes import bodies, walk
 from onward.graph.shapes.infer import INVENTED, infer_shapes
 from onward.graph.shapes.loops import LoopShapes, given_by_node
 
-_MOST_ROUNDS = 10  # loops in loops settle one by one
+_MOST_ROUNDS = 10  # nested loops are known one after another
 _SCANNED = "onward.declared"  # where a Loop's output keeps the shape that the file declared
 
 

@@ -151,12 +151,12 @@ def _second(node: ir.Node) -> Sizes | None:
 
 def _summed(node: ir.Node, sizes: Sizes) -> Sizes | None:
     """ReduceSum or ReduceMean over constant axes."""
-    gone = _axes(node, len(sizes))
-    if not gone:
+    axes = _axes(node, len(sizes))
+    if not axes:
         return None
-    kept = [1 if axis in gone else size for axis, size in enumerate(sizes)]
+    kept = [1 if axis in axes else size for axis, size in enumerate(sizes)]
     keep = node.attributes.get_int("keepdims", 1)
-    return kept if keep else [size for axis, size in enumerate(sizes) if axis not in gone]
+    return kept if keep else [size for axis, size in enumerate(sizes) if axis not in axes]
 
 
 def _reshaped(node: ir.Node, sizes: Sizes) -> Sizes | None:
@@ -179,10 +179,10 @@ def _flattened(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _squeezed(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    gone = _axes(node, len(sizes))
-    if not gone or any(sizes[axis] != 1 for axis in gone):
+    axes = _axes(node, len(sizes))
+    if not axes or any(sizes[axis] != 1 for axis in axes):
         return None
-    return [size for axis, size in enumerate(sizes) if axis not in gone]
+    return [size for axis, size in enumerate(sizes) if axis not in axes]
 
 
 def _unsqueezed(node: ir.Node, sizes: Sizes) -> Sizes | None:

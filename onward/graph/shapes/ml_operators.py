@@ -92,7 +92,7 @@ def _rows(node: ir.Node) -> Size:
 
 
 def _many(node: ir.Node, name: str) -> int:
-    """The length of an attribute that is a list; 0 where it is not there."""
+    """The length of an attribute that is a list; 0 if it is missing."""
     attribute = node.attributes.get(name)
     value = None if attribute is None else attribute.value
     return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else 0

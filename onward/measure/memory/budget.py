@@ -17,13 +17,13 @@ import onnx_ir as ir
 
 from onward.errors import MemoryLimitExceeded
 from onward.graph.files import weight_bytes
-from onward.graph.lifetimes import Lifetimes, Pairs, Rules, lifetimes, spelled
+from onward.graph.lifetimes import Lifetimes, MemoryRules, Pairs, lifetimes, spelled
 from onward.graph.operators import VIEWS as SAME_ELEMENTS
 from onward.graph.shapes.infer import with_input_shapes
 
 _FIRST: Pairs = ((0, 0),)
 _STRIDED = ("Dropout", "Expand", "Slice", "Transpose")
-VIEWS = Rules(  # as in torch: outputs that are views of their input
+VIEWS = MemoryRules(  # as in torch: outputs that are views of their input
     dict.fromkeys((*SAME_ELEMENTS, *_STRIDED), _FIRST)
 )
 _ALLOCATES = {
@@ -53,7 +53,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: Rules
+    model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: MemoryRules
 ) -> MemoryEstimate:
     """Weights and lifetimes of a prepared model whose inputs have these shapes."""
     model = with_input_shapes(model, shapes)
@@ -98,7 +98,7 @@ def check_opening(model: ir.Model, limit: int) -> None:
     if not all(value.shape is not None and value.shape.is_static() for value in inputs):
         return
     operators = {spelled(node) for node in model.graph} - _ALLOCATES
-    rules = Rules(VIEWS.aliases, dict.fromkeys(operators, ((0, 0), (1, 0), (2, 0))))
+    rules = MemoryRules(VIEWS.aliases, dict.fromkeys(operators, ((0, 0), (1, 0), (2, 0))))
     _refuse("the model", estimate_memory(model, {}, rules), limit, "use a smaller model")
 
 

@@ -1,4 +1,4 @@
-"""Costs against figures that everybody knows, and against arithmetic done by hand."""
+"""Costs, compared with published figures and with arithmetic by hand."""
 
 from __future__ import annotations
 

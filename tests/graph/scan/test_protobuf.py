@@ -1,4 +1,4 @@
-"""The look into a model's bytes: what it finds, and that it refuses the rest in its own way."""
+"""Scanning a model's bytes: what is found, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.models import mlp, serialized
 
 
 def rich() -> onnx.ModelProto:
-    """A model with one of everything that a look counts."""
+    """A model with one of everything that a scan counts."""
     inner = helper.make_graph(
         [helper.make_node("Neg", ["x"], ["r"])],
         "inner",
@@ -50,17 +50,17 @@ def rich() -> onnx.ModelProto:
 
 
 def test_a_scan_counts_the_models_parts() -> None:
-    look = scan_model(rich().SerializeToString())
-    assert (look.nodes, look.nesting, look.initializers) == (9, 1, 1)
-    assert look.expanded_nodes == 9  # two calls of two nodes each in place of 2 calls and 2 nodes
-    assert look.opsets == {"": 20, "own": 1}
-    assert look.operators["own", "F"] == 2
-    assert look.operators["", "Neg"] == 3
-    assert list(look.functions) == [("own", "F", "")]
-    assert look.weight_bytes == 8
-    assert 10 in look.casts_to
-    assert not look.external
-    assert not look.doubtful
+    scan = scan_model(rich().SerializeToString())
+    assert (scan.nodes, scan.nesting, scan.initializers) == (9, 1, 1)
+    assert scan.expanded_nodes == 9  # two calls of two nodes each in place of 2 calls and 2 nodes
+    assert scan.opsets == {"": 20, "own": 1}
+    assert scan.operators["own", "F"] == 2
+    assert scan.operators["", "Neg"] == 3
+    assert list(scan.functions) == [("own", "F", "")]
+    assert scan.weight_bytes == 8
+    assert 10 in scan.casts_to
+    assert not scan.external
+    assert not scan.doubtful
 
 
 def test_numbers_are_read_as_protobuf_writes_them() -> None:
@@ -112,7 +112,7 @@ def test_mutants_are_read_as_protobuf_reads_them_or_refused(seed: int) -> None:
             at = chance.randrange(len(data))
             data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
         try:
-            look = scan_model(bytes(data))
+            scan = scan_model(bytes(data))
         except OnwardError:
             continue
         try:
@@ -120,7 +120,7 @@ def test_mutants_are_read_as_protobuf_reads_them_or_refused(seed: int) -> None:
         except DecodeError:
             continue
         both += 1
-        assert look.nodes == nodes_of(proto.graph.node) + sum(
+        assert scan.nodes == nodes_of(proto.graph.node) + sum(
             nodes_of(function.node) for function in proto.functions
         )
     assert both > 20

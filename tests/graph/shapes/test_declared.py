@@ -1,4 +1,4 @@
-"""Declared sizes that no input implies: hints at most."""
+"""Declared sizes that no input implies are hints at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told without ONNX is what ONNX would tell."""
+"""Fast inference gives what ONNX gives."""
 
 from __future__ import annotations
 

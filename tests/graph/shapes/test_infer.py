@@ -1,4 +1,4 @@
-"""Shape inference: sizes of every kind of model, and sizes that would break it."""
+"""Shape inference, and sizes that would break it."""
 
 from __future__ import annotations
 

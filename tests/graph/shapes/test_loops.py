@@ -1,4 +1,4 @@
-"""Shapes inside loops: sizes that stay are known in the body and behind the loop."""
+"""Shapes inside and after loops."""
 
 from __future__ import annotations
 

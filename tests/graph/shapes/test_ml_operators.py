@@ -1,4 +1,4 @@
-"""Types and shapes of ai.onnx.ml: what is inferred is what onnxruntime gives."""
+"""Types and shapes of ai.onnx.ml, compared with onnxruntime's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs inside If, Loop and Scan: bodies whose sizes nobody declared, turns that are computed."""
+"""Costs inside If, Loop and Scan: undeclared sizes, computed iteration counts."""
 
 from __future__ import annotations
 

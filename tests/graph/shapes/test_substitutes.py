@@ -1,4 +1,4 @@
-"""Shapes go through operators that ONNX infers nothing about."""
+"""Shapes of operators that ONNX cannot infer."""
 
 from __future__ import annotations
 
