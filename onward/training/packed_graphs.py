@@ -20,7 +20,7 @@ from onward.graph.scan.file_metadata import graph_checksum
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment
 from onward.passes.rewrite import Names
-from onward.programs.build import open_composites
+from onward.programs.build import prepare_training_graph
 from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
 from onward.programs.update_graphs import build_updates
@@ -60,7 +60,7 @@ def pack_step(target: ir.Model, model: ir.Model, wanted: Wanted, squared: bool) 
     named = LOSS in {*values, *model.graph.initializers}
     if not wide or not tensors or named or weight_bytes(model) > _MOST:
         return
-    draws = open_composites(model, ())
+    draws = prepare_training_graph(model, ())
     sources = [*wanted.parameters, *wanted.inputs, *wanted.inner]
     gradients = extend(model, {wanted.loss: None}, sources, GRADIENTS, composites=True)
     loss_dtype, outputs = _return(model, wanted, gradients)

@@ -12,7 +12,7 @@ from onward.gradients.model import reached
 from onward.names import near, some
 from onward.passes.exporters.exporter_warnings import RECIPE
 from onward.passes.training_mode import untie_statistics
-from onward.programs.select import restore_parameters, weights, worth_training
+from onward.programs.select import likely_parameters, restore_parameters, weights
 
 Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
 
@@ -31,7 +31,7 @@ def trainable_weights(
     """Those of the known weights that a session would train by default; the model is changed."""
     names = {*weight_names(model, tied)}.intersection(known)
     made = [value for node in model.graph for value in node.outputs if value.name == loss]
-    worth = worth_training(model, names, made)
+    worth = likely_parameters(model, names, made)
     return reached(model, loss, worth) if worth else []
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from onward.gradients.computed_ranks import know_ranks
+from onward.gradients.computed_ranks import infer_computed_ranks
 from onward.gradients.model import gradient
 from onward.passes.pipelines import PREPARE
 
@@ -48,14 +48,14 @@ def made(model: ir.Model) -> dict[str, ir.Value]:
 def test_a_rank_that_a_shape_hides_becomes_known() -> None:
     model = PREPARE(vague())
     assert made(model)["y"].shape is None
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     shape = made(model)["y"].shape
     assert shape is not None and shape.numpy() == (3, 4)
 
 
 def test_parameters_stay_parameters_and_are_no_inputs_afterwards() -> None:
     model = PREPARE(vague())
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     assert "v" in made(model)
     assert [value.name for value in model.graph.inputs] == ["x"]
     assert [value.name for value in model.graph.outputs] == ["s"]
@@ -63,10 +63,10 @@ def test_parameters_stay_parameters_and_are_no_inputs_afterwards() -> None:
 
 def test_a_model_whose_ranks_are_known_is_left_as_it_is() -> None:
     model = PREPARE(vague())
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     model.graph.append(ir.node("Neg", [made(model)["y"]]))  # which nobody reads
     before = list(model.graph)
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     assert list(model.graph) == before
 
 

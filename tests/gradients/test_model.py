@@ -116,7 +116,7 @@ def test_integers_have_no_gradient() -> None:
     op = onward.OpBuilder()
     i = op.input("i", "int64", (2,))
     model = op.model(y=op.ReduceSum(op.Cast(i, to=1), keepdims=0))
-    with pytest.raises(OptionError, match="'i' is INT64: gradients are of float values"):
+    with pytest.raises(OptionError, match="'i' is INT64: only float values have gradients"):
         gradient(model, "y", "i")
 
 

@@ -184,7 +184,7 @@ def test_a_gradient_inside_a_subgraph_is_refused() -> None:
             else_branch = e () => (float[2,3] b) {{ b = Neg(x) }}
         >
     }}"""
-    with pytest.raises(UnsupportedModel, match=r"Gradient \(node .*\) stands inside a subgraph"):
+    with pytest.raises(UnsupportedModel, match=r"Gradient \(node .*\) is inside a subgraph"):
         run(parse(body, "float[2,3] x"), ["dx"], x=X)
 
 

@@ -188,5 +188,5 @@ def test_names_that_both_graphs_have_are_refused() -> None:
 def test_what_nobody_makes_is_refused() -> None:
     graph = onnx.parser.parse_graph("s () => (float[2,1] w_new) { w_new = Neg(nothing) }")
     wrong = TrainingInfo(algorithm=ir.from_proto(graph), update_binding={"w": "w_new"})
-    with pytest.raises(InvalidModel, match="reads 'nothing', which neither graph makes"):
+    with pytest.raises(InvalidModel, match="reads 'nothing', which neither graph computes"):
         step_model(model(), wrong)

@@ -247,10 +247,10 @@ def test_a_weight_per_class() -> None:
 
 
 def test_scores_have_classes() -> None:
-    message = r"CrossEntropy wants scores of shape \(batch, classes, ...\); 'y' has shape \[6\]"
+    message = r"CrossEntropy needs scores of shape \(batch, classes, ...\); 'y' has shape \[6\]"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(6)}), CrossEntropy())
-    message = r"CrossEntropy looks for classes on axis 2 of 'y', which has shape \[6, 5\]"
+    message = r"CrossEntropy\.axis is 2, but 'y' has shape \[6, 5\]"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(6, 5)}), CrossEntropy(axis=2))
 
@@ -300,5 +300,5 @@ def test_weights_that_do_not_broadcast_are_told() -> None:
 def test_kl_takes_a_mean_over_the_batch() -> None:
     with pytest.raises(OptionError, match=r"KL.reduction is one of .*'batchmean', not 'avg'"):
         KL(reduction="avg")
-    with pytest.raises(OptionError, match="KL wants a batch for the reduction 'batchmean'"):
+    with pytest.raises(OptionError, match="KL needs a batch for the reduction 'batchmean'"):
         with_loss(echo({"y": np.array(1.0)}), KL(reduction="batchmean"))

@@ -183,7 +183,7 @@ def test_without_a_name_the_first_output_is_the_loss() -> None:
 def test_an_output_of_many_numbers_is_no_loss(dynamic: bool) -> None:
     size = "n3" if dynamic else "3"
     message = (
-        rf"Output gives 'y' of shape \[{size}\]: a loss is one number\n"
+        rf"Output returns 'y' of shape \[{size}\]: a loss is one number\n"
         "reduce it to its mean or its sum first"
     )
     with pytest.raises(OptionError, match=message):
@@ -222,10 +222,12 @@ def test_a_function_can_be_the_loss() -> None:
 
 
 def test_a_function_gives_a_value() -> None:
-    message = "the function of Graph gave float, not a value\nreturn what op's last operator"
+    message = "the function of Graph returned float, not a value\nreturn what op's last operator"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: 1.0))  # type: ignore[arg-type, return-value]
-    with pytest.raises(OptionError, match=r"Graph gives 'y' of shape \[3\]: a loss is one number"):
+    with pytest.raises(
+        OptionError, match=r"Graph returns 'y' of shape \[3\]: a loss is one number"
+    ):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: values["y"]))
 
 

@@ -172,14 +172,14 @@ def test_the_blank_is_a_class() -> None:
 
 
 def test_log_probabilities_have_three_axes() -> None:
-    message = r"CTC wants log probabilities of shape \(time, batch, classes\); 'y' has shape \[9, 5"
+    message = r"CTC needs log probabilities of shape \(time, batch, classes\); 'y' has shape \[9, 5"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(9, 5)}), CTC())
 
 
 def test_labels_are_integers() -> None:
     model = echo({"y": normal(9, 4, 5), "y_labels": normal(4, 2)})
-    with pytest.raises(OptionError, match="CTC reads 'y_labels', which is DOUBLE: it wants integ"):
+    with pytest.raises(OptionError, match="CTC reads 'y_labels', which is DOUBLE: it needs integ"):
         with_loss(model, CTC(target="y_labels"))
 
 

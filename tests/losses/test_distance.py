@@ -137,6 +137,6 @@ def test_vectors_of_a_triplet_are_alike() -> None:
 
 @pytest.mark.parametrize("kind", [Cosine, Triplet])
 def test_a_single_number_is_no_vector(kind: Any) -> None:
-    message = rf"{kind.__name__} wants vectors along the last axis; 'y' has shape \[\]"
+    message = rf"{kind.__name__} needs vectors along the last axis; 'y' has shape \[\]"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": np.array(1.0)}), kind())

@@ -56,7 +56,7 @@ def test_a_model_without_values_is_told() -> None:
 
 def test_an_output_of_integers_is_told() -> None:
     message = (
-        "MSE reads 'y', which is INT64: a loss is of float values\nname another output, or cast"
+        "MSE reads 'y', which is INT64: a loss needs float values\nname another output, or cast"
     )
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": integers(5, 3)}), MSE())
@@ -65,9 +65,7 @@ def test_an_output_of_integers_is_told() -> None:
 def test_an_output_of_unknown_rank_is_told() -> None:
     model = echo({"y": normal(2)})
     model.graph.outputs[0].shape = None
-    message = (
-        "MSE reads 'y', of which not even the number of axes is known\ngive the model's inputs"
-    )
+    message = "MSE reads 'y', whose rank is not known\ngive the model's inputs"
     with pytest.raises(OptionError, match=message):
         with_loss(model, MSE())
     model.graph.outputs[0].type = None
@@ -79,7 +77,7 @@ def test_a_target_of_another_shape_is_told() -> None:
     model = echo({"y": normal(2, 3), "y2": normal(2, 1)})
     message = (
         r"MSE compares with 'y2', which should have shape \[2, 3\] and has \[2, 1\]"
-        r"\ngive this loss a target of its own: target='...'"
+        r"\ngive this loss another target: target='...'"
     )
     with pytest.raises(OptionError, match=message):
         with_loss(model, MSE(target="y2"))
@@ -115,8 +113,7 @@ def test_a_model_of_one_output_gets_one_more_input_and_few_nodes() -> None:
 
 def test_an_old_model_is_told() -> None:
     message = (
-        "MSE is written in opset 18 or newer, the model in 17\n"
-        "bring it there first: onward.passes.upgrade"
+        "MSE needs opset 18 or newer, the model has 17\nupgrade it first: onward.passes.upgrade"
     )
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(2)}, opset=17), MSE())

@@ -23,7 +23,9 @@ from onward.programs.arrays import to_array, to_plain_array
 )
 @pytest.mark.parametrize("convert", [to_array, to_plain_array])
 def test_objects_that_are_no_numbers_are_refused(convert: Any, value: Any, why: str) -> None:
-    with pytest.raises(FeedError, match=rf"'x' is no array of numbers: {why}\ngive a numpy array$"):
+    with pytest.raises(
+        FeedError, match=rf"'x' is not an array of numbers: {why}\ngive a numpy"
+    ):
         convert(value, "'x'", FeedError)
 
 

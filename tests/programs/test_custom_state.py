@@ -55,7 +55,7 @@ def test_state_becomes_what_the_graph_says_and_is_exported(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"nobody": "moved"}, "state: 'nobody' is no initializer of the model"),
+        ({"nobody": "moved"}, "state: 'nobody' is not an initializer of the model"),
         ({"mean": "nothing"}, "no value 'nothing' for 'mean' to become\nthere are '"),
         ({"mean": "counted"}, "'mean' is .* and cannot become 'counted', which is"),
     ],

@@ -111,14 +111,14 @@ def test_any_value_can_be_an_output(outputs: list[str]) -> None:
 
 def test_outputs_that_do_not_exist_are_refused() -> None:
     cases = {
-        "hiden": r"the model makes no value 'hiden'\ndid you mean 'hidden'\?",
-        "x": r"'x' is given to the model, not made by it: it cannot be an output\nthere are '",
-        "first": r"'first' is given to the model",
+        "hiden": r"the model has no value 'hiden'\ndid you mean 'hidden'\?",
+        "x": r"'x' is an input or initializer of the model: it cannot be an output\nthere are '",
+        "first": r"'first' is an input or initializer of the model",
     }
     for name, message in cases.items():
         with pytest.raises(OptionError, match=message):
             export_model(network(), {}, [name])
-    with pytest.raises(OptionError, match="an exported model returns something: outputs is empty"):
+    with pytest.raises(OptionError, match="outputs is empty: an exported model needs"):
         export_model(network(), {}, [])
 
 
@@ -268,5 +268,7 @@ def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_program_without_its_model_cannot_export(tmp_path: Path) -> None:
     program: Any = SimpleNamespace(model=None)
-    with pytest.raises(OptionError, match=r"does not hold the model .* nothing to export\ncompile"):
+    with pytest.raises(
+        OptionError, match=r"does not contain the model .* nothing to export\nc"
+    ):
         write(program, {}, tmp_path / "trained.onnx")

@@ -11,7 +11,7 @@ import pytest
 from onward.graph.shapes.infer import infer_shapes
 from onward.losses import MSE, CrossEntropy, Total
 from onward.programs.label_ranges import LabelRange
-from onward.programs.labels import find_labels, promised_labels
+from onward.programs.labels import find_labels, labels_of_loss
 from tests.sessions.training.small import mlp
 
 
@@ -60,5 +60,5 @@ def test_what_is_not_known_is_not_said(model: ir.Model) -> None:
 )
 def test_a_loss_speaks_of_its_labels(loss: Any, names: list[str]) -> None:
     [logits] = mlp().graph.outputs
-    found = list(promised_labels(loss, {"logits": logits}))
+    found = list(labels_of_loss(loss, {"logits": logits}))
     assert found == [LabelRange(name=name, classes=4, ignored=None) for name in names]

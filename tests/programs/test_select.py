@@ -216,7 +216,7 @@ def test_a_pattern_of_batch_norms_leaves_dropout_alone() -> None:
 @pytest.mark.parametrize("name", ["encoder.drop", "encoder.7*"])
 def test_what_is_no_batch_norm_is_refused_with_near_names(name: str) -> None:
     message = (
-        rf"frozen_batch_norms: {re.escape(repr(name))} is no BatchNormalization of the model\n"
+        rf"frozen_batch_norms: {re.escape(repr(name))} matches no BatchNormalization of the model\n"
         r"patterns are written like 'encoder\.\*'; (did you mean|there are) '.*encoder\.[01]'"
     )
     with pytest.raises(OptionError, match=message):

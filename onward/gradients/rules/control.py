@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onward.gradients.backward import Found, is_differentiable
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, absent
-from onward.gradients.subgraph_copies import Body, captures
+from onward.gradients.subgraph_copies import SubgraphCopy, captures
 
 gradient = GradientTable()
 
@@ -28,7 +28,7 @@ def if_(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     captured = captures(op, node)
     branches = {}
     for name in ("then_branch", "else_branch"):
-        body = Body(op, node.attributes[name].as_graph())
+        body = SubgraphCopy(op, node.attributes[name].as_graph())
         found = body.backward([*zip(body.outputs, dys)], captured)
         branches[name] = body.finish([found.get(v) or body.op.zeros_like(v) for v in captured])
     return dict(zip(captured, op.typed("If", node.inputs, branches, captured)))
@@ -49,7 +49,7 @@ def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
             given.type = outside.type
     tensors = [v for v in body.inputs[2:] if not isinstance(v.type, ir.SequenceType)]
     steady = [v for v in tensors if _keeps_shape(body, v)]
-    inner = Body(op, body)  # before the forward body gives more than it did
+    inner = SubgraphCopy(op, body)  # before outputs are added to the forward subgraph
     replay = _Replay(op, node) if len(tensors) < len(carried) else None
     changing = [v for v in tensors if v not in steady]
     collected = _collected(op, node, body, changing) if changing else {}
@@ -84,7 +84,7 @@ def _collected(
     op: GradientOps, node: ir.Node, body: ir.Graph, values: Sequence[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
     """What carried values are in every trip, as sequences; the loop runs once more for it."""
-    copy = Body(op, body)
+    copy = SubgraphCopy(op, body)
     carried = len(node.inputs) - 2
     places = [list(body.inputs).index(value) for value in values]
     graph = copy.forward(carried)
@@ -114,7 +114,8 @@ class _Replay:
 
     def __init__(self, op: GradientOps, node: ir.Node) -> None:
         self._node = node
-        self._body = Body(op, node.attributes["body"].as_graph()).forward(len(node.inputs) - 2)
+        copy = SubgraphCopy(op, node.attributes["body"].as_graph())
+        self._body = copy.forward(len(node.inputs) - 2)
 
     def before(self, op: GradientOps, trip: ir.Value) -> list[ir.Value]:
         """What the Loop carried into a trip."""
@@ -124,7 +125,7 @@ class _Replay:
 
 
 def _loop_body(
-    inner: Body,
+    inner: SubgraphCopy,
     body: ir.Graph,
     kept: Mapping[ir.Value, ir.Value],
     replay: _Replay | None,
@@ -171,7 +172,7 @@ def scan(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     scanned = node.attributes["num_scan_inputs"].as_int()
     states = len(node.inputs) - scanned
     layout = _Layout(node, states, scanned)
-    inner = Body(op, body)  # before the forward body gives more than it did
+    inner = SubgraphCopy(op, body)  # before outputs are added to the forward subgraph
     kept = [_kept_by_scan(op, node, body, i, layout) for i in range(states)]
     captured = captures(op, node)
     floats = [i for i in range(states) if is_differentiable(_given(node, i))]

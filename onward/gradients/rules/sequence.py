@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, absent
-from onward.gradients.subgraph_copies import Body, captures
+from onward.gradients.subgraph_copies import SubgraphCopy, captures
 from onward.passes.value_facts import attribute, constant, input_of
 
 gradient = GradientTable()
@@ -95,7 +95,7 @@ def sequence_map(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     for index, value in enumerate(given):
         if value not in op.active:
             continue
-        body = Body(op, original)
+        body = SubgraphCopy(op, original)
         body.bind({each: body.like(each, each) for each in original.inputs})
         seeds = [
             (body.outputs[k], body.like(original.outputs[k], original.outputs[k])) for k in fed
