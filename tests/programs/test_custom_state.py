@@ -33,7 +33,7 @@ def session(state: dict[str, str], **options: Any) -> TrainingSession:
     return TrainingSession(model(), MSE(output="y"), SGD(lr=0.0), {"state": state, **options})
 
 
-def test_state_becomes_what_the_graph_says_and_is_exported(tmp_path: Path) -> None:
+def test_state_is_updated_and_exported(tmp_path: Path) -> None:
     one = session({"mean": "moved", "count": "counted"})
     assert list(one.parameters) == ["w"] and set(one.statistics) == {"mean", "count"}
     feeds = {"x": np.ones((4, 3), np.float32), "target": np.zeros((4, 2), np.float32)}

@@ -83,7 +83,7 @@ def test_the_original_stays_as_it_was() -> None:
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-def test_what_the_file_says_beside_the_graph_stays() -> None:
+def test_metadata_stays() -> None:
     model = network()
     made = export_model(model, tensors())
     assert names_of(made.graph.outputs) == ["logits", "loss"]
@@ -215,7 +215,7 @@ def test_statistics_that_were_merged_are_found() -> None:
     assert_same([(data - 2) / np.float32(2)], run_ort(made, {"x": data}))
 
 
-def test_functions_that_nobody_calls_any_more_go() -> None:
+def test_unused_functions_are_removed() -> None:
     text = """
         <ir_version: 8, opset_import: ["" : 15, "local" : 1]>
         g (float[n] x) => (float[n] y, float[n] z) {
@@ -230,7 +230,7 @@ def test_functions_that_nobody_calls_any_more_go() -> None:
     onnx.checker.check_model(ir.to_proto(made))
 
 
-def test_an_old_models_ir_version_rises_as_weights_are_inputs_no_more() -> None:
+def test_the_ir_version_rises_if_weights_are_not_inputs() -> None:
     model = network()
     model.ir_version, model.opset_imports[""] = 3, 15
     copy = export_model(model, tensors())
@@ -253,7 +253,7 @@ def test_initializers_that_are_inputs_too_stay_so() -> None:
 # -- files ---------------------------------------------------------------------------------------
 
 
-def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_go_to_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onward.graph.files, "_EMBEDDED_AT_MOST", 16)
     given, x = tensors(), real(5, 4)
     save(network(), tmp_path / "original.onnx")
@@ -268,7 +268,5 @@ def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_program_without_its_model_cannot_export(tmp_path: Path) -> None:
     program: Any = SimpleNamespace(model=None)
-    with pytest.raises(
-        OptionError, match=r"does not contain the model .* nothing to export\nc"
-    ):
+    with pytest.raises(OptionError, match=r"does not contain the model .* nothing to export\nc"):
         write(program, {}, tmp_path / "trained.onnx")

@@ -26,7 +26,7 @@ def names(graph: ir.Graph) -> list[list[str | None]]:
     return [[value.name for value in graph.inputs], list(graph.initializers)]
 
 
-def test_what_is_trained_and_what_is_large_becomes_an_input() -> None:
+def test_trained_and_large_tensors_become_inputs() -> None:
     made = model()
     fed = InputTensors.of(made, ["a"], [])
     fed.make_inputs(made)
@@ -35,7 +35,7 @@ def test_what_is_trained_and_what_is_large_becomes_an_input() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_what_is_no_longer_trained_is_constant_or_frozen(dtype: str) -> None:
+def test_untrained_tensors_become_constant_or_frozen(dtype: str) -> None:
     base = model(dtype)
     opened = base.clone()
     fed = InputTensors.of(base, ["a", "b", "large"], [])
