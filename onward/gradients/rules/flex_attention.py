@@ -1,4 +1,4 @@
-"""Attention whose scores and probabilities go through graphs of the user's."""
+"""FlexAttention: attention with user-defined subgraphs for scores and probabilities."""
 
 from __future__ import annotations
 
