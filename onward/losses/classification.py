@@ -1,4 +1,4 @@
-"""Losses of classes: cross entropy, binary cross entropy, Kullback and Leibler's divergence."""
+"""Losses for classification: cross entropy, binary cross entropy, Kullback-Leibler divergence."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ from onward.settings import integer, number, optional, true_or_false
 class CrossEntropy:
     """-log softmax(x)[label], of scores of shape (batch, classes, ...) and integer labels.
 
-    If every label is ignored there is nothing to take a mean of: the loss is not a number, and
-    its gradients are 0.
+    If every label is ignored, the mean is over nothing: the loss is NaN and its gradients are 0.
 
     Attributes:
         output: the output with the scores; None: the first one
         target: the input that holds the labels
         weight: one number per class; None: all count the same
-        ignore_index: labels of this number count for nothing; None: every label is a class
+        ignore_index: labels of this number are ignored; None: every label is a class
         label_smoothing: this share of each label is spread over all classes
         soft_labels: the target holds probabilities, in the shape of the scores
         axis: where the classes are; -1 for text models: (batch, time, classes)
@@ -98,7 +97,7 @@ class CrossEntropy:
         return 0, classes if isinstance(classes, int) else None
 
     def _is_soft(self, known: ir.Value | None) -> bool:
-        """As the type of the labels says, if the model has them already."""
+        """Whether labels are probabilities; by their type if the model has them."""
         if known is None or known.dtype is None:
             return self.soft_labels
         soft = known.dtype.is_floating_point()
@@ -117,8 +116,7 @@ class CrossEntropy:
         count = len(sizes_of(x))
         if not -count <= self.axis < count:
             raise OptionError(
-                f"CrossEntropy looks for classes on axis {self.axis} of {x.name!r}, "
-                f"which has shape {shown(x)}"
+                f"CrossEntropy.axis is {self.axis}, but {x.name!r} has shape {shown(x)}"
             )
         return self.axis % count
 
@@ -159,7 +157,7 @@ class CrossEntropy:
         return op.Add(op.Mul(nll, 1 - self.label_smoothing), spread)
 
     def _kept(self, op: GraphOps, labels: ir.Value) -> tuple[ir.Value | None, ir.Value]:
-        """Which labels count, and the labels with a class for those that do not."""
+        """The mask of labels that count, and the labels with class 0 for the others."""
         if self.ignore_index is None:
             return None, labels
         kept = op.Not(op.Equal(labels, self.ignore_index))
@@ -179,7 +177,7 @@ class CrossEntropy:
 
 
 def _rows(op: GraphOps, x: ir.Value, axis: int) -> ir.Value:
-    """(n, classes): the classes last, all else in one axis."""
+    """x as (n, classes): the classes last, all other axes merged."""
     count = len(sizes_of(x))
     classes = op.size(x, axis)
     if axis != count - 1:
@@ -201,7 +199,7 @@ def _total_weight(
     kept: ir.Value | None,
     weight: ir.Value | None,
 ) -> Any:
-    """What the mean is over: the weights of the labels that count, or how many they are."""
+    """The divisor of the mean: the sum of the weights of the labels that count."""
     if weight is None and kept is None:
         return op.number(op.product(*op.sizes(labels)), x)
     if weight is None:
@@ -264,10 +262,10 @@ class BCEWithLogits:
 
 @dataclass(frozen=True, kw_only=True)
 class KL:
-    """Kullback and Leibler's divergence: t (log t - x), of log probabilities x and probabilities t.
+    """Kullback-Leibler divergence: t (log t - x), of log probabilities x and probabilities t.
 
-    Reduction "batchmean", the sum over the size of the first axis, is the divergence as mathematics
-    has it; "mean" is over all elements.
+    Reduction "batchmean", the sum over the size of the first axis, is the mathematical
+    definition; "mean" is over all elements.
 
     Attributes:
         output: the output with the log probabilities; None: the first one

@@ -1,4 +1,4 @@
-"""Losses of embeddings: vectors along the last axis that should be near each other, or far."""
+"""Losses for embeddings: distances of vectors along the last axis."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _TINY = 1e-12  # added to squared lengths, as torch does: a vector of zeros has 
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """1 - cos for pairs that are alike, max(0, cos - margin) for those that are not.
+    """1 - cos for similar pairs, max(0, cos - margin) for dissimilar pairs.
 
     Attributes:
         output: the output with the vectors; None: the first one
         target: the other vectors: a second output of the model, or else a new input
-        labels: the input with 1 (alike) or -1 (not) for each pair; None: all are alike
-        margin: how alike pairs that are not alike may be
+        labels: the input with 1 (similar) or -1 (dissimilar) for each pair; None: all are similar
+        margin: the cosine up to which dissimilar pairs have no loss
         reduction: "mean", "sum" or "none" (one loss per element)
     """
 
@@ -72,8 +72,8 @@ class Triplet:
 
     Attributes:
         output: the output with the anchors; None: the first one
-        positive: the value with vectors like the anchors
-        negative: the value with vectors unlike the anchors
+        positive: the value with vectors similar to the anchors
+        negative: the value with vectors dissimilar to the anchors
         margin: how much farther the negative has to be
         p: the norm: 2 is the Euclidean distance
         eps: added to differences
@@ -119,7 +119,7 @@ class Triplet:
         if not agree(sizes_of(anchor), sizes_of(other)) or anchor.dtype != other.dtype:
             raise OptionError(
                 f"Triplet compares {anchor.name!r} of shape {shown(anchor)} "
-                f"with {other.name!r} of shape {shown(other)}: they must be alike"
+                f"with {other.name!r} of shape {shown(other)}: they must have one shape and type"
             )
         return other
 

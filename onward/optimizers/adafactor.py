@@ -1,4 +1,4 @@
-"""Adafactor: second moments of matrices as a row and a column, as torch.optim.Adafactor."""
+"""Adafactor: second moments of matrices as row and column averages, as in torch.optim.Adafactor."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Adafactor(Optimizer):
         share = op.Pow(t, op.number_like(self.beta2_decay, t))
         old, new = (op.cast_like(each, p) for each in (one_minus(op, share), share))
         root, slots = self._root(op, p, g, c, slots, (old, new))
-        u = op.Div(g, root)  # without c, which goes into the scalars
-        step_size = op.Mul(self._length(op, p), self._rho(op, by.lr, t))
+        u = op.Div(g, root)  # without c, which multiplies the scalars
+        step_size = op.Mul(self._parameter_scale(op, p), self._rho(op, by.lr, t))
         length = op.Mul(_rms(op, u), 1.0 / self.d)
         if not isinstance(c, float):
             length = op.Mul(length, op.Abs(c))
@@ -84,7 +84,7 @@ class Adafactor(Optimizer):
         p = decayed(op, p, by.lr, self.weight_decay)
         return op.Sub(p, op.Mul(u, times(op, rate, c))), slots
 
-    def _length(self, op: GraphOps, p: ir.Value) -> ir.Value:
+    def _parameter_scale(self, op: GraphOps, p: ir.Value) -> ir.Value:
         """max(eps[1], rms(p))"""
         return op.Max(_rms(op, p), self.eps[1])
 
@@ -134,12 +134,12 @@ def _check_eps(name: str, value: Any) -> tuple[float | None, float]:
 
 
 def _rms(op: GraphOps, x: ir.Value) -> ir.Value:
-    """The root of the average square."""
+    """The root mean square."""
     return op.Mul(op.ReduceL2(x, keepdims=0), max(1, _size(x)) ** -0.5)
 
 
 def _size(x: ir.Value, axes: Sequence[int] | None = None) -> int:
-    """How many numbers x has along these axes, or in all."""
+    """The number of elements of x, or along these axes."""
     assert x.shape is not None
     sizes = x.shape.numpy()
     return math.prod(sizes if axes is None else (sizes[axis] for axis in axes))

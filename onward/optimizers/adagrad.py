@@ -1,4 +1,4 @@
-"""Adagrad: the gradient over the root of the sum of its squares, as torch.optim.Adagrad has it."""
+"""Adagrad: the gradient over the root of the sum of its squares, as in torch.optim.Adagrad."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Adagrad(Optimizer):
         lr: the learning rate
         lr_decay: how fast the learning rate falls with the steps
         weight_decay: added to the gradient as wd p (an L2 penalty)
-        initial_accumulator_value: what the sum of squares begins with
+        initial_accumulator_value: the first value of the sum of squares
         eps: added to the divisor, so that it is never 0
         maximize: go up the gradient instead of down
 

@@ -1,4 +1,4 @@
-"""Adam and AdamW, as torch.optim has them; AdamW also as the transformers library had it."""
+"""Adam and AdamW as in torch.optim; AdamW also in the style of the transformers library."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class AdamW(Optimizer):
     """p' = (1 - lr wd) p - lr m^ / (sqrt(v^) + eps), m^ and v^ the corrected moments of g
 
     style="torch" is torch.optim.AdamW; its slots hold the moments as sums, as Adam's do.
-    style="transformers" is what that library and onnxruntime-training had: eps beside the root of
-    the uncorrected second moment, the decay after the update, slots exp_avg and exp_avg_sq:
+    style="transformers" is that of the library and of onnxruntime-training: eps is added to the
+    root of the uncorrected second moment, the decay is last, slots exp_avg and exp_avg_sq:
     p' = (1 - lr wd) (p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)).
 
-    correct_bias=False takes the moments as they are.
+    correct_bias=False uses the moments without correction.
 
     Attributes:
         lr: the learning rate
@@ -80,7 +80,7 @@ class AdamW(Optimizer):
         weight_decay: decoupled decay: p is multiplied by 1 - lr wd
         amsgrad: divide by the largest second moment so far
         maximize: go up the gradient instead of down
-        correct_bias: correct the moments for having begun at 0
+        correct_bias: correct the moments for their start at 0
         style: "torch" or "transformers"
 
     >>> list(AdamW().slots((3,))), list(AdamW(style="transformers").slots((3,)))

@@ -1,4 +1,4 @@
-"""EMA: an average of the weights, which often generalises better than the last ones."""
+"""EMA: an exponential moving average of the weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EMA:
-    """average' = d average + (1 - d) p', from the first weights on
+    """average' = d average + (1 - d) p', starting from the first weights
 
     With warm_up, d is at most (1 + t) / (10 + t), so that the first weights are soon forgotten.
 
     Attributes:
         decay: d, how much of the average is kept at each step
-        warm_up: begin with a smaller decay
+        warm_up: start with a smaller decay
     """
 
     decay: float = 0.999

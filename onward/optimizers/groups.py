@@ -1,4 +1,4 @@
-"""Groups: some parameters with settings of their own, or with none because they are frozen."""
+"""Parameter groups: parameters with different optimizer settings, or frozen ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Predicate: TypeAlias = Callable[[str, tuple[int, ...]], bool]
 
 @dataclass(frozen=True, init=False, repr=False)
 class Group:
-    """Parameters (names, glob patterns, or a predicate of name and shape) and what they differ in.
+    """Parameters (names, glob patterns, or a predicate of name and shape) and their settings.
 
-    Overrides are fields of the optimizer; `optimizer` is another one altogether; `frozen` leaves
-    the parameters as they are.
+    Overrides are fields of the optimizer; `optimizer` is another optimizer; `frozen` parameters are
+    not updated.
 
     Attributes:
         parameters: names, glob patterns, or a function of a name and a shape
         optimizer: another optimizer for these parameters; None: the session's
-        frozen: leave these parameters as they are
-        overrides: fields of the optimizer that differ here, such as weight_decay=0.0
+        frozen: do not update these parameters
+        overrides: other values for fields of the optimizer, such as weight_decay=0.0
 
     >>> Group(parameters="*.bias", weight_decay=0.0)
     Group(parameters='*.bias', weight_decay=0.0)
@@ -73,7 +73,7 @@ class Group:
 
 
 class Assignment(NamedTuple):
-    """An optimizer and the names that it updates; None updates nothing: they are frozen."""
+    """An optimizer and the parameters that it updates; None: they are frozen."""
 
     optimizer: Optimizer | None
     names: list[str]
@@ -108,7 +108,7 @@ def resolve(
             )
         left = {name: shape for name, shape in left.items() if name not in matched}
         if names:
-            assignments.append(Assignment(_of(group, optimizer), names))
+            assignments.append(Assignment(_optimizer_of(group, optimizer), names))
     if left:
         assignments.append(Assignment(optimizer, list(left)))
     for chosen, names in assignments:
@@ -132,8 +132,8 @@ def _matches(group: Group, parameters: Mapping[str, Sequence[int]]) -> set[str]:
     return found
 
 
-def _of(group: Group, optimizer: Optimizer) -> Optimizer | None:
-    """The group's optimizer with its overrides; None where it is frozen."""
+def _optimizer_of(group: Group, optimizer: Optimizer) -> Optimizer | None:
+    """The group's optimizer with its overrides; None: it is frozen."""
     if group.frozen:
         return None
     own = optimizer if group.optimizer is None else group.optimizer
@@ -148,7 +148,7 @@ def _of(group: Group, optimizer: Optimizer) -> Optimizer | None:
 def _check_shapes(
     optimizer: Optimizer | None, names: list[str], parameters: Mapping[str, Sequence[int]]
 ) -> None:
-    """Ask for the slots of each: an optimizer refuses the shapes that it cannot update."""
+    """Compute the slots of each parameter: an optimizer refuses shapes that it cannot update."""
     for name in names if optimizer is not None else ():
         try:
             assert optimizer is not None

@@ -1,6 +1,6 @@
-"""Frozen dataclasses as JSON: {"kind": class name, field: value, ...} and back.
+"""Convert frozen dataclasses to JSON, {"kind": class name, field: value, ...}, and back.
 
-What is written in checkpoints, programs and artifacts is read again by the same names.
+Checkpoints, programs and artifacts contain these records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def record(value: Any) -> dict[str, Any]:
-    """The class and the fields of a dataclass, in plain JSON values."""
+    """The class name and the fields of a dataclass as JSON values."""
     return {
         "kind": type(value).__name__,
         **{field.name: _plain(getattr(value, field.name)) for field in fields(value)},
@@ -24,7 +24,7 @@ def record(value: Any) -> dict[str, Any]:
 
 
 def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
-    """The dataclass that a record was made from; `what` says in errors what it should be."""
+    """The dataclass from its record; `what` names the kind of object in errors."""
     if not isinstance(data, Mapping) or "kind" not in data:
         raise OptionError(f"no {what}: {data!r} has no 'kind'\ngive what to_dict() returned")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None

@@ -1,4 +1,4 @@
-"""LAMB: Adam's direction, with a step as long as the parameter asks (You et al., 2020)."""
+"""LAMB: Adam's direction, scaled to the norm of the parameter (You et al., 2020)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LAMB(Optimizer):
         betas: decays of the first and the second moment
         eps: added to the divisor, so that it is never 0
         weight_decay: wd in the formula
-        correct_bias: correct the moments for having begun at 0
+        correct_bias: correct the moments for their start at 0
     """
 
     betas: tuple[float, float] = (0.9, 0.999)

@@ -1,4 +1,4 @@
-"""Loss scaling for 16-bit gradients: the scale grows while all is well and backs off at an inf."""
+"""Dynamic loss scaling for 16-bit gradients: grow while gradients are finite, else back off."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ State = dict[str, float | int]
 class DynamicLossScale:
     """torch.amp.GradScaler's rule: `growth` after `interval` good steps, `backoff` after a bad one.
 
-    The state is a plain dict, which checkpoints keep; `update` returns the next one.
+    The state is a dict, which checkpoints contain; `update` returns the next one.
 
     Attributes:
         initial: the scale of the first step
         growth: the factor after good steps
-        backoff: the factor after a step with infinite or undefined gradients
+        backoff: the factor after a step with infinite or NaN gradients
         interval: how many good steps in a row before the scale grows
 
     >>> scaling = DynamicLossScale(interval=1)
@@ -47,7 +47,7 @@ class DynamicLossScale:
         return {"scale": _float32(self.initial), "good_steps": 0}
 
     def update(self, state: State, *, finite: bool) -> State:
-        """The state after a step whose gradients were all finite, or were not (it was skipped)."""
+        """The state after a step; if its gradients were not all finite, it was skipped."""
         scale, good = _read(state)
         if not finite:
             return {"scale": _float32(scale * self.backoff), "good_steps": 0}
@@ -71,7 +71,7 @@ def _read(state: State) -> tuple[float, int]:
 
 
 def _float32(number: float) -> float:
-    """The nearest float32, as the scale meets the loss; infinity where there is none."""
+    """The nearest float32, or infinity."""
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:

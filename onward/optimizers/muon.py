@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal, as torch.optim.Muon has it."""
+"""Muon: orthogonalised momentum of matrices, as in torch.optim.Muon."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 class Muon(Optimizer):
     """b' = mu b + (1 - mu) g,  u = mu b' + (1 - mu) g or b',  p' = (1 - lr wd) p - lr r NS(u)
 
-    NS is `ns_steps` rounds of Newton and Schulz, X' = a X + (b X X^T + c (X X^T)^2) X, after X was
-    divided by its norm; torch takes them in bfloat16, this in the parameter's type. r is
+    NS is `ns_steps` Newton-Schulz iterations, X' = a X + (b X X^T + c (X X^T)^2) X, after X was
+    divided by its norm; torch computes them in bfloat16, this in the parameter's type. r is
     sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with "match_rms_adamw".
-    Parameters are matrices; others go to another optimizer, in a group of their own.
+    Parameters must be matrices; put others into a group with another optimizer.
 
     Attributes:
         lr: the learning rate
         weight_decay: decoupled decay: p is multiplied by 1 - lr wd
         momentum: mu, how much of the last direction is kept
         nesterov: look ahead along the direction
-        ns_coefficients: a, b and c of the Newton-Schulz rounds
+        ns_coefficients: a, b and c of the Newton-Schulz iterations
         eps: the least norm that a matrix is divided by
-        ns_steps: how many Newton-Schulz rounds
+        ns_steps: the number of Newton-Schulz iterations
         adjust_lr_fn: the factor r: "original" or "match_rms_adamw"
     """
 
@@ -84,7 +84,7 @@ class Muon(Optimizer):
         return op.Sub(p, op.Mul(u, times(op, by.lr, ratio))), {"momentum_buffer": buffer}
 
     def _orthogonal(self, op: GraphOps, u: ir.Value, wide: bool) -> ir.Value:
-        """NS(u); a tall matrix is multiplied from its right, where the squares are small."""
+        """NS(u); a tall matrix is multiplied from the right, so that the squares are small."""
         a, b, c = self.ns_coefficients
         x = op.Mul(u, op.Reciprocal(op.Max(op.ReduceL2(u, keepdims=0), self.eps)))
         for _ in range(self.ns_steps):

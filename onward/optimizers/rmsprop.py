@@ -1,4 +1,4 @@
-"""RMSprop: the gradient over the root of its average square, as torch.optim.RMSprop has it."""
+"""RMSprop: the gradient over the root of its average square, as in torch.optim.RMSprop."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RMSprop(Optimizer):
         if self.centered:
             share = times(op, c, 1.0 - self.alpha)
             mean = plus(op, op.Mul(slots["grad_avg"], self.alpha), d, share)
-            # Rounding must not bring the difference below 0: its root would be NaN for good.
+            # Rounding must not make the difference negative: its root would stay NaN.
             spread = op.Max(op.Sub(square, op.Mul(mean, mean)), 0.0)
             new["grad_avg"] = mean
         direction = op.Div(d, op.Add(op.Sqrt(spread), self.eps))

@@ -1,7 +1,7 @@
-"""Schedules: the learning rate as a pure function of how many updates were done.
+"""Schedules: the learning rate as a pure function of the number of updates.
 
-`rate(step, lr)`: step counts from 0, lr is the optimizer's own rate. Nothing is kept between
-calls, so a resumed run goes on exactly where it was. What torch has too is equal to torch's.
+`rate(step, lr)`: step counts from 0, lr is the optimizer's own rate. Schedules have no state, so a
+resumed run continues exactly. Those that torch has as well are equal to torch's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from onward.settings import (
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
-    """What every schedule has: a rate for each step, and a form in JSON."""
+    """A schedule has a rate for each step, and a JSON form."""
 
     @abstractmethod
     def rate(self, step: int, lr: float = 1.0) -> float:
@@ -45,7 +45,7 @@ class Constant(Schedule):
 
     Attributes:
         factor: of the learning rate, during the first `steps` updates
-        steps: how many updates the factor holds for; 0: none
+        steps: the number of updates with this factor; 0: none
 
     >>> Constant().rate(7, lr=0.1)
     0.1
@@ -115,14 +115,14 @@ class Polynomial(Schedule):
 class Cosine(Schedule):
     """Half a cosine from lr down to `minimum` in `steps` updates, then flat (CosineAnnealingLR)
 
-    With restarts it begins anew each time, every period `multiplier` times as long as the one
-    before (CosineAnnealingWarmRestarts).
+    With restarts it begins again after each period, every period `multiplier` times as long as the
+    previous one (CosineAnnealingWarmRestarts).
 
     Attributes:
         steps: updates from the top to the minimum; with restarts, of the first period
         minimum: the rate at the end (a rate, not a factor)
         restarts: begin again after each period
-        multiplier: how many times as long each period is as the one before
+        multiplier: the length of each period divided by that of the previous one
 
     >>> [round(Cosine(steps=2, restarts=True).rate(step), 3) for step in range(4)]
     [1.0, 0.5, 1.0, 0.5]
@@ -271,13 +271,13 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp(Schedule):
-    """A line from start_factor up to the first rate of a schedule in `steps` updates; then that one
+    """A line from start_factor to the first rate of a schedule in `steps` updates; then the latter
 
     The schedule begins when the warm-up ends (torch: SequentialLR of LinearLR and the schedule).
 
     Attributes:
         steps: updates of the warm-up
-        schedule: what follows it
+        schedule: the schedule after the warm-up
         start_factor: of the first rate, where the line begins
 
     >>> warm = WarmUp(steps=4, schedule=Linear(steps=2))
@@ -305,8 +305,7 @@ def _power(schedule: Schedule, gamma: float, times: int) -> float:
         return float(gamma**times)
     except OverflowError:
         raise OptionError(
-            f"{schedule!r} has grown beyond all numbers after {times} times gamma\n"
-            "take a gamma of at most 1"
+            f"{schedule!r} overflows after {times} times gamma\ntake a gamma of at most 1"
         ) from None
 
 

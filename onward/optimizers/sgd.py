@@ -1,4 +1,4 @@
-"""SGD: stochastic gradient descent, with momentum as in torch.optim.SGD."""
+"""SGD: stochastic gradient descent, with momentum, as in torch.optim.SGD."""
 
 from __future__ import annotations
 

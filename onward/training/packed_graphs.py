@@ -19,7 +19,7 @@ from onward.graph.scan.file_metadata import graph_checksum
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment
 from onward.passes.rewrite import Names
-from onward.programs.build import open_composites
+from onward.programs.build import prepare_training_graph
 from onward.programs.label_ranges import LabelRange
 from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
@@ -65,7 +65,7 @@ def pack_step(
     named = LOSS in {*values, *model.graph.initializers}
     if not wide or not tensors or named or weight_bytes(model) > _MAX_WEIGHT_BYTES:
         return
-    draws = open_composites(model, ())
+    draws = prepare_training_graph(model, ())
     sources = [*parameters, *inputs, *names.inner]
     gradients = extend(model, {loss: None}, sources, GRADIENTS, composites=True)
     loss_dtype, outputs = _set_outputs(model, names, loss, gradients)

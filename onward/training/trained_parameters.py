@@ -12,7 +12,7 @@ from onward.gradients.model import reached
 from onward.names import list_names, suggest_names
 from onward.passes.exporters.exporter_warnings import RECIPE
 from onward.passes.training_mode import untie_statistics
-from onward.programs.select import restore_parameters, weights, worth_training
+from onward.programs.select import likely_parameters, restore_parameters, weights
 
 Groups = Sequence[Sequence[str]] | None  # tied names; None: as the model ties them
 
@@ -31,7 +31,7 @@ def trainable_weights(
     """The known weights that a session would train by default; the model is changed."""
     names = {*weight_names(model, tied)}.intersection(known)
     made = [value for node in model.graph for value in node.outputs if value.name == loss]
-    worth = worth_training(model, names, made)
+    worth = likely_parameters(model, names, made)
     return reached(model, loss, worth) if worth else []
 
 

@@ -19,8 +19,8 @@ PACKAGE = Path(__file__).parents[2] / "onward"
     ("message", "typed"),
     [
         (
-            'a\ngive it one of its own: outputs={"y": "dy"}',
-            "a\ngive it one of its own: --output y=dy",
+            'a\ngive it another name: outputs={"y": "dy"}',
+            "a\ngive it another name: --output y=dy",
         ),
         ("a\nraise SessionOptions.open_timeout", "a"),
         ("a\ndid you mean 'Conv.weight'?", "a\ndid you mean 'Conv.weight'?"),

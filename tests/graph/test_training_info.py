@@ -192,5 +192,5 @@ def test_names_that_both_graphs_have_are_refused() -> None:
 def test_values_that_nothing_produces_are_refused() -> None:
     graph = onnx.parser.parse_graph("s () => (float[2,1] w_new) { w_new = Neg(nothing) }")
     wrong = TrainingInfo(algorithm=ir.from_proto(graph), update_binding={"w": "w_new"})
-    with pytest.raises(InvalidModel, match="reads 'nothing', which neither graph makes"):
+    with pytest.raises(InvalidModel, match="reads 'nothing', which neither graph computes"):
         step_model(model(), wrong)

@@ -1,4 +1,4 @@
-"""Operators through which no gradient flows, and why."""
+"""Operators without a gradient, and the reasons."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.passes.pipelines import PREPARE
 from onward.programs import label_ranges
-from onward.programs.labels import promised_labels
+from onward.programs.labels import labels_of_loss
 from onward.training.artifact_graphs import LABELS
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
 from onward.training.onnxblock.blocks import Name
@@ -188,7 +188,7 @@ class LossBlock(blocks.Block):
         loss, parts = build_with_parts(self._loss, extend(model), values)
         promised = label_ranges.from_json(model.metadata_props.get(LABELS, "[]"))
         model.metadata_props[LABELS] = label_ranges.to_json(
-            (*promised, *promised_labels(self._loss, values))
+            (*promised, *labels_of_loss(self._loss, values))
         )
         for name, value in {
             "loss": loss,

@@ -156,7 +156,9 @@ def test_frozen_parameters_and_groups_stay_or_differ() -> None:
 
 
 def test_a_pattern_without_a_match_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"frozen: 'w9' is no weight of the model\n.*; there are"):
+    with pytest.raises(
+        OptionError, match=r"frozen: 'w9' matches no weight of the model\n.*; there"
+    ):
         session(frozen=["w9"])
     with pytest.raises(OptionError, match="there is nothing to train"):
         session(frozen=["*"])

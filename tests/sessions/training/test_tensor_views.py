@@ -27,8 +27,11 @@ def session() -> TrainingSession:
     [
         (["a"] * 16, r"parameter 'b1' is of float32, not of <U1\ngive an array that can be cast"),
         (np.ones(16) * 1j, r"parameter 'b1' is of float32, not of complex128\ngive"),
-        ([None] * 16, r"'b1' is no array of numbers: it holds objects, such as NoneType\ngive a"),
-        ([[1.0], [2.0, 3.0]], r"parameter 'b1' is no array: .*\ngive a numpy array$"),
+        (
+            [None] * 16,
+            r"'b1' is not an array of numbers: it holds objects, such as NoneType\n",
+        ),
+        ([[1.0], [2.0, 3.0]], r"parameter 'b1' is not an array: .*\ngive a numpy array$"),
         (np.ones(3), r"parameter 'b1' has shape \(16,\), not \(3,\)\ngive an array of that shape"),
     ],
 )

@@ -59,9 +59,9 @@ def test_exported_model_has_no_dropout(tmp_path: Path) -> None:
 
 def test_unknown_outputs_are_refused(whole: Folder, tmp_path: Path) -> None:
     _, module, _ = whole.open()
-    with pytest.raises(OptionError, match=r"the model makes no value 'logits'\n.*output"):
+    with pytest.raises(OptionError, match=r"the model has no value 'logits'\n.*output"):
         module.export_model_for_inferencing(tmp_path / "x.onnx", ["logits"])
-    with pytest.raises(OptionError, match="an exported model returns something: outputs is empty"):
+    with pytest.raises(OptionError, match="outputs is empty: an exported model needs"):
         module.export_model_for_inferencing(tmp_path / "x.onnx", [])
     assert not (tmp_path / "x.onnx").exists()
 

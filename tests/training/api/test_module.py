@@ -423,9 +423,9 @@ def test_feeds_may_be_lists_and_tensors_of_torch(whole: Folder) -> None:
         assert module.eval()(given, labels.tolist()) == pytest.approx(expected)
         module.train()
     for wrong, law in (
-        (None, "input 'input' is no array of numbers: it is NoneType\ngive a numpy array"),
-        ({"x": x}, "input 'input' is no array of numbers: it is dict\ngive a numpy array"),
-        ([[1.0], [1.0, 2.0]], "input 'input' is no array: setting an array element with a seq"),
+        (None, "input 'input' is not an array of numbers: it is NoneType\ngive a numpy array"),
+        ({"x": x}, "input 'input' is not an array of numbers: it is dict\ngive a numpy array"),
+        ([[1.0], [1.0, 2.0]], "input 'input' is not an array: setting an array element with a seq"),
     ):
         with pytest.raises(FeedError, match=law):
             module(wrong, labels)

@@ -48,7 +48,7 @@ def test_predict_error_names_the_inputs() -> None:
     ],
 )
 def test_feed_that_is_not_an_array_is_refused(x: Any, why: str, method: str) -> None:
-    with pytest.raises(FeedError, match=rf"input 'x' is no array: {why}.*\ngive a numpy array$"):
+    with pytest.raises(FeedError, match=rf"input 'x' is not an array: {why}.*\ngive a numpy"):
         getattr(session(), method)({**FEEDS, "x": x})
 
 
@@ -75,10 +75,13 @@ def test_tensors_and_arrays_of_every_library_are_accepted(x: Any) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "None": ({"x": None}, "input 'x' is no array of numbers: it is NoneType\ngive a numpy array"),
+    "None": (
+        {"x": None},
+        "input 'x' is not an array of numbers: it is NoneType\ngive a numpy array",
+    ),
     "labels None": (
         {"labels": None},
-        "input 'labels' is no array of numbers: it is NoneType\ngive",
+        "input 'labels' is not an array of numbers: it is NoneType\ngive",
     ),
     "labels text": (
         {"labels": FEEDS["labels"].astype(str)},
