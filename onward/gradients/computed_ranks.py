@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from onward.graph.graph_ops import taken_names
-from onward.passes.pipelines import SETTLE
+from onward.passes.pipelines import FOLD_SHAPES
 
 
 def know_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ def know_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> N
     """
     if any(_is_vague(value) for node in model.graph for value in node.outputs):
         with kept_open(model.graph, wrt), _returned(model.graph, outputs), _cut(model, wrt):
-            SETTLE(model)
+            FOLD_SHAPES(model)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Precision: where a value's type is too small for the sum that makes it."""
+"""Compute sums of float16 products in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUMS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Softmax", "Attenti
 def widen_sums(model: ir.Model, operators: Collection[str] = SUMS) -> ir.Model:
     """Sums of float16 products in float32: y = f(a, b)  ->  y = half(f(float(a), float(b))).
 
-    For engines that would add them up in float16, where 2048 + 1 is 2048. Types must be inferred.
+    For engines that accumulate in float16, where 2048 + 1 is 2048. Types must be inferred.
     """
     rules = Rules()
     rules(*[name for name in SUMS if name in operators])(_widen)

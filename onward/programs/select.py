@@ -17,7 +17,7 @@ from onward.passes.exporters.constant_weights import (
     lift_constant_weights,
 )
 from onward.passes.exporters.provenance import Provenance
-from onward.passes.exporters.restore_parameters import Guesses, restore
+from onward.passes.exporters.restore_parameters import Guesses, separate_and_tie
 from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.pipelines import PREPARE
 
@@ -62,7 +62,7 @@ def restore_parameters(
     Constants that are `named` by the user are weights as well.
     """
     distinct(lift_constant_weights(free_weights(model), named))
-    return restore(model, apart, tied)
+    return separate_and_tie(model, apart, tied)
 
 
 def initializers(model: ir.Model) -> list[ir.Value]:

@@ -25,11 +25,11 @@ from onward.graph.graph_ops import extend as extension
 from onward.graph.scopes import walk
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.exporters.exporter_warnings import warn_of_exporter
-from onward.passes.older_opsets import in_opset
+from onward.passes.older_opsets import convert_to_opset
 from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.prune import drop_unused
-from onward.passes.training_mode import eval_mode, train_mode, untie_statistics
+from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from onward.passes.value_facts import attribute, input_of, is_constant
 from onward.programs import label_ranges
 from onward.programs.build import scalar_loss
@@ -95,7 +95,7 @@ def training_graphs(
     """
     named = [*trainable, *frozen]
     guesses = restore_parameters(model, named, named, tied)
-    untie_statistics(model)
+    separate_statistics(model)
     warn_of_exporter(model, trainable, guesses)
     lift_weights(model, named)
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
@@ -335,7 +335,7 @@ def _for_onnxruntime(model: ir.Model, opset: int) -> ir.Model:
     """In an opset that the stock wheel loads, if its operators can be said there."""
     if model.opset_imports.get("", 1) > STOCK_OPSET:
         try:
-            model = in_opset(model, opset)
+            model = convert_to_opset(model, opset)
         except UnsupportedModel:  # its own forward needs a newer one
             return model
     model.ir_version = min(max(model.ir_version or 0, 8), _STOCK_IR_VERSION)

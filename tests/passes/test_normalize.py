@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onward.errors import InvalidModel, UnsafeModel
-from onward.passes.normalize import open_negative_sizes
+from onward.passes.normalize import clear_negative_sizes
 from onward.passes.pipelines import PREPARE
 from tests.passes.running import assert_same, run_reference
 
@@ -256,7 +256,7 @@ def test_metadata_and_names_of_the_graph_stay() -> None:
 def test_sizes_below_zero_are_unknown() -> None:
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [-1, 3, "k"]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
-    new = open_negative_sizes(ir.from_proto(helper.make_model(graph)))
+    new = clear_negative_sizes(ir.from_proto(helper.make_model(graph)))
     for value in (*new.graph.inputs, *new.graph.outputs):
         assert value.shape is not None
         assert [getattr(n, "value", n) for n in value.shape] == [None, 3, "k"]

@@ -14,7 +14,7 @@ from onward import OpBuilder
 from onward.errors import UnsupportedModel
 from onward.losses import CrossEntropy
 from onward.optimizers import Adafactor
-from onward.passes.older_opsets import in_opset
+from onward.passes.older_opsets import convert_to_opset
 from onward.training import onnxblock
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from onward.training.onnxblock import optim
@@ -144,7 +144,7 @@ def test_a_spelling_of_opset_13_gives_the_same(
     operator: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    old, new = (in_opset(build(operator, *inputs, **attributes), w) for w in (13, 18))
+    old, new = (convert_to_opset(build(operator, *inputs, **attributes), w) for w in (13, 18))
     assert (old.opset_imports[""], new.opset_imports[""]) == (13, 18)
     onnx.checker.check_model(ir.to_proto(old), full_check=True)
     np.testing.assert_array_equal(
@@ -168,7 +168,7 @@ def _stock(model: ir.Model) -> onnx.ModelProto:
 def test_what_has_no_older_spelling_is_left_alone(
     operator: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> None:
-    model = in_opset(build(operator, *inputs, **attributes), 14)
+    model = convert_to_opset(build(operator, *inputs, **attributes), 14)
     assert model.opset_imports[""] in (18, 20)
     assert [node.op_type for node in model.graph] == [operator]
 
@@ -180,7 +180,7 @@ def test_scattered_sums_go_back_only_where_no_two_meet() -> None:
         indices = op.input("indices", "int64", (2, count))
         updates = op.input("updates", "float32", (2, count))
         y = op.ScatterElements(x, indices, updates, axis=1, reduction="add")
-        model = in_opset(op.model(y=y), 13)
+        model = convert_to_opset(op.model(y=y), 13)
         assert model.opset_imports[""] == opset
         feeds = {"x": np.ones((2, 3), "f4"), "indices": np.full((2, count), -1)}
         feeds["updates"] = np.full((2, count), 2, "f4")
@@ -189,7 +189,7 @@ def test_scattered_sums_go_back_only_where_no_two_meet() -> None:
 
 
 def test_operators_that_onnxruntime_lacks_in_opset_22_stay_before_it() -> None:
-    model = in_opset(build("RandomNormalLike"), 23)
+    model = convert_to_opset(build("RandomNormalLike"), 23)
     assert model.opset_imports[""] == 21
     opened(_stock(model))
 
@@ -197,5 +197,5 @@ def test_operators_that_onnxruntime_lacks_in_opset_22_stay_before_it() -> None:
 def test_what_stock_onnxruntime_cannot_load_is_refused() -> None:
     op = OpBuilder(opset=28)
     x = op.input("x", "float32", (2,))
-    with pytest.raises(UnsupportedModel, match="SwiGLU of opset 28 cannot be said in opset 26"):
-        in_opset(op.model(y=op.SwiGLU(x, x)), 14)
+    with pytest.raises(UnsupportedModel, match="SwiGLU of opset 28 does not fit opset 26"):
+        convert_to_opset(op.model(y=op.SwiGLU(x, x)), 14)

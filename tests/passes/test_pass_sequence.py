@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.errors import OptionError
-from onward.passes.pass_sequence import Pipeline, Step
+from onward.passes.pass_sequence import PassRecord, Pipeline
 from onward.passes.pipelines import PREPARE, Level, inference
 from tests.passes.one_graph import built
 
@@ -25,7 +25,7 @@ def chain() -> ir.Model:
 
 
 def test_a_report_has_a_step_for_each_pass() -> None:
-    report: list[Step] = []
+    report: list[PassRecord] = []
     Pipeline("twice", (drop_last, drop_last))(chain(), report)
     assert [(step.name, step.nodes_before, step.nodes_after) for step in report] == [
         ("drop_last", 4, 3),
@@ -35,7 +35,7 @@ def test_a_report_has_a_step_for_each_pass() -> None:
 
 
 def test_rounds_go_on_while_nodes_become_fewer() -> None:
-    report: list[Step] = []
+    report: list[PassRecord] = []
     model = Pipeline("often", (drop_last,), rounds=10)(chain(), report)
     assert len(model.graph) == 1 and len(report) == 4
 
@@ -45,7 +45,7 @@ def test_rounds_have_an_end() -> None:
 
 
 def test_a_pipeline_in_a_pipeline_reports_its_passes() -> None:
-    report: list[Step] = []
+    report: list[PassRecord] = []
     inner = Pipeline("inner", (drop_last,))
     both = inner + Pipeline("outer", (inner,))
     both(chain(), report)

@@ -19,7 +19,7 @@ from onward.passes.pipelines import (
     fuse,
     inference,
     simplify,
-    simplify_backward,
+    simplify_gradients,
 )
 from onward.passes.prune import drop_unused
 from onward.passes.transposes import sink_transposes
@@ -36,7 +36,7 @@ PASSES = [
     infer_shapes,
     fuse,
     sink_transposes,
-    simplify_backward,
+    simplify_gradients,
     sum_rows_by_product,
     share_exponentials,
 ]

@@ -13,7 +13,7 @@ from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.graph.builder import OpBuilder
 from onward.passes.composites import inline_calls, is_call
-from onward.passes.pipelines import BASIC, PREPARE, SETTLE, TRAINING
+from onward.passes.pipelines import BASIC, FOLD_SHAPES, PREPARE, TRAINING
 from onward.passes.recognize_composites import recognise_composites
 from tests.gradients.structure import structure
 from tests.passes.attention_models import SIZE, WRITERS, layer
@@ -109,7 +109,7 @@ def test_written_out_attention_becomes_a_call(name: str, groups: int) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_inlined_call_is_the_exporters_graph(name: str, groups: int) -> None:
     model = layer(WRITERS[name], groups=groups)
-    plain, called = SETTLE(PREPARE(model.clone())), recognised(model)
+    plain, called = FOLD_SHAPES(PREPARE(model.clone())), recognised(model)
     assert structure(BASIC(inline_calls(called))) == structure(BASIC(plain))
 
 
@@ -160,7 +160,7 @@ def blind(op: Any, q: Any, k: Any, v: Any, ids: Any, seen: Any) -> ir.Value:
 @pytest.mark.parametrize("writer", [dropped, blind])
 def test_what_is_no_attention_for_certain_stays(writer: Any) -> None:
     model = layer(writer)
-    plain, tried = SETTLE(PREPARE(model.clone())), recognised(model)
+    plain, tried = FOLD_SHAPES(PREPARE(model.clone())), recognised(model)
     assert not calls(tried)
     assert structure(BASIC(tried)) == structure(BASIC(plain))
 
@@ -170,6 +170,6 @@ def test_what_others_read_a_part_of_stays(operator: str) -> None:
     model = layer(WRITERS["eager"])
     (inner,) = (node for node in model.graph if node.op_type == operator)
     model.graph.outputs.append(inner.outputs[0])
-    plain, tried = SETTLE(PREPARE(model.clone())), recognised(model)
+    plain, tried = FOLD_SHAPES(PREPARE(model.clone())), recognised(model)
     assert not calls(tried)
     assert structure(BASIC(tried)) == structure(BASIC(plain))

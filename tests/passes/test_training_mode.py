@@ -16,7 +16,7 @@ from onward.errors import InvalidModel, OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.files import load
 from onward.passes.pipelines import PREPARE, TRAINING
-from onward.passes.training_mode import eval_mode, train_mode, untie_statistics
+from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from tests.passes.running import assert_same, run_ort, run_reference
 
 rng = np.random.default_rng(2)
@@ -229,7 +229,7 @@ def test_statistics_that_an_exporter_merged_come_apart() -> None:
     b = op.BatchNormalization(a, ones, zeros, zeros, ones)
     model = PREPARE(op.model(y=b))
     wanted = run_ort(model, {"x": X})
-    copy = untie_statistics(model.clone())
+    copy = separate_statistics(model.clone())
     assert_same(wanted, run_ort(copy, {"x": X}))
     state = train_mode(model)
     kinds = ("running_mean", "running_var")
@@ -290,7 +290,7 @@ def test_nodes_in_branches_keep_their_statistics(caplog: pytest.LogCaptureFixtur
     model = PREPARE(branched())
     with caplog.at_level(logging.WARNING, "onward"):
         assert train_mode(model) == {}
-    assert "it is inside a branch or a loop, from which no state comes back" in caplog.text
+    assert "it is inside a branch or a loop, which cannot return state" in caplog.text
 
 
 def test_branches_and_loops_go_to_inference_mode() -> None:

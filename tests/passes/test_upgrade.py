@@ -271,7 +271,7 @@ def test_scan_8_with_lengths_is_refused() -> None:
                 { after = Add(before, x) }>(n, a, xs)
         }"""
     )
-    with pytest.raises(UnsupportedModel, match="Scan cannot be said in newer opsets: Scan-8 with"):
+    with pytest.raises(UnsupportedModel, match="Scan has no form in newer opsets: Scan-8 with"):
         upgraded(model)
 
 

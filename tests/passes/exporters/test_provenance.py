@@ -80,8 +80,8 @@ def test_parameters_in_parts_of_others_and_in_several_are_told_once_in_one_line(
     with caplog.at_level(logging.WARNING, "onward"):
         TrainingSession(made, MSE(), SGD(lr=0.1))
     assert [record.getMessage() for record in caplog.records] == [
-        "torch's exporter changed parameters (gone or merged with others: 'gone'; in several "
-        "tensors, each trained by itself: 'a'); export with optimize=False"
+        "torch's exporter changed parameters (missing or merged with others: 'gone'; in several "
+        "tensors, each trained separately: 'a'); export with optimize=False"
     ]
     caplog.clear()
     warn_of_changes(made, ["c"])  # nobody trains the others
@@ -114,9 +114,9 @@ class Normed(nn.Sequential):
 @pytest.mark.parametrize(
     ("module", "shape", "said"),
     [
-        (Recurrent, (2, 5, 3), "itself: 'cell.weight_hh_l0', 'cell.bias_hh_l0')"),
-        (Zero, (2, 3), "(gone or merged with others: '0.bias')"),
-        (Normed, (2, 2, 3, 3), "(gone or merged with others: '1.weight', '1.bias')"),
+        (Recurrent, (2, 5, 3), "separately: 'cell.weight_hh_l0', 'cell.bias_hh_l0')"),
+        (Zero, (2, 3), "(missing or merged with others: '0.bias')"),
+        (Normed, (2, 2, 3, 3), "(missing or merged with others: '1.weight', '1.bias')"),
     ],
 )
 def test_what_an_optimised_export_cannot_tell_is_warned_of(

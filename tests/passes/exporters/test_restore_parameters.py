@@ -17,7 +17,11 @@ import onward
 from onward.errors import OptionError
 from onward.losses import MSE
 from onward.optimizers import SGD
-from onward.passes.exporters.restore_parameters import restore, split_merged_parameters, ties
+from onward.passes.exporters.restore_parameters import (
+    find_ties,
+    separate_and_tie,
+    split_merged_parameters,
+)
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.said import PREFIX, exported, exported_by_torchscript, say
 
@@ -121,8 +125,8 @@ def tied(copy: Any, weight: Any) -> ir.Model:
 )
 def test_copies_are_told_by_their_contents(copy: Any, weight: Any, expected: Any) -> None:
     model = tied(copy, weight)
-    assert ties(model) == expected
-    restore(model)
+    assert find_ties(model) == expected
+    separate_and_tie(model)
     assert ("copy" in model.graph.initializers) == (not expected)
 
 
@@ -268,7 +272,7 @@ def test_a_user_says_which_weights_are_tied(
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([["weight", "cupy"]], r"tied: 'cupy' is no weight of the model\ndid you mean 'copy'\?"),
+        ([["weight", "cupy"]], r"tied: 'cupy' is not a weight of the model\ndid you mean 'copy'\?"),
         ([["weight", "copy"]], "tied: 'weight', 'copy' do not hold the same numbers"),
         ([["weight", "weight"]], "tied: 'weight' is named twice"),
         ([["weight"]], r"TrainingOptions.tied is a list of groups of names, not \[\['weight'\]\]"),

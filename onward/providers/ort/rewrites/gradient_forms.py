@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onward.passes.rewrite import Ops, Replacement, Rules
 from onward.passes.simplify.consecutive_nodes import order_of
+from onward.passes.simplify.transposed_products import swaps_last_axes
 from onward.passes.value_facts import (
     attribute,
     dims,
@@ -214,7 +215,7 @@ def fused_matmul(op: Ops, node: ir.Node) -> Replacement:
     for index, value in enumerate(node.inputs):
         factor, inner = _factor(value)
         transpose = made_by(inner, "Transpose")
-        if transpose is not None and _swaps(transpose):
+        if transpose is not None and swaps_last_axes(transpose):
             inner, turned[index] = transpose.inputs[0], 1
         operands[index], alpha = inner, alpha * factor
     if operands == list(node.inputs):
@@ -260,8 +261,3 @@ def scaled_product(op: Ops, node: ir.Node) -> Replacement:
     assert made is not None
     made.domain = MICROSOFT
     return value
-
-
-def _swaps(transpose: ir.Node) -> bool:
-    order = order_of(transpose)
-    return order is not None and order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
