@@ -1,4 +1,4 @@
-"""Loop bodies: what they return is theirs, and a loop carries what changes alone."""
+"""Subgraph outputs are separated and loop invariants hoisted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_value_that_a_loop_passes_through_is_read_from_outside() -> None:
 
 
 @pytest.mark.parametrize("trips", [0, 1, 3])
-def test_a_loop_gives_the_same_without_what_it_passed_through(trips: int) -> None:
+def test_loop_without_invariants_has_the_same_outputs(trips: int) -> None:
     feeds = {
         "x": np.array([0.5, -1], np.float32),
         "w": np.array([2, 3], np.float32),
@@ -70,8 +70,8 @@ def test_a_loop_of_invariants_alone_stays_a_loop() -> None:
 
 
 @pytest.mark.parametrize("name", SCANS)
-def test_a_scan_that_returns_its_inputs_runs_right(name: str) -> None:
-    """Stock onnxruntime gives garbage."""
+def test_scan_that_returns_its_inputs_is_correct(name: str) -> None:
+    """Stock onnxruntime returns garbage."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]>
         g (float[2] x, float[3, 2] rows) => (float[2] last, float[3, 2] y) {{

@@ -1,4 +1,4 @@
-"""What masks mean, however they are written."""
+"""Masks are recognised, however they are written."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_mask_of_fixed_size_has_its_meaning(name: str) -> None:
     assert meaning(model(write, 2, 6), 6) == expected
 
 
-def test_a_window_wider_than_the_mask_is_no_window() -> None:
+def test_window_wider_than_the_mask_is_causal() -> None:
     assert meaning(model(window(100), 2, 6), 6) == CAUSAL
     assert meaning(model(window(5), 2, 6), 6) is None
 

@@ -1,4 +1,4 @@
-"""Pipelines: passes in order, and what each did."""
+"""Pipelines run passes in order and report each of them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_report_has_a_step_for_each_pass() -> None:
     assert all(step.seconds >= 0 for step in report)
 
 
-def test_rounds_go_on_while_nodes_become_fewer() -> None:
+def test_rounds_continue_while_nodes_decrease() -> None:
     report: list[PassRecord] = []
     model = Pipeline("often", (drop_last,), rounds=10)(chain(), report)
     assert len(model.graph) == 1 and len(report) == 4
 
 
-def test_rounds_have_an_end() -> None:
+def test_rounds_are_bounded() -> None:
     assert len(Pipeline("often", (drop_last,), rounds=2)(chain()).graph) == 2
 
 

@@ -45,7 +45,7 @@ def masked(write: Write) -> ir.Model:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_mask_of_attention_becomes_what_it_means(name: str) -> None:
+def test_attention_mask_is_simplified_to_its_meaning(name: str) -> None:
     write, meaning = CASES[name]
     model = masked(write)
     (before,) = answers(model)
@@ -115,7 +115,7 @@ def test_the_inlined_call_is_the_exporters_graph(name: str, groups: int) -> None
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("name", WRITERS)
-def test_its_inlined_gradient_is_todays(name: str, groups: int) -> None:
+def test_inlined_gradient_matches_the_gradient_of_the_nodes(name: str, groups: int) -> None:
     model = layer(WRITERS[name], groups=groups)
     plain, called = PREPARE(opened(model)), recognised(opened(model))
     extend(plain, {"y": "dy"}, PARAMETERS, GRADIENTS)
@@ -158,7 +158,7 @@ def blind(op: Any, q: Any, k: Any, v: Any, ids: Any, seen: Any) -> ir.Value:
 
 
 @pytest.mark.parametrize("writer", [dropped, blind])
-def test_what_is_no_attention_for_certain_stays(writer: Any) -> None:
+def test_uncertain_attention_stays(writer: Any) -> None:
     model = layer(writer)
     plain, tried = FOLD_SHAPES(PREPARE(model.clone())), recognised(model)
     assert not calls(tried)
@@ -166,7 +166,7 @@ def test_what_is_no_attention_for_certain_stays(writer: Any) -> None:
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "Add"])
-def test_what_others_read_a_part_of_stays(operator: str) -> None:
+def test_attention_with_other_readers_stays(operator: str) -> None:
     model = layer(WRITERS["eager"])
     (inner,) = (node for node in model.graph if node.op_type == operator)
     model.graph.outputs.append(inner.outputs[0])

@@ -101,7 +101,7 @@ def test_initializers_that_are_listed_as_inputs_are_parameters(tmp_path: Path) -
     assert sorted(loop.parameters) == sorted(plain.parameters)
 
 
-def test_what_an_optimised_export_cannot_tell_is_warned_of(
+def test_changes_of_an_optimised_export_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = exported(Recurrent(), torch.randn(2, 5, 3))
