@@ -80,8 +80,8 @@ def simplify_masks(model: ir.Model, reader: MaskReader) -> int:
         if meaning is None:
             return None
         row = last_row(op, mask) if meaning.padded else None
-        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        attributes["is_causal"] = int(meaning.causal or attribute(node, "is_causal", 0))
+        causal = int(meaning.causal or attribute(node, "is_causal", 0))
+        attributes = {**node.attributes, "is_causal": causal}
         return op.many("Attention", len(node.outputs), q, k, v, row, **attributes)
 
     return rewrite(model, rules)
@@ -102,9 +102,8 @@ def share_heads(model: ir.Model, reader: MaskReader) -> int:
         found = shared_heads(q, k, v, reader)
         if found is None:
             return None
-        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         _, k, v = found
-        return op.many("Attention", len(node.outputs), q, k, v, *others, **attributes)
+        return op.many("Attention", len(node.outputs), q, k, v, *others, **node.attributes)
 
     return rewrite(model, rules)
 

@@ -27,8 +27,7 @@ def _widen(op: Ops, node: ir.Node) -> Replacement:
     if not _halves(node):
         return None
     inputs = [op.Cast(v, to=ir.DataType.FLOAT) if _is_half(v) else v for v in node.inputs]
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    wide = op.many(node.op_type, len(node.outputs), *inputs, **attributes)
+    wide = op.many(node.op_type, len(node.outputs), *inputs, **node.attributes)
     return [op.Cast(new, to=HALF) if _is_half(old) else new for old, new in zip(node.outputs, wide)]
 
 

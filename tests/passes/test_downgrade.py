@@ -68,7 +68,7 @@ def test_node_that_needs_a_newer_opset_is_named(build: Build, message: str) -> N
         lower_opset(model, NEWEST_IN_ORT)
 
 
-def test_attention_with_a_window_is_not_lowered() -> None:
+def test_attention_with_a_window_needs_opset_25() -> None:
     def local(op: OpBuilder, x: Any) -> Any:
         return op.Attention(x, x, x, left_window_size=2)
 

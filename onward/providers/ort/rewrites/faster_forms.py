@@ -209,9 +209,9 @@ def _scale_shares(softmax: ir.Value, names: Names) -> None:
         return
     op = Ops()
     step = op.Mul(scatter.inputs[2], c)
-    options = {name: each.value for name, each in scatter.attributes.items()}
     scaled = op.Mul(e, op.Mul(shares, c))
-    replace(scale, [op.ScatterElements(scaled, scatter.inputs[1], step, **options)], op, names)
+    y = op.ScatterElements(scaled, scatter.inputs[1], step, **scatter.attributes)
+    replace(scale, [y], op, names)
 
 
 def _is_column(c: ir.Value | None, scatter: ir.Node) -> bool:

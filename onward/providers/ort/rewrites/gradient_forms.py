@@ -8,7 +8,6 @@ merges each pair.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import onnx_ir as ir
 
@@ -155,7 +154,7 @@ def rms_normalization(op: Ops, node: ir.Node) -> Replacement:
                 fits = list(square.inputs) == [x, x] and ints(input_of(mean, 1)) == axes
                 if not fits or not is_scalar(add.inputs[1], epsilon):
                     continue
-                squares = op.ReduceMean(op.Mul(x, x), mean.inputs[1], **_plain(mean))
+                squares = op.ReduceMean(op.Mul(x, x), mean.inputs[1], **mean.attributes)
                 inverse = op.Reciprocal(op.Sqrt(op.Add(squares, add.inputs[1])))
                 return op.Mul(op.Mul(x, inverse), scale)
     return None
@@ -196,13 +195,9 @@ def bias_of_rows(op: Ops, node: ir.Node) -> Replacement:
             continue
         if width is None or len(width) != 1 or width[0] != whole[-1] or None in width:
             continue
-        rows = op.Gemm(*gemm.inputs[:2], bias, **{**_plain(gemm), "beta": 1.0})
+        rows = op.Gemm(*gemm.inputs[:2], bias, **{**gemm.attributes, "beta": 1.0})
         return op.Reshape(rows, reshape.inputs[1])
     return None
-
-
-def _plain(node: ir.Node) -> dict[str, Any]:
-    return {name: each.value for name, each in node.attributes.items()}
 
 
 @rule("MatMul")
@@ -254,9 +249,8 @@ def scaled_product(op: Ops, node: ir.Node) -> Replacement:
         return None
     if rank(product) != rank(node.outputs[0]) or any((rank(x) or 0) < 2 for x in maker.inputs):
         return None
-    old = _plain(maker)
-    alpha = old.pop("alpha", 1.0) * (number if node.op_type == "Mul" else 1 / number)
-    value = op.FusedMatMul(*maker.inputs, **old, alpha=alpha)
+    alpha = attribute(maker, "alpha", 1.0) * (number if node.op_type == "Mul" else 1 / number)
+    value = op.FusedMatMul(*maker.inputs, **{**maker.attributes, "alpha": alpha})
     made = value.producer()
     assert made is not None
     made.domain = MICROSOFT
