@@ -23,7 +23,7 @@ from pathlib import Path
 from conformance.reliability.saves import fault_of, metric_of, properties_of, tensors_of
 from onward.checkpoints.file_header import Header, decode_header
 from onward.checkpoints.folder import Checkpoints
-from onward.checkpoints.manifest import NAME, file_of
+from onward.checkpoints.manifest import NAME, file_name
 from onward.errors import OnwardError
 
 SAVES = 3
@@ -51,7 +51,7 @@ class Folder:
         checkpoints = Checkpoints(path, keep=SAVES)
         for number in range(1, SAVES + 1):
             checkpoints.save(tensors_of(number), properties_of(number), number, metric_of(number))
-        self.newest = path / file_of(SAVES)
+        self.newest = path / file_name(SAVES)
         data = self.newest.read_bytes()
         length = int.from_bytes(data[:8], "little")
         self._header: Header = decode_header(data[:8], data[8 : 8 + length], len(data), "here")
@@ -92,7 +92,10 @@ def damage_all(flips: int, cuts: int, seed: int) -> Tally:
             size = draw.randrange(len(data))
             part = folder.cut_at(size) if path == folder.newest else "damaged"
             _try(folder, {path: data[:size]}, part, lines, tally, "cuts")
-        names = [manifest, *(folder.path / file_of(step) for step in range(1, SAVES + 1))]
+        names = [
+            manifest,
+            *(folder.path / file_name(step) for step in range(1, SAVES + 1)),
+        ]
         for chosen in range(1, 1 << len(names)):
             lost = {path: None for bit, path in enumerate(names) if chosen >> bit & 1}
             _try(folder, lost, "no such file", lines, tally, "sets of missing files")
@@ -122,7 +125,7 @@ def _try(
 
 
 def _fault(folder: Folder, damage: dict[Path, bytes | None], part: str, lines: list[str]) -> str:
-    steps = [step for step in range(1, SAVES + 1) if folder.path / file_of(step) not in damage]
+    steps = [step for step in range(1, SAVES + 1) if folder.path / file_name(step) not in damage]
     manifest = folder.path / NAME in damage
     try:
         found = Checkpoints(folder.path).latest()

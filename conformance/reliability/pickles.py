@@ -35,7 +35,7 @@ from safetensors.numpy import save_file
 import onward
 from onward.checkpoints import tensor_files
 from onward.checkpoints.folder import Checkpoints
-from onward.checkpoints.manifest import NAME, file_of
+from onward.checkpoints.manifest import NAME, file_name
 from onward.cli.main import main as command_line
 from onward.errors import OnwardError
 from onward.losses.regression import MSE
@@ -133,8 +133,8 @@ def others(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         if path.suffix != ".data":
             yield f"onward.load({path.name!r})", lambda path=path: onward.load(path)
     run = folder / "run"
-    yield "files.read", lambda: tensor_files.read(run / file_of(1))
-    yield "files.look", lambda: tensor_files.look(run / file_of(1))
+    yield "files.read", lambda: tensor_files.read(run / file_name(1))
+    yield "files.read_header", lambda: tensor_files.read_header(run / file_name(1))
     yield "Checkpoints.latest", lambda: Checkpoints(run).latest()
     yield "Checkpoints.best", lambda: Checkpoints(run).best()
     yield "Checkpoints.load", lambda: Checkpoints(run).load(2)

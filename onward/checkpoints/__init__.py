@@ -1,1 +1,1 @@
-"""Checkpoints: files of named tensors, whole or not there, that say when they are damaged."""
+"""Checkpoints: files of named tensors, written atomically and verified when they are read."""

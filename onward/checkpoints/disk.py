@@ -1,6 +1,6 @@
-"""Every file operation that a checkpoint is made of, one call each.
+"""The file operations that checkpoints use, one method each.
 
-Tests record them, replay any beginning of them as if the power had gone, and make each one fail.
+Tests record them, replay any prefix of them as after a loss of power, and make each one fail.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if sys.platform != "win32":
     import fcntl
 
 _BINARY = getattr(os, "O_BINARY", 0)
-_PIECE = 1 << 22  # bytes of one call to the system, as large as a cache
+_PIECE = 1 << 22  # bytes of one system call, about the size of a CPU cache
 
 
 @dataclass(frozen=True)
-class Handle:
-    """An open file, and where it is."""
+class OpenFile:
+    """The descriptor of an open file, and its path."""
 
     number: int
     path: Path
 
 
 class Disk(Protocol):
-    """What files and folders do; `RealDisk` does it."""
+    """The file operations of checkpoints; `RealDisk` implements them."""
 
     def make_folder(self, folder: Path) -> None: ...
     def names(self, folder: Path) -> list[str]: ...
     def free(self, folder: Path) -> int: ...
-    def create(self, path: Path) -> Handle: ...
-    def open(self, path: Path) -> Handle: ...
-    def size(self, file: Handle) -> int: ...
-    def read(self, file: Handle, offset: int, into: memoryview) -> int: ...
-    def write(self, file: Handle, offset: int, data: memoryview) -> None: ...
-    def sync(self, file: Handle) -> None: ...
-    def close(self, file: Handle) -> None: ...
-    def commit(self, file: Handle, path: Path) -> None: ...
+    def create(self, path: Path) -> OpenFile: ...
+    def open(self, path: Path) -> OpenFile: ...
+    def size(self, file: OpenFile) -> int: ...
+    def read(self, file: OpenFile, offset: int, into: memoryview) -> int: ...
+    def write(self, file: OpenFile, offset: int, data: memoryview) -> None: ...
+    def sync(self, file: OpenFile) -> None: ...
+    def close(self, file: OpenFile) -> None: ...
+    def commit(self, file: OpenFile, path: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
     def sync_folder(self, folder: Path) -> None: ...
     def is_abandoned(self, path: Path) -> bool: ...
@@ -55,47 +55,47 @@ class RealDisk:
     """The disk of this machine."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those that it is in, durably; nothing where it is there already."""
+        """Make a folder and its parents durably; nothing if it exists."""
         if folder.is_dir():
             return
         if folder.parent != folder:
             self.make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        with contextlib.suppress(PermissionError):  # one may pass through a folder, not list it
+        with contextlib.suppress(PermissionError):  # a parent may be traversable, but not readable
             self.sync_folder(folder.parent)
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder."""
+        """The names in a folder, sorted."""
         return sorted(os.listdir(folder))
 
     def free(self, folder: Path) -> int:
-        """Bytes that this process may still write there."""
+        """Free bytes on the folder's disk."""
         return shutil.disk_usage(folder).free
 
-    def create(self, path: Path) -> Handle:
-        """A new file, locked as long as it is open: so others see that its writer lives."""
+    def create(self, path: Path) -> OpenFile:
+        """Create a file that is locked while it is open, to show that its writer is alive."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY
-        file = Handle(os.open(path, flags, 0o666), path)
+        file = OpenFile(os.open(path, flags, 0o666), path)
         if _try_lock(file.number) is False or not os.fstat(file.number).st_nlink:
-            self.close(file)  # somebody tidied it away between the two calls
+            self.close(file)  # another process removed it between the two calls
             raise FileExistsError(errno.EEXIST, "taken by another process", str(path))
         return file
 
-    def open(self, path: Path) -> Handle:
-        """A file to read; what is not an ordinary file is refused, and never waited for."""
+    def open(self, path: Path) -> OpenFile:
+        """Open a regular file to read; refuse anything else, such as a pipe, without waiting."""
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY
-        file = Handle(os.open(path, flags), path)
+        file = OpenFile(os.open(path, flags), path)
         if not stat.S_ISREG(os.fstat(file.number).st_mode):
             self.close(file)
             raise OSError(errno.EINVAL, "not an ordinary file", str(path))
         return file
 
-    def size(self, file: Handle) -> int:
-        """How many bytes a file has."""
+    def size(self, file: OpenFile) -> int:
+        """The size of a file in bytes."""
         return os.fstat(file.number).st_size
 
-    def read(self, file: Handle, offset: int, into: memoryview) -> int:
-        """Fill a buffer from a place on; fewer bytes than it has where the file ends."""
+    def read(self, file: OpenFile, offset: int, into: memoryview) -> int:
+        """Fill a buffer from an offset on; the number of bytes, fewer at the end of the file."""
         os.lseek(file.number, offset, os.SEEK_SET)
         done = 0
         while done < len(into):
@@ -105,32 +105,32 @@ class RealDisk:
             done += count
         return done
 
-    def write(self, file: Handle, offset: int, data: memoryview) -> None:
-        """Write all of it at a place."""
+    def write(self, file: OpenFile, offset: int, data: memoryview) -> None:
+        """Write all bytes at an offset."""
         os.lseek(file.number, offset, os.SEEK_SET)
         while data:
             data = data[os.write(file.number, data[:_PIECE]) :]
 
-    def sync(self, file: Handle) -> None:
-        """Return when the file's bytes would survive a loss of power."""
+    def sync(self, file: OpenFile) -> None:
+        """Flush a file's bytes, so that they survive a loss of power."""
         if sys.platform == "darwin":
-            fcntl.fcntl(file.number, fcntl.F_FULLFSYNC)  # fsync stops at the drive's own cache
+            fcntl.fcntl(file.number, fcntl.F_FULLFSYNC)  # fsync does not flush the drive's cache
         else:
             os.fsync(file.number)
 
-    def close(self, file: Handle) -> None:
-        """Close it; whoever still has it open after a fork holds no lock."""
+    def close(self, file: OpenFile) -> None:
+        """Unlock and close a file; a fork that still has it open then holds no lock."""
         _unlock(file.number)
         os.close(file.number)
 
-    def commit(self, file: Handle, path: Path) -> None:
-        """Give a file its name, in one step, in place of the file that had it; and close it."""
+    def commit(self, file: OpenFile, path: Path) -> None:
+        """Rename a file atomically, replacing the file of that name, and close it."""
         if sys.platform == "win32":
-            self.close(file)  # it does not rename what is open
+            self.close(file)  # Windows does not rename an open file
             os.replace(file.path, path)
             return
         try:
-            os.replace(file.path, path)  # still locked, so that nobody takes it for a leftover
+            os.replace(file.path, path)  # still locked, so that no process removes it as abandoned
         finally:
             self.close(file)
 
@@ -139,22 +139,22 @@ class RealDisk:
         os.unlink(path)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the names in a folder would survive a loss of power."""
+        """Flush the names in a folder, so that they survive a loss of power."""
         if sys.platform == "win32":
-            return  # it has no such call, and writes names in order
+            return  # Windows has no such call, and writes names in order
         number = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(number)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # there are disks that cannot, and need not
+            if error.errno != errno.EINVAL:  # some file systems do not support it, nor need it
                 raise
         finally:
             os.close(number)
 
     def is_abandoned(self, path: Path) -> bool:
-        """Whether the process that created this file is gone."""
+        """Whether the process that created this file has ended."""
         if sys.platform == "win32":
-            return True  # one that is open cannot be removed there
+            return True  # Windows cannot remove an open file
         number = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             return _try_lock(number) is True
@@ -164,7 +164,7 @@ class RealDisk:
 
     @contextlib.contextmanager
     def locked(self, path: Path) -> Iterator[None]:
-        """Hold a lock that one process, and one thread of it, has at a time; wait for it."""
+        """Hold an exclusive lock, for one thread of one process at a time; wait for it."""
         number = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY, 0o666)
         try:
             if _try_lock(number) is False:
@@ -192,7 +192,7 @@ if sys.platform == "win32":
 
     def _wait_for_lock(number: int) -> None:
         while True:
-            with contextlib.suppress(OSError):  # it gives up after ten seconds
+            with contextlib.suppress(OSError):  # LK_LOCK fails after ten seconds
                 msvcrt.locking(number, msvcrt.LK_LOCK, 1)
                 return
 
@@ -207,7 +207,7 @@ else:
         return os.readv(number, [into])
 
     def _try_lock(number: int) -> bool | None:
-        """Whether the lock is ours now; None where this disk has no locks."""
+        """Whether the lock was acquired; None if the file system has no locks."""
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Contents: what a checkpoint file holds, ours or the peer's, before any module uses it."""
+"""The contents of a training checkpoint: parameters, user properties and optimizer state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Array = np.ndarray[Any, Any]
 Property = int | float | str
 StrPath = str | os.PathLike[str]
 
-_OPTIMIZER = "optimizer/"  # in front of the names of optimizer state
+_OPTIMIZER = "optimizer/"  # prefix of the names of optimizer state
 
 
 @dataclass
 class StoredParameter:
-    """A parameter; one of a nominal checkpoint has no data."""
+    """A parameter; in a nominal checkpoint it has no data."""
 
     requires_grad: bool
     data: Array | None
@@ -30,26 +30,26 @@ class StoredParameter:
 
 @dataclass
 class StoredOptimizer:
-    """Where an optimizer stands; slots by their name, then by parameter."""
+    """The state of an optimizer; slots by slot name, then by parameter."""
 
     step: int
     initial_learning_rate: float
-    learning_rate: float | None = None  # None: the file does not say
+    learning_rate: float | None = None  # None: not in the file
     slots: dict[str, dict[str, Array]] = field(default_factory=dict)
 
 
 @dataclass
 class Contents:
-    """Parameters in order, the user's properties, and the optimizer if it was saved too."""
+    """Parameters in order, the user's properties, and the optimizer state if it was saved."""
 
     parameters: dict[str, StoredParameter]
     properties: dict[str, Property] = field(default_factory=dict)
     optimizer: StoredOptimizer | None = None
-    model: str | None = None  # a fingerprint of the one that it was made for
+    model: str | None = None  # the fingerprint of the model
 
 
 def read(path: StrPath) -> Contents:
-    """A checkpoint in our format, each byte of it verified."""
+    """Read a checkpoint in Onward's format and verify every byte."""
     found = tensor_files.read(path)
     try:
         return _contents(found.tensors, found.properties)
@@ -58,12 +58,12 @@ def read(path: StrPath) -> Contents:
             raise
         raise CheckpointError(
             f"{os.fspath(path)} is a checkpoint, but not of training artifacts: {error!r}\n"
-            "read it with what has written it"
+            "read it with the program that wrote it"
         ) from error
 
 
 def write(path: StrPath, contents: Contents) -> None:
-    """Save atomically; a file of that name is replaced when the new one is whole."""
+    """Write a checkpoint atomically, in place of a file of that name."""
     tensors = {
         name: stored.data for name, stored in contents.parameters.items() if stored.data is not None
     }

@@ -174,5 +174,5 @@ def _check_digest(prefix: bytes, text: bytes, where: str) -> str:
     blanked = text[:start] + BLANK.encode() + text[start + len(BLANK) :]
     digest = hashlib.sha256(prefix + blanked).hexdigest()
     if given != digest.encode():
-        raise CheckpointCorrupt(f"{where}: the header is damaged: its SHA-256 is another one")
+        raise CheckpointCorrupt(f"{where}: the header is damaged: its SHA-256 does not match")
     return digest

@@ -1,10 +1,11 @@
-"""A folder of checkpoints: the newest ones and the best kept, damaged ones stepped over.
+"""Checkpoints: a folder that keeps the newest and the best checkpoints of a training run.
 
     checkpoints = Checkpoints("runs/7", keep=3, keep_best=1)
     checkpoints.save(tensors, properties, step=100, metric=0.31)
     checkpoints.latest().tensors
 
-A save is durable before anything older is removed. Several processes may use one folder.
+A save is durable before anything older is removed. Damaged checkpoints are skipped. Several
+processes may use one folder.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from onward.checkpoints.disk import DISK, Disk
 from onward.checkpoints.manifest import (
     NAME,
     Catalog,
-    Entry,
-    file_of,
-    finite,
+    ManifestEntry,
+    file_name,
+    finite_or_none,
     read_catalog,
     write_manifest,
 )
-from onward.checkpoints.tensor_files import Array, Checkpoint, StrPath, cannot_save, read, write
+from onward.checkpoints.tensor_files import Array, Checkpoint, StrPath, read, save_error, write
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OptionError
 from onward.graph.paths import to_path
 
@@ -63,10 +64,10 @@ class Checkpoints:
         self.keep, self.keep_best, self.better, self.every = keep, keep_best, better, every
         self.failures: list[CheckpointError] = []  # of try_save
         self._disk = disk
-        self._damaged: set[str] = set()  # SHA-256 of those that were found so
+        self._damaged: set[str] = set()  # SHA-256 of checkpoints that were found damaged
 
     def due(self, step: int) -> bool:
-        """Whether `every` says to save after this step; never, where it is None.
+        """Whether to save after this step, by `every`; never if it is None.
 
         >>> [step for step in range(1, 10) if Checkpoints("runs", every=3).due(step)]
         [3, 6, 9]
@@ -82,13 +83,13 @@ class Checkpoints:
         step: int,
         metric: float | None = None,
     ) -> Path:
-        """Save a checkpoint, durably, then remove what is no longer to be kept; its file.
+        """Save a checkpoint durably, then remove those no longer kept; returns its file.
 
-        CheckpointError where it cannot be: nothing that was saved before is lost then.
+        CheckpointError if it fails: earlier checkpoints are not lost then.
         """
         step, metric = _checked(step, metric)
         size = sum(getattr(tensor, "nbytes", 0) for tensor in tensors.values())
-        with self._locked(self.folder / file_of(step), size):
+        with self._locked(self.folder / file_name(step), size):
             return self._save(tensors, properties, step, metric)
 
     def try_save(
@@ -98,7 +99,7 @@ class Checkpoints:
         step: int,
         metric: float | None = None,
     ) -> Path | None:
-        """Save, or report why not and go on: in the log, and in `failures`; None then."""
+        """Save; on failure, log the error, append it to `failures` and return None."""
         try:
             return self.save(tensors, properties, step, metric)
         except CheckpointError as error:
@@ -108,14 +109,14 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _locked(self, path: Path, size: int) -> Iterator[None]:
-        """The folder for ourselves; what stands in the way of that is what is reported here."""
+        """Lock the folder; only errors of locking are converted here."""
         with contextlib.ExitStack() as stack:
             try:
                 self._disk.make_folder(self.folder)
                 stack.enter_context(self._disk.locked(self.folder / LOCK))
             except OSError as error:
                 doing = "locking the folder"
-                raise cannot_save(path, error, doing, size, self._disk) from error
+                raise save_error(path, error, doing, size, self._disk) from error
             yield
 
     def _save(
@@ -125,19 +126,19 @@ class Checkpoints:
         step: int,
         metric: float | None,
     ) -> Path:
-        catalog, path = self._catalog(), self.folder / file_of(step)
+        catalog, path = self._catalog(), self.folder / file_name(step)
         for entry in catalog.missing:
-            log.warning("%s: there is no such file any more", self.folder / entry.file)
+            log.warning("%s: there is no such file", self.folder / entry.file)
         for problem in catalog.unread.values():
             log.warning("%s", problem)
         others = [entry for entry in catalog.entries if entry.step != step]
-        if len(others) < len(catalog.entries):  # else the manifest would call its new file damaged
+        if len(others) < len(catalog.entries):  # its digest would not match the new file
             write_manifest(self.folder, others, self._disk)
         serial = catalog.next_serial
         digest = write(path, tensors, properties, step=step, metric=metric, serial=serial,
                        disk=self._disk)  # fmt: skip
         self._damaged.discard(digest)
-        new = Entry(step, serial, digest, finite(metric))
+        new = ManifestEntry(step, serial, digest, finite_or_none(metric))
         kept = self._kept([*others, new])
         write_manifest(self.folder, kept, self._disk)
         for entry in others:
@@ -151,62 +152,62 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(
                 f"the folder {self.folder} cannot be read: {error.strerror or error}\n"
-                "see to its disk, or use another folder"
+                "check its disk, or use another folder"
             ) from error
 
-    def _kept(self, entries: list[Entry]) -> list[Entry]:
-        """The newest and the best, of those that are not known to be damaged; the new one is."""
+    def _kept(self, entries: list[ManifestEntry]) -> list[ManifestEntry]:
+        """The newest and the best checkpoints, without those known to be damaged."""
         good = [entry for entry in entries if entry.sha256 not in self._damaged]
         newest = good if self.keep is None else good[-self.keep :]
         best = self._by_metric(good)[: self.keep_best]
         return [entry for entry in good if entry in newest or entry in best]
 
-    def _by_metric(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those that have a metric, the best first; of equals, the newer."""
+    def _by_metric(self, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
+        """Checkpoints with a metric, the best first; of equal ones, the newer."""
         sign = 1 if self.better == "lower" else -1
         rated = [(sign * e.metric, -e.serial, e) for e in entries if e.metric is not None]
         return [entry for _, _, entry in sorted(rated, key=operator.itemgetter(0, 1))]
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: ManifestEntry) -> None:
         try:
             self._disk.remove(self.folder / entry.file)
         except FileNotFoundError:
             pass
         except OSError as error:  # the next save tries again
             why = error.strerror or error
-            log.warning("%s is no longer needed, but stays: %s", self.folder / entry.file, why)
+            log.warning("%s is unused, but cannot be removed: %s", self.folder / entry.file, why)
 
     # -- loading ---------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        """The steps that there are checkpoints of, in order."""
-        return sorted(entry.step for entry in self._here().entries)
+        """The steps of the checkpoints, in order."""
+        return sorted(entry.step for entry in self._catalog_or_empty().entries)
 
     def load(self, step: int) -> Checkpoint:
-        """The checkpoint of one step: this one or an error."""
-        catalog = self._here()
+        """The checkpoint of one step; CheckpointError if it is missing or damaged."""
+        catalog = self._catalog_or_empty()
         for entry in [*catalog.entries, *catalog.missing]:
             if entry.step == step:
                 return self._read(entry)
-        if file_of(step) in catalog.unread:
-            return read(self.folder / file_of(step), disk=self._disk)  # which says why not
+        if file_name(step) in catalog.unread:
+            return read(self.folder / file_name(step), disk=self._disk)  # raises the reason
         there = ", ".join(map(str, sorted(entry.step for entry in catalog.entries)))
         raise CheckpointError(
             f"{self.folder} has no checkpoint of step {step}\nthere are: {there or 'none'}"
         )
 
     def latest(self) -> Checkpoint | None:
-        """The checkpoint that was saved last and is whole; None where there are none at all."""
+        """The last saved checkpoint that is not damaged; None if there are no checkpoints."""
         return self._first_good(lambda entries: entries[::-1])
 
     def best(self) -> Checkpoint | None:
-        """The whole checkpoint with the best metric; None where none has a metric."""
+        """The undamaged checkpoint with the best metric; None if none has a metric."""
         return self._first_good(self._by_metric)
 
-    def _here(self) -> Catalog:
+    def _catalog_or_empty(self) -> Catalog:
         return self._catalog() if self.folder.is_dir() else Catalog([], [], {})
 
-    def _read(self, entry: Entry) -> Checkpoint:
+    def _read(self, entry: ManifestEntry) -> Checkpoint:
         path = self.folder / entry.file
         try:
             found = read(path, disk=self._disk)
@@ -215,14 +216,16 @@ class Checkpoints:
             raise
         if found.sha256 != entry.sha256:
             raise CheckpointCorrupt(
-                f"{path}: whole, but not the checkpoint that {NAME} lists\n"
+                f"{path}: not damaged, but not the checkpoint that {NAME} lists\n"
                 f"if it is meant to be there, remove {self.folder / NAME}"
             )
         return found
 
-    def _first_good(self, order: Callable[[list[Entry]], list[Entry]]) -> Checkpoint | None:
-        """The first that is whole; once more where another process has changed the folder."""
-        catalog = self._here()
+    def _first_good(
+        self, order: Callable[[list[ManifestEntry]], list[ManifestEntry]]
+    ) -> Checkpoint | None:
+        """The first undamaged checkpoint; tried again if another process changed the folder."""
+        catalog = self._catalog_or_empty()
         listed = sorted([*catalog.entries, *catalog.missing], key=lambda entry: entry.serial)
         problems = list(catalog.unread.values())
         found: Checkpoint | None = None
@@ -232,12 +235,12 @@ class Checkpoints:
                 break
             except CheckpointError as error:
                 problems.append(str(error).splitlines()[0])
-        if problems and self._here() != catalog:
+        if problems and self._catalog_or_empty() != catalog:
             return self._first_good(order)
         if problems and found is None:
             raise CheckpointCorrupt(
                 f"{self.folder}: none of its checkpoints can be read: {'; '.join(problems)}\n"
-                "restore the folder from a copy, or begin anew in another one"
+                "restore the folder from a copy, or start again in another one"
             )
         for problem in problems:
             log.warning("%s; step %d is used instead", problem, found.step if found else -1)
@@ -245,7 +248,7 @@ class Checkpoints:
 
 
 def _checked(step: Any, metric: Any) -> tuple[int, float | None]:
-    """Step and metric as plain numbers, whoever's numbers they were."""
+    """Step and metric as Python numbers; numpy's are accepted too."""
     if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
         raise CheckpointError(f"a checkpoint's step is a whole number from 0 on, not {step!r}")
     if metric is not None and not isinstance(metric, (int, float, np.integer, np.floating)):

@@ -1,7 +1,7 @@
-"""What is in a folder of checkpoints: manifest.json, or the files themselves where it is lost.
+"""List the checkpoints of a folder, by manifest.json or, if that is lost, by the files themselves.
 
-Each file says on its own which step it is of; the manifest adds which files there should be, so
-that one that is gone or exchanged is noticed. Its own SHA-256 shows when it is damaged.
+Each file holds its step; the manifest adds which files there should be, so that a missing or
+replaced one is detected. It holds its own SHA-256.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.checkpoints.disk import Disk
-from onward.checkpoints.tensor_files import look, written_aside
+from onward.checkpoints.tensor_files import atomic_write, read_header
 from onward.errors import CheckpointError
 
 log = logging.getLogger("onward")
@@ -29,8 +29,8 @@ _FILE = re.compile(r"step-(\d{12,})\.safetensors")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One checkpoint of a folder; `serial` counts the saves, whatever their steps."""
+class ManifestEntry:
+    """One checkpoint of a folder; `serial` is the number of the save, independent of the step."""
 
     step: int
     serial: int
@@ -39,26 +39,26 @@ class Entry:
 
     @property
     def file(self) -> str:
-        return file_of(self.step)
+        return file_name(self.step)
 
 
-def file_of(step: int) -> str:
-    """The name of a step's file."""
+def file_name(step: int) -> str:
+    """The file name of a step's checkpoint."""
     return f"step-{step:012d}.safetensors"
 
 
-def finite(metric: float | None) -> float | None:
-    """The metric, if checkpoints can be compared by it."""
+def finite_or_none(metric: float | None) -> float | None:
+    """The metric; None if it is NaN or infinite, and cannot be compared."""
     return metric if metric is not None and math.isfinite(metric) else None
 
 
-def dump(entries: Iterable[Entry]) -> bytes:
+def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
     """The manifest's bytes."""
     rows = [{**asdict(entry), "file": entry.file} for entry in entries]
-    return _sealed({"version": VERSION, "checkpoints": rows})
+    return _with_digest({"version": VERSION, "checkpoints": rows})
 
 
-def _sealed(body: dict[str, Any]) -> bytes:
+def _with_digest(body: dict[str, Any]) -> bytes:
     return _text({**body, "sha256": hashlib.sha256(_text(body)).hexdigest()})
 
 
@@ -66,39 +66,39 @@ def _text(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode("ascii")
 
 
-def parse(data: bytes) -> list[Entry]:
-    """The entries of a manifest; ValueError where it is not as it was written."""
+def decode_manifest(data: bytes) -> list[ManifestEntry]:
+    """The entries of a manifest; ValueError if it is damaged."""
     try:
         body = json.loads(data)
         del body["sha256"]
-        whole = _sealed(body) == data
+        intact = _with_digest(body) == data
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError("it is not a manifest") from error
-    if not whole:
-        raise ValueError("its SHA-256 is another one")
+    if not intact:
+        raise ValueError("its SHA-256 does not match")
     if body["version"] != VERSION:
         raise CheckpointError(
             f"{NAME} is of version {body['version']}, and this Onward reads {VERSION}\n"
             "use the Onward that wrote it, or a newer one"
         )
     names = ("step", "serial", "sha256", "metric")
-    return [Entry(**{name: row[name] for name in names}) for row in body["checkpoints"]]
+    return [ManifestEntry(**{name: row[name] for name in names}) for row in body["checkpoints"]]
 
 
-def write_manifest(folder: Path, entries: Iterable[Entry], disk: Disk) -> None:
-    """Write the manifest in place of the old one, durably."""
-    data = dump(entries)
-    with written_aside(folder / NAME, len(data), disk) as file:
+def write_manifest(folder: Path, entries: Iterable[ManifestEntry], disk: Disk) -> None:
+    """Replace the manifest durably."""
+    data = encode_manifest(entries)
+    with atomic_write(folder / NAME, len(data), disk) as file:
         disk.write(file, 0, memoryview(data))
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The checkpoints of a folder, the oldest save first, and what is wrong with others."""
+    """The checkpoints of a folder, the oldest save first, and problems with other files."""
 
-    entries: list[Entry]
-    missing: list[Entry]  # that the manifest has, and the folder has not
-    unread: dict[str, str]  # files named like checkpoints that are none, and why
+    entries: list[ManifestEntry]
+    missing: list[ManifestEntry]  # in the manifest, but not in the folder
+    unread: dict[str, str]  # files with a checkpoint's name that cannot be read -> the reason
 
     @property
     def next_serial(self) -> int:
@@ -106,31 +106,33 @@ class Catalog:
 
 
 def read_catalog(folder: Path, disk: Disk) -> Catalog:
-    """What the manifest lists and what lies in the folder, put together."""
-    listed, fault = _listed(folder, disk)
+    """Read the manifest and compare it with the files in the folder."""
+    listed, reason = _read_manifest(folder, disk)
     names = disk.names(folder)
     files = {int(match[1]): name for name in names if (match := _FILE.fullmatch(name))}
     if listed is None and (files or NAME in names):
-        log.warning("%s; the files themselves are read instead", fault)
+        log.warning("%s; the files themselves are read instead", reason)
     listed = listed or []
     entries = [entry for entry in listed if entry.step in files]
     missing = [entry for entry in listed if entry.step not in files]
     unread = {}
     for step in files.keys() - {entry.step for entry in listed}:
-        try:  # saved, but the writer died before it could list it
-            seen = look(folder / files[step], disk=disk)
+        try:  # the writer was killed after the save, before it wrote the manifest
+            seen = read_header(folder / files[step], disk=disk)
             if seen.step != step:
                 raise CheckpointError(f"{folder / files[step]}: holds step {seen.step}")
-            entries.append(Entry(step, seen.serial, seen.sha256, finite(seen.metric)))
+            entries.append(
+                ManifestEntry(step, seen.serial, seen.sha256, finite_or_none(seen.metric))
+            )
         except CheckpointError as error:
             unread[files[step]] = str(error).splitlines()[0]
     return Catalog(sorted(entries, key=lambda entry: entry.serial), missing, unread)
 
 
-def _listed(folder: Path, disk: Disk) -> tuple[list[Entry] | None, str]:
-    """What the manifest lists, or None and why it does not."""
+def _read_manifest(folder: Path, disk: Disk) -> tuple[list[ManifestEntry] | None, str]:
+    """The entries of the manifest, or None and the reason."""
     try:
-        return parse(_read(folder / NAME, disk)), ""
+        return decode_manifest(_read(folder / NAME, disk)), ""
     except CheckpointError:
         raise
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of this model: the same tensors, by name, type and shape."""
+"""Check that a checkpoint fits a model: the same tensors, by name, type and shape."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from onward.errors import CheckpointMismatch
 
 
-class Typed(Protocol):
-    """A numpy array, or a TensorSpec: what has a type and a shape."""
+class TypedTensor(Protocol):
+    """A numpy array, or a TensorSpec."""
 
     @property
     def dtype(self) -> Any: ...
@@ -20,9 +20,11 @@ class Typed(Protocol):
 
 
 def check_match(
-    found: Mapping[str, Typed], wanted: Mapping[str, Typed], where: str = "the checkpoint"
+    found: Mapping[str, TypedTensor],
+    wanted: Mapping[str, TypedTensor],
+    where: str = "the checkpoint",
 ) -> None:
-    """Raise CheckpointMismatch with the first tensor that differs from what the model has.
+    """Raise CheckpointMismatch for the first tensor that differs from the model's.
 
     >>> import numpy as np
     >>> check_match({"w": np.zeros(3)}, {"w": np.ones(3)})
@@ -40,7 +42,7 @@ def check_match(
 
 
 def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """A digest of the names and shapes of what is trained: another model has another.
+    """A digest of the names and shapes of the trained parameters, which identifies a model.
 
     >>> fingerprint({"w": (2, 3), "b": (3,)}) == fingerprint({"b": (3,), "w": (2, 3)})
     True
@@ -52,10 +54,10 @@ def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _mismatch(where: str, what: str) -> CheckpointMismatch:
     return CheckpointMismatch(
         f"{where} is of another model: {what}\n"
-        "load it into the model that it was saved from, or begin anew in another folder"
+        "load it into the model that it was saved from, or start again in another folder"
     )
 
 
-def _spec(tensor: Typed) -> str:
+def _spec(tensor: TypedTensor) -> str:
     name = getattr(tensor.dtype, "name", tensor.dtype)
     return f"{name}[{', '.join(map(str, tensor.shape))}]"

@@ -1,8 +1,8 @@
-"""Checkpoint files of onnxruntime.training 1.16 to 1.19, read with nothing but numpy.
+"""Read checkpoint files of onnxruntime.training 1.16 to 1.19, with numpy alone.
 
-They are one flatbuffer with the identifier ODTC. Newer ones keep large tensors in a second file
-beside it, `{name}.data`. Every offset is checked before it is followed: a damaged file gives an
-error that says so, and no tensor is larger than the bytes that are there.
+A file is one flatbuffer with the identifier ODTC. Newer ones keep large tensors in a second file,
+`{name}.data`. Every offset is checked before it is used: a damaged file raises CheckpointCorrupt,
+and no tensor is larger than the file.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _TYPES = {
     1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8",
     9: "?", 10: "<f2", 11: "<f8", 12: "<u4", 13: "<u8",
 }  # fmt: skip
-_GROUP = "group0"  # the peer has one group, of this name
+_GROUP = "group0"  # onnxruntime has one parameter group, of this name
 
 
 def is_peer_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is one of the peer's checkpoints."""
+    """Whether a file is a checkpoint of onnxruntime.training."""
     try:
         with Path(path).open("rb") as file:
             return file.read(8)[4:] == IDENTIFIER
@@ -45,7 +45,7 @@ def is_peer_file(path: str | os.PathLike[str]) -> bool:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """What one of the peer's checkpoints holds."""
+    """Read a checkpoint of onnxruntime.training."""
     path = Path(path)
     try:
         root = _Table.root(_Bytes(path.read_bytes()))
@@ -93,7 +93,7 @@ def _properties(bag: _Table | None) -> dict[str, Property]:
 
 
 def _optimizer(groups: Iterator[_Table], tensors: _Tensors) -> StoredOptimizer | None:
-    """The peer's slots are numbered: momentum0, momentum1."""
+    """The optimizer state of the group, whose slots are named momentum0, momentum1."""
     for group in groups:
         if group.text(0) != _GROUP:
             continue
@@ -103,22 +103,22 @@ def _optimizer(groups: Iterator[_Table], tensors: _Tensors) -> StoredOptimizer |
             for table in state.tables(1):
                 slot = found.slots.setdefault(table.text(0), {})
                 if name in slot:
-                    raise _Damaged(f"the optimizer's state of {name!r} is there twice")
+                    raise _Damaged(f"the optimizer's state of {name!r} occurs twice")
                 slot[name] = tensors.take(table)
         return found
     return None
 
 
 class _Damaged(Exception):
-    """The bytes are not those of a checkpoint."""
+    """The bytes are not a valid checkpoint."""
 
 
 class _Tensors:
-    """Tensors of a checkpoint; together they take no more bytes than the files have."""
+    """Reads the tensors of a checkpoint; their total size is bounded by the files' sizes."""
 
     def __init__(self, path: Path, data: _Bytes) -> None:
-        self._inside, self._beside = data.size, path.with_name(path.name + ".data")
-        self._outside: int | None = None
+        self._left, self._data_file = data.size, path.with_name(path.name + ".data")
+        self._data_left: int | None = None
 
     def take(self, table: _Table) -> Array:
         name, dims, number = table.text(0), table.int64s(2), table.int32(3)
@@ -131,49 +131,49 @@ class _Tensors:
         offset = table.int64(6, default=-1)
         if offset < 0:
             raw = table.octets(4)
-            self._inside -= len(raw)
-            if len(raw) != count * dtype.itemsize or self._inside < 0:
+            self._left -= len(raw)
+            if len(raw) != count * dtype.itemsize or self._left < 0:
                 raise _Damaged(f"tensor {name!r} of shape {tuple(dims)} has {len(raw)} bytes")
             array: Array = np.frombuffer(raw, dtype)
         else:
-            array = self._from_beside(name, offset, count, dtype)
+            array = self._from_data_file(name, offset, count, dtype)
         return array.reshape(dims).astype(dtype.newbyteorder("="), copy=False)
 
-    def _from_beside(self, name: str, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
-        if not self._beside.is_file():
-            raise _Damaged(f"the data of {name!r} lies in {self._beside.name}, which is not there")
-        size = self._beside.stat().st_size
-        left = size if self._outside is None else self._outside
+    def _from_data_file(self, name: str, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
+        if not self._data_file.is_file():
+            raise _Damaged(f"the data of {name!r} is in {self._data_file.name}, which is missing")
+        size = self._data_file.stat().st_size
+        left = size if self._data_left is None else self._data_left
         nbytes = count * dtype.itemsize
-        self._outside = left - nbytes
-        if self._outside < 0 or offset + nbytes > size:
-            raise _Damaged(f"the data of {name!r} ends after the end of {self._beside.name}")
-        return np.fromfile(self._beside, dtype, count, offset=offset)
+        self._data_left = left - nbytes
+        if self._data_left < 0 or offset + nbytes > size:
+            raise _Damaged(f"the data of {name!r} ends after the end of {self._data_file.name}")
+        return np.fromfile(self._data_file, dtype, count, offset=offset)
 
 
 class _Bytes:
-    """Numbers at places of a buffer that are checked to be inside it."""
+    """A buffer whose reads are checked to be inside it."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.size = memoryview(data), len(data)
 
-    def cut(self, start: int, length: int) -> memoryview:
+    def read_bytes(self, start: int, length: int) -> memoryview:
         if start < 0 or length < 0 or start + length > self.size:
             raise _Damaged(f"{length} bytes at {start} of {self.size}")
         return self._data[start : start + length]
 
     def number(self, code: str, start: int) -> Any:
-        (value,) = struct.unpack("<" + code, self.cut(start, struct.calcsize("<" + code)))
+        (value,) = struct.unpack("<" + code, self.read_bytes(start, struct.calcsize("<" + code)))
         return value
 
-    def follow(self, start: int) -> int:
-        """The place that the offset at a place points to."""
+    def read_offset(self, start: int) -> int:
+        """The position to which the offset at `start` points."""
         return int(start + self.number("I", start))
 
     def vector(self, start: int, width: int) -> tuple[int, int]:
-        """Where the elements of a vector begin, and how many there are."""
+        """The position of a vector's elements, and their number."""
         count = self.number("I", start)
-        self.cut(start + 4, count * width)
+        self.read_bytes(start + 4, count * width)
         return start + 4, count
 
 
@@ -184,12 +184,12 @@ class _Table:
         self.data, self._start = data, start
         self._fields = start - data.number("i", start)
         size = data.number("H", self._fields)
-        data.cut(self._fields, size)
+        data.read_bytes(self._fields, size)
         self._count = (size - 4) // 2
 
     @classmethod
     def root(cls, data: _Bytes) -> _Table:
-        return cls(data, data.follow(0))
+        return cls(data, data.read_offset(0))
 
     def _place(self, index: int) -> int | None:
         if index >= self._count:
@@ -216,8 +216,8 @@ class _Table:
     def octets(self, index: int) -> memoryview:
         place = self._place(index)
         if place is None:
-            return self.data.cut(0, 0)
-        return self.data.cut(*self.data.vector(self.data.follow(place), 1))
+            return self.data.read_bytes(0, 0)
+        return self.data.read_bytes(*self.data.vector(self.data.read_offset(place), 1))
 
     def text(self, index: int) -> str:
         try:
@@ -229,17 +229,17 @@ class _Table:
         place = self._place(index)
         if place is None:
             return []
-        start, count = self.data.vector(self.data.follow(place), 8)
-        return list(struct.unpack(f"<{count}q", self.data.cut(start, 8 * count)))
+        start, count = self.data.vector(self.data.read_offset(place), 8)
+        return list(struct.unpack(f"<{count}q", self.data.read_bytes(start, 8 * count)))
 
     def table(self, index: int) -> _Table | None:
         place = self._place(index)
-        return None if place is None else _Table(self.data, self.data.follow(place))
+        return None if place is None else _Table(self.data, self.data.read_offset(place))
 
     def tables(self, index: int) -> Iterator[_Table]:
         place = self._place(index)
         if place is None:
             return
-        start, count = self.data.vector(self.data.follow(place), 4)
+        start, count = self.data.vector(self.data.read_offset(place), 4)
         for number in range(count):
-            yield _Table(self.data, self.data.follow(start + 4 * number))
+            yield _Table(self.data, self.data.read_offset(start + 4 * number))

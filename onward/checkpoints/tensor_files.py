@@ -1,10 +1,10 @@
-"""A checkpoint is one file of named tensors and JSON properties, in safetensors' format.
+"""Read and write checkpoints: files of named tensors and JSON properties, in safetensors format.
 
     write("step.safetensors", {"w": w}, {"epoch": 3})
     read("step.safetensors").tensors["w"]
 
-The file appears whole under its name or not at all, whatever happens in between; reading it checks
-each byte of it against the SHA-256 that were taken while it was written (see layout.py).
+Writing is atomic: the complete file appears under its name, or nothing does. Reading verifies every
+byte by the SHA-256 digests in the header (file_header.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.checkpoints.disk import DISK, Disk, Handle
+from onward.checkpoints.disk import DISK, Disk, OpenFile
 from onward.checkpoints.file_header import (
     Header,
     assign_places,
@@ -38,23 +38,23 @@ from onward.graph.safetensors_header import HeaderError, header_length, numpy_ty
 Array = np.ndarray[Any, Any]
 StrPath = str | os.PathLike[str]
 
-_PIECE = 1 << 22  # bytes that are hashed and written together
-_ASIDE = re.compile(r"\.onward-[0-9a-f]{16}\.part")
-_LAST = "syncing the folder"
+_PIECE = 1 << 22  # bytes that are hashed and written at once
+_TEMPORARY = re.compile(r"\.onward-[0-9a-f]{16}\.part")
+_LAST_PHASE = "syncing the folder"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds: tensors that the reader may write to, properties, and when it was."""
+    """The contents of a checkpoint file: writable tensors, properties, step and metric."""
 
     tensors: dict[str, Array]
     properties: dict[str, Any]
     step: int | None = None
     metric: float | None = None
     path: Path | None = None
-    sha256: str = ""  # stands for all of it
+    sha256: str = ""  # of the header, which holds the digests of the tensors
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a file says of itself before its tensors; `sha256` stands for all of it."""
+class HeaderSummary:
+    """A checkpoint without its tensors' data; `sha256` covers the whole file."""
 
     tensors: dict[str, TensorSpec]
     properties: dict[str, Any]
@@ -87,10 +87,10 @@ def write(
     serial: int = 0,
     disk: Disk = DISK,
 ) -> str:
-    """Write a checkpoint in place of the one that `path` may have, and return its SHA-256.
+    """Write a checkpoint, in place of a file of that name, and return its SHA-256.
 
-    It is durable when this returns. The tensors are written as they lie, with no second copy of
-    them in memory; nobody may change them meanwhile.
+    It is durable when this returns. The tensors are not copied in memory, so they must not change
+    meanwhile.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def write(
     header = Header(assign_places(tensors), dict(properties or {}), step, metric, serial)
     blank, _ = encode_header(header)
     size = len(blank) + sum(tensor.nbytes for tensor in tensors.values())
-    with written_aside(path, size, disk) as file:
+    with atomic_write(path, size, disk) as file:
         digests = {
             name: _write_tensor(file, len(blank) + entry.begin, tensors[name], disk)
             for name, entry in sorted(header.entries.items(), key=lambda item: item[1].begin)
@@ -114,12 +114,12 @@ def write(
 
 
 @contextlib.contextmanager
-def written_aside(path: Path, size: int, disk: Disk) -> Iterator[Handle]:
-    """A new file to fill; it takes the name `path` when it is whole and durable, or goes away."""
+def atomic_write(path: Path, size: int, disk: Disk) -> Iterator[OpenFile]:
+    """A new file to write; renamed to `path` when it is complete and durable, else removed."""
     doing = "making room"
-    file: Handle | None = None
+    file: OpenFile | None = None
     try:
-        tidy(path.parent, disk)
+        remove_abandoned_files(path.parent, disk)
         doing = "creating a file"
         file = _create(path.parent, disk)
         doing = "writing"
@@ -131,42 +131,42 @@ def written_aside(path: Path, size: int, disk: Disk) -> Iterator[Handle]:
         try:
             disk.commit(done, path)
         except BaseException:
-            _forget(done.path, disk)
+            _try_remove(done.path, disk)
             raise
-        doing = _LAST
+        doing = _LAST_PHASE
         disk.sync_folder(path.parent)
     except BaseException as error:
         if file is not None:
             with contextlib.suppress(OSError):
                 disk.close(file)
-            _forget(file.path, disk)
+            _try_remove(file.path, disk)
         if isinstance(error, OSError):
-            raise cannot_save(path, error, doing, size, disk) from error
+            raise save_error(path, error, doing, size, disk) from error
         raise
 
 
-def _create(folder: Path, disk: Disk) -> Handle:
+def _create(folder: Path, disk: Disk) -> OpenFile:
     for _ in range(8):
-        with contextlib.suppress(FileExistsError):  # tidied away the moment it was there
+        with contextlib.suppress(FileExistsError):  # removed by another process at once
             return disk.create(folder / f".onward-{secrets.token_hex(8)}.part")
     return disk.create(folder / f".onward-{secrets.token_hex(8)}.part")
 
 
-def _forget(path: Path, disk: Disk) -> None:
+def _try_remove(path: Path, disk: Disk) -> None:
     with contextlib.suppress(OSError):
         disk.remove(path)
 
 
-def tidy(folder: Path, disk: Disk) -> None:
-    """Remove what writers left behind that were killed; those that live keep theirs."""
+def remove_abandoned_files(folder: Path, disk: Disk) -> None:
+    """Remove the temporary files of writers that were killed."""
     for name in disk.names(folder):
-        if _ASIDE.fullmatch(name):
-            with contextlib.suppress(OSError):  # another one may be as tidy
+        if _TEMPORARY.fullmatch(name):
+            with contextlib.suppress(OSError):  # another process may have removed it
                 if disk.is_abandoned(folder / name):
                     disk.remove(folder / name)
 
 
-def _write_tensor(file: Handle, offset: int, tensor: Array, disk: Disk) -> str:
+def _write_tensor(file: OpenFile, offset: int, tensor: Array, disk: Disk) -> str:
     digest = hashlib.sha256()
     for piece in _pieces(tensor):
         digest.update(piece)
@@ -176,62 +176,67 @@ def _write_tensor(file: Handle, offset: int, tensor: Array, disk: Disk) -> str:
 
 
 def _pieces(tensor: Array) -> Iterator[memoryview]:
-    """The bytes of a tensor in order, little-endian; copied by the piece where they lie apart."""
+    """The bytes of a tensor in C order, little-endian; copied piece by piece if not contiguous."""
     little = tensor.dtype.newbyteorder("<")
-    whole = tensor.flags.c_contiguous and tensor.dtype == little
-    flat = tensor.reshape(-1) if whole else tensor.flat
+    ready = tensor.flags.c_contiguous and tensor.dtype == little
+    flat = tensor.reshape(-1) if ready else tensor.flat
     count = max(_PIECE // tensor.dtype.itemsize, 1)
     for start in range(0, tensor.size, count):
         piece = np.ascontiguousarray(flat[start : start + count], little)
         yield piece.view(np.uint8).data
 
 
-def cannot_save(path: Path, error: OSError, doing: str, size: int, disk: Disk) -> CheckpointError:
-    """What stood in the way of saving, and what to do about it."""
+def save_error(path: Path, error: OSError, doing: str, size: int, disk: Disk) -> CheckpointError:
+    """The error of a save that failed: the reason, and what to do."""
     folder, why = path.parent, error.strerror or str(error)
     text = f"{path} is not saved: {why} (while {doing}); what was saved before is untouched\n"
-    if doing == _LAST:
+    if doing == _LAST_PHASE:
         text = f"{path} is written, but a loss of power may undo it: {why} (while {doing})\n"
     if error.errno in _FULL:
-        return CheckpointError(text + _room(folder, size, disk))
+        return CheckpointError(text + _space_advice(folder, size, disk))
     if error.errno in _FORBIDDEN:
         return CheckpointError(text + f"let this process write in {folder}")
     if error.errno == errno.ENOENT:
         return CheckpointError(text + f"make the folder {folder} first")
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
         return CheckpointError(text + explain_failure(path, error)[1])
-    return CheckpointError(text + f"see to the disk of {folder}, or save in another folder")
+    return CheckpointError(text + f"check the disk of {folder}, or save in another folder")
 
 
-def _room(folder: Path, size: int, disk: Disk) -> str:
+def _space_advice(folder: Path, size: int, disk: Disk) -> str:
     try:
         free = disk.free(folder)
     except OSError:
         return f"free {size:,} bytes on the disk of {folder}"
-    if free >= size:  # a quota, or somebody else's file that is gone again
-        return f"free {size:,} bytes on the disk of {folder}, or have this process allowed as many"
+    if free >= size:  # a quota, or a file of another process that was removed since
+        return f"free {size:,} bytes on the disk of {folder}, or raise this process's quota"
     return f"free {size - free:,} bytes on the disk of {folder}: {size:,} are needed"
 
 
-def look(path: StrPath, *, disk: Disk = DISK) -> Look:
-    """Names, types and shapes of the tensors, and the properties, without the tensors' data."""
+def read_header(path: StrPath, *, disk: Disk = DISK) -> HeaderSummary:
+    """Read names, types and shapes of the tensors, and the properties, without the data."""
     with _opened(to_path(path), disk) as file:
-        header = _read_header(file, disk)
+        header = _load_header(file, disk)
     specs = {name: TensorSpec(entry.dtype, entry.shape) for name, entry in header.entries.items()}
-    return Look(specs, header.properties, header.step, header.metric, header.serial, header.sha256)
+    return HeaderSummary(
+        specs, header.properties, header.step, header.metric, header.serial, header.sha256
+    )
+
+
+look = read_header  # its name before 0.2; removed in the release after
 
 
 def read(path: StrPath, *, disk: Disk = DISK) -> Checkpoint:
-    """Read a checkpoint, all of it checked; what is damaged is named by CheckpointCorrupt."""
+    """Read a checkpoint and verify all of it; CheckpointCorrupt names what is damaged."""
     path = to_path(path)
     with _opened(path, disk) as file:
-        header = _read_header(file, disk)
+        header = _load_header(file, disk)
         tensors = {name: _read_tensor(file, name, header, disk) for name in header.entries}
     return Checkpoint(tensors, header.properties, header.step, header.metric, path, header.sha256)
 
 
 @contextlib.contextmanager
-def _opened(path: Path, disk: Disk) -> Iterator[Handle]:
+def _opened(path: Path, disk: Disk) -> Iterator[OpenFile]:
     try:
         file = disk.open(path)
         try:
@@ -249,7 +254,7 @@ def _opened(path: Path, disk: Disk) -> Iterator[Handle]:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _read_header(file: Handle, disk: Disk) -> Header:
+def _load_header(file: OpenFile, disk: Disk) -> Header:
     where, size = str(file.path), disk.size(file)
     prefix = bytearray(8)
     got = disk.read(file, 0, memoryview(prefix))
@@ -263,7 +268,7 @@ def _read_header(file: Handle, disk: Disk) -> Header:
     return decode_header(bytes(prefix), bytes(text), size, where)
 
 
-def _read_tensor(file: Handle, name: str, header: Header, disk: Disk) -> Array:
+def _read_tensor(file: OpenFile, name: str, header: Header, disk: Disk) -> Array:
     entry, digest = header.entries[name], hashlib.sha256()
     try:
         tensor = np.empty(entry.shape, numpy_type(entry.code))
@@ -279,7 +284,7 @@ def _read_tensor(file: Handle, name: str, header: Header, disk: Disk) -> Array:
         digest.update(piece)
     if digest.hexdigest() != header.digests[name]:
         raise CheckpointCorrupt(
-            f"{file.path}: tensor {name!r} is damaged: its SHA-256 is another one\n"
+            f"{file.path}: tensor {name!r} is damaged: its SHA-256 does not match\n"
             "read the checkpoint before it"
         )
     return tensor.astype(tensor.dtype.newbyteorder("="), copy=False)

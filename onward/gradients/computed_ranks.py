@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from onward.graph.graph_ops import taken_names
-from onward.passes.pipelines import SETTLE
+from onward.passes.pipelines import FOLD_SHAPES
 
 
 def infer_computed_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ def infer_computed_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[
     """
     if any(_has_no_rank(value) for node in model.graph for value in node.outputs):
         with as_inputs(model.graph, wrt), _as_outputs(model.graph, outputs), _detached(model, wrt):
-            SETTLE(model)
+            FOLD_SHAPES(model)
 
 
 @contextmanager

@@ -1,13 +1,13 @@
-"""softmax(q k^T s + mask) v, as an exporter wrote it out, becomes a call of `onward::Attention`.
+"""Replace softmax(q k^T s + mask) v, written out by an exporter, by a call of `onward::Attention`.
 
     scores = MatMul(Mul(q, s), Transpose(k))
     p = Softmax(Add(scores, mask))          ->      y = onward::Attention(q, k, v, mask)
     y = MatMul(p, v)
 
-The call has the inputs and attributes of the standard Attention (four axes each), then what else
-its body reads; its body is the exporter's own nodes. An engine without the kernel inlines them. Key
-heads that were repeated for groups of query heads go in as they were before. What is no attention
-for certain, or what others read a part of, stays as it is.
+The call has the inputs and attributes of the standard Attention (four axes each), then all other
+values that its body reads; its body is the exporter's nodes. An engine without the kernel inlines
+them. Key heads that were repeated for groups of query heads are passed without the repetition.
+Nodes that may compute something else, or whose intermediate values are used elsewhere, stay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onward.graph.dtypes import FLOATS
 from onward.passes.composites import DOMAIN, VERSION, outline
 from onward.passes.fuse.attention import Scores, below_scale, find_product, find_softmax
 from onward.passes.masks import MaskReader
-from onward.passes.rewrite import Names, Ops, place
+from onward.passes.rewrite import Names, Ops, insert_made_nodes
 from onward.passes.simplify.consecutive_nodes import order_of
 from onward.passes.value_facts import (
     Array,
@@ -45,7 +45,7 @@ _TURNING = ("Reshape", "Transpose")  # ways to swap the last two axes
 
 @dataclass
 class _Match:
-    """q, k and v of four axes, the scores between them, and every node that goes into the call."""
+    """q, k and v of four axes, their scores, and the nodes that the call replaces."""
 
     root: ir.Node
     q: ir.Value
@@ -58,7 +58,7 @@ class _Match:
 
 
 class _Draft:
-    """New nodes of the graph, each placed as soon as it is made, until they are taken back."""
+    """Tentative changes of the graph: new nodes and replaced values, kept or rolled back."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -66,13 +66,13 @@ class _Draft:
         self._constants: list[ir.Value] = []
         self._replaced: list[tuple[ir.Value, ir.Value]] = []
 
-    def place(self, before: ir.Node, op: Ops) -> None:
-        place(before, op, self._names)
+    def insert(self, before: ir.Node, op: Ops) -> None:
+        insert_made_nodes(before, op, self._names)
         self._nodes += op.nodes
         self._constants += op.constants
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Let the readers of a value have another one."""
+        """Replace a value in all of its readers."""
         for user, index in list(old.uses()):
             user.replace_input_with(index, new)
         self._replaced.append((old, new))
@@ -83,7 +83,7 @@ class _Draft:
             if node is not None and node.graph is not None and not old.is_graph_output():
                 node.graph.remove(node, safe=True)
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         for old, new in reversed(self._replaced):
             new.replace_all_uses_with(old)
         for node in reversed(self._nodes):
@@ -95,7 +95,7 @@ class _Draft:
 
 
 def outline_attention(model: ir.Model, reader: MaskReader) -> int:
-    """Turn every attention that is written out in the model's graph into a call; how many."""
+    """Replace every attention that is written out in the model's graph by a call; how many."""
     count, names = 0, Names(model)
     for node in list(model.graph):
         if node.graph is None or node.op_type != "MatMul" or node.domain:
@@ -103,7 +103,7 @@ def outline_attention(model: ir.Model, reader: MaskReader) -> int:
         draft = _Draft(names)
         match = _find(draft, node, reader)
         if match is None:
-            draft.take_back()
+            draft.roll_back()
             continue
         draft.accept()
         _outline(model, match)
@@ -153,7 +153,7 @@ def _find(draft: _Draft, root: ir.Node, reader: MaskReader) -> _Match | None:
     match = _Match(root, q, k, v, scores, scores.nodes)
     if not only_inside(match.nodes, root):
         return None
-    _share_heads(match, reader)
+    _drop_repeated_heads(match, reader)
     fits = _same_heads(match.k, match.v)
     return match if fits and _read_mask(draft, match, reader) else None
 
@@ -170,20 +170,20 @@ def _same_heads(*values: ir.Value) -> bool:
 def _key(
     draft: _Draft, product: ir.Node, scores: Scores, q: ir.Value, reader: MaskReader
 ) -> ir.Value | None:
-    """k (batch, heads, length, size) under its transpose; the factors on the way are noted."""
+    """k (batch, heads, length, size), of which `product` reads the transpose."""
     value = below_scale(product.inputs[1], scores)
     turn = made_by(value, "Transpose")
     order = None if turn is None else order_of(turn)
     if turn is not None and order is not None and len(order) == 4:
         if order != _SWAP:
-            turn = _part_transpose(draft, turn, order)
+            turn = _split_transpose(draft, turn, order)
         scores.nodes.append(turn)
         return below_scale(turn.inputs[0], scores)
-    return _turned(value, scores, q, reader)
+    return _transposed_by_reshapes(value, scores, q, reader)
 
 
-def _part_transpose(draft: _Draft, turn: ir.Node, order: list[int]) -> ir.Node:
-    """Two transposes for one: to (batch, heads, length, size), then of the last two axes."""
+def _split_transpose(draft: _Draft, turn: ir.Node, order: list[int]) -> ir.Node:
+    """Split a Transpose in two: to (batch, heads, length, size), then of the last two axes."""
     *batch, second, last = order
     op, old = Ops(), turn.outputs[0]
     keys = op.Transpose(turn.inputs[0], perm=[*batch, last, second])
@@ -192,15 +192,15 @@ def _part_transpose(draft: _Draft, turn: ir.Node, order: list[int]) -> ir.Node:
     keys.type = turned.type = old.type
     if known is not None:
         keys.shape, turned.shape = ir.Shape([known[i] for i in _SWAP]), old.shape
-    draft.place(turn, op)
+    draft.insert(turn, op)
     draft.replace(old, turned)
     return op.nodes[1]
 
 
-def _turned(
+def _transposed_by_reshapes(
     value: ir.Value | None, scores: Scores, q: ir.Value, reader: MaskReader
 ) -> ir.Value | None:
-    """The same where it is written in three axes, (batch * heads, length, size), or in five."""
+    """k where its transpose is written in three axes, (batch * heads, length, size), or in five."""
     nodes, source = _chain(value, _TURNING + _SHARING)
     known, heads = dims(source), (dims(q) or (None, None))[1]
     if value is None or source is None or known is None or not isinstance(heads, int):
@@ -212,11 +212,11 @@ def _turned(
     return source if groups > 1 else below_scale(source, scores)
 
 
-def _share_heads(match: _Match, reader: MaskReader) -> None:
-    """Let k and v be what was repeated for groups of query heads."""
+def _drop_repeated_heads(match: _Match, reader: MaskReader) -> None:
+    """Replace k and v by the heads that were repeated for groups of query heads."""
     if _same_heads(match.q, match.k):
         found = shared_heads(match.q, match.k, match.v, reader)
-    else:  # the way to k's transpose has led past it
+    else:  # k is already without the repetition
         values = _repeated(match.v, match.q, reader)
         found = None if values is None else (values[0], match.k, values[1])
     if found is not None:
@@ -229,7 +229,7 @@ def _share_heads(match: _Match, reader: MaskReader) -> None:
 def shared_heads(
     q: ir.Value, k: ir.Value, v: ir.Value, reader: MaskReader
 ) -> tuple[list[ir.Node], ir.Value, ir.Value] | None:
-    """The key and value heads that were repeated for groups of query heads, and what did it."""
+    """The nodes that repeat key and value heads for groups of query heads, and k and v before."""
     keys, values = _repeated(k, q, reader), _repeated(v, q, reader)
     if keys is None or values is None:
         return None
@@ -241,7 +241,7 @@ def shared_heads(
 def _repeated(
     x: ir.Value, q: ir.Value, reader: MaskReader
 ) -> tuple[list[ir.Node], ir.Value] | None:
-    """The heads that were repeated to x, and the nodes that did it."""
+    """The nodes that repeat heads to make x, and the value before them."""
     chain, source = _chain(x, _SHARING)
     known, heads = dims(source), (dims(q) or (None, None))[1]
     if source is None or known is None or len(known) != 4:
@@ -257,7 +257,7 @@ def _repeated(
 
 
 def _chain(value: ir.Value | None, kinds: tuple[str, ...]) -> tuple[list[ir.Node], ir.Value | None]:
-    """The nodes above a value that only move its elements, up to one of four axes again."""
+    """The nodes before a value that only move elements, back to a value of four axes."""
     nodes: list[ir.Node] = []
     while (node := made_by(value, *kinds)) is not None:
         nodes.append(node)
@@ -271,12 +271,12 @@ def _chain(value: ir.Value | None, kinds: tuple[str, ...]) -> tuple[list[ir.Node
 
 
 def _read_mask(draft: _Draft, match: _Match, reader: MaskReader) -> bool:
-    """Find the mask that Attention takes for the scores' own; whether there is one."""
+    """Find the mask input that Attention needs for these scores; False if it cannot be used."""
     mask = match.scores.mask
     if match.scores.hidden is not None:
         op = Ops()
         mask = _chosen(op, *match.scores.hidden, match.q)
-        draft.place(match.root, op)
+        draft.insert(match.root, op)
     if mask is None:
         return True
     if mask.dtype not in (ir.DataType.BOOL, match.q.dtype):
@@ -286,7 +286,7 @@ def _read_mask(draft: _Draft, match: _Match, reader: MaskReader) -> bool:
     if meaning is not None and not meaning.padded:  # every query sees something
         match.causal = meaning.causal
         return True
-    # a query that sees nothing: NaN by the softmax, 0 if that is caught, and by the kernels
+    # a query that sees no key: NaN by the softmax, 0 by the kernels and by a guard against NaN
     is_caught = any(node.op_type == "IsNaN" for node in match.nodes)
     is_finite = mask.dtype != ir.DataType.BOOL and reader.spans(mask, queries, keys)
     if not is_caught and not is_finite:
@@ -297,7 +297,7 @@ def _read_mask(draft: _Draft, match: _Match, reader: MaskReader) -> bool:
         return is_finite or fits_within(mask, product.outputs[0])
     op = Ops()
     match.causal, match.mask = meaning.causal, last_row(op, mask)
-    draft.place(match.root, op)
+    draft.insert(match.root, op)
     return True
 
 
@@ -311,7 +311,7 @@ def last_row(op: Ops, mask: ir.Value) -> ir.Value:
 
 
 def _chosen(op: Ops, condition: ir.Value, number: float, hides: bool, q: ir.Value) -> ir.Value:
-    """The mask of scores that a condition keeps: booleans where the others are minus infinity."""
+    """The mask of where(condition, scores, number): boolean if the number is minus infinity."""
     if np.isneginf(number):
         mask = op.Not(condition) if hides else condition
         mask.type, mask.shape = condition.type, condition.shape

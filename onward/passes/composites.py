@@ -3,9 +3,9 @@
     outline(functions, opsets, nodes, "Attention", [q, k, v], [y], {"scale": 0.125})
     inline_calls(model)  # the nodes again
 
-An engine that has a kernel for the whole keeps the call; every other one gets the nodes of the
-body. Each call has a function of its own (an overload), because bodies know the ranks and sizes of
-what they read. An inlined body is the very nodes that were outlined.
+An engine that has a kernel for it keeps the call; every other engine gets the nodes of the body.
+Each call has its own function (an overload), because bodies are written for the ranks and sizes of
+their inputs. Inlining a body restores the nodes that were outlined.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
 from onward.graph.scopes import COMPOSITES, bodies, graphs_of, reads, walk
-from onward.passes.rewrite import Names, substitute, take_out
+from onward.passes.rewrite import Names, remove_node, substitute
 from onward.passes.upgrade import upgrade_opset
 
 DOMAIN = COMPOSITES
@@ -48,11 +48,11 @@ def outline(
     outputs: Sequence[ir.Value],
     attributes: Mapping[str, Any],
 ) -> list[ir.Value]:
-    """Replace nodes of one graph by one call, which stands where the last of them stood.
+    """Replace nodes of one graph by one call, inserted after the last of them.
 
-    `nodes` are in the graph's order. The call's inputs are `inputs`, whose places a kernel relies
-    on, then whatever else the nodes read; its outputs take the place of `outputs`, which the nodes
-    make. Nobody else may read what the nodes make. The new values of the outputs are returned.
+    `nodes` are in the graph's order. The call's inputs are `inputs`, in the order that a kernel
+    expects, then all other values that the nodes read; its outputs replace `outputs`, which the
+    nodes make. No other node may read what the nodes make. Returns the call's outputs.
     """
     graph = nodes[-1].graph
     assert graph is not None
@@ -72,7 +72,7 @@ def outline(
     graph.insert_after(nodes[-1], call)
     for old, new in zip(outputs, call.outputs):
         new.type, new.shape = old.type, old.shape
-        _take_place(old, new, {*nodes})
+        _replace_readers(old, new, {*nodes})
     graph.remove(nodes)
     formal = [_formal(value, i) for i, value in enumerate(given)]
     places = {value: place for value, place in zip(given, formal) if value is not None}
@@ -89,9 +89,9 @@ def outline(
 def inline_calls(
     model: ir.Model, keeps: Callable[[ir.Node], bool] = lambda call: False
 ) -> ir.Model:
-    """Put the bodies of composites where they are called, except for the calls that are kept.
+    """Inline the calls of composites, except for the calls that are kept.
 
-    Where a body is in another opset than the model, all is brought to the newest one.
+    If a body is in another opset than the model, the model is upgraded to the newest one.
     """
     waiting = [node for graph in graphs_of(model) for node in graph if is_call(node)]
     within = (node for function in model.functions.values() for node in walk(function.graph))
@@ -102,13 +102,13 @@ def inline_calls(
         key = call.op_identifier()
         if key not in model.functions or keeps(call):
             continue
-        function = _taken(model.functions, key, callers)
+        function = _function_to_inline(model.functions, key, callers)
         version = function.opset_imports.get("")
         if version != model.opset_imports.get(""):
             mixed = True
             for node in walk(function.graph):
                 node.version = version if node.domain == "" else None
-        made = _put_back(call, function, names)
+        made = _inline(call, function, names)
         waiting += [inner for node in made for inner in (node, *_inside(node)) if is_call(inner)]
     for key in [key for key in model.functions if key[0] == DOMAIN and not callers[key]]:
         del model.functions[key]
@@ -117,10 +117,10 @@ def inline_calls(
     return upgrade_opset(model) if mixed else model
 
 
-def _taken(
+def _function_to_inline(
     functions: Functions, key: ir.OperatorIdentifier, callers: Counter[ir.OperatorIdentifier]
 ) -> ir.Function:
-    """The function that a call is about to become: the last caller gets it, others a copy."""
+    """The function that replaces a call: the last call gets the function, others a copy."""
     callers[key] -= 1
     if not callers[key]:
         return functions.pop(key)
@@ -129,8 +129,8 @@ def _taken(
     return function
 
 
-def _put_back(call: ir.Node, function: ir.Function, names: Names) -> list[ir.Node]:
-    """The nodes of a function in the place of its call."""
+def _inline(call: ir.Node, function: ir.Function, names: Names) -> list[ir.Node]:
+    """Replace a call by the nodes of its function."""
     graph = call.graph
     assert graph is not None
     body = function.graph
@@ -143,21 +143,21 @@ def _put_back(call: ir.Node, function: ir.Function, names: Names) -> list[ir.Nod
         _rewire(node, places)
         _rename(node, names)
         for each in (node, *_inside(node)):
-            _resolve(each, call, function)
+            _resolve_references(each, call, function)
     graph.insert_before(call, nodes)
     for old, new in zip(call.outputs, results):
         if not old.name:
             continue
         is_output = old.is_graph_output()
         substitute(old, places.get(new) or new, names)
-        if new not in places and not is_output:  # an output's name it has already
+        if new not in places and not is_output:  # substitute has renamed an output
             new.name = old.name
-    take_out(call, graph)
+    remove_node(call, graph)
     return nodes
 
 
-def _resolve(node: ir.Node, call: ir.Node, function: ir.Function) -> None:
-    """Attributes that refer to the function's become the call's, or their defaults."""
+def _resolve_references(node: ir.Node, call: ir.Node, function: ir.Function) -> None:
+    """Replace references to the function's attributes by the call's values, or the defaults."""
     for name, reference in list(node.attributes.items()):
         if not reference.is_ref():
             continue
@@ -170,7 +170,7 @@ def _resolve(node: ir.Node, call: ir.Node, function: ir.Function) -> None:
 
 
 def _rename(node: ir.Node, names: Names) -> None:
-    """Give a node, and what it and its subgraphs make, names that nobody has."""
+    """Give a node, its outputs and the nodes of its subgraphs new unique names."""
     node.name = names.fresh(node.name or node.op_type)
     for value in node.outputs:
         if value.name:
@@ -180,8 +180,8 @@ def _rename(node: ir.Node, names: Names) -> None:
             _rename(inner, names)
 
 
-def _take_place(old: ir.Value, new: ir.Value, nodes: set[ir.Node]) -> None:
-    """Let the readers of a value, except these nodes, and the graph's outputs have another one."""
+def _replace_readers(old: ir.Value, new: ir.Value, nodes: set[ir.Node]) -> None:
+    """Replace a value in all nodes except `nodes`, and in the graph's outputs; swap the names."""
     new.name, old.name = old.name, f"{old.name}.inner"
     for reader, index in list(old.uses()):
         if reader not in nodes:
@@ -204,7 +204,7 @@ def _formal(value: ir.Value | None, index: int) -> ir.Value:
 
 
 def _rewire(node: ir.Node, places: Mapping[ir.Value, ir.Value | None]) -> None:
-    """Let a node, and what its subgraphs capture, read other values."""
+    """Replace the values that a node and its subgraphs read."""
     for index, value in enumerate(node.inputs):
         if value is not None and value in places:
             node.replace_input_with(index, places[value])
@@ -218,7 +218,7 @@ def _rewire(node: ir.Node, places: Mapping[ir.Value, ir.Value | None]) -> None:
 
 
 def _free_overload(functions: Functions, name: str) -> str:
-    """A number that no other call of this composite has."""
+    """An unused overload number for this composite."""
     for number in count(len(functions)):
         if (DOMAIN, name, str(number)) not in functions:
             return str(number)

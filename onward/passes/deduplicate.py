@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onward.graph.operators import is_random
 from onward.graph.scopes import graphs_of
-from onward.passes.rewrite import Names, substitute, take_out
+from onward.passes.rewrite import Names, remove_node, substitute
 from onward.passes.value_facts import is_constant
 
 _KNOWN_DOMAINS = frozenset(["", "ai.onnx.ml"])  # operators of other domains may keep state
@@ -45,7 +45,7 @@ def share_expressions(model: ir.Model) -> ir.Model:
                     for old, new in zip(each.outputs, first.outputs):
                         if old.name:
                             substitute(old, new, names)
-                    take_out(each, graph)
+                    remove_node(each, graph)
     return model
 
 

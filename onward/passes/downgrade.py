@@ -1,7 +1,7 @@
-"""The way back: engines lag behind the newest opset, mostly by changes that do not matter.
+"""Lower a model to an older opset that the engine supports.
 
-A node fits an older opset where the older schema says the same: every change in between was
-compatible, what the newer one added is at its default, and the types were already taken.
+A node fits an older opset if it means the same there: every change in between was compatible, new
+attributes have their default values, and the older schema allows its types.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _OLDEST = 13
 
 
 def fits_opset(node: ir.Node, opset: int, newest: int) -> bool:
-    """Whether a node, written in `opset`, can be said in opset `newest` as well."""
+    """Whether a node, written in `opset`, means the same in opset `newest`."""
     return _misfit(node, opset, newest) is None
 
 
 def lower_opset(model: ir.Model, newest: int) -> ir.Model:
-    """Rewrite a model in the oldest opset that can say it; refuse one that needs a newer one.
+    """Lower a model to the oldest opset that it fits; refuse one that does not fit `newest`.
 
     The oldest, because engines keep their old kernels and often lack the newest. The bodies of
-    composites go with the model, so that they can be inlined.
+    composites are lowered too, so that they can be inlined.
     """
     opset = model.opset_imports.get("", newest)
     composites = [
@@ -42,17 +42,17 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
     ]
     nodes = [*nodes_of(model), *(node for f in composites for node in walk(f.graph))]
     target = _OLDEST
-    oldest: dict[Hashable, int] = {}  # most nodes are like one before
+    oldest: dict[Hashable, int] = {}  # a cache: most nodes are like an earlier one
     for node in nodes:
         if node.domain == "" and _last_change(node.op_type, opset) > target:
-            likeness = _likeness(node, opset)
-            if likeness not in oldest:
-                oldest[likeness] = _oldest_fit(node, opset)
-            target = max(target, oldest[likeness])
+            key = _fit_key(node, opset)
+            if key not in oldest:
+                oldest[key] = _oldest_fit(node, opset)
+            target = max(target, oldest[key])
         if target > newest:
             misfit = _misfit(node, opset, newest)
             raise UnsupportedModel(
-                f"{node.op_type} of opset {opset} cannot be said in opset {newest}: {misfit} "
+                f"{node.op_type} of opset {opset} does not fit opset {newest}: {misfit} "
                 f"(node {node.name!r})\nlist a provider that runs opset {opset}"
             )
     if target >= opset:
@@ -71,13 +71,13 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
 
 @functools.cache
 def _last_change(operator: str, opset: int) -> int:
-    """The version that an operator has in an opset: there it can be said, as it is."""
+    """The opset of an operator's last change up to `opset`: the node fits from there on."""
     versions = [version for version in versions_of(operator) if version <= opset]
     return max(versions, default=0)
 
 
-def _likeness(node: ir.Node, opset: int) -> Hashable:
-    """What decides how far back a node fits: its types, and the attributes that came later."""
+def _fit_key(node: ir.Node, opset: int) -> Hashable:
+    """What decides how far back a node fits: its types, and the attributes that were added."""
     values = (*node.inputs, None, *node.outputs)
     types = [None if value is None or not value.name else value.type for value in values]
     later = (*_added(node.op_type, opset, versions_of(node.op_type)[0]), "fmod")
@@ -86,9 +86,9 @@ def _likeness(node: ir.Node, opset: int) -> Hashable:
 
 
 def _oldest_fit(node: ir.Node, opset: int) -> int:
-    """The oldest opset (of those worth going back to) that can say the node."""
+    """The oldest opset, from _OLDEST on, that a node fits."""
     versions = versions_of(node.op_type)
-    found = opset if versions else _OLDEST  # an operator that ONNX does not know asks for none
+    found = opset if versions else _OLDEST  # an operator that ONNX does not know needs none
     for version in reversed(versions):
         if version > opset:
             continue
@@ -99,7 +99,7 @@ def _oldest_fit(node: ir.Node, opset: int) -> int:
 
 
 def _misfit(node: ir.Node, opset: int, newest: int) -> str | None:
-    """Why the node has no older form; None if it has one. Its subgraphs' nodes are apart."""
+    """Why a node does not fit an older opset; None if it fits. Subgraphs are not looked at."""
     if node.domain != "":
         return None
     new, old = _schema(node.op_type, opset), _schema(node.op_type, newest)
@@ -134,7 +134,7 @@ def _type_misfit(node: ir.Node, old: onnx.defs.OpSchema) -> str | None:
 
 @functools.cache
 def _allowed(operator: str, version: int, side: str, index: int) -> frozenset[str] | None:
-    """The types that an operator's input or output may have; None where it has none so far back."""
+    """The types that an operator's input or output allows; None if that version has no such one."""
     formal = getattr(onnx.defs.get_schema(operator, version, ""), side)
     if index >= len(formal) and not _is_variadic(formal):
         return None
@@ -147,7 +147,7 @@ def _is_variadic(formal: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:
 
 
 def _type_names(kind: ir.TypeProtocol) -> list[str]:
-    """How schemas spell the type."""
+    """The type as schemas write it."""
     if isinstance(kind, ir.SequenceType):
         return [f"seq({name})" for name in _type_names(kind.elem_type)]
     if isinstance(kind, ir.OptionalType):
@@ -171,7 +171,7 @@ def _schema(operator: str, opset: int) -> onnx.defs.OpSchema | None:
 
 @functools.cache
 def _added(operator: str, opset: int, newest: int) -> tuple[str, ...]:
-    """Attributes that the newer schema has and the older has not."""
+    """Attributes that the newer schema has and the older one lacks."""
     new, old = _schema(operator, opset), _schema(operator, newest)
     if new is None or old is None:
         return ()

@@ -1,4 +1,4 @@
-"""How many random numbers a model needs for given feeds, as a model of its own."""
+"""A model that computes how many random numbers another model needs for its feeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.graph.scopes import reads
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, substitute
-from onward.passes.training_mode import free_name, keep_all
+from onward.passes.training_mode import disable_dropout, free_name
 from onward.passes.value_facts import attribute, dims, made_by
 
 Factor = int | tuple[str, int | None]  # a value's size along an axis, or all of its elements
@@ -34,22 +34,22 @@ _SHAPED_BY = {
 
 
 @dataclass(frozen=True)
-class Need:
-    """How many numbers a node takes: the product of some sizes, or the next even number."""
+class UniformCount:
+    """How many numbers a node needs: the product of the factors, or the next even number."""
 
     node: str
-    count: tuple[Factor, ...]
+    factors: tuple[Factor, ...]
     even: bool = False
 
 
-def values_of(graph: ir.Graph) -> dict[str, ir.Value]:
-    """What a graph is given and what it makes, by name."""
+def values_by_name(graph: ir.Graph) -> dict[str, ir.Value]:
+    """The inputs and node outputs of a graph, by name."""
     made = (value for node in graph for value in node.outputs)
     return {str(value.name): value for value in (*made, *graph.inputs)}
 
 
 def symbols_of(graph: ir.Graph) -> Symbols:
-    """Where each named dimension of the graph's inputs can be read."""
+    """An input and axis for each named dimension of a graph's inputs."""
     found: Symbols = {}
     for value in graph.inputs:
         for axis, size in enumerate(dims(value) or ()):
@@ -58,8 +58,8 @@ def symbols_of(graph: ir.Graph) -> Symbols:
     return found
 
 
-def need_of(node: ir.Node, symbols: Symbols) -> Need:
-    """How many numbers a random node takes, in sizes of graph inputs where they are known."""
+def count_uniforms(node: ir.Node, symbols: Symbols) -> UniformCount:
+    """How many numbers a random node needs, in sizes of graph inputs where that is possible."""
     name = node.name or str(node.outputs[0].name)
     if not node.inputs:
         count: tuple[Factor, ...] = tuple(attribute(node, "shape"))
@@ -67,7 +67,7 @@ def need_of(node: ir.Node, symbols: Symbols) -> Need:
         count = (_along(node.inputs[0], 0, symbols), attribute(node, "sample_size", 1))
     else:
         count = _elements(node.inputs[0], symbols)
-    return Need(name, count, even=node.op_type.startswith("RandomNormal"))
+    return UniformCount(name, count, even=node.op_type.startswith("RandomNormal"))
 
 
 def _along(x: ir.Value | None, axis: int, symbols: Symbols) -> Factor:
@@ -80,7 +80,7 @@ def _along(x: ir.Value | None, axis: int, symbols: Symbols) -> Factor:
 
 
 def _elements(x: ir.Value | None, symbols: Symbols) -> tuple[Factor, ...]:
-    """The factors of a value's number of elements; a Reshape has as many as what it reads."""
+    """The factors of a value's number of elements; a Reshape keeps the number of its input."""
     assert x is not None
     known = dims(x)
     if known is not None and all(isinstance(n, int) or n in symbols for n in known):
@@ -93,10 +93,12 @@ def _elements(x: ir.Value | None, symbols: Symbols) -> tuple[Factor, ...]:
     return ((str(x.name), None),)
 
 
-def size_of(op: GraphOps, count: Sequence[Factor], values: Mapping[str, ir.Value]) -> Size:
-    """The product of factors, written with op."""
+def product_of_factors(
+    op: GraphOps, factors: Sequence[Factor], values: Mapping[str, ir.Value]
+) -> Size:
+    """The product of factors: a number, or a value that `op` makes."""
     sizes: list[Size] = []
-    for factor in count:
+    for factor in factors:
         if isinstance(factor, int):
             sizes.append(factor)
         elif factor[1] is None:
@@ -106,7 +108,7 @@ def size_of(op: GraphOps, count: Sequence[Factor], values: Mapping[str, ir.Value
     return op.product(*sizes)
 
 
-def plus(op: GraphOps, a: Size, b: Size) -> Size:
+def add_sizes(op: GraphOps, a: Size, b: Size) -> Size:
     """The sum of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
@@ -116,26 +118,26 @@ def plus(op: GraphOps, a: Size, b: Size) -> Size:
     return total
 
 
-def size_model(model: ir.Model, needs: Sequence[Need]) -> ir.Model:
-    """The model whose output `noise_size` is the sum of all needs."""
+def size_model(model: ir.Model, needs: Sequence[UniformCount]) -> ir.Model:
+    """A model whose output `noise_size` is the sum of all needs."""
     inputs = {str(value.name): value for value in model.graph.inputs}
-    asked = [factor for need in needs for factor in need.count if not isinstance(factor, int)]
+    asked = [factor for need in needs for factor in need.factors if not isinstance(factor, int)]
     if all(name in inputs for name, _ in asked):
         graph = ir.Graph((), (), nodes=(), opset_imports={"": _OPSET}, name="noise_size")
         for name in dict.fromkeys(name for name, _ in asked):
             graph.inputs.append(ir.val(name, type=inputs[name].type, shape=inputs[name].shape))
         small = ir.Model(graph, ir_version=10, producer_name="onward")
-        values = values_of(graph)
+        values = values_by_name(graph)
     else:
-        _refuse_chance(model, needs)
+        _refuse_drawn_shapes(model, needs)
         small = model.clone()
-        values = _stand_in(small)
+        values = _replace_random_by_zeros(small)
     op = extend(small)
     total: Size = 0
     for need in needs:
-        count = size_of(op, need.count, values)
-        total = plus(op, total, _even(op, count) if need.even else count)
-    return _returning(small, op, total)
+        count = product_of_factors(op, need.factors, values)
+        total = add_sizes(op, total, _even(op, count) if need.even else count)
+    return _with_single_output(small, op, total)
 
 
 def _even(op: GraphOps, count: Size) -> Size:
@@ -145,8 +147,8 @@ def _even(op: GraphOps, count: Size) -> Size:
     return even
 
 
-def _returning(small: ir.Model, op: GraphOps, total: Size) -> ir.Model:
-    """The model with its only output, and without what that does not need."""
+def _with_single_output(small: ir.Model, op: GraphOps, total: Size) -> ir.Model:
+    """The model with `total` as its only output, without unused nodes and inputs."""
     scalar = op.Identity(np.int64(total)) if isinstance(total, int) else op.Squeeze(total, [0])
     small.graph.outputs.clear()
     scalar.name = free_name("noise_size", taken_names(small))
@@ -160,18 +162,18 @@ def _returning(small: ir.Model, op: GraphOps, total: Size) -> ir.Model:
     return lower_opset(small, STOCK_OPSET)
 
 
-# -- where shapes have to be computed --------------------------------------------------------------
+# -- shapes that must be computed ------------------------------------------------------------------
 
 
-def _stand_in(copy: ir.Model) -> dict[str, ir.Value]:
-    """Let zeros stand for random tensors: all shapes stay. The values by their old names."""
-    names, values = Names(copy), values_of(copy.graph)
+def _replace_random_by_zeros(copy: ir.Model) -> dict[str, ir.Value]:
+    """Replace random tensors by zeros of the same shape; the values by their old names."""
+    names, values = Names(copy), values_by_name(copy.graph)
     for node in [node for node in copy.graph if is_random(node)]:
         y = node.outputs[0]
         if node.op_type == "Dropout":
             assert node.inputs[0] is not None
             values[str(y.name)] = node.inputs[0]
-            keep_all(node, copy.opset_imports[""], names)
+            disable_dropout(node, copy.opset_imports[""], names)
             continue
         op = extend(copy)
         if not node.inputs:
@@ -189,12 +191,12 @@ def _stand_in(copy: ir.Model) -> dict[str, ir.Value]:
     return values
 
 
-def _refuse_chance(model: ir.Model, needs: Sequence[Need]) -> None:
-    """How many numbers a node needs must not depend on numbers that another node draws."""
-    by_chance = {str(value.name) for value in _shaped_by_chance(model.graph)}
+def _refuse_drawn_shapes(model: ir.Model, needs: Sequence[UniformCount]) -> None:
+    """Refuse a node that needs a number of draws which depends on another node's draws."""
+    drawn_shapes = {str(value.name) for value in _values_with_drawn_shapes(model.graph)}
     for need in needs:
-        for factor in need.count:
-            if not isinstance(factor, int) and factor[0] in by_chance:
+        for factor in need.factors:
+            if not isinstance(factor, int) and factor[0] in drawn_shapes:
                 raise UnsupportedModel(
                     f"how many random numbers {need.node!r} needs depends on random numbers "
                     f"itself: the shape of {factor[0]!r} is drawn\n"
@@ -202,13 +204,13 @@ def _refuse_chance(model: ir.Model, needs: Sequence[Need]) -> None:
                 )
 
 
-def _shaped_by_chance(graph: ir.Graph) -> set[ir.Value]:
-    """Values whose shapes depend on what was drawn."""
-    drawn: set[ir.Value] = set()  # values that hold it
+def _values_with_drawn_shapes(graph: ir.Graph) -> set[ir.Value]:
+    """Values whose shapes depend on random numbers."""
+    drawn: set[ir.Value] = set()  # values whose contents depend on random numbers
     shaped: set[ir.Value] = set()
     for node in graph:
         read = reads(node)
-        if any(value in shaped for value in read) or _is_shaped(node, drawn):
+        if any(value in shaped for value in read) or _is_shaped_by(node, drawn):
             drawn.update(node.outputs)
             if node.op_type not in SHAPE_ONLY:
                 shaped.update(node.outputs)
@@ -219,8 +221,8 @@ def _shaped_by_chance(graph: ir.Graph) -> set[ir.Value]:
     return shaped
 
 
-def _is_shaped(node: ir.Node, drawn: set[ir.Value]) -> bool:
-    """Whether the node makes a shape of what was drawn."""
+def _is_shaped_by(node: ir.Node, drawn: set[ir.Value]) -> bool:
+    """Whether a node's output shape depends on the contents of these values."""
     if node.domain != "" or node.op_type in ("If", "Loop"):
         return any(value in drawn for value in reads(node))
     first = 1 if node.op_type.startswith("Reduce") else _SHAPED_BY.get(node.op_type)

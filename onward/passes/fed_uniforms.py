@@ -1,12 +1,12 @@
-"""Uniform random numbers as one fed vector: for engines that compute them slowly, or not at all.
+"""Feed a model its uniform random numbers as one vector, for engines that draw them slowly.
 
     draws = draw_uniforms(model)
     size = feed_uniforms(model, draws)      # the model has a new input, its last: `noise`
     (n,) = session_of(size).run(None, ...)  # how many numbers these feeds need
     feeds["noise"] = generator.random(n, np.float32)
 
-Every call that draws reads its slice of the vector instead, one after the other: the same numbers
-give the same results, on any engine. `take_noise` does both passes at once.
+Every call that draws reads a slice of the vector instead, in order: the same numbers give the same
+results, on any engine. `take_noise` runs both passes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,19 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.scopes import graphs_of
-from onward.passes.fed_uniform_count import Need, plus, size_of, values_of
-from onward.passes.random_draws import Draws, draw_uniforms, half_of, left_random, replace_node
+from onward.passes.fed_uniform_count import (
+    UniformCount,
+    add_sizes,
+    product_of_factors,
+    values_by_name,
+)
+from onward.passes.random_draws import (
+    Draws,
+    draw_uniforms,
+    half_rounded_up,
+    left_random,
+    replace_node,
+)
 from onward.passes.random_functions import (
     DOMAIN,
     DROPOUT_MASK,
@@ -30,7 +41,7 @@ from onward.passes.random_functions import (
     UNIFORM,
     calls,
 )
-from onward.passes.rewrite import Names, take_out
+from onward.passes.rewrite import Names, remove_node
 from onward.passes.value_facts import attribute, dims, ints, static
 
 __all__ = ["feed_uniforms", "left_random", "take_noise"]
@@ -43,10 +54,10 @@ def take_noise(model: ir.Model, name: str = "noise") -> ir.Model | None:
     """Let the random nodes of a prepared model's main graph read from one new input, in place.
 
     The new input, float32, is the graph's last. Returns a model whose only output, `noise_size`, an
-    int64 scalar, says how many numbers the feeds ask for; it takes those of the feeds that matter,
-    mostly for their shapes alone, and none at all where every size is known. Where ONNX does not
-    know a shape, that model computes it, with the weights that the model has now. None if nothing
-    is random. Random nodes in branches and loops stay as they are: see `left_random`.
+    int64 scalar, is how many numbers the feeds need; its inputs are the feeds that this depends on,
+    mostly for their shapes, none if every size is static. Where ONNX cannot infer a shape, that
+    model computes it, with the current weights. None if nothing is random. Random nodes in branches
+    and loops stay as they are: see `left_random`.
 
     >>> from onward.graph.builder import OpBuilder
     >>> op = OpBuilder()
@@ -61,11 +72,11 @@ def take_noise(model: ir.Model, name: str = "noise") -> ir.Model | None:
 
 
 def feed_uniforms(model: ir.Model, draws: Draws | None, name: str = "noise") -> ir.Model | None:
-    """Let the calls that draw read from one new input, in place; `draws` is what drew them.
+    """Let the calls that draw read from one new input, in place; `draws` is from draw_uniforms.
 
-    The model may have changed since `draw_uniforms`: gradients may have been added, calls repeated
-    or removed. Returns the model that says how many numbers the feeds ask for, as `take_noise`
-    does; None where nothing is drawn.
+    The model may have changed in between: gradients added, calls repeated or removed. Returns the
+    model that computes how many numbers the feeds need, as `take_noise` does; None if nothing is
+    drawn.
     """
     if draws is None:
         return None
@@ -75,7 +86,7 @@ def feed_uniforms(model: ir.Model, draws: Draws | None, name: str = "noise") -> 
     for call in calls(model.graph, UNIFORM, DROPOUT_MASK):
         found.setdefault(attribute(call, "node"), []).append(call)
     for number, need in enumerate(draws.calls):
-        vector.serve(found.get(number, []), need)
+        vector.assign(found.get(number, []), need)
     vector.close()
     _remove_unused(model, draws.input)
     model.graph.sort()
@@ -91,22 +102,22 @@ def _check_name(model: ir.Model, name: str) -> None:
 
 
 class _Vector:
-    """The fed vector, and how much of it is taken."""
+    """The fed vector, and how many of its numbers are assigned to calls."""
 
     def __init__(self, model: ir.Model, name: str) -> None:
         self._graph, self._names, self._op = model.graph, Names(model), extend(model)
         self._vector = self._op.input(name, np.float32, (f"{name}_size",))
-        self._values = values_of(model.graph)
+        self._values = values_by_name(model.graph)
         self._taken: Size = 0
         self._is_complete = True  # whether the size of every draw is known
 
-    def serve(self, same: Sequence[ir.Node], need: Need) -> None:
-        """Give the next numbers to the calls of one draw; a draw may be repeated, or unused."""
+    def assign(self, same: Sequence[ir.Node], need: UniformCount) -> None:
+        """Assign the next numbers to the calls of one draw, which may be repeated or unused."""
         count = self._count(same, need)
         if count is None:
-            self._is_complete = False  # nobody reads these numbers, whose place is then not kept
+            self._is_complete = False  # an unused draw of unknown size gets no numbers
             return
-        start, self._taken = self._taken, plus(self._op, self._taken, count)
+        start, self._taken = self._taken, add_sizes(self._op, self._taken, count)
         if not same:
             return
         bounds = [self._op.shape(bound) for bound in (start, self._taken)]
@@ -117,22 +128,22 @@ class _Vector:
             self._replace(call, numbers)
 
     def close(self) -> None:
-        """Write the vector's length down, where it is known."""
+        """Set the vector's static length, if it is known."""
         if self._is_complete and isinstance(self._taken, int):
             self._vector.shape = ir.Shape((self._taken,))
 
-    def _count(self, same: Sequence[ir.Node], need: Need) -> Size | None:
-        """How many numbers a draw takes: from its shape, or from sizes of the graph's values."""
+    def _count(self, same: Sequence[ir.Node], need: UniformCount) -> Size | None:
+        """How many numbers a draw needs: from its shape, or from sizes of the graph's values."""
         shape = same[0].inputs[1] if same else None
         known = ints(shape)
         if known is not None:
             return int(np.prod(known, dtype=np.int64))
         if shape is not None and static(shape) == (1,):
             return shape
-        named = [factor[0] for factor in need.count if not isinstance(factor, int)]
+        named = [factor[0] for factor in need.factors if not isinstance(factor, int)]
         if all(name in self._values for name in named):
-            count = size_of(self._op, need.count, self._values)
-            return half_of(self._op, count) if need.even else count
+            count = product_of_factors(self._op, need.factors, self._values)
+            return half_rounded_up(self._op, count) if need.even else count
         product: ir.Value | None = None
         if shape is not None:
             product = self._op.ReduceProd(shape, keepdims=1)
@@ -171,7 +182,7 @@ class _Vector:
 
 
 def _reshaped(op: GraphOps, numbers: ir.Value, call: ir.Node) -> ir.Value:
-    """A vector in the shape that a call gives; one unknown size needs no Shape node."""
+    """Reshape a vector to a call's output shape; one unknown size needs no Shape node."""
     known, shape = dims(call.outputs[0]), call.inputs[1]
     if known is not None and len(known) == 1:
         return numbers
@@ -185,10 +196,9 @@ def _reshaped(op: GraphOps, numbers: ir.Value, call: ir.Node) -> ir.Value:
 
 
 def _step(op: GraphOps, u: ir.Value, edge: float) -> ir.Value:
-    """[u >= edge] in one pass: a line from 0 to 1, so steep that no float32 lies on it.
+    """[u >= edge] as one HardSigmoid: 0 at the float32 before the edge, 1 at the edge.
 
-    The line leaves 0 at the number before the edge and reaches 1 at the edge; its slope is a power
-    of two, so nothing is rounded on the way.
+    Its slope is a power of two, so nothing is rounded.
     """
     before = np.nextafter(np.float32(edge), np.float32(0))
     slope = 1 / np.spacing(before)
@@ -197,7 +207,7 @@ def _step(op: GraphOps, u: ir.Value, edge: float) -> ir.Value:
 
 
 def _drop_shape(value: ir.Value, graph: ir.Graph) -> None:
-    """Remove an unused shape and what it was joined from; not the tensor whose shape it is."""
+    """Remove an unused shape and the parts that it was concatenated from."""
     if value.uses() or value.is_graph_output() or value.is_graph_input():
         return
     maker = value.producer()
@@ -207,17 +217,17 @@ def _drop_shape(value: ir.Value, graph: ir.Graph) -> None:
     if maker.op_type not in _SHAPES or len(maker.outputs) != 1:
         return
     read = [each for each in maker.inputs if each is not None]
-    take_out(maker, graph)
+    remove_node(maker, graph)
     for each in read if maker.op_type != "Shape" else ():
         _drop_shape(each, graph)
 
 
 def _remove_unused(model: ir.Model, draw: str) -> None:
-    """Remove the key, its input and the functions that no call uses any more."""
+    """Remove the key, its input and the functions that are now unused."""
     graph = model.graph
     for node in calls(graph, RANDOM_KEY):
         if not node.outputs[0].uses():
-            take_out(node, graph)
+            remove_node(node, graph)
     for value in [value for value in graph.inputs if value.name == draw and not value.uses()]:
         graph.inputs.remove(value)
     used = {node.op_identifier() for each in graphs_of(model) for node in each}

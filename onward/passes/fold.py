@@ -1,8 +1,8 @@
-"""Compute what does not depend on any feed, once, with ONNX's reference evaluator.
+"""Fold constants: compute nodes that depend on no feed, with ONNX's reference evaluator.
 
-Bounded: a node is folded only where its results are known beforehand to be small, or no larger
-than the constants that they replace, where computing them is cheap, and while all of them together
-stay small too: what a model cannot gain much by stays in the graph.
+Folding is bounded, because models may be hostile: a node is folded only if its inferred results are
+small, or no larger than the constants that they replace, if computing them is cheap, and while the
+sum of all results is small.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from onward.graph.operators import (
     named,
 )
 from onward.graph.scopes import bodies
-from onward.passes.rewrite import Names, Ops, nodes_of, release, replace, substitute
+from onward.passes.rewrite import Names, Ops, detach_with_subgraphs, nodes_of, replace, substitute
 from onward.passes.value_facts import is_constant, static
 
 _LARGEST_RESULT = 1 << 20  # bytes that folding may add for one node
 _LARGEST_WORK = 1 << 28  # bytes read and written by an operator that only moves or maps elements
-_LARGEST_TOTAL = 1 << 29  # bytes that folding may add to a model in one go
+_LARGEST_TOTAL = 1 << 29  # bytes that one run of folding may add to a model
 _LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow faster than its sizes
 
-# Dequantizing weights would undo their compression; providers read the pair themselves. Resize is
-# slow in the evaluator, and rounds as each engine does: a gradient's matrix must agree with it.
+# Dequantizing weights would undo their compression; providers fuse it themselves. Resize is slow in
+# the evaluator, and must round as the engine does, which its gradient assumes.
 _KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Resize"])
 _EASY = (
     ELEMENTWISE
@@ -45,7 +45,7 @@ _EASY = (
 
 
 def fold_constants(model: ir.Model) -> ir.Model:
-    """Nodes that read constants only become initializers; a decided If becomes its branch."""
+    """Replace nodes that read constants only by initializers, and a constant If by its branch."""
     names = Names(model)
     opset = model.opset_imports[""]
     left = _LARGEST_TOTAL
@@ -77,7 +77,7 @@ def _is_plain(value: ir.Value) -> bool:
 
 
 def _evaluate(node: ir.Node, opset: int) -> list[Any] | None:
-    """The node's results, or None where they are too large, too dear or not to be had."""
+    """The node's results; None if they are too large, too slow, or the evaluator fails."""
     written = _result_bytes(node, opset)
     if written is None:
         return None
@@ -91,7 +91,7 @@ def _evaluate(node: ir.Node, opset: int) -> list[Any] | None:
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(_model_of(node, opset)).run(None, feeds)
-    except Exception:  # what the evaluator lacks stays in the graph
+    except Exception:  # the evaluator lacks the operator: the node stays
         return None
     arrays = [np.asarray(result) for result in results if not isinstance(result, list)]
     if len(arrays) != len(node.outputs) or not all(map(_fits, arrays, node.outputs)):
@@ -100,7 +100,7 @@ def _evaluate(node: ir.Node, opset: int) -> list[Any] | None:
 
 
 def _freed(node: ir.Node) -> int:
-    """Bytes of constants that nobody needs once this node is folded."""
+    """Bytes of constants that are unused once this node is folded."""
     given = {value for value in node.inputs if value is not None}
     return sum(_nbytes(v) for v in given if len(v.uses()) == 1 and not v.is_graph_output())
 
@@ -116,7 +116,7 @@ def _fits(array: np.ndarray[Any, Any], value: ir.Value) -> bool:
 
 
 def _result_bytes(node: ir.Node, opset: int) -> int | None:
-    """How large the results will be, from ONNX's inference on this node with its constants."""
+    """The size of the results, by ONNX's shape inference on this node with its constants."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
@@ -167,7 +167,7 @@ def _nbytes(value: ir.Value) -> int:
 
 
 def _model_of(node: ir.Node, opset: int) -> onnx.ModelProto:
-    """The node as a model; the constants come as feeds, so that nothing large is serialised."""
+    """The node as a model whose constants are inputs, so that nothing large is serialised."""
     inputs = list(dict.fromkeys(value for value in node.inputs if value is not None))
     view = ir.GraphView(
         inputs=inputs, outputs=node.outputs, nodes=[node], opset_imports={"": opset}, name="fold"
@@ -176,7 +176,7 @@ def _model_of(node: ir.Node, opset: int) -> onnx.ModelProto:
 
 
 def _take_branch(node: ir.Node, names: Names) -> None:
-    """If with a constant condition: the branch's nodes move into the node's graph."""
+    """Replace an If with a constant condition by the nodes of its branch."""
     condition = node.inputs[0]
     assert condition is not None and condition.const_value is not None and node.graph is not None
     taken = bool(condition.const_value.numpy().item())
@@ -190,5 +190,5 @@ def _take_branch(node: ir.Node, names: Names) -> None:
     node.graph.insert_before(node, nodes)
     for old, new in zip(node.outputs, results, strict=True):
         substitute(old, new, names)
-    release(node)  # the other branch too: what it read may have no reader now
+    detach_with_subgraphs(node)  # of the other branch too: what it read may be unused now
     node.graph.remove(node)

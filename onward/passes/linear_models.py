@@ -1,10 +1,10 @@
-"""Write ai.onnx.ml's models whose weights are attributes in standard operators.
+"""Rewrite linear models of ai.onnx.ml, whose weights are attributes, in standard operators.
 
     LinearClassifier 'lr'  ->  Gemm(x, lr.coefficients, lr.intercepts), Softmax, ArgMax, Gather
     LinearRegressor, and SVMRegressor whose kernel is linear, likewise
 
-Attributes are no tensors: nothing can differentiate or train them. Afterwards they are initializers
-named after the node. The results are the same.
+Attributes cannot be differentiated or trained. Afterwards they are initializers, named after the
+node. The results are the same.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.rewrite import Names, Ops, discard, nodes_of, replace
 from onward.passes.value_facts import Array, attribute
 
-_OLDEST_OPSET = 9  # since then, every operator that is written here has the same form
+_OLDEST_OPSET = 9  # from here on, the operators used here have the same form
 
 
 def write_linear_models(model: ir.Model) -> ir.Model:
-    """Rewrite every node that has such weights; those with no standard form stay as they are."""
+    """Rewrite every linear model; nodes without a standard form stay."""
     nodes = [node for node in nodes_of(model) if node.domain == DOMAIN and node.op_type in _WRITERS]
     if not nodes or _opset(model) < _OLDEST_OPSET:
         return model
@@ -49,14 +49,14 @@ def write_linear_models(model: ir.Model) -> ir.Model:
             discard(op)
             continue
         weights.register()
-        _put_in_place(node, values, op, names)
+        _replace_node(node, values, op, names)
     if all(node.domain != DOMAIN for node in nodes_of(model)) and not model.functions:
         model.opset_imports.pop(DOMAIN, None)
     return model
 
 
-def _put_in_place(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) -> None:
-    """Replace the node; what it made keeps its names, by which losses and gradients ask for it."""
+def _replace_node(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) -> None:
+    """Replace the node; its outputs keep their names, which losses and gradients refer to."""
     inner = [(y.name, new) for y, new in zip(node.outputs, values) if not y.is_graph_output()]
     replace(node, values[: len(node.outputs)], op, names)
     for name, new in inner:
@@ -125,7 +125,7 @@ def _tensor(labels: list[str] | list[int]) -> ir.TensorProtocol:
     return ir.tensor(np.array(labels, np.int64))
 
 
-def _machine(op: Ops, node: ir.Node, weights: _Weights) -> Sequence[ir.Value]:
+def _svm_regressor(op: Ops, node: ir.Node, weights: _Weights) -> Sequence[ir.Value]:
     """SVMRegressor with a linear kernel: k(x, v) a' = x (a v)', so that its weights are a v."""
     vectors, a = regressor_vectors(node), floats(node, "coefficients").reshape(1, -1)
     if vectors is not None:
@@ -139,5 +139,5 @@ def _machine(op: Ops, node: ir.Node, weights: _Weights) -> Sequence[ir.Value]:
 _WRITERS = {
     "LinearClassifier": _classifier,
     "LinearRegressor": _regressor,
-    "SVMRegressor": _machine,
+    "SVMRegressor": _svm_regressor,
 }

@@ -1,8 +1,8 @@
-"""Loop bodies in one form: a body returns what its nodes make, and a loop carries what changes.
+"""Normalize subgraphs: separate their outputs, and hoist loop invariants.
 
-Exporters carry a loop's constants (weights, limits) through every trip: the body returns its input
-as it came. Such a value is the same in every trip, so the body can read it from outside: weights
-are then weights again, and a gradient does not keep a copy of them for each trip.
+Exporters carry a loop's constants (weights, limits) through every iteration: the body returns its
+input unchanged. The body can read such a value from outside instead: weights are then initializers
+again, and a gradient does not keep a copy of them for each iteration.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from onward.graph.scopes import bodies
 from onward.passes.rewrite import Names, detach, nodes_of, substitute
 
 
-def return_copies(model: ir.Model) -> ir.Model:
-    """A subgraph returns what its nodes make, each value once: other outputs become an Identity.
+def separate_subgraph_outputs(model: ir.Model) -> ir.Model:
+    """Let every subgraph return each value once, made by its own nodes; others through Identity.
 
-    onnxruntime's Scan gives garbage for an input that its body returns as it came; and whoever
-    replaces a body's inputs by other values need not look at its outputs.
+    onnxruntime's Scan returns garbage for an input that its body returns unchanged; and code that
+    replaces a body's inputs need not look at its outputs.
     """
     names = Names(model)
     for node in list(nodes_of(model)):
@@ -41,26 +41,26 @@ def _copied(body: ir.Graph, value: ir.Value, names: Names) -> ir.Value:
     return result
 
 
-def release_invariants(model: ir.Model) -> ir.Model:
-    """Loop and Scan carry no value that their body returns unchanged: it is read from outside.
+def hoist_loop_invariants(model: ir.Model) -> ir.Model:
+    """Let the bodies of Loop and Scan read values that they return unchanged from outside.
 
     Loop(n, c, k, x) {(i, c, k, x) -> c, k, f(k, x)} = k, Loop(n, c, x) {(i, c, x) -> c, f(k, x)}
     """
     names = Names(model)
     for node in reversed(list(nodes_of(model))):  # those inside first: they may return an input
         if node.op_type in LOOPS and node.domain == "" and "body" in node.attributes:
-            _release(node, names)
+            _hoist(node, names)
     return model
 
 
-def _release(node: ir.Node, names: Names) -> None:
+def _hoist(node: ir.Node, names: Names) -> None:
     body, graph = node.attributes["body"].as_graph(), node.graph
     assert graph is not None
-    # of a Loop, the trip count and the condition come before the states
+    # the states of a Loop come after the trip count and the condition
     first_input, first_output = (2, 1) if node.op_type == "Loop" else (0, 0)
     unchanged = _unchanged(node, body, first_input, first_output)[: len(node.outputs)]
     kept = [i for i in range(len(node.outputs)) if i not in unchanged]
-    if not kept:  # a node gives at least one output
+    if not kept:  # a node needs at least one output
         kept = [unchanged.pop()]
     if not unchanged:
         return
@@ -94,7 +94,7 @@ def _release(node: ir.Node, names: Names) -> None:
 
 
 def _unchanged(node: ir.Node, body: ir.Graph, first_input: int, first_output: int) -> list[int]:
-    """Which of the carried values the body returns as they came."""
+    """The numbers of the carried values that the body returns unchanged."""
     states = len(node.inputs) - first_input
     if node.op_type == "Scan":
         states -= node.attributes["num_scan_inputs"].as_int()

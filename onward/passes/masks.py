@@ -1,14 +1,14 @@
-"""What a mask of attention means, found by looking at its values.
+"""Find out whether an attention mask is causal, by evaluating it.
 
-Exporters write a causal mask in a hundred ways. What a mask is computed from is evaluated here, for
-several sizes where sizes are free and for several contents where it depends on data, and looked at:
+Exporters write a causal mask in many ways. The nodes that compute a mask are evaluated here, for
+several sizes if sizes are symbolic and for several contents if it depends on data, and compared:
 
     mask[..., i, j] is hidden wherever j > i              -> causal
-    and the same as in the last row everywhere else       -> the last row is the rest of it
+    and equal to the last row everywhere else             -> causal, with the last row as the mask
 
-A mask of a free size may look at numbers, such as the width of a window: sizes beyond every number
-in its computation are tried too. A mask of fixed size is looked at in that size. Whatever cannot be
-evaluated, or looks like anything else, has no meaning and stays as it is.
+A mask of symbolic size may depend on numbers, such as the width of a window: sizes beyond every
+number in its computation are tried too. A mask of static size is evaluated in that size. One that
+cannot be evaluated, or has other values, stays as it is.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from onward.graph.scopes import bodies
 from onward.passes.value_facts import Array, Dim, dims, is_constant, operators
 
 _MOST_NODES = 500
-_LARGEST = 1 << 26  # elements of a mask that is looked at
-_LONGEST = 4200  # a length that is tried
+_LARGEST = 1 << 26  # elements of a mask
+_LONGEST = 4200  # the longest sequence that is tried
 _SMALL = ((2, 5), (3, 12), (1, 9))  # the first size of an input, and every other one
-_UNBOUNDED = 1 << 31  # numbers beyond it say "to the end"
-_HIDDEN = -3e4  # a score that is added to hide: its exponential is 0 next to any other
+_UNBOUNDED = 1 << 31  # numbers beyond it mean "to the end"
+_HIDDEN = -3e4  # added to a score, it hides the key: the exponential is 0 next to any other
 _TRIES = 3  # contents that are drawn for a mask of data
-# What a mask is made of: products of matrices and the like say that it is something learnt.
+# The operators that compute masks; others, such as MatMul, show that a value is learnt.
 _OPERATORS = frozenset(
     operators(
         "Abs Add And BitwiseAnd BitwiseNot BitwiseOr Cast Clip Concat ConstantOfShape CumSum Div "
@@ -45,34 +45,34 @@ _OPERATORS = frozenset(
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """A mask is causal, or not; and its last row hides keys (`padded`), or nothing."""
+class MaskMeaning:
+    """Whether a mask is causal, and whether its last row hides keys (`padded`)."""
 
     causal: bool
     padded: bool
 
 
 class MaskReader:
-    """Finds what masks of a model mean; each is evaluated once.
+    """Evaluates the masks of a model, each once.
 
-    `parameters` name initializers that training changes: what depends on them means nothing.
+    `parameters` name initializers that training changes: masks that depend on them have no meaning.
     """
 
     def __init__(self, model: ir.Model, parameters: Collection[str] = ()) -> None:
         self._graph, self._parameters = model.graph, frozenset(parameters)
         self._opset = model.opset_imports.get("", 1)
-        self._found: dict[tuple[ir.Value, Dim, Dim], Meaning | None] = {}
+        self._found: dict[tuple[ir.Value, Dim, Dim], MaskMeaning | None] = {}
 
-    def read(self, mask: ir.Value, queries: Dim, keys: Dim) -> Meaning | None:
-        """What a mask (boolean, or added to scores of this size) means, if it is one of these."""
+    def read(self, mask: ir.Value, queries: Dim, keys: Dim) -> MaskMeaning | None:
+        """The meaning of a mask (boolean, or added to scores of this size); None for any other."""
         if (mask, queries, keys) not in self._found:
-            self._found[mask, queries, keys] = self._look(mask, queries, keys)
+            self._found[mask, queries, keys] = self._evaluate_meaning(mask, queries, keys)
         return self._found[mask, queries, keys]
 
     def spans(self, mask: ir.Value, queries: Dim, keys: Dim) -> bool:
-        """Whether a mask is finite numbers, and as long as the scores or broadcast over queries.
+        """Whether a mask is finite, and has the scores' size or broadcasts over queries.
 
-        Data is 0 or 1 here: of others, sums and products with the lowest number are infinite.
+        Data is 0 or 1 here: with other numbers, sums and products with the lowest number overflow.
         """
         tried = False
         for array, sizes in self._trials(mask, numbers=[0, 1]):
@@ -85,7 +85,7 @@ class MaskReader:
         return tried
 
     def is_always(self, y: ir.Value, x: ir.Value, function: Callable[[Array], Array]) -> bool:
-        """Whether a value is always this function of another one."""
+        """Whether y = function(x) in every trial."""
         tried = False
         for array, sizes in self._trials(y, x):
             drawn = _drawn(x, sizes)
@@ -94,8 +94,8 @@ class MaskReader:
             tried = True
         return tried
 
-    def _look(self, mask: ir.Value, queries: Dim, keys: Dim) -> Meaning | None:
-        found: set[Meaning] | None = None
+    def _evaluate_meaning(self, mask: ir.Value, queries: Dim, keys: Dim) -> MaskMeaning | None:
+        found: set[MaskMeaning] | None = None
         for array, sizes in self._trials(mask):
             if array is None:
                 return None
@@ -108,9 +108,9 @@ class MaskReader:
     def _trials(
         self, value: ir.Value, cut: ir.Value | None = None, numbers: list[int] | None = None
     ) -> Iterator[tuple[Array | None, dict[str, int]]]:
-        """A value for each size and content that is tried; None where it cannot be had.
+        """The value for each size and content that is tried; None if it cannot be evaluated.
 
-        With a `cut`, what it is made from is not looked at: it holds numbers of its own.
+        The value `cut`, if given, is fed with numbers instead of being computed.
         """
         source = _source(value, self._graph, self._parameters, cut)
         if source is None:
@@ -124,32 +124,32 @@ class MaskReader:
                 yield self._evaluate(source, feeds), sizes
 
     def _evaluate(self, source: _Source, feeds: Mapping[str, Array]) -> Array | None:
-        """The mask's values for these feeds; None where they cannot be had."""
+        """The mask's values for these feeds; None if they cannot be evaluated."""
         given = feeds.get(str(source.mask.name))
         if given is not None:
             return given
         try:
             with np.errstate(all="ignore"):
                 (result,) = source.evaluator(self._opset).run(None, dict(feeds))
-        except Exception:  # what the evaluator lacks, or sizes that do not fit
+        except Exception:  # an operator that the evaluator lacks, or sizes that do not fit
             return None
         array = np.asarray(result)
         return array if 0 < array.size <= _LARGEST else None
 
 
-# -- what a mask is computed from ------------------------------------------------------------------
+# -- the nodes that compute a mask ----------------------------------------------------------------
 
 
 @dataclass
 class _Source:
-    """The nodes that compute a mask, and what they read."""
+    """The nodes that compute a mask, and their inputs."""
 
     mask: ir.Value
     nodes: list[ir.Node]
     constants: dict[str, Array]
     data: list[ir.Value]  # inputs whose contents the mask depends on
-    shapes: list[ir.Value]  # values of which only the shape is read: by what Shape gives
-    cut: ir.Value | None = None  # a value that is fed, whatever makes it
+    shapes: list[ir.Value]  # values of which only the shape is read
+    cut: ir.Value | None = None  # a value that is fed instead of being computed
     _evaluator: ReferenceEvaluator | None = None
 
     def evaluator(self, opset: int) -> ReferenceEvaluator:
@@ -180,7 +180,7 @@ class _Source:
             yield from (value for value in node.inputs if value is not None)
 
     def symbols(self) -> dict[str, bool]:
-        """The free sizes, and whether each is the first of its input."""
+        """The symbolic sizes, and whether each is the first of its input."""
         found: dict[str, bool] = {}
         for value in (*self.fed(), *self.shapes):
             for axis, size in enumerate(dims(value) or ()):
@@ -192,7 +192,7 @@ class _Source:
 def _source(
     mask: ir.Value, graph: ir.Graph, parameters: Collection[str], cut: ir.Value | None = None
 ) -> _Source | None:
-    """What a mask is computed from; None where that is more than a mask is made of."""
+    """The nodes that compute a mask; None if one of them is not an operator of masks."""
     known = {d for value in graph.inputs for d in dims(value) or () if isinstance(d, str)}
     nodes: dict[ir.Node, None] = {}
     source = _Source(mask, [], {}, [], [], cut)
@@ -205,7 +205,7 @@ def _source(
             continue
         node = value.producer()
         if node is None:
-            if not _is_leaf(value, source, graph, parameters):
+            if not _add_leaf(value, source, graph, parameters):
                 return None
             continue
         if node in nodes:
@@ -235,15 +235,15 @@ def _is_plain(node: ir.Node) -> bool:
 
 
 def _is_sized(x: ir.Value | None, known: Collection[str]) -> bool:
-    """Whether the sizes of a value are numbers, or free sizes of the model's inputs."""
+    """Whether the sizes of a value are numbers, or symbolic sizes of the model's inputs."""
     sizes = dims(x)
     return sizes is not None and all(isinstance(d, int) or d in known for d in sizes)
 
 
-def _is_leaf(
+def _add_leaf(
     value: ir.Value, source: _Source, graph: ir.Graph, parameters: Collection[str]
 ) -> bool:
-    """Enter a constant or an input; whether the look may go on."""
+    """Record a constant or an input; False if a mask cannot depend on it."""
     if value.name in parameters:
         return False
     if is_constant(value):
@@ -259,16 +259,16 @@ def _is_leaf(
 
 
 def _only_hides(array: Array) -> bool:
-    """Whether numbers that are added are a mask's: 0, or as good as minus infinity; some are."""
+    """Whether added numbers are a mask: each is 0 or hides the key, and some hide it."""
     hidden = array <= _HIDDEN
     return bool(hidden.any() and ((array == 0) | hidden).all())
 
 
-# -- what is tried ---------------------------------------------------------------------------------
+# -- sizes and contents of the trials --------------------------------------------------------------
 
 
 def _sizes_to_try(source: _Source) -> Iterator[dict[str, int]]:
-    """Sizes for the free ones: small ones, then one beyond every number that the mask looks at."""
+    """Numbers for the symbolic sizes: small ones, then one beyond every number in the mask."""
     symbols = source.symbols()
     if not symbols:
         yield {}
@@ -281,7 +281,7 @@ def _sizes_to_try(source: _Source) -> Iterator[dict[str, int]]:
 
 
 def _lengths(source: _Source) -> set[int]:
-    """Lengths at which the numbers in a mask's computation make a difference."""
+    """Lengths beyond the numbers in a mask's computation."""
     found: set[int] = set()
     for array in source.constants.values():
         if array.size > 64:
@@ -296,7 +296,7 @@ def _lengths(source: _Source) -> set[int]:
 def _contents(
     source: _Source, sizes: Mapping[str, int], numbers: list[int]
 ) -> Iterator[dict[str, Array]]:
-    """Feeds of these sizes; of data, several."""
+    """Feeds of these sizes; several if the mask depends on data."""
     feeds = dict(source.constants)
     for node in source.shape_nodes():
         shape = [_size(d, sizes) for d in dims(node.inputs[0]) or ()]
@@ -319,12 +319,12 @@ def _contents(
 
 
 def _size(size: Dim, sizes: Mapping[str, int]) -> int:
-    """A size in numbers; of one that is not known, what no value has."""
+    """A size as a number; -1, which no value has, if it is unknown."""
     return size if isinstance(size, int) else sizes.get(str(size), -1)
 
 
 def _drawn(value: ir.Value, sizes: Mapping[str, int]) -> Array:
-    """Numbers of a value's shape that are all different; the same ones every time."""
+    """An array of a value's shape with all elements different, the same in every call."""
     shape = [_size(d, sizes) for d in dims(value) or ()]
     assert value.dtype is not None
     count = int(np.prod(shape))
@@ -332,7 +332,7 @@ def _drawn(value: ir.Value, sizes: Mapping[str, int]) -> Array:
 
 
 def _numbers(source: _Source) -> list[int]:
-    """Numbers that data may hold: 0, 1, and those around what it may be compared to."""
+    """Numbers for data: 0, 1, and those around the constants that it may be compared to."""
     found = {0, 1}
     for array in source.constants.values():
         if array.size == 1 and array.dtype.kind in "iuf":
@@ -342,28 +342,28 @@ def _numbers(source: _Source) -> list[int]:
     return sorted(found)
 
 
-# -- what is seen ----------------------------------------------------------------------------------
+# -- the meaning of evaluated masks ----------------------------------------------------------------
 
 
-def _meanings(mask: Array, queries: int, keys: int) -> set[Meaning]:
-    """Everything that a mask of one size may mean; where it hides nothing, that is more."""
+def _meanings(mask: Array, queries: int, keys: int) -> set[MaskMeaning]:
+    """All meanings that agree with a mask of one size."""
     if mask.ndim < 2 or mask.shape[-1] != keys or mask.shape[-2] not in (1, queries):
         return set()
     rows, last, hidden = mask.shape[-2], mask[..., -1:, :], _hidden(mask)
     padded = hidden is None or bool(hidden[..., -1:, :].any())
-    found: set[Meaning] = set()
+    found: set[MaskMeaning] = set()
     if rows > 1 and (mask == last).all():
-        found.add(Meaning(causal=False, padded=True))
+        found.add(MaskMeaning(causal=False, padded=True))
     if (rows == 1 or found) and not padded:
-        found.add(Meaning(causal=False, padded=False))
+        found.add(MaskMeaning(causal=False, padded=False))
     if rows > 1 and hidden is not None and _is_causal(mask, hidden):
-        found.add(Meaning(causal=True, padded=True))
-        found |= set() if padded else {Meaning(causal=True, padded=False)}
+        found.add(MaskMeaning(causal=True, padded=True))
+        found |= set() if padded else {MaskMeaning(causal=True, padded=False)}
     return found
 
 
 def _is_causal(mask: Array, hidden: Array) -> bool:
-    """Whether a mask hides what comes later, and else what its last row hides."""
+    """Whether a mask hides later keys, and otherwise the keys that its last row hides."""
     rows, keys = mask.shape[-2:]
     later, last = ~np.tri(rows, keys, dtype=bool), mask[..., -1:, :]
     if rows != keys or not (hidden | ~later).all() or not ((mask == last) | later).all():
@@ -372,12 +372,12 @@ def _is_causal(mask: Array, hidden: Array) -> bool:
 
 
 def _surely_hides(mask: Array, hidden: Array) -> bool:
-    """Whether a whole row can be hidden: finite numbers all along a row would hide nothing."""
+    """Whether a whole row can be hidden: equal finite numbers along a row would hide nothing."""
     return mask.dtype == bool or bool(np.isneginf(mask[hidden]).all())
 
 
 def _hidden(mask: Array) -> Array | None:
-    """Where a mask hides keys; None if what it adds is something else than 0 elsewhere."""
+    """Where a mask hides keys; None if it adds anything but 0 elsewhere."""
     if mask.dtype == bool:
         return ~mask
     hidden = mask <= _HIDDEN

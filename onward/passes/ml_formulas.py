@@ -1,9 +1,9 @@
 """ai.onnx.ml's linear models and support vector machines in standard operators.
 
-As onnxruntime computes them, in float32, with its special cases: a vector is one row; one row of
-coefficients for two classes gives two scores; a post_transform of a single column does nothing
-(but for PROBIT). `op` is what makes nodes: a pass's, or a gradient rule's. Every constant is a
-numpy array, because the one has no types yet and the other looks for neighbours.
+They compute what onnxruntime computes, in float32, with its special cases: a vector is one row; one
+row of coefficients for two classes gives two scores; a post_transform of a single column does
+nothing (except PROBIT). `op` makes nodes: a pass's, or a gradient rule's. Every constant is a numpy
+array, because both of them accept it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onward.passes.value_facts import Array, attribute, rank
 
 _FLOAT = int(ir.DataType.FLOAT)
-_NEARLY_ZERO = np.float32(1e-7)  # SOFTMAX_ZERO takes what is smaller for no score at all
+_NEARLY_ZERO = np.float32(1e-7)  # SOFTMAX_ZERO ignores smaller scores
 _LOWEST = np.finfo(np.float32).min
 _A = 0.147  # of Winitzki's inverse of erf, which onnxruntime's PROBIT uses
 
@@ -25,16 +25,16 @@ class NotWritten(ValueError):
     """There are no standard operators for a node with these attributes."""
 
 
-# -- what they share -------------------------------------------------------------------------------
+# -- shared helpers --------------------------------------------------------------------------------
 
 
 def floats(node: ir.Node, name: str) -> Array:
-    """An attribute that is a list of floats; empty where it is not there."""
+    """An attribute that is a list of floats; empty if it is missing."""
     return np.array(attribute(node, name, ()), np.float32)
 
 
 def labels_of(node: ir.Node) -> list[Any]:
-    """A classifier's labels, texts or integers; empty where it has none."""
+    """A classifier's labels, strings or integers; empty if it has none."""
     return list(attribute(node, "classlabels_strings") or attribute(node, "classlabels_ints") or ())
 
 
@@ -114,7 +114,7 @@ def linear_scores(op: Any, node: ir.Node, w: Any, b: Any, features: int) -> ir.V
 
 
 def linear_results(op: Any, node: ir.Node, scores: ir.Value, columns: int) -> ir.Value:
-    """The scores as the node gives them."""
+    """The scores after the post_transform."""
     transform = str(attribute(node, "post_transform", "NONE"))
     if node.op_type == "LinearClassifier" and columns == 1 and len(labels_of(node)) == 2:
         return both_classes(op, scores, transform)
@@ -133,7 +133,7 @@ def _kernel(op: Any, node: ir.Node, x: ir.Value, vectors: Array) -> ir.Value:
     kind = str(attribute(node, "kernel_type", "LINEAR"))
     gamma, coef0, degree = (*floats(node, "kernel_params"), 0, 0, 0)[:3]
     zero = np.zeros(1, np.float32)
-    if kind == "RBF":  # distances stay as they are, and lose less to rounding around 0
+    if kind == "RBF":  # shifted to the mean: the same distances, with smaller rounding errors
         middle = vectors.mean(0)
         x, vectors = op.Sub(x, middle), vectors - middle
     products = op.Gemm(x, vectors, zero, transB=1)
@@ -142,8 +142,8 @@ def _kernel(op: Any, node: ir.Node, x: ir.Value, vectors: Array) -> ir.Value:
     if kind == "RBF":
         ones = np.ones((1, vectors.shape[1]), np.float32)
         squares = op.Add(op.Gemm(op.Mul(x, x), ones, zero, transB=1), (vectors**2).sum(1))
-        apart = op.Sub(squares, op.Mul(products, np.float32(2)))
-        return op.Exp(op.Mul(apart, np.float32(-gamma)))  # type: ignore[no-any-return]
+        distances = op.Sub(squares, op.Mul(products, np.float32(2)))
+        return op.Exp(op.Mul(distances, np.float32(-gamma)))  # type: ignore[no-any-return]
     inner = op.Add(op.Mul(products, np.float32(gamma)), np.float32(coef0))
     if kind == "POLY":
         return op.Pow(inner, np.float32(degree))  # type: ignore[no-any-return]
@@ -156,7 +156,7 @@ def regressor_vectors(node: ir.Node) -> Array | None:
     """The support vectors (vectors, features) of an SVMRegressor; None: it is linear."""
     count = int(attribute(node, "n_supports", 0))
     if attribute(node, "one_class", 0):
-        raise NotWritten("a machine of one class gives 1 or -1")
+        raise NotWritten("a one-class SVM returns 1 or -1")
     return floats(node, "support_vectors").reshape(count, -1) if count else None
 
 
@@ -164,8 +164,8 @@ def svm_regressor_results(op: Any, node: ir.Node) -> ir.Value:
     """k(x, v) a' + rho, or x a' + rho where there are no support vectors"""
     vectors, a = regressor_vectors(node), floats(node, "coefficients").reshape(1, -1)
     x = rows(op, node, a.size if vectors is None else vectors.shape[1])
-    near = x if vectors is None else _kernel(op, node, x, vectors)
-    return op.Gemm(near, a, floats(node, "rho")[:1], transB=1)  # type: ignore[no-any-return]
+    products = x if vectors is None else _kernel(op, node, x, vectors)
+    return op.Gemm(products, a, floats(node, "rho")[:1], transB=1)  # type: ignore[no-any-return]
 
 
 def svm_classifier_scores(op: Any, node: ir.Node) -> ir.Value:
@@ -181,9 +181,9 @@ def svm_classifier_scores(op: Any, node: ir.Node) -> ir.Value:
         return transformed(op, scores, len(w), transform)
     vectors = floats(node, "support_vectors").reshape(sum(counts), -1)
     x = rows(op, node, vectors.shape[1])
-    near = _kernel(op, node, x, vectors)
+    products = _kernel(op, node, x, vectors)
     weights = _pair_weights(coefficients.reshape(len(counts) - 1, -1), counts)
-    pairs = op.Gemm(near, weights, rho, transB=1)  # (rows, pairs of classes)
+    pairs = op.Gemm(products, weights, rho, transB=1)  # (rows, pairs of classes)
     if floats(node, "prob_a").size:
         return transformed(op, _probabilities(op, node, pairs, len(counts)), 2, transform)
     if len(counts) > 2:
@@ -196,7 +196,7 @@ def svm_classifier_scores(op: Any, node: ir.Node) -> ir.Value:
 
 
 def _pair_weights(coefficients: Array, counts: list[int]) -> Array:
-    """What each support vector adds to the score of each pair of classes (i, j), i < j."""
+    """The weight of each support vector in the score of each pair of classes (i, j), i < j."""
     ends = np.cumsum([0, *counts])
     found = []
     for i in range(len(counts)):
@@ -209,7 +209,7 @@ def _pair_weights(coefficients: Array, counts: list[int]) -> Array:
 
 
 def _probabilities(op: Any, node: ir.Node, pairs: ir.Value, classes: int) -> ir.Value:
-    """1 / (1 + exp(a s + b)) and the rest, of two classes; more are an iteration's result."""
+    """p = 1 / (1 + exp(a s + b)) and 1 - p, for two classes"""
     if classes != 2:
         raise NotWritten("probabilities of more than two classes come from an iteration")
     a, b = floats(node, "prob_a"), floats(node, "prob_b")

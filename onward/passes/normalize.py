@@ -1,7 +1,7 @@
-"""One way to say everything: what the rest of the house may rely on after PREPARE.
+"""The normal form of a model, which every other package may rely on after PREPARE.
 
-Nodes in order, every value named once, the default domain spelled "", functions inlined (but for
-those of domain `onward`, which an engine may have whole), constants as initializers, default
+Nodes in topological order, unique names, "" for the default domain, functions inlined (except those
+of domain `onward`, which an engine may have as one kernel), constants as initializers, default
 attributes written out, CastLike resolved to Cast.
 """
 
@@ -24,21 +24,22 @@ _MOST_INLINED = 1_000_000  # nodes: functions that call functions can double at 
 _FIRST_OVERRIDABLE_IR = 4  # before, every initializer had to be listed as an input
 
 
-def spell_domains(model: ir.Model) -> ir.Model:
-    """ "ai.onnx" becomes "", in the model and in its functions."""
+def unify_default_domain(model: ir.Model) -> ir.Model:
+    """Rename the domain "ai.onnx" to "", in the model and in its functions."""
     for imports in [model.opset_imports, *(f.opset_imports for f in model.functions.values())]:
         if "ai.onnx" in imports:
             imports[""] = max(imports.pop("ai.onnx"), imports.get("", 0))
-    model.opset_imports.setdefault("", onnx.defs.onnx_opset_version() if _no_onnx(model) else 1)
+    newest = onnx.defs.onnx_opset_version()
+    model.opset_imports.setdefault("", newest if _is_all_custom(model) else 1)
     return model
 
 
-def _no_onnx(model: ir.Model) -> bool:
+def _is_all_custom(model: ir.Model) -> bool:
     return all(node.domain != "" for node in nodes_of(model))
 
 
 def sort_nodes(model: ir.Model) -> ir.Model:
-    """Every graph in topological order."""
+    """Sort the nodes of every graph topologically."""
     try:
         model.graph.sort()
         for function in model.functions.values():
@@ -51,8 +52,8 @@ def sort_nodes(model: ir.Model) -> ir.Model:
     return model
 
 
-def free_old_initializers(model: ir.Model) -> ir.Model:
-    """Before IR version 4 initializers had to be inputs too: there they are plain constants."""
+def drop_initializer_inputs(model: ir.Model) -> ir.Model:
+    """Remove initializers from the inputs below IR version 4, which required them there."""
     if (model.ir_version or 0) < _FIRST_OVERRIDABLE_IR:
         inputs = model.graph.inputs
         kept = [value for value in inputs if not value.is_initializer()]
@@ -62,8 +63,8 @@ def free_old_initializers(model: ir.Model) -> ir.Model:
     return model
 
 
-def open_negative_sizes(model: ir.Model) -> ir.Model:
-    """Sizes below zero, as older exporters write those that are not known, become unknown ones."""
+def clear_negative_sizes(model: ir.Model) -> ir.Model:
+    """Replace sizes below zero, which older exporters write for unknown ones, by unknown."""
     for graph in [model.graph, *model.graph.subgraphs()]:
         made = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.outputs, *made):
@@ -75,11 +76,11 @@ def open_negative_sizes(model: ir.Model) -> ir.Model:
 
 
 def inline_functions(model: ir.Model) -> ir.Model:
-    """Calls of model-local functions become their bodies, each node under its own opset.
+    """Replace calls of model-local functions by their bodies, each node with its opset.
 
-    A body may be written in another opset than the model: every node of the default domain is
-    stamped with its version first, and `upgrade_opset` reads the stamp. Calls of domain `onward`
-    stay, and their bodies as they are: who inlines them later brings them up (composites.py).
+    A body may be written in another opset than the model: each node of the default domain gets its
+    opset as `node.version`, which `upgrade_opset` reads. Calls of domain `onward` stay, with their
+    bodies: `composites.inline_calls` upgrades those when it inlines them.
     """
     if not model.functions:
         return model
@@ -88,7 +89,8 @@ def inline_functions(model: ir.Model) -> ir.Model:
     for key, function in model.functions.items():
         if key in kept:
             continue
-        _stamp(ir.traversal.RecursiveGraphIterator(function), function.opset_imports.get("", 1))
+        nodes = ir.traversal.RecursiveGraphIterator(function)
+        _set_versions(nodes, function.opset_imports.get("", 1))
         _separate_outputs(function)
         for domain, version in function.opset_imports.items():
             known = model.opset_imports.setdefault(domain, version)
@@ -98,7 +100,7 @@ def inline_functions(model: ir.Model) -> ir.Model:
                     f"the model imports {domain} {known}\nimport one version of it"
                 )
         function.opset_imports.update(model.opset_imports)
-    _stamp(nodes_of(model), model.opset_imports[""])
+    _set_versions(nodes_of(model), model.opset_imports[""])
     for node in [node for graph in model.graphs() for node in graph]:
         called = model.functions.get(node.op_identifier())
         if called is not None and called.identifier() not in kept:
@@ -114,7 +116,7 @@ def inline_functions(model: ir.Model) -> ir.Model:
 
 
 def _composites(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """The functions of domain `onward` whose calls may stay: bodies that are standard operators."""
+    """The functions of domain `onward` whose calls may stay: bodies of standard operators."""
     found = {
         key
         for key, function in model.functions.items()
@@ -132,14 +134,14 @@ def _composites(model: ir.Model) -> set[ir.OperatorIdentifier]:
     return found
 
 
-def _stamp(nodes: Iterator[ir.Node], version: int) -> None:
+def _set_versions(nodes: Iterator[ir.Node], version: int) -> None:
     for node in nodes:
         if node.domain == "":
             node.version = version
 
 
 def _separate_outputs(function: ir.Function) -> None:
-    """A function that returns its own input, or one value twice, returns a copy instead."""
+    """Let a function that returns an input, or one value twice, return an Identity of it."""
     seen: set[ir.Value] = set(function.inputs)
     for index, output in enumerate(function.outputs):
         if output in seen:
@@ -177,12 +179,12 @@ def _check_functions(model: ir.Model) -> None:
 
 
 def name_values(model: ir.Model) -> ir.Model:
-    """Every node and value gets a name that is its own; an omitted output stays without one."""
+    """Give every node and value a unique name; an omitted output stays without one."""
     taken = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
     seen = {*model.graph.inputs, *model.graph.outputs}
     names = Names(model)
 
-    def settle(value: ir.Value, wish: str) -> None:
+    def make_unique(value: ir.Value, wish: str) -> None:
         if value in seen:
             return
         seen.add(value)
@@ -193,22 +195,22 @@ def name_values(model: ir.Model) -> ir.Model:
     node_names: set[str] = set()
     for graph in [model.graph, *model.graph.subgraphs()]:
         for value in (*graph.inputs, *tuple(graph.initializers.values())):
-            settle(value, "value")
+            make_unique(value, "value")
         for node in graph:
             if not node.name or node.name in node_names:
                 node.name = names.fresh(node.name or node.op_type)
             node_names.add(node.name)
             for value in node.outputs:
                 if value.name or value.uses() or value.is_graph_output():
-                    settle(value, f"{node.name}/output")
+                    make_unique(value, f"{node.name}/output")
                 else:
                     value.name = ""
-            trim(node)
+            drop_trailing_omitted(node)
     return model
 
 
-def trim(node: ir.Node) -> None:
-    """Drop omitted inputs and outputs at the end."""
+def drop_trailing_omitted(node: ir.Node) -> None:
+    """Drop the omitted inputs and outputs at the end of a node's lists."""
     inputs, outputs = len(node.inputs), len(node.outputs)
     if inputs and node.inputs[-1] is not None and outputs and node.outputs[-1].name:
         return
@@ -221,7 +223,7 @@ def trim(node: ir.Node) -> None:
 
 
 def lift_constants(model: ir.Model) -> ir.Model:
-    """Constant nodes become initializers of the graph that they are in."""
+    """Turn Constant nodes into initializers of their graph."""
     names = Names(model)
     for node in list(nodes_of(model)):
         if node.op_type == "Constant" and node.domain == "":
@@ -232,7 +234,7 @@ def lift_constants(model: ir.Model) -> ir.Model:
 
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol:
-    """What a Constant node holds, whichever attribute says it."""
+    """The tensor of a Constant node, whichever attribute holds it."""
     if len(node.attributes) != 1:
         raise InvalidModel(
             f"Constant must have one attribute, not {len(node.attributes)} (node {node.name!r})"
@@ -256,14 +258,14 @@ def _string_tensor(value: str | Sequence[str]) -> ir.StringTensor:
 
 
 def fill_default_attributes(model: ir.Model) -> ir.Model:
-    """Attributes that the schema has a default for are written out on every node."""
+    """Write the schema's default attributes out on every node."""
     for node in nodes_of(model):
         fill_defaults(node, model.opset_imports.get(node.domain, 1))
     return model
 
 
 def fill_defaults(node: ir.Node, version: int) -> None:
-    """The same for one node."""
+    """Write the schema's default attributes out on one node."""
     for attribute in _default_attributes(node.op_type, version, node.domain):
         if attribute.name not in node.attributes:
             node.attributes[attribute.name] = attribute
@@ -280,7 +282,7 @@ def _default_attributes(operator: str, version: int, domain: str) -> tuple[ir.At
 
 
 def resolve_cast_like(model: ir.Model) -> ir.Model:
-    """CastLike(x, y) = Cast(x, to=type of y), once types are known."""
+    """CastLike(x, y) = Cast(x, to=type of y), where that type is known."""
     for node in nodes_of(model):
         if node.op_type == "CastLike" and node.domain == "":
             target = node.inputs[1]

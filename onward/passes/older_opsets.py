@@ -1,7 +1,7 @@
-"""Opsets: artifacts are written in the opset of the model that they are made for.
+"""Convert a model to the opset that is wanted, for artifacts in their model's opset.
 
-Gradients and updates are built in the newest opset. On the way back a few operators need another
-spelling; where one has none, the model is left in the oldest opset that can say it.
+Gradients and updates are built in the newest opset. For an older one, a few operators are written
+with others; if that is impossible, the model stays in the oldest opset that it fits.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from onward.passes.downgrade import STOCK_OPSET, fits_opset, lower_opset
 from onward.passes.rewrite import Names, Ops, discard, nodes_of, replace
 from onward.passes.value_facts import attribute, dims, input_of, ints, operators
 
-Spelling = Callable[[Ops, ir.Node], ir.Value | None]
+OlderForm = Callable[[Ops, ir.Node], ir.Value | None]
 
-# Of these, stock onnxruntime has no kernel for what they became in opset 22.
+# Operators for whose opset-22 versions stock onnxruntime has no kernel.
 _LAGGING = operators(
     "GlobalLpPool MaxRoiPool Multinomial RandomNormal RandomNormalLike RandomUniform "
     "RandomUniformLike RoiAlign"
 )
 _LAGS_SINCE = 22
-_OLDEST = 13  # in which every spelling below holds
+_OLDEST = 13  # the oldest opset in which every form below is valid
 _END = np.iinfo(np.int64).max
 
 
-def in_opset(model: ir.Model, wanted: int) -> ir.Model:
-    """Rewrite a model in the opset that is wanted, or else in the oldest that can say it.
+def convert_to_opset(model: ir.Model, wanted: int) -> ir.Model:
+    """Convert a model to the wanted opset, or else to the oldest that it fits.
 
-    Stock onnxruntime loads the result; UnsupportedModel says what needs a newer opset than it has.
+    Stock onnxruntime loads the result; UnsupportedModel names what needs a newer opset.
     """
     model = lower_opset(model, STOCK_OPSET)
     found = model.opset_imports[""]
-    if found > wanted >= _OLDEST and _respell(model, wanted):
+    if found > wanted >= _OLDEST and _rewrite_for_opset(model, wanted):
         model.opset_imports[""] = wanted
-    elif found < wanted <= STOCK_OPSET:  # the newest and the oldest say it: so do all between
+    elif found < wanted <= STOCK_OPSET:  # it fits the oldest and the newest: so all between
         lags = any(node.op_type in _LAGGING and not node.domain for node in nodes_of(model))
         model.opset_imports[""] = max(found, _LAGS_SINCE - 1) if lags else wanted
     return model
 
 
-def _respell(model: ir.Model, wanted: int) -> bool:
-    """Say all nodes in an older opset; whether that can be done. If not, nothing is changed."""
+def _rewrite_for_opset(model: ir.Model, wanted: int) -> bool:
+    """Rewrite all nodes for an older opset; False, and no change, if that is impossible."""
     found = model.opset_imports[""]
     nodes = [node for node in nodes_of(model) if not node.domain]
     newer = [node for node in nodes if not fits_opset(node, found, wanted)]
-    made = [(node, op := Ops(), _spell(op, node)) for node in newer]
+    made = [(node, op := Ops(), _older_form(op, node)) for node in newer]
     if any(value is None for _, _, value in made):
         for _, op, _ in made:
             discard(op)
@@ -59,16 +59,16 @@ def _respell(model: ir.Model, wanted: int) -> bool:
         assert value is not None
         replace(node, [value], op, names)
     for node in nodes_of(model):
-        if not node.domain:  # what older schemas lack is at its default, or it would not fit
+        if not node.domain:  # attributes that older schemas lack have default values
             known = onnx.defs.get_schema(node.op_type, wanted).attributes
             for name in node.attributes.keys() - set(known):
                 del node.attributes[name]
     return True
 
 
-def _spell(op: Ops, node: ir.Node) -> ir.Value | None:
-    spelling = _SPELLINGS.get(node.op_type)
-    return None if spelling is None else spelling(op, node)
+def _older_form(op: Ops, node: ir.Node) -> ir.Value | None:
+    older_form = _OLDER_FORMS.get(node.op_type)
+    return None if older_form is None else older_form(op, node)
 
 
 def _part_of_shape(op: Ops, node: ir.Node) -> ir.Value:
@@ -78,7 +78,7 @@ def _part_of_shape(op: Ops, node: ir.Node) -> ir.Value:
 
 
 def _axes_as_attribute(op: Ops, node: ir.Node) -> ir.Value | None:
-    """ReduceMean(x, axes) with its axes as an attribute."""
+    """ReduceMean(x, axes) = ReduceMean(x, axes=axes), with axes as an attribute"""
     x, given = node.inputs[0], input_of(node, 1)
     axes = ints(given)
     if x is None or x.dtype == ir.DataType.BOOL or (given is not None and not axes):
@@ -91,7 +91,7 @@ def _axes_as_attribute(op: Ops, node: ir.Node) -> ir.Value | None:
 def _add_one_each(op: Ops, node: ir.Node) -> ir.Value | None:
     """ScatterElements(x, i, u, reduction=add) = ScatterElements(x, i, x[i] + u)
 
-    Where no place is written to twice: i has one element along the axis.
+    if no element is written twice: i has one element along the axis.
     """
     x, indices, updates = node.inputs
     axis, sizes = attribute(node, "axis", 0), dims(indices)
@@ -101,7 +101,7 @@ def _add_one_each(op: Ops, node: ir.Node) -> ir.Value | None:
     return op.ScatterElements(x, indices, summed, axis=axis)
 
 
-_SPELLINGS: dict[str, Spelling] = {
+_OLDER_FORMS: dict[str, OlderForm] = {
     "Shape": _part_of_shape,
     "ScatterElements": _add_one_each,
     **dict.fromkeys(

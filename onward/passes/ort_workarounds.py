@@ -34,9 +34,8 @@ def _full_mask(op: Ops, node: ir.Node) -> Replacement:
     one = np.ones(1, np.int64)
     times = op.Shape(q, start=at, end=at + 1)
     rows = op.Expand(mask, op.Concat(times, one, axis=0))
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     inputs = [*node.inputs[:3], rows, *node.inputs[4:]]
-    return op.many("Attention", len(node.outputs), *inputs, **attributes)
+    return op.many("Attention", len(node.outputs), *inputs, **node.attributes)
 
 
 @_rules("Pad")
@@ -70,6 +69,5 @@ def _scatter_of_narrow_floats(op: Ops, node: ir.Node) -> Replacement:
     if data is None or data.dtype not in HALVES or attribute(node, "reduction", "none") == "none":
         return None
     wide = int(ir.DataType.FLOAT)
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     inputs = op.Cast(data, to=wide), indices, op.Cast(updates, to=wide)
-    return op.Cast(op.one(node.op_type, *inputs, **attributes), to=int(data.dtype))
+    return op.Cast(op.one(node.op_type, *inputs, **node.attributes), to=int(data.dtype))

@@ -1,6 +1,6 @@
-"""Divide a graph among providers: maximal convex parts, in an order that can run.
+"""Partition a graph among providers: maximal convex parts, in topological order.
 
-A part is convex when no path leaves it and comes back: only then can it run as one executable.
+A part is convex if no path leaves it and returns: only then can it run as one executable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onward.graph.scopes import reads
 
-Choice = Callable[[ir.Node], int]  # the number of the provider that takes a node
+Choice = Callable[[ir.Node], int]  # the number of the provider that runs a node
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Part:
 
     provider: int
     nodes: list[ir.Node] = field(default_factory=list)
-    needs: set[int] = field(default_factory=set)  # parts whose results it reads, by number
+    needs: set[int] = field(default_factory=set)  # numbers of the parts whose outputs it reads
 
 
 def partition(graph: ir.Graph, choose: Choice) -> list[Part]:
@@ -54,7 +54,7 @@ def _needed(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _joinable(parts: Sequence[Part], provider: int, sources: set[int]) -> int | None:
-    """The newest part of this provider that the sources, but for itself, do not depend on."""
+    """The last part of this provider on which no other source depends; a node can join it."""
     for number in range(len(parts) - 1, -1, -1):
         if parts[number].provider == provider and not _reaches(parts, sources - {number}, number):
             return number
@@ -101,7 +101,7 @@ def _outside(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
 
 
 def extract(graph: ir.Graph, parts: Sequence[Part]) -> list[ir.Model]:
-    """Each part as a model of its own: what it reads are inputs, what others read are outputs."""
+    """Each part as a model: its inputs are what it reads, its outputs what other parts read."""
     readers: dict[ir.Value, set[int]] = {value: {-1} for value in graph.outputs}
     for number, part in enumerate(parts):
         for node in part.nodes:
@@ -113,13 +113,13 @@ def extract(graph: ir.Graph, parts: Sequence[Part]) -> list[ir.Model]:
 def _extract(
     graph: ir.Graph, part: Part, number: int, readers: dict[ir.Value, set[int]]
 ) -> ir.Model:
-    mine = set(part.nodes)
+    inside = set(part.nodes)
     outputs = [v for node in part.nodes for v in node.outputs if readers.get(v, set()) - {number}]
     inputs = dict.fromkeys(
         value
         for node in part.nodes
         for value in _outside(node, graph)
-        if value.producer() not in mine and (value.is_graph_input() or not value.is_initializer())
+        if value.producer() not in inside and (value.is_graph_input() or not value.is_initializer())
     )
     piece = ir.convenience.extract(graph, list(inputs), outputs)
     piece.opset_imports.update(graph.opset_imports)

@@ -1,4 +1,4 @@
-"""A pipeline: passes in order, run as one call, each step on record if asked."""
+"""Pipeline: passes in order, run by one call, with an optional report of each pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Pass = Callable[[ir.Model], ir.Model]
 
 
 @dataclass(frozen=True)
-class Step:
-    """What one pass did."""
+class PassRecord:
+    """What one pass did: its nodes and its time."""
 
     name: str
     nodes_before: int
@@ -25,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Passes in order; itself a pass. Passes change the model in place and return it.
+    """Passes in order; a pass itself. Passes change the model in place and return it.
 
     >>> def nothing(model):
     ...     return model
@@ -35,14 +35,14 @@ class Pipeline:
 
     name: str
     passes: tuple[Pass, ...]
-    rounds: int = 1  # run again, at most so often, while nodes become fewer
+    rounds: int = 1  # the most rounds; another one runs only if the number of nodes changed
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(map(_name, self.passes))
 
-    def __call__(self, model: ir.Model, report: list[Step] | None = None) -> ir.Model:
-        """Run every pass; `report`, if given, gets one Step for each."""
+    def __call__(self, model: ir.Model, report: list[PassRecord] | None = None) -> ir.Model:
+        """Run every pass; `report`, if given, gets one PassRecord for each."""
         if self.rounds == 1:
             return self._once(model, report)
         nodes = count_nodes(model)
@@ -53,7 +53,7 @@ class Pipeline:
                 break
         return model
 
-    def _once(self, model: ir.Model, report: list[Step] | None) -> ir.Model:
+    def _once(self, model: ir.Model, report: list[PassRecord] | None) -> ir.Model:
         for each in self.passes:
             if isinstance(each, Pipeline):
                 model = each(model, report)
@@ -64,11 +64,11 @@ class Pipeline:
             before, start = count_nodes(model), time.perf_counter()
             model = each(model)
             seconds = time.perf_counter() - start
-            report.append(Step(_name(each), before, count_nodes(model), seconds))
+            report.append(PassRecord(_name(each), before, count_nodes(model), seconds))
         return model
 
     def __add__(self, other: Pipeline) -> Pipeline:
-        """First this, then that."""
+        """This pipeline, then the other."""
         return Pipeline(f"{self.name}, {other.name}", (self, other))
 
 

@@ -1,8 +1,8 @@
-"""The whole story on one screen: what happens to a model before a provider sees it.
+"""The pipelines: which passes run on a model before a provider compiles it, and in which order.
 
-PREPARE makes it plain; INFERENCE makes it fast, at onnxruntime's levels; TRAINING tidies a model
-that holds its own gradient, and leaves every parameter a tensor of its own. Passes change the model
-in place and return it. Each keeps the graph's inputs and outputs: names, order, types, metadata.
+PREPARE normalizes a model; INFERENCE optimizes it, at onnxruntime's levels; TRAINING optimizes a
+model that contains its gradient, and never merges two parameters. Passes change the model in place
+and return it. Each keeps the graph's inputs and outputs: names, order, types, metadata.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from onward.graph.shapes.infer import infer_missing, infer_shapes
 from onward.passes.deduplicate import share_expressions, share_initializers
 from onward.passes.fold import fold_constants
 from onward.passes.fuse import activation, attention, convolution, gemm, norm, rotary
-from onward.passes.loop_bodies import release_invariants, return_copies
+from onward.passes.loop_bodies import hoist_loop_invariants, separate_subgraph_outputs
 from onward.passes.normalize import (
+    clear_negative_sizes,
+    drop_initializer_inputs,
     fill_default_attributes,
-    free_old_initializers,
     inline_functions,
     lift_constants,
     name_values,
-    open_negative_sizes,
     resolve_cast_like,
     sort_nodes,
-    spell_domains,
+    unify_default_domain,
 )
 from onward.passes.pass_sequence import Pipeline
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
-from onward.passes.sequences import write_splits
+from onward.passes.sequences import replace_sequences_by_splits
 from onward.passes.simplify import (
     consecutive_nodes,
     joined_slices,
@@ -55,11 +55,11 @@ class Level(IntEnum):
 
 
 SIMPLIFICATIONS = noops.rule | consecutive_nodes.rule | known_sizes.rule
-OF_GRADIENTS = transposed_products.rule | joined_slices.rule
+GRADIENT_SIMPLIFICATIONS = transposed_products.rule | joined_slices.rule
 
 
 def simplify(model: ir.Model) -> ir.Model:
-    """Nodes that do nothing, pairs that are one, shapes that are known."""
+    """Remove nodes that do nothing, merge consecutive nodes, replace known shapes by constants."""
     rewrite(model, SIMPLIFICATIONS)
     return model
 
@@ -67,27 +67,26 @@ def simplify(model: ir.Model) -> ir.Model:
 PREPARE = Pipeline(
     "prepare",
     (
-        spell_domains,
+        unify_default_domain,
         sort_nodes,
-        free_old_initializers,
-        open_negative_sizes,
+        drop_initializer_inputs,
+        clear_negative_sizes,
         inline_functions,
         name_values,
         lift_constants,
         upgrade_opset,
-        return_copies,
-        release_invariants,
+        separate_subgraph_outputs,
+        hoist_loop_invariants,
         fill_default_attributes,
         infer_from_inputs,
         resolve_cast_like,
-        write_splits,
+        replace_sequences_by_splits,
     ),
 )
 
-# What shapes are computed from, folded, so that their ranks are known; for models in training,
-# whose parameters are inputs by then.
-SETTLE = Pipeline(
-    "settle",
+# Folds what shapes are computed from, so that every rank is known. Parameters must be graph inputs.
+FOLD_SHAPES = Pipeline(
+    "fold shapes",
     (simplify, fold_constants, drop_unused, fill_default_attributes, infer_shapes),
     rounds=4,
 )
@@ -110,7 +109,7 @@ FUSIONS = activation.rule | norm.rule | attention.rule | rotary.rule | convoluti
 
 
 def fuse(model: ir.Model) -> ir.Model:
-    """Formulas that have an operator of their own; what goes into a convolution's weights."""
+    """Replace formulas by the operator that computes them; fold factors into convolutions."""
     rewrite(model, FUSIONS)
     return model
 
@@ -128,16 +127,16 @@ INFERENCE: dict[Level, Pipeline] = {
 }
 
 
-def simplify_backward(model: ir.Model) -> ir.Model:
-    """The same, and what gradients are full of: transposed products, parts of one whole."""
-    rewrite(model, SIMPLIFICATIONS | OF_GRADIENTS)
+def simplify_gradients(model: ir.Model) -> ir.Model:
+    """`simplify`, and the forms that gradients often have: transposed products, joined slices."""
+    rewrite(model, SIMPLIFICATIONS | GRADIENT_SIMPLIFICATIONS)
     return model
 
 
 TRAINING = Pipeline(
     "training",
     (
-        simplify_backward,
+        simplify_gradients,
         fold_constants,
         share_expressions,
         drop_unused,
@@ -149,7 +148,7 @@ TRAINING = Pipeline(
 
 
 def inference(level: int) -> Pipeline:
-    """The pipeline of one of onnxruntime's levels; runs on a prepared model."""
+    """The pipeline of one of onnxruntime's levels, for a prepared model."""
     try:
         return INFERENCE[Level(level)]
     except ValueError:

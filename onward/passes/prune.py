@@ -1,4 +1,4 @@
-"""Dead code: nodes, optional outputs and initializers that nobody reads."""
+"""Remove unused nodes, optional outputs and initializers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from onward.graph.scopes import bodies, graphs_of
 from onward.passes.composites import is_call
-from onward.passes.normalize import trim
-from onward.passes.rewrite import release
+from onward.passes.normalize import drop_trailing_omitted
+from onward.passes.rewrite import detach_with_subgraphs
 from onward.passes.value_facts import attribute
 
 
 def drop_unused(model: ir.Model) -> ir.Model:
-    """Remove what no graph output depends on; the graph's inputs and outputs stay."""
+    """Remove everything that no graph output depends on; the graph's inputs and outputs stay."""
     drop_nodes(model.graph, model.opset_imports.get("", 1))
     for graph in graphs_of(model):
         for name, value in list(graph.initializers.items()):
@@ -25,36 +25,36 @@ def drop_unused(model: ir.Model) -> ir.Model:
 
 
 def drop_nodes(graph: ir.Graph, opset: int) -> None:
-    """Remove the nodes, and the optional outputs of others, that no output of a graph needs."""
+    """Remove the nodes of a graph that its outputs do not need, and unused optional outputs."""
     dead = []
     for node in reversed(graph):
         if not any(_is_read(value) for value in node.outputs):
-            release(node)
+            detach_with_subgraphs(node)
             dead.append(node)
             continue
-        if len(node.outputs) > 1 or None in node.inputs[-1:]:  # of the others nothing can go
+        if len(node.outputs) > 1 or None in node.inputs[-1:]:  # other nodes have nothing to omit
             _omit_outputs(node, opset)
-        for body in bodies(node):  # after: what a body reads lies before the node
+        for body in bodies(node):  # the nodes that a body reads are visited later
             drop_nodes(body, opset)
     graph.remove(dead)
 
 
 def _omit_outputs(node: ir.Node, opset: int) -> None:
-    if is_call(node):  # a body need not make what nobody reads
+    if is_call(node):  # every output of a call is optional
         for value in node.outputs:
             if not _is_read(value):
                 value.name = ""
-        trim(node)
+        drop_trailing_omitted(node)
         return
     if node.domain != "":
         return
     if node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0):
-        return  # in training it must have all of them
+        return  # in training mode all of them are required
     optional = _optional_outputs(node.op_type, opset)
     for index, value in enumerate(node.outputs):
         if index in optional and not _is_read(value):
             value.name = ""
-    trim(node)
+    drop_trailing_omitted(node)
 
 
 def _is_read(value: ir.Value) -> bool:

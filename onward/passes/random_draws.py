@@ -1,13 +1,13 @@
-"""Random nodes as formulas over numbers that are a function of the seed, the step and the node.
+"""Write random nodes as formulas over uniform numbers: a function of seed, step and node.
 
     draws = draw_uniforms(model)     # the model has a new input, its last: `onward.draw`
     feeds["onward.draw"] = np.array([seed, step, micro_batch])
 
-Engines keep their random generators to themselves. Here every random node of the main graph
-becomes its formula over calls of `onward::Uniform` (or `onward::DropoutMask`), which have bodies in
-standard operators: see `random_functions`. Gradients read the formulas. An engine that would rather
-be fed its numbers replaces the calls with `feed_uniforms` (noise.py), before or after the model
-was differentiated.
+Every engine has another random generator. Here each random node of the main graph becomes its
+formula over calls of `onward::Uniform` (or `onward::DropoutMask`), whose bodies are standard
+operators: see `random_functions.py`. Gradients read the formulas. An engine that prefers to be fed
+the numbers replaces the calls with `feed_uniforms` (fed_uniforms.py), before or after the model was
+differentiated.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.operators import is_random
 from onward.graph.scopes import graphs_of
 from onward.passes.fed_uniform_count import (
-    Need,
-    need_of,
+    UniformCount,
+    count_uniforms,
+    product_of_factors,
     size_model,
-    size_of,
     symbols_of,
-    values_of,
+    values_by_name,
 )
 from onward.passes.random_functions import (
     DOMAIN,
@@ -41,7 +41,7 @@ from onward.passes.random_functions import (
     register,
 )
 from onward.passes.rewrite import Names, substitute
-from onward.passes.training_mode import keep_all
+from onward.passes.training_mode import disable_dropout
 from onward.passes.value_facts import attribute, input_of, is_constant, scalar
 
 DRAW = "onward.draw"
@@ -50,11 +50,11 @@ _FLOAT = ir.DataType.FLOAT
 
 @dataclass(frozen=True)
 class Draws:
-    """What the calls of a model draw: how many numbers each, and a model that adds them up."""
+    """How many numbers each call of a model draws, and a model that computes the sum."""
 
     input: str  # the graph input (seed, step, micro-batch)
-    calls: tuple[Need, ...]  # by the calls' `node`; an even need is that of two calls, half each
-    size: ir.Model  # its output `noise_size`: how many numbers given feeds need
+    calls: tuple[UniformCount, ...]  # by the calls' `node`; an even count is shared by two calls
+    size: ir.Model  # its output `noise_size` is how many numbers the feeds need
 
 
 def draw_uniforms(model: ir.Model, name: str = DRAW) -> Draws | None:
@@ -80,12 +80,12 @@ def draw_uniforms(model: ir.Model, name: str = DRAW) -> Draws | None:
     names = Names(model)
     for node in list(filter(is_random, model.graph)):
         if _keeps_all(node):
-            keep_all(node, model.opset_imports[""], names)
+            disable_dropout(node, model.opset_imports[""], names)
     nodes = [node for node in model.graph if is_random(node)]
     if not nodes:
         return None
     symbols = symbols_of(model.graph)
-    needs = [need_of(node, symbols) for node in nodes]
+    needs = [count_uniforms(node, symbols) for node in nodes]
     size = size_model(model, needs)
     source = _Source(model, name)
     for node, need in zip(nodes, needs):
@@ -96,13 +96,13 @@ def draw_uniforms(model: ir.Model, name: str = DRAW) -> Draws | None:
 
 
 def left_random(model: ir.Model) -> list[str]:
-    """The random nodes in branches and loops, by name: these are drawn by the engine itself."""
+    """The names of random nodes in branches and loops, for which the engine draws."""
     inner = (node for graph in graphs_of(model)[1:] for node in graph)
     return [node.name or str(node.outputs[0].name) for node in inner if is_random(node)]
 
 
 def _keeps_all(node: ir.Node) -> bool:
-    """Whether it is a Dropout that drops nothing."""
+    """Whether a node is a Dropout of ratio 0."""
     ratio = scalar(input_of(node, 1)) if node.op_type == "Dropout" else None
     return ratio is not None and ratio <= 0
 
@@ -111,7 +111,7 @@ Made = list[ir.Value | None]
 
 
 def replace_node(graph: ir.Graph, node: ir.Node, made: Made, names: Names) -> dict[str, ir.Value]:
-    """Let what was made stand for the node's outputs, under their names."""
+    """Replace a node's outputs by new values of the same names; None keeps nothing."""
     named: dict[str, ir.Value] = {}
     for old, new in zip(node.outputs, made):
         if new is None:
@@ -127,26 +127,26 @@ def replace_node(graph: ir.Graph, node: ir.Node, made: Made, names: Names) -> di
 
 
 class _Source:
-    """Writes calls that draw numbers, and counts them."""
+    """Writes calls that draw numbers, and records how many each draws."""
 
     def __init__(self, model: ir.Model, name: str) -> None:
         self._model, self.op = model, extend(model)
         register(model, RANDOM_KEY)
         self._key = self.op.RandomKey(self.op.input(name, np.int64, (3,)), domain=DOMAIN)
         self._key.dtype, self._key.shape = ir.DataType.INT32, ir.Shape((2,))
-        self.values = values_of(model.graph)
-        self.calls: list[Need] = []
+        self.values = values_by_name(model.graph)
+        self.calls: list[UniformCount] = []
 
-    def uniform(self, need: Need, shape: ir.Value, known: ir.Shape | None) -> ir.Value:
-        """Numbers in [0, 1) of a shape, as far as it is known beforehand."""
+    def uniform(self, need: UniformCount, shape: ir.Value, known: ir.Shape | None) -> ir.Value:
+        """Numbers in [0, 1) of a shape; `known` is the shape as far as it is static."""
         return self._call(UNIFORM, need, shape, known, _FLOAT)
 
-    def uniform_like(self, need: Need, x: ir.Value) -> ir.Value:
+    def uniform_like(self, need: UniformCount, x: ir.Value) -> ir.Value:
         """Numbers in [0, 1), as many as x has elements."""
         return self.uniform(need, self.op.shape_of(x), x.shape)
 
-    def mask_like(self, need: Need, x: ir.Value, ratio: float) -> ir.Value:
-        """True for a share of 1 - ratio of x's elements."""
+    def mask_like(self, need: UniformCount, x: ir.Value, ratio: float) -> ir.Value:
+        """A boolean mask of x's shape; an element is true with probability 1 - ratio."""
         shape = self.op.shape_of(x)
         return self._call(DROPOUT_MASK, need, shape, x.shape, ir.DataType.BOOL, ratio=ratio)
 
@@ -160,7 +160,7 @@ class _Source:
     def _call(
         self,
         function: str,
-        need: Need,
+        need: UniformCount,
         shape: ir.Value,
         known: ir.Shape | None,
         dtype: ir.DataType,
@@ -178,7 +178,7 @@ class _Source:
 # -- dropout -------------------------------------------------------------------------------------
 
 
-def _dropout(source: _Source, node: ir.Node, need: Need) -> Made:
+def _dropout(source: _Source, node: ir.Node, need: UniformCount) -> Made:
     """y = x m / (1 - ratio), m = [u >= ratio]: the gradient reads m, one byte an element"""
     op, x = source.op, _input(node)
     wants_mask = len(node.outputs) > 1 and bool(node.outputs[1].name)
@@ -195,9 +195,9 @@ def _dropout(source: _Source, node: ir.Node, need: Need) -> Made:
 
 
 def _dynamic_dropout(
-    source: _Source, node: ir.Node, need: Need, exact: ir.DataType
+    source: _Source, node: ir.Node, need: UniformCount, exact: ir.DataType
 ) -> tuple[ir.Value, ir.Value]:
-    """[u >= ratio] and 1 / (1 - ratio), the ratio 0 where the model is not in training."""
+    """[u >= ratio] and 1 / (1 - ratio), with ratio 0 when the model is not in training mode."""
     op, given, training = source.op, input_of(node, 1), input_of(node, 2)
     if given is None:
         ratio = op.constant(np.array(0.5, exact.numpy()))
@@ -215,7 +215,7 @@ def _dynamic_dropout(
 # -- distributions -------------------------------------------------------------------------------
 
 
-def _uniform(source: _Source, node: ir.Node, need: Need) -> Made:
+def _uniform(source: _Source, node: ir.Node, need: UniformCount) -> Made:
     """y = low + (high - low) u"""
     op, low, high = source.op, attribute(node, "low", 0.0), attribute(node, "high", 1.0)
     if node.inputs:
@@ -228,11 +228,11 @@ def _uniform(source: _Source, node: ir.Node, need: Need) -> Made:
     return [_cast(op, y, _dtype(node))]
 
 
-def _normal(source: _Source, node: ir.Node, need: Need) -> Made:
-    """Box and Muller: sqrt(-2 log(1 - u)) of cos(2 pi v) and of sin(2 pi v) are two normal ones"""
+def _normal(source: _Source, node: ir.Node, need: UniformCount) -> Made:
+    """Box and Muller: sqrt(-2 log(1 - u)) times cos(2 pi v) and times sin(2 pi v)"""
     op = source.op
-    count = size_of(op, need.count, source.values)
-    half = half_of(op, count)
+    count = product_of_factors(op, need.factors, source.values)
+    half = half_rounded_up(op, count)
     known = ir.Shape((half if isinstance(half, int) else None,))
     u, v = (source.uniform(need, op.shape(half), known) for _ in range(2))
     radius = op.Sqrt(op.Mul(op.Log(op.Sub(1.0, u)), -2.0))
@@ -246,7 +246,7 @@ def _normal(source: _Source, node: ir.Node, need: Need) -> Made:
     return [_cast(op, _shaped(op, node, y), _dtype(node))]
 
 
-def half_of(op: GraphOps, count: Size) -> Size:
+def half_rounded_up(op: GraphOps, count: Size) -> Size:
     """Half of a count, rounded up."""
     if isinstance(count, int):
         return (count + 1) // 2
@@ -254,15 +254,15 @@ def half_of(op: GraphOps, count: Size) -> Size:
     return half
 
 
-def _bernoulli(source: _Source, node: ir.Node, need: Need) -> Made:
+def _bernoulli(source: _Source, node: ir.Node, need: UniformCount) -> Made:
     """y = [u < p]"""
     op, p = source.op, _input(node)
     drawn = op.Less(source.uniform_like(need, p), _cast(op, p, _FLOAT))
     return [_cast(op, drawn, _dtype(node))]
 
 
-def _multinomial(source: _Source, node: ir.Node, need: Need) -> Made:
-    """How many classes end at or below u on the way from 0 to the sum of all: the inverse cdf"""
+def _multinomial(source: _Source, node: ir.Node, need: UniformCount) -> Made:
+    """The inverse cdf: y = number of classes whose cumulated probability is at most u"""
     op, logits, samples = source.op, _input(node), attribute(node, "sample_size", 1)
     ends = op.CumSum(op.Softmax(_cast(op, logits, _FLOAT), axis=-1), np.int64(1))
     total = op.Slice(ends, [-1], [np.iinfo(np.int64).max], [1])  # (batch, 1)
@@ -274,7 +274,7 @@ def _multinomial(source: _Source, node: ir.Node, need: Need) -> Made:
     return [_cast(op, index, ir.DataType(attribute(node, "dtype", int(ir.DataType.INT32))))]
 
 
-_RULES: dict[str, Callable[[_Source, ir.Node, Need], Made]] = {
+_RULES: dict[str, Callable[[_Source, ir.Node, UniformCount], Made]] = {
     "Dropout": _dropout,
     "RandomUniform": _uniform,
     "RandomUniformLike": _uniform,
@@ -292,7 +292,7 @@ def _input(node: ir.Node) -> ir.Value:
 
 
 def _shaped(op: GraphOps, node: ir.Node, y: ir.Value) -> ir.Value:
-    """A vector in the shape that the node gives: its attribute's, or its input's."""
+    """Reshape a vector to the node's output shape: its attribute, or its input's shape."""
     if node.inputs:
         return op.reshape_as(y, _input(node))
     shaped: ir.Value = op.Reshape(y, op.shape(*attribute(node, "shape")), allowzero=1)
@@ -300,7 +300,7 @@ def _shaped(op: GraphOps, node: ir.Node, y: ir.Value) -> ir.Value:
 
 
 def _dtype(node: ir.Node) -> ir.DataType:
-    """The type of what a random node gives."""
+    """The element type of a random node's output."""
     like = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
     return ir.DataType(attribute(node, "dtype", int(like or _FLOAT)))
 

@@ -1,4 +1,4 @@
-"""Functions of domain `onward` for random numbers.
+"""Model-local functions of domain `onward` that draw random numbers.
 
     key = onward::RandomKey(draw)                         two 32-bit words, int32
     u = onward::Uniform(key, shape; node)                 uniform in [0, 1), float32
@@ -6,8 +6,8 @@
     y = onward::MaskedScale(x, mask, scale)               x * mask * scale
 
 `draw` is an int64 vector (seed, step, micro-batch), `node` the number of the call in its model: the
-numbers are a function of both alone. The bodies are integer arithmetic in standard operators, so
-any runtime can inline them; an engine with a kernel takes the calls whole and draws the same bits.
+numbers depend on both alone. The bodies are integer arithmetic in standard operators, so that any
+runtime can inline them; an engine with a kernel keeps the calls and draws the same bits.
 
 The generator is counter-based, after SplitMix (Steele, Lea and Flood, 2014): SplitMix64's finalizer
 makes the key of `draw`; element i is a hash of offset + i * stride, which come from the key and the
@@ -37,7 +37,7 @@ NODE_FACTOR = 0x9E3779B9
 MIX_64 = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None))
 MIX_32 = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB), (14, None))
 UINT32, UINT64 = ir.DataType.UINT32, ir.DataType.UINT64
-FRACTION = 24  # bits of a number: as many as a float32 holds exactly
+FRACTION = 24  # random bits of a number: the precision of float32
 
 
 @final
@@ -67,7 +67,7 @@ class _BodyOps(NodeBuilder):
 
 
 def register(model: ir.Model, name: str) -> None:
-    """Enter one of this module's functions in a model that calls it."""
+    """Add one of this module's functions to a model that calls it."""
     model.opset_imports.setdefault(DOMAIN, 1)
     if (DOMAIN, name, "") not in model.functions:
         function = _function(name, model.opset_imports[""])

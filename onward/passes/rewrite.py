@@ -1,8 +1,8 @@
-"""The mechanism of every rewrite: rules look at one node each, `rewrite` does the rest.
+"""Apply rewrite rules to a model: a rule looks at one node, `rewrite` does the rest.
 
 A rule takes `op`, which makes nodes (`op.Mul(a, b)`), and the node; it returns the values that
-replace the node's outputs, or None. Names, graph outputs, subgraphs and new constants are the
-mechanism's concern, never a rule's.
+replace the node's outputs, or None. `rewrite` takes care of names, graph outputs, subgraphs and new
+constants; rules do not.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from onward.passes.value_facts import Array
 Values = tuple[ir.Value, ...]
 Replacement = ir.Value | Sequence[ir.Value] | None
 Rule = Callable[["Ops", ir.Node], Replacement]
-_MOST_SWEEPS = 32  # a rule set that has not settled by then goes in circles
+_MOST_SWEEPS = 32  # rules that still change the model then undo each other
 
 
 class Ops:
     """Makes nodes by their operator's name: `op.Softmax(x, axis=0)`.
 
-    An input may be a value, None, or what becomes a constant: a numpy array, or integers.
+    An input is a value, None, or data for a new constant: a numpy array, or integers.
     """
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Ops:
         return functools.partial(self.one, operator)
 
     def one(self, operator: str, *inputs: Any, **attributes: Any) -> ir.Value:
-        """A node by its operator's name, with one output."""
+        """Make a node with one output."""
         (value,) = self.many(operator, 1, *inputs, **attributes)
         return value
 
     def many(self, operator: str, outputs: int, *inputs: Any, **attributes: Any) -> Values:
-        """A node with so many outputs. An attribute that is None is left out."""
+        """Make a node with several outputs. An attribute that is None is left out."""
         node = ir.node(
             operator,
             [self._input(value) for value in _without_trailing_none(inputs)],
@@ -71,18 +71,18 @@ class Ops:
 
 
 class Rules:
-    """Rules by the operator of the node that they look at; `|` combines rule sets."""
+    """A set of rules, by the operator of the node that they look at; `|` combines two sets."""
 
     def __init__(self) -> None:
         self._rules: dict[str, list[Rule]] = {}
 
     def __call__(self, *operators: str) -> Callable[[Rule], Rule]:
-        def enter(rule: Rule) -> Rule:
+        def register(rule: Rule) -> Rule:
             for operator in operators:
                 self._rules.setdefault(operator, []).append(rule)
             return rule
 
-        return enter
+        return register
 
     def of(self, node: ir.Node) -> Sequence[Rule]:
         return self._rules.get(node.op_type, ()) if node.domain == "" else ()
@@ -96,7 +96,7 @@ class Rules:
 
 
 class Names:
-    """Names that no value and no node of the model has yet."""
+    """Makes names that no value and no node of the model has."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -104,7 +104,7 @@ class Names:
 
     @functools.cached_property
     def _taken(self) -> set[str | None]:
-        """Looked up when the first name is asked for: most passes change nothing."""
+        """Collected when the first name is needed: most passes change nothing."""
         taken: set[str | None] = set()
         for graph in graphs_of(self._model):
             taken.update(value.name for value in graph.inputs)
@@ -124,7 +124,7 @@ class Names:
 
 
 def rewrite(model: ir.Model, rules: Rules) -> int:
-    """Apply rules to every node, subgraphs included, until nothing changes; how often they did."""
+    """Apply rules to every node, subgraphs included, until nothing changes; the replacements."""
     names, total = Names(model), 0
     for _ in range(_MOST_SWEEPS):
         replaced: dict[ir.Graph, list[ir.Node]] = {}
@@ -132,7 +132,7 @@ def rewrite(model: ir.Model, rules: Rules) -> int:
             graph = node.graph
             if graph is not None and _rewrite_node(node, rules, names):
                 replaced.setdefault(graph, []).append(node)
-        for graph, nodes in replaced.items():  # together: each removal looks at every output
+        for graph, nodes in replaced.items():  # at once: onnx-ir checks every output per call
             graph.remove(nodes)
         total += sum(map(len, replaced.values()))
         if not replaced:
@@ -161,50 +161,50 @@ def _rewrite_node(node: ir.Node, rules: Rules, names: Names) -> bool:
 
 
 def discard(op: Ops) -> None:
-    """Let go of nodes that are not wanted after all: they must not count as readers."""
+    """Discard the nodes of an unused `op`, so that they do not count as readers."""
     for node in reversed(op.nodes):
         detach(node)
 
 
 def replace(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) -> None:
-    """Put what `op` made in the node's place; its outputs become `values`."""
+    """Replace a node by the nodes that `op` made; its outputs become `values`."""
     _replace_reads(node, values, op, names).remove(node)
 
 
 def _replace_reads(node: ir.Node, values: Sequence[ir.Value], op: Ops, names: Names) -> ir.Graph:
-    """The same, but the node stays, idle: it reads nothing and nobody reads it."""
-    graph = place(node, op, names)
+    """`replace`, but the node stays in the graph, without inputs and readers."""
+    graph = insert_made_nodes(node, op, names)
     for old, new in zip(node.outputs, values, strict=True):
         substitute(old, new, names)
     detach(node)
     return graph
 
 
-def take_out(node: ir.Node, graph: ir.Graph) -> None:
-    """Remove a node that nobody reads. (Asked to be safe, onnx-ir looks at every output.)"""
+def remove_node(node: ir.Node, graph: ir.Graph) -> None:
+    """Remove an unused node. (onnx-ir's `safe=True` would check every graph output.)"""
     detach(node)
     graph.remove(node)
 
 
 def detach(node: ir.Node) -> None:
-    """Let a node read nothing any more."""
+    """Remove all inputs of a node."""
     for index in range(len(node.inputs)):
         node.replace_input_with(index, None)
 
 
-def release(node: ir.Node) -> None:
-    """Let a node that goes for good read nothing any more, and empty its subgraphs."""
+def detach_with_subgraphs(node: ir.Node) -> None:
+    """Remove all inputs of a node and everything in its subgraphs, before it is removed."""
     for body in bodies(node):
         inside = list(body)
         for inner in inside:
-            release(inner)
+            detach_with_subgraphs(inner)
         body.outputs.clear()
         body.remove(inside)
     detach(node)
 
 
-def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
-    """Put what `op` made before the node, constants included: not every subgraph can look out."""
+def insert_made_nodes(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
+    """Insert what `op` made before the node, with new names; constants go into the same graph."""
     graph = node.graph
     assert graph is not None
     hint = node.outputs[0].name or node.op_type
@@ -222,7 +222,7 @@ def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
 
 
 def substitute(old: ir.Value, new: ir.Value, names: Names) -> None:
-    """Let `new` stand wherever `old` did; a graph's output keeps its name, type and shape."""
+    """Replace a value by another one; a graph output keeps its name, type and shape."""
     producer = old.producer()
     assert producer is not None and producer.graph is not None
     graph = producer.graph

@@ -1,11 +1,11 @@
-"""Sequences whose elements are known become tensors: SplitToSequence is written as Split.
+"""Replace sequences with known elements by tensors: SplitToSequence by Split.
 
     s = SplitToSequence(x, 32, axis=2)         q, k, v = Split(x, [32, 32, 32], axis=2)
     q, k, v = SequenceAt(s, 0), ...       ->
 
 torch's exporter writes every `split`, `chunk` and `unbind` as a sequence unless it optimises. ONNX
-has no sequences of bfloat16 in SequenceInsert and SequenceErase, which gradients of sequences are
-made of, and engines fuse nothing across a sequence.
+has no bfloat16 in SequenceInsert and SequenceErase, which gradients of sequences use, and engines
+fuse nothing across a sequence.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.rewrite import Names, Ops, nodes_of, place, substitute, take_out
+from onward.passes.rewrite import Names, Ops, insert_made_nodes, nodes_of, remove_node, substitute
 from onward.passes.value_facts import attribute, dims, input_of, ints, rank
 
-_MOST_PIECES = 1024  # a Split of more outputs is no gain over a sequence
+_MOST_PIECES = 1024  # with more outputs, Split is not better than a sequence
 
 
-def write_splits(model: ir.Model) -> ir.Model:
-    """SplitToSequence becomes Split where every reader asks for known elements, or the length.
+def replace_sequences_by_splits(model: ir.Model) -> ir.Model:
+    """Replace SplitToSequence by Split where every reader needs known elements, or the length.
 
-    The readers are SequenceAt at constant positions, SequenceLength and ConcatFromSequence. Runs
-    once shapes are inferred: a chunk size gives as many pieces as the axis has room for.
+    The readers are SequenceAt at constant positions, SequenceLength and ConcatFromSequence. Shapes
+    must be inferred: the number of pieces of a given size depends on the axis.
     """
     names = Names(model)
     for node in [node for node in nodes_of(model) if node.op_type == "SplitToSequence"]:
@@ -40,7 +40,7 @@ def _write_split(node: ir.Node, names: Names) -> None:
         return
     op, needs_pieces = Ops(), any(each.op_type != "SequenceLength" for each in readers)
     pieces = _split(op, node, sizes) if needs_pieces else []
-    place(node, op, names)
+    insert_made_nodes(node, op, names)
     is_squeezed = input_of(node, 1) is None and not attribute(node, "keepdims", 1)
     squeezed = _axis(node) if is_squeezed else None
     for reader in readers:
@@ -50,12 +50,12 @@ def _write_split(node: ir.Node, names: Names) -> None:
             if pieces
             else here.constant(np.array(len(sizes), np.int64))
         )
-        place(reader, here, names)
+        insert_made_nodes(reader, here, names)
         substitute(reader.outputs[0], value, names)
         assert reader.graph is not None
-        take_out(reader, reader.graph)
+        remove_node(reader, reader.graph)
     assert node.graph is not None
-    take_out(node, node.graph)
+    remove_node(node, node.graph)
 
 
 def _axis(node: ir.Node) -> int | None:
@@ -65,7 +65,7 @@ def _axis(node: ir.Node) -> int | None:
 
 
 def _sizes(node: ir.Node) -> list[int] | None:
-    """The sizes of the pieces along the axis; None where they are not known."""
+    """The sizes of the pieces along the axis; None if they are unknown."""
     shape, axis, split = dims(node.inputs[0]), _axis(node), input_of(node, 1)
     if shape is None or axis is None:
         return None
@@ -79,7 +79,7 @@ def _sizes(node: ir.Node) -> list[int] | None:
 
 
 def _is_known(reader: ir.Node, pieces: int) -> bool:
-    """Whether a node's result can be told from the pieces."""
+    """Whether a node's result can be computed from the pieces."""
     if reader.domain != "":
         return False
     if reader.op_type == "SequenceAt":
@@ -102,7 +102,7 @@ def _split(op: Ops, node: ir.Node, sizes: Sequence[int]) -> Sequence[ir.Value]:
 
 
 def _read(op: Ops, reader: ir.Node, pieces: Sequence[ir.Value], squeezed: int | None) -> ir.Value:
-    """What a reader of the sequence gives, from the pieces, whose axis `squeezed` is taken away."""
+    """The result of a reader of the sequence; the axis `squeezed` of the pieces is removed."""
     if reader.op_type == "SequenceLength":
         return op.constant(np.array(len(pieces), np.int64))
     if reader.op_type == "SequenceAt":

@@ -1,11 +1,11 @@
-"""Modes: what a model does in training and not afterwards, put on and taken off.
+"""Put a model into training mode or into inference mode.
 
     state = train_mode(model)     # {"bn.running_mean": "bn.running_mean_updated", ...}
     eval_mode(model)
 
-In training, BatchNormalization normalises with the statistics of the batch and moves its running
-ones towards them, and Dropout drops. Afterwards the one uses its running statistics, the other is
-gone.
+In training mode, BatchNormalization normalises with the statistics of the batch and updates its
+running statistics, and Dropout drops. In inference mode, BatchNormalization uses its running
+statistics, and Dropout is removed.
 """
 
 from __future__ import annotations
@@ -28,57 +28,55 @@ from onward.passes.value_facts import attribute, input_of, is_constant, made_by,
 
 Frozen = Callable[[ir.Node], bool] | Collection[str]
 
-MEAN, VAR = 3, 4  # BatchNormalization's inputs; the outputs that renew them are 1 and 2
+MEAN, VAR = 3, 4  # BatchNormalization's inputs; outputs 1 and 2 are their updates
 KINDS = {MEAN: "running_mean", VAR: "running_var"}
-# what eval_mode reads: on a node, what it had before; on an output, the state that it renews
-_MOMENTUM, _RENEWS = "onward.momentum", "onward.renews"
+# metadata for eval_mode: on a node, its former attributes; on an output, the state it updates
+_MOMENTUM, _UPDATES = "onward.momentum", "onward.renews"
 _STATE = {MEAN: "onward.running_mean", VAR: "onward.running_var"}
 _MASK_SINCE = 12  # the opset in which Dropout's mode became an input
-_MODE_SINCE = 7  # the opset in which is_test went
+_MODE_SINCE = 7  # the opset that removed is_test
 
 log = logging.getLogger("onward")
 
 
 def train_mode(model: ir.Model, frozen: Frozen = (), *, unbiased: bool = False) -> dict[str, str]:
-    """Put a prepared model into training mode, in place; its state's names to their new contents'.
+    """Put a prepared model into training mode, in place; returns {state: its updated output}.
 
-    The state are the running statistics of BatchNormalization, initializers of the main graph. The
-    values that hold their new contents, `{name}_updated`, become outputs of the graph, after those
-    that it has:
+    The state is the running statistics of BatchNormalization, initializers of the main graph. Their
+    updated values, `{name}_updated`, become the last outputs of the graph:
 
         new = momentum old + (1 - momentum) batch
 
-    ONNX takes the variance of the batch itself (divided by n), torch an estimate (by n - 1): with
-    `unbiased`, the new variance is torch's. A layer that is called twice moves its statistics
-    twice, the first call first. Nodes that are `frozen` (a test, or names of nodes or of their
-    outputs) are in inference mode afterwards. Those whose statistics are computed or fed, and those
-    in branches and loops, from which no state comes back, keep the mode that they have: a log line
-    names them. Whoever runs passes over the result lets the state be fed first, or they take it
-    for constants.
+    ONNX divides the variance of the batch by n, torch by n - 1: with `unbiased`, the new variance
+    is torch's. A layer that is called twice updates its statistics twice, in the order of calls.
+    Nodes that are `frozen` (a predicate, or names of nodes or of their outputs) are put into
+    inference mode. Nodes with computed or fed statistics, and nodes in branches and loops, which
+    cannot return state, keep their mode: a log line names them. Make the state graph inputs before
+    you run passes over the result, which would take initializers for constants.
     """
-    is_frozen, names = _test(model, frozen), Names(model)
+    is_frozen, names = _frozen_predicate(model, frozen), Names(model)
     opset = model.opset_imports[""]
-    for node in _modal(model):
+    for node in _nodes_with_modes(model):
         if is_frozen(node) and node.op_type == "Dropout":
             if is_random(node):
-                keep_all(node, opset, names)
+                disable_dropout(node, opset, names)
         elif is_frozen(node):
-            _infer(node, opset, names, model.graph)
+            _set_inference(node, opset, names, model.graph)
         elif node.op_type == "Dropout":
-            _drop(node, opset, names)
-    untie_statistics(model)
+            _enable_dropout(node, opset, names)
+    separate_statistics(model)
     op = extend(model)
     states: dict[str, ir.Value] = {}
-    for node in _modal(model):
+    for node in _nodes_with_modes(model):
         if node.op_type != "BatchNormalization" or is_frozen(node):
             continue
-        why = _no_state(model, node)
+        why = _why_stateless(model, node)
         if why is None:
-            _train(op, node, states, unbiased)
+            _set_training(op, node, states, unbiased)
         else:
             log.warning("BatchNormalization %r keeps its mode: %s", node.name, why)
     taken = taken_names(model)
-    updated = {name: _return(model.graph, new, name, taken) for name, new in states.items()}
+    updated = {name: _add_output(model.graph, new, name, taken) for name, new in states.items()}
     model.graph.sort()
     return updated
 
@@ -87,29 +85,28 @@ def eval_mode(model: ir.Model) -> ir.Model:
     """Put a model into inference mode, in place: any opset, subgraphs and functions included.
 
     Dropout(x) becomes x, its mask all true; BatchNormalization uses its running statistics, which
-    stay as they are. What the graph takes and returns keeps its name; other random operators stay.
+    stay as they are. The graph's inputs and outputs keep their names; other random operators stay.
     """
     names = Names(model)
     for value in list(model.graph.outputs):
-        state = value.metadata_props.pop(_RENEWS, None)
+        state = value.metadata_props.pop(_UPDATES, None)
         if state is not None and value.producer() is not None:
-            substitute(value, _given(model.graph, state), names)
-    for graph, opset in _parts(model):
+            substitute(value, _find_value(model.graph, state), names)
+    for graph, opset in _graphs_with_opsets(model):
         for node in list(walk(graph)):
             if node.op_type == "Dropout" and node.domain == "":
-                keep_all(node, opset, names)
+                disable_dropout(node, opset, names)
             elif _is_batch_norm(node):
-                _infer(node, opset, names, graph)
+                _set_inference(node, opset, names, graph)
     return drop_unused(model)
 
 
-def untie_statistics(model: ir.Model) -> ir.Model:
-    """Running statistics that only look alike become tensors of their own.
+def separate_statistics(model: ir.Model) -> ir.Model:
+    """Give each layer its own running statistics where an exporter merged equal tensors.
 
-    Exporters merge initializers of equal content: the zeros of two fresh layers are one tensor
-    then, and one of them may be a bias. Two nodes have statistics in common only if they have all
-    else in common too, as a layer that is called twice has. The copies are named by the first
-    output of their node: `{output}.running_mean`.
+    Exporters merge initializers of equal content, such as the zeros of two new layers or of a bias.
+    Two nodes share statistics only if they share all other inputs too, as a layer that is called
+    twice does. The copies are named after the first output of their node: `{output}.running_mean`.
     """
     owners: dict[ir.Value, dict[object, list[tuple[ir.Node, int]]]] = {}
     for node in model.graph:
@@ -150,12 +147,12 @@ def free_name(wish: str, taken: set[str]) -> str:
 # -- training ------------------------------------------------------------------------------------
 
 
-def _test(model: ir.Model, frozen: Frozen) -> Callable[[ir.Node], bool]:
-    """Whether a node is frozen; names that no node has are refused."""
+def _frozen_predicate(model: ir.Model, frozen: Frozen) -> Callable[[ir.Node], bool]:
+    """A predicate for frozen nodes; names that no node has are refused."""
     if callable(frozen):
         return frozen
     frozen = {frozen} if isinstance(frozen, str) else set(frozen)
-    known = [name for node in _modal(model) for name in _names(node)]
+    known = [name for node in _nodes_with_modes(model) for name in _names(node)]
     for name in sorted(frozen - set(known)):
         raise OptionError(
             f"no BatchNormalization or Dropout is named {name!r}, so it cannot be frozen\n"
@@ -164,8 +161,8 @@ def _test(model: ir.Model, frozen: Frozen) -> Callable[[ir.Node], bool]:
     return lambda node: not frozen.isdisjoint(_names(node))
 
 
-def _modal(model: ir.Model) -> list[ir.Node]:
-    """The nodes that have modes, subgraphs included."""
+def _nodes_with_modes(model: ir.Model) -> list[ir.Node]:
+    """The BatchNormalization and Dropout nodes, subgraphs included."""
     nodes = (node for node in walk(model.graph) if node.domain == "")
     return [node for node in nodes if node.op_type in ("BatchNormalization", "Dropout")]
 
@@ -174,10 +171,10 @@ def _names(node: ir.Node) -> list[str]:
     return [str(name) for name in (node.name, node.outputs[0].name) if name]
 
 
-def _drop(node: ir.Node, opset: int, names: Names) -> None:
-    """training_mode = true, whatever it was; a ratio of 0 drops nothing."""
+def _enable_dropout(node: ir.Node, opset: int, names: Names) -> None:
+    """Set training_mode to true; a Dropout of ratio 0 is removed instead."""
     if scalar(input_of(node, 1)) == 0:
-        keep_all(node, opset, names)
+        disable_dropout(node, opset, names)
         return
     graph, mode = node.graph, input_of(node, 2)
     assert graph is not None
@@ -191,21 +188,21 @@ def _drop(node: ir.Node, opset: int, names: Names) -> None:
     node.replace_input_with(2, true)
 
 
-def _no_state(model: ir.Model, node: ir.Node) -> str | None:
+def _why_stateless(model: ir.Model, node: ir.Node) -> str | None:
     """Why a node's statistics cannot be state; None if they can."""
     if node.graph is not model.graph:
-        return "it is inside a branch or a loop, from which no state comes back"
+        return "it is inside a branch or a loop, which cannot return state"
     for index, kind in KINDS.items():
         if not _root(node, index).is_initializer():
             return f"its {kind} {_root(node, index).name!r} is not an initializer"
     return None
 
 
-def _train(op: GraphOps, node: ir.Node, states: dict[str, ir.Value], unbiased: bool) -> None:
-    """Let the node give the batch's statistics, and move the running ones towards them.
+def _set_training(op: GraphOps, node: ir.Node, states: dict[str, ir.Value], unbiased: bool) -> None:
+    """Let the node return the batch's statistics, and update the running ones from them.
 
-    At momentum 0 the node's running statistics are the batch's, which its gradient needs as well.
-    onnxruntime writes them over what it was given, which is scratch then.
+    With momentum 0 its running outputs are the batch's statistics, which the gradient needs too.
+    onnxruntime overwrites the statistics inputs, so they are scratch tensors.
     """
     momentum = attribute(node, "momentum")
     roots = {index: _root(node, index) for index in KINDS}
@@ -229,12 +226,12 @@ def _train(op: GraphOps, node: ir.Node, states: dict[str, ir.Value], unbiased: b
         for reader, place in uses:
             reader.replace_input_with(place, new)
         if running.is_graph_output():
-            _return_instead(op, running, new)
+            _replace_output(op, running, new)
         states[name] = new
 
 
 def _correction(op: GraphOps, node: ir.Node, var: ir.Value) -> ir.Value | float:
-    """n / (n - 1), n the numbers that one channel has; 1 for a single one."""
+    """n / (n - 1), n the number of elements of a channel; 1 for n = 1."""
     x = node.inputs[0]
     assert x is not None
     if x.shape is None:
@@ -247,17 +244,17 @@ def _correction(op: GraphOps, node: ir.Node, var: ir.Value) -> ir.Value | float:
     return op.Div(n, op.Max(op.Sub(n, 1.0), 1.0))  # type: ignore[no-any-return]
 
 
-def _return(graph: ir.Graph, new: ir.Value, state: str, taken: set[str]) -> str:
-    """The name of a state's new content as an output of the graph, which it becomes."""
+def _add_output(graph: ir.Graph, new: ir.Value, state: str, taken: set[str]) -> str:
+    """Make a state's updated value an output of the graph; its name."""
     if not new.is_graph_output():
         new.name = free_name(f"{state}_updated", taken)
         graph.outputs.append(new)
-    new.metadata_props[_RENEWS] = state
+    new.metadata_props[_UPDATES] = state
     return str(new.name)
 
 
-def _return_instead(op: GraphOps, old: ir.Value, new: ir.Value) -> None:
-    """Let the graph return `new` under the name of `old`."""
+def _replace_output(op: GraphOps, old: ir.Value, new: ir.Value) -> None:
+    """Replace a graph output, which keeps its name."""
     outputs = op.graph.outputs
     for i, value in enumerate(outputs):
         if value is old:
@@ -269,8 +266,8 @@ def _return_instead(op: GraphOps, old: ir.Value, new: ir.Value) -> None:
 # -- inference -----------------------------------------------------------------------------------
 
 
-def _parts(model: ir.Model) -> Iterator[tuple[ir.Graph, int]]:
-    """The model's graph and its functions', each with its opset."""
+def _graphs_with_opsets(model: ir.Model) -> Iterator[tuple[ir.Graph, int]]:
+    """The graphs of the model and of its functions, each with its opset."""
     yield model.graph, _opset(model.opset_imports)
     for function in model.functions.values():
         yield function.graph, _opset(function.opset_imports)
@@ -280,13 +277,13 @@ def _opset(imports: dict[str, int]) -> int:
     return imports.get("", imports.get("ai.onnx", 1))
 
 
-def keep_all(node: ir.Node, opset: int, names: Names) -> None:
-    """Dropout that drops nothing: x, and a mask of true where somebody reads it."""
+def disable_dropout(node: ir.Node, opset: int, names: Names) -> None:
+    """Replace a Dropout by its input, and its mask, if it is used, by all true."""
     x, graph = node.inputs[0], node.graph
     assert x is not None and graph is not None
     if any(y.uses() or y.is_graph_output() for y in node.outputs[1:]):
         if opset < _MASK_SINCE:
-            return  # it has no training mode, and its mask's type depends on the opset
+            return  # no training mode in this opset, and the mask's type depends on it
         wish = f"{node.outputs[1].name}/shape"
         shape = ir.node("Shape", [x], name=names.fresh(wish))
         true = {"value": ir.tensor(np.array([True]))}
@@ -300,12 +297,12 @@ def keep_all(node: ir.Node, opset: int, names: Names) -> None:
     graph.remove(node, safe=True)
 
 
-def _infer(node: ir.Node, opset: int, names: Names, graph: ir.Graph) -> None:
-    """BatchNormalization with its running statistics, and nothing but y."""
+def _set_inference(node: ir.Node, opset: int, names: Names, graph: ir.Graph) -> None:
+    """Let BatchNormalization use its running statistics and return y alone."""
     for index, key in _STATE.items():
         name = node.metadata_props.pop(key, None)
         if name is not None:
-            node.replace_input_with(index, _given(graph, name))
+            node.replace_input_with(index, _find_value(graph, name))
     momentum = node.metadata_props.pop(_MOMENTUM, None)
     if momentum is not None:
         node.attributes["momentum"] = ir.AttrFloat32("momentum", float(momentum))
@@ -320,15 +317,15 @@ def _infer(node: ir.Node, opset: int, names: Names, graph: ir.Graph) -> None:
         node.attributes["is_test"] = ir.AttrInt64("is_test", 1)
 
 
-def _given(graph: ir.Graph, name: str) -> ir.Value:
-    """An initializer or an input of the graph."""
+def _find_value(graph: ir.Graph, name: str) -> ir.Value:
+    """An initializer or an input of the graph, by name."""
     for value in (*graph.initializers.values(), *graph.inputs):
         if value.name == name:
             return value
     raise InvalidModel(f"the model has lost the running statistics {name!r}")
 
 
-# -- who reads what ------------------------------------------------------------------------------
+# -- readers -------------------------------------------------------------------------------------
 
 
 def _is_batch_norm(node: ir.Node) -> bool:
@@ -336,7 +333,7 @@ def _is_batch_norm(node: ir.Node) -> bool:
 
 
 def _root(node: ir.Node, index: int) -> ir.Value:
-    """An input, seen through Identity."""
+    """An input, or what it is an Identity of."""
     value = node.inputs[index]
     assert value is not None
     while (copied := made_by(value, "Identity")) is not None and copied.inputs[0] is not None:
@@ -345,14 +342,14 @@ def _root(node: ir.Node, index: int) -> ir.Value:
 
 
 def _all_uses(value: ir.Value) -> set[tuple[ir.Node, int]]:
-    """Who reads a value, or an Identity of it, and as which input."""
+    """The node inputs that read a value, or an Identity of it."""
     found: set[tuple[ir.Node, int]] = set()
     for node, index in value.uses():
-        found |= _beyond(node, index)
+        found |= _behind_identity(node, index)
     return found
 
 
-def _beyond(node: ir.Node, index: int) -> set[tuple[ir.Node, int]]:
+def _behind_identity(node: ir.Node, index: int) -> set[tuple[ir.Node, int]]:
     if node.op_type != "Identity" or node.domain or node.outputs[0].is_graph_output():
         return {(node, index)}
     copies: Iterable[set[tuple[ir.Node, int]]] = map(_all_uses, node.outputs)

@@ -1,8 +1,7 @@
-"""Bring every node of the default domain to the newest opset, one version at a time.
+"""Upgrade every node of the default domain to the newest opset, one version at a time.
 
-ONNX's own converter goes through a protobuf message and lacks many operators, onnxscript's begins
-at 18; here an adapter is one short function (`upgrades/`), keyed by the operator and the version
-that it leads to.
+ONNX's converter works on a protobuf message and lacks many operators, onnxscript's begins at 18.
+Here an adapter is one short function (`upgrades/`), keyed by the operator and its new version.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
 from onward.graph.shapes.declared import infer_from_inputs
-from onward.passes.rewrite import Names, Ops, Replacement, nodes_of, place, substitute
+from onward.passes.rewrite import Names, Ops, Replacement, insert_made_nodes, nodes_of, substitute
 from onward.passes.upgrades import attributes_to_inputs, changed_operators, opsets_1_to_7
 from onward.passes.upgrades.unchanged_operators import COMPATIBLE, NEWEST, REVERSIBLE
 
@@ -22,12 +21,12 @@ ADAPTERS = opsets_1_to_7.adapter | attributes_to_inputs.adapter | changed_operat
 
 
 def upgrade_opset(model: ir.Model) -> ir.Model:
-    """Rewrite each node from its own opset (its stamp, else the model's) to the newest known."""
+    """Rewrite each node from its opset (`node.version`, else the model's) to the newest known."""
     opset, target = model.opset_imports[""], newest_opset()
     stale = [node for node in nodes_of(model) if node.domain == "" and _is_stale(node, opset)]
     adapted = any(_is_adapted(node.op_type, node.version or opset) for node in stale)
     if adapted and all(node.version in (None, opset) for node in stale):
-        infer_from_inputs(model)  # some old forms can only be told apart by their ranks
+        infer_from_inputs(model)  # some old forms are known by their ranks only
     names = Names(model)
     for node in stale:
         _upgrade_node(node, node.version or opset, target, names)
@@ -59,13 +58,13 @@ def _history() -> frozenset[tuple[str, int]]:
 
 @functools.cache
 def is_compatible(operator: str, version: int) -> bool:
-    """Whether the change that `version` brought asks for nothing."""
+    """Whether an older node needs no change in opset `version`."""
     return operator in COMPATIBLE.get(version, "").split()
 
 
 @functools.cache
 def is_reversible(operator: str, version: int) -> bool:
-    """Whether what the new version says, the one before it says as well, attributes aside."""
+    """Whether a node of opset `version` means the same one version earlier, attributes aside."""
     listed = REVERSIBLE.get(version, "").split()
     return operator in listed or is_compatible(operator, version)
 
@@ -77,7 +76,7 @@ def _is_stale(node: ir.Node, opset: int) -> bool:
 
 @functools.cache
 def _is_adapted(operator: str, version: int) -> bool:
-    """Whether a change since `version` asks for more than another number."""
+    """Whether an adapter must rewrite a node of opset `version`."""
     later = [since for since in versions_of(operator) if since > version]
     return any(
         not is_compatible(operator, since) and ADAPTERS.find("", operator, since) is not None
@@ -92,12 +91,12 @@ def _upgrade_node(node: ir.Node, version: int, target: int, names: Names) -> Non
         if not later:
             return
         version = later[0]
-        if _step(node, version, names):
+        if _upgrade_once(node, version, names):
             return
 
 
-def _step(node: ir.Node, version: int, names: Names) -> bool:
-    """One version up; whether the node has been replaced (by nodes of the newest opset)."""
+def _upgrade_once(node: ir.Node, version: int, names: Names) -> bool:
+    """Upgrade by one version; whether the node was replaced (by nodes of the newest opset)."""
     adapter = ADAPTERS.find("", node.op_type, version)
     if adapter is None or is_compatible(node.op_type, version):
         return False
@@ -110,7 +109,7 @@ def _step(node: ir.Node, version: int, names: Names) -> bool:
         raise UnsupportedModel(
             f"{node.op_type} breaks the rules of opsets before {version} (node {node.name!r})"
         ) from error
-    graph = place(node, op, names)
+    graph = insert_made_nodes(node, op, names)
     if found is None:
         return False
     values = [found] if isinstance(found, ir.Value) else list(found)

@@ -1,4 +1,4 @@
-"""What is known about a value: its constant, its shape, who made it and who reads it."""
+"""Facts about a value: its constant, its shape, its producer and its readers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import onnx_ir as ir
 Array = np.ndarray[Any, Any]
 Dim = int | str | None  # a size, a name, or unknown
 
-_LARGEST = 1 << 16  # elements of a constant that a rule may look at
+_LARGEST = 1 << 16  # elements of a constant that a rule may read
 
 
 def constant(value: ir.Value | None, largest: int = _LARGEST) -> Array | None:
-    """The value's constant as numpy; None if a feed can change it, or it is too large."""
+    """The value's constant as a numpy array; None if a feed can change it, or it is too large."""
     if not is_constant(value):
         return None
     assert value is not None and value.const_value is not None
-    held = getattr(value.const_value, "raw", None)  # an array, unless the data lies elsewhere
+    held = getattr(value.const_value, "raw", None)  # an array, unless the data is in a file
     size = held.size if isinstance(held, np.ndarray) else value.const_value.size
     return None if size > largest else np.asarray(value.const_value.numpy())
 
@@ -96,12 +96,12 @@ def made_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
 
 
 def operators(names: str) -> tuple[str, ...]:
-    """A list of operators, written as text."""
+    """Operator names from a text, separated by blanks."""
     return tuple(names.split())
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
-    """What an attribute holds."""
+    """The value of an attribute, or a default."""
     found = node.attributes.get(name)
     return default if found is None else found.value
 
@@ -118,7 +118,7 @@ def other_input(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def only_inside(nodes: Collection[ir.Node], root: ir.Node) -> bool:
-    """Whether nobody but `nodes` and `root` reads what `nodes` make: they may go together."""
+    """Whether only `nodes` and `root` read what `nodes` make: they can be removed together."""
     inside = {*nodes, root}
     made = [value for node in nodes if node is not root for value in node.outputs]
     return all(
@@ -143,6 +143,6 @@ def like(number: float | Array, value: ir.Value) -> Array:
 
 
 def in_float32(array: Array) -> Array:
-    """Half precision widened for computing with."""
+    """Half precision as float32, other types unchanged."""
     narrow = array.dtype in (np.float16, ml_dtypes.bfloat16)
     return array.astype(np.float32) if narrow else array

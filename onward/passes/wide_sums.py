@@ -1,4 +1,4 @@
-"""Precision: where a value's type is too small for the sum that makes it."""
+"""Compute sums of float16 products in float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUMS = (PRODUCTS - {"DeformConv"}) | {"Softmax", "Attention"}
 def widen_sums(model: ir.Model, operators: Collection[str] = SUMS) -> ir.Model:
     """Sums of float16 products in float32: y = f(a, b)  ->  y = half(f(float(a), float(b))).
 
-    For engines that would add them up in float16, where 2048 + 1 is 2048. Types must be inferred.
+    For engines that accumulate in float16, where 2048 + 1 is 2048. Types must be inferred.
     """
     rules = Rules()
     rules(*[name for name in SUMS if name in operators])(_widen)
@@ -28,8 +28,7 @@ def _widen(op: Ops, node: ir.Node) -> Replacement:
     if not _halves(node):
         return None
     inputs = [op.Cast(v, to=ir.DataType.FLOAT) if _is_half(v) else v for v in node.inputs]
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    wide = op.many(node.op_type, len(node.outputs), *inputs, **attributes)
+    wide = op.many(node.op_type, len(node.outputs), *inputs, **node.attributes)
     return [op.Cast(new, to=HALF) if _is_half(old) else new for old, new in zip(node.outputs, wide)]
 
 

@@ -1,4 +1,4 @@
-"""ZipMap makes a list of maps of a tensor, row by row; whoever computes looks through it."""
+"""Find the tensor behind a ZipMap, which makes a list of maps, one for each row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onward.graph.shapes.ml_operators import DOMAIN
 
 
 def zipped_tensor(value: ir.Value) -> ir.Value | None:
-    """The tensor that a list of maps is made from; None: it is no such list."""
+    """The input of the ZipMap that makes a value; None if no ZipMap makes it."""
     node = value.producer()
     if node is None or node.domain != DOMAIN or node.op_type != "ZipMap":
         return None
@@ -16,6 +16,6 @@ def zipped_tensor(value: ir.Value) -> ir.Value | None:
 
 
 def unzipped(value: ir.Value) -> ir.Value:
-    """The tensor that a list of maps is made from; any other value as it is."""
+    """The input of the ZipMap that makes a value; any other value unchanged."""
     tensor = zipped_tensor(value)
     return value if tensor is None else tensor

@@ -28,7 +28,7 @@ from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognize_composites import recognise_composites
-from onward.passes.training_mode import eval_mode, train_mode, untie_statistics
+from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from onward.passes.zip_maps import unzipped
 from onward.programs.custom_state import check_state, return_state
 from onward.programs.input_tensors import InputTensors
@@ -67,7 +67,7 @@ def build_program(
     check_state(base.model, settings.state)
     assignments = _assigned(base, optimizer, settings)
     names = [name for each in assignments for name in each.names]
-    untie_statistics(base.model)
+    separate_statistics(base.model)
     train = base.model.clone()
     frozen = batch_norms(train, settings.frozen_batch_norms)
     state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
@@ -183,7 +183,7 @@ class _Base:
         restored = model.clone()
         model = write_linear_models(model)
         carried = set(initializers(model))  # without values of Constant nodes
-        model = untie_statistics(PREPARE(model))
+        model = separate_statistics(PREPARE(model))
         known = [name for name in weights(model, carried) if name not in settings.state]
         graph = model.graph
         inputs = [_name(value) for value in graph.inputs]

@@ -19,11 +19,11 @@ from onward.graph.scopes import walk
 from onward.graph.shapes.infer import infer_shapes
 from onward.names import suggest_names
 from onward.passes.exporters.constant_weights import lift_constant_weights
-from onward.passes.exporters.restore_parameters import split_merged_parameters, ties
+from onward.passes.exporters.restore_parameters import find_ties, split_merged_parameters
 from onward.passes.linear_models import write_linear_models
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
-from onward.passes.training_mode import eval_mode, untie_statistics
+from onward.passes.training_mode import eval_mode, separate_statistics
 from onward.programs.program import Layout
 from onward.programs.select import initializers, unique_initializer_names
 
@@ -79,13 +79,13 @@ def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
     split_merged_parameters(copy)
     places = {str(value.name): value for value in initializers(copy)}
     if not places.keys() >= tensors.keys():  # merged statistics
-        untie_statistics(copy)
+        separate_statistics(copy)
         places = {str(value.name): value for value in initializers(copy)}
     if not places.keys() >= tensors.keys():  # coefficients that were attributes
         copy = write_linear_models(copy)
         places = {str(value.name): value for value in initializers(copy)}
     if not places.keys() >= tensors.keys():  # weights in functions
-        copy = untie_statistics(PREPARE(copy))
+        copy = separate_statistics(PREPARE(copy))
         places = {str(value.name): value for value in initializers(copy)}
     for name, array in {**_tied(copy, tensors), **tensors}.items():
         if name not in places:
@@ -98,7 +98,7 @@ def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
 
 def _tied(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
     """The tensors of tied copies of the parameters."""
-    found = {name: each for name, each in ties(model).items() if each[0] in tensors}
+    found = {name: each for name, each in find_ties(model).items() if each[0] in tensors}
     return {
         name: np.asarray(tensors[parameter]).T if transposed else tensors[parameter]
         for name, (parameter, transposed) in found.items()

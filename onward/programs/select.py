@@ -17,7 +17,7 @@ from onward.passes.exporters.constant_weights import (
     lift_constant_weights,
 )
 from onward.passes.exporters.provenance import Provenance
-from onward.passes.exporters.restore_parameters import Guesses, restore
+from onward.passes.exporters.restore_parameters import Guesses, separate_and_tie
 from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.pipelines import PREPARE
 
@@ -59,7 +59,7 @@ def restore_parameters(
     Constants that the user has `named` are weights as well.
     """
     unique_initializer_names(lift_constant_weights(remove_weight_inputs(model), named))
-    return restore(model, separate, tied)
+    return separate_and_tie(model, separate, tied)
 
 
 def initializers(model: ir.Model) -> list[ir.Value]:

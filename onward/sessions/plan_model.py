@@ -22,7 +22,7 @@ from onward.graph.weights import set_initializers
 from onward.lazy import LazyModule
 from onward.measure.memory.budget import check_opening
 from onward.passes.composites import has_calls, inline_calls
-from onward.passes.normalize import inline_functions, lift_constants, spell_domains
+from onward.passes.normalize import inline_functions, lift_constants, unify_default_domain
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.wide_sums import widen_sums
 from onward.providers.choose import Choice
@@ -164,7 +164,7 @@ def check_deterministic(model: ir.Model) -> None:
 
     Functions are inlined first: their arguments may turn a Dropout off.
     """
-    model = lift_constants(inline_functions(spell_domains(model.clone())))
+    model = lift_constants(inline_functions(unify_default_domain(model.clone())))
     for node in walk(model.graph):
         if is_random(node) or is_random_contrib(node):
             raise OptionError(

@@ -24,10 +24,10 @@ from onward.graph.graph_ops import GraphOps, taken_names
 from onward.graph.graph_ops import extend as extension
 from onward.passes.downgrade import STOCK_OPSET
 from onward.passes.exporters.exporter_warnings import warn_of_exporter
-from onward.passes.older_opsets import in_opset
+from onward.passes.older_opsets import convert_to_opset
 from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
-from onward.passes.training_mode import train_mode, untie_statistics
+from onward.passes.training_mode import separate_statistics, train_mode
 from onward.passes.value_facts import attribute
 from onward.programs import label_ranges
 from onward.programs.build import scalar_loss
@@ -80,7 +80,7 @@ def build_artifact_graphs(
     """
     named = [*trainable, *frozen]
     guesses = restore_parameters(model, named, named, tied)
-    untie_statistics(model)
+    separate_statistics(model)
     warn_of_exporter(model, trainable, guesses)
     lift_weights(model, named)
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
@@ -256,7 +256,7 @@ def _to_stock_opset(model: ir.Model, opset: int) -> ir.Model:
     """Lower a model to an opset that the stock wheel loads, if it has the model's operators."""
     if model.opset_imports.get("", 1) > STOCK_OPSET:
         try:
-            model = in_opset(model, opset)
+            model = convert_to_opset(model, opset)
         except UnsupportedModel:  # the user's operators need a newer one
             return model
     model.ir_version = min(max(model.ir_version or 0, 8), _STOCK_IR_VERSION)

@@ -21,7 +21,7 @@ from onward.optimizers.groups import Assignment, Group, resolve
 from onward.optimizers.learning_rates import rate_ratio
 from onward.optimizers.optimizer import Optimizer, Scalars
 from onward.passes.deduplicate import share_expressions
-from onward.passes.older_opsets import in_opset
+from onward.passes.older_opsets import convert_to_opset
 from onward.passes.prune import drop_unused
 from onward.passes.upgrade import upgrade_opset
 from onward.training.packed_graphs import pack_session_updates
@@ -128,7 +128,7 @@ def write_update(
         sequence = op.SequenceConstruct(*tensors)
         sequence.type = values[name].type
         _add_output(op, UPDATED.format(name), sequence)
-    return in_opset(drop_unused(share_expressions(model)), opset)
+    return convert_to_opset(drop_unused(share_expressions(model)), opset)
 
 
 def _update_parameter(

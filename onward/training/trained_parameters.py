@@ -11,7 +11,7 @@ from onward.errors import OptionError
 from onward.gradients.model import reached
 from onward.names import list_names, suggest_names
 from onward.passes.exporters.exporter_warnings import RECIPE
-from onward.passes.training_mode import untie_statistics
+from onward.passes.training_mode import separate_statistics
 from onward.programs.select import likely_parameters, restore_parameters, weights
 
 Groups = Sequence[Sequence[str]] | None  # tied names; None: as the model ties them
@@ -22,7 +22,7 @@ log = logging.getLogger("onward")
 def weight_names(model: ir.Model, tied: Groups = None) -> list[str]:
     """The weights of a model, those of branches included; the model is changed."""
     restore_parameters(model, (), (), tied)
-    return weights(untie_statistics(model))
+    return weights(separate_statistics(model))
 
 
 def trainable_weights(

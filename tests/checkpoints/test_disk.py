@@ -1,4 +1,4 @@
-"""The disk: locks that the living hold, folders that are made, reads that end with the file."""
+"""RealDisk: locks, folders, reads and writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with DISK.locked(Path(sys.argv[1])):
 """
 
 
-def test_another_process_waits_for_the_lock_and_sees_who_lives(tmp_path: Path) -> None:
+def test_another_process_waits_for_the_lock(tmp_path: Path) -> None:
     part, lock = tmp_path / "part", tmp_path / "lock"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(part), str(lock)],
@@ -47,7 +47,7 @@ def test_another_process_waits_for_the_lock_and_sees_who_lives(tmp_path: Path) -
     assert DISK.is_abandoned(part)
 
 
-def test_a_lock_can_be_had_again(tmp_path: Path) -> None:
+def test_lock_can_be_acquired_again(tmp_path: Path) -> None:
     for _ in range(2):
         with DISK.locked(tmp_path / "lock"):
             pass
@@ -60,7 +60,7 @@ def test_a_file_is_created_once(tmp_path: Path) -> None:
     DISK.close(file)
 
 
-def test_folders_are_made_with_those_that_they_are_in(tmp_path: Path) -> None:
+def test_make_folder_makes_parents(tmp_path: Path) -> None:
     DISK.make_folder(tmp_path / "a" / "b" / "c")
     DISK.make_folder(tmp_path / "a" / "b" / "c")
     assert DISK.names(tmp_path / "a" / "b") == ["c"]
@@ -69,7 +69,7 @@ def test_folders_are_made_with_those_that_they_are_in(tmp_path: Path) -> None:
         DISK.make_folder(tmp_path / "file")
 
 
-def test_reading_ends_with_the_file(tmp_path: Path) -> None:
+def test_read_stops_at_the_end_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"12345")
     file = DISK.open(tmp_path / "f")
     buffer = bytearray(8)
@@ -78,7 +78,7 @@ def test_reading_ends_with_the_file(tmp_path: Path) -> None:
     DISK.close(file)
 
 
-def test_a_write_lands_where_it_should_and_commit_renames(tmp_path: Path) -> None:
+def test_write_at_offset_and_commit(tmp_path: Path) -> None:
     file = DISK.create(tmp_path / "f")
     DISK.write(file, 3, memoryview(b"de"))
     DISK.write(file, 0, memoryview(b"abc"))
@@ -90,7 +90,7 @@ def test_a_write_lands_where_it_should_and_commit_renames(tmp_path: Path) -> Non
     assert DISK.free(tmp_path) > 0 and not DISK.names(tmp_path)
 
 
-def test_a_disk_that_cannot_sync_names_need_not(
+def test_unsupported_folder_sync_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Contents of checkpoint files, as they are written and read."""
+"""Contents of training checkpoints are read as they were written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onward.checkpoints import file_contents, tensor_files
 from onward.checkpoints.file_contents import Contents, StoredOptimizer, StoredParameter
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_write_then_read_is_identity(tmp_path: Path) -> None:
     w, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.array(4)
     slots = {"first/moments": {"a/w": w * 2}}
     made = Contents(
@@ -31,7 +31,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_the_file_says_what_the_contract_says(tmp_path: Path) -> None:
+def test_file_has_the_documented_properties(tmp_path: Path) -> None:
     made = Contents({"w": StoredParameter(True, np.zeros(2, np.float32))})
     file_contents.write(tmp_path / "c", made)
     properties = tensor_files.read(tmp_path / "c").properties

@@ -1,4 +1,4 @@
-"""Checkpoints: the newest and the best stay, damage is stepped over, nothing old is lost early."""
+"""Checkpoints keeps the newest and the best, skips damaged ones, and loses nothing on failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from onward.checkpoints.disk import RealDisk
 from onward.checkpoints.folder import Checkpoints
-from onward.checkpoints.manifest import file_of
+from onward.checkpoints.manifest import file_name
 from onward.checkpoints.tensor_files import read, write
 from onward.errors import CheckpointCorrupt, CheckpointError, OptionError
 
@@ -72,12 +72,12 @@ def test_the_best_may_be_the_highest(tmp_path: Path) -> None:
     assert best is not None and best.step == 3  # of equals, the newer
 
 
-def test_all_may_be_kept_and_none_need_have_a_metric(tmp_path: Path) -> None:
+def test_keep_none_keeps_all(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, *range(9), keep=None, keep_best=0)
     assert checkpoints.steps() == list(range(9)) and checkpoints.best() is None
 
 
-def test_the_newest_is_what_was_saved_last_whatever_its_step(tmp_path: Path) -> None:
+def test_the_newest_is_the_last_save_of_any_step(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 10, 20, 30, 15, keep=2)
     found = checkpoints.latest()
     assert found is not None and found.step == 15
@@ -97,7 +97,7 @@ def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 6), st.none() | st.integers(0, 5)), min_size=1, max_size=9),
     st.integers(1, 3), st.integers(0, 2), st.sampled_from(["lower", "higher"]),
 )  # fmt: skip
-def test_what_is_kept_is_what_a_list_would_keep(
+def test_kept_checkpoints_match_a_list_model(
     tmp_path_factory: pytest.TempPathFactory, saves: Any, keep: int, keep_best: int, better: Any
 ) -> None:
     class Unsynced(RealDisk):
@@ -122,7 +122,7 @@ def test_what_is_kept_is_what_a_list_would_keep(
     shutil.rmtree(folder)
 
 
-def test_every_says_when_to_save(tmp_path: Path) -> None:
+def test_due_follows_every(tmp_path: Path) -> None:
     assert not any(Checkpoints(tmp_path).due(step) for step in range(10))
     assert [s for s in range(9) if Checkpoints(tmp_path, every=4).due(s)] == [4, 8]
 
@@ -136,12 +136,12 @@ def test_every_says_when_to_save(tmp_path: Path) -> None:
         ({"every": 0}, "every is None or a number from 1 on, not 0"),
     ],
 )
-def test_settings_that_cannot_hold_are_refused(tmp_path: Path, settings: Any, text: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, settings: Any, text: str) -> None:
     with pytest.raises(OptionError, match=f"checkpoints: {text}"):
         Checkpoints(tmp_path, **settings)
 
 
-def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
+def test_numpy_step_and_metric_are_accepted(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save({}, {}, np.int64(3), np.float32(0.5))  # type: ignore[arg-type]
     found = Checkpoints(tmp_path).best()
     assert found is not None and (found.step, found.metric) == (3, 0.5)
@@ -156,7 +156,7 @@ def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
         (1, "0.3", r"metric is a number or None, not a str\nconvert it with float"),
     ],
 )
-def test_steps_and_metrics_are_numbers(tmp_path: Path, step: Any, metric: Any, text: str) -> None:
+def test_step_and_metric_must_be_numbers(tmp_path: Path, step: Any, metric: Any, text: str) -> None:
     with pytest.raises(CheckpointError, match=text):
         Checkpoints(tmp_path).save({}, {}, step, metric)
 
@@ -164,75 +164,74 @@ def test_steps_and_metrics_are_numbers(tmp_path: Path, step: Any, metric: Any, t
 # -- damage ----------------------------------------------------------------------------------------
 
 
-def test_a_damaged_one_is_stepped_over_and_named(
+def test_damaged_checkpoint_is_skipped_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = saved(tmp_path, 1, 2, 3)
-    damage(tmp_path / file_of(3))
+    damage(tmp_path / file_name(3))
     found = checkpoints.latest()
     assert found is not None and found.step == 2
     assert caplog.messages == [
-        f"{tmp_path / file_of(3)}: tensor 'w' is damaged: its SHA-256 is another one; "
+        f"{tmp_path / file_name(3)}: tensor 'w' is damaged: its SHA-256 does not match; "
         "step 2 is used instead"
     ]
     with pytest.raises(CheckpointCorrupt, match="tensor 'w' is damaged"):
         checkpoints.load(3)
 
 
-def test_a_missing_one_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_checkpoint_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = saved(tmp_path, 1, 2, 3)
-    (tmp_path / file_of(3)).unlink()
+    (tmp_path / file_name(3)).unlink()
     found = checkpoints.latest()
     assert found is not None and found.step == 2 and checkpoints.steps() == [1, 2]
     assert "000003.safetensors: there is no such file; step 2 is used instead" in caplog.text
     caplog.clear()
     checkpoints.save(tensors(4), {}, 4)
-    assert "000003.safetensors: there is no such file any more" in caplog.text
+    assert "000003.safetensors: there is no such file" in caplog.text
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 3\nthere are: 1, 2, 4"):
         checkpoints.load(3)
 
 
-def test_the_best_falls_back_to_the_next_best(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_best_falls_back_to_the_next_best(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step, metric in enumerate([3.0, 1.0, 2.0], 1):
         checkpoints.save(tensors(step), {}, step, metric)
-    damage(tmp_path / file_of(2))
+    damage(tmp_path / file_name(2))
     best = checkpoints.best()
     assert best is not None and best.step == 3 and "step 3 is used instead" in caplog.text
 
 
-def test_damaged_ones_do_not_count_among_those_that_are_kept(tmp_path: Path) -> None:
+def test_damaged_checkpoints_do_not_count_as_kept(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2, 3)
-    damage(tmp_path / file_of(3))
+    damage(tmp_path / file_name(3))
     checkpoints.latest()
     checkpoints.save(tensors(4), {}, 4)
     assert checkpoints.steps() == [1, 2, 4]
 
 
-def test_where_none_is_whole_all_are_named(tmp_path: Path) -> None:
+def test_error_names_all_if_all_are_damaged(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2)
-    damage(tmp_path / file_of(1))
-    (tmp_path / file_of(2)).unlink()
+    damage(tmp_path / file_name(1))
+    (tmp_path / file_name(2)).unlink()
     with pytest.raises(CheckpointCorrupt) as caught:
         checkpoints.latest()
     assert str(caught.value) == (
         f"{tmp_path}: none of its checkpoints can be read: "
-        f"{tmp_path / file_of(2)}: there is no such file; "
-        f"{tmp_path / file_of(1)}: tensor 'w' is damaged: its SHA-256 is another one\n"
-        "restore the folder from a copy, or begin anew in another one"
+        f"{tmp_path / file_name(2)}: there is no such file; "
+        f"{tmp_path / file_name(1)}: tensor 'w' is damaged: its SHA-256 does not match\n"
+        "restore the folder from a copy, or start again in another one"
     )
 
 
-def test_one_that_was_exchanged_is_noticed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_replaced_checkpoint_is_detected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = saved(tmp_path, 1, 2)
-    write(tmp_path / file_of(2), {"w": np.zeros(3)}, {}, step=2, serial=2)
+    write(tmp_path / file_name(2), {"w": np.zeros(3)}, {}, step=2, serial=2)
     found = checkpoints.latest()
     assert found is not None and found.step == 1
-    assert "whole, but not the checkpoint that manifest.json lists; step 1 is used" in caplog.text
+    assert (
+        "not damaged, but not the checkpoint that manifest.json lists; step 1 is used"
+        in caplog.text
+    )
     with pytest.raises(CheckpointCorrupt, match=r"\nif it is meant to be there, remove .*manifest"):
         checkpoints.load(2)
     (tmp_path / "manifest.json").unlink()
@@ -249,7 +248,7 @@ def test_one_that_was_exchanged_is_noticed(
         (lambda path: os.truncate(path, 65 << 20), "manifest.json is damaged: it has 68,157,440"),
     ],
 )
-def test_a_lost_manifest_costs_nothing(
+def test_lost_manifest_loses_no_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, break_it: Any, text: str
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
@@ -266,10 +265,8 @@ def test_a_lost_manifest_costs_nothing(
         assert checkpoints.steps() == [20, 40] and not caplog.messages
 
 
-def test_files_that_only_look_like_checkpoints_are_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / file_of(7)).write_bytes(b"mine")
+def test_other_files_are_not_touched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / file_name(7)).write_bytes(b"mine")
     (tmp_path / "notes.txt").write_bytes(b"mine")
     with pytest.raises(
         CheckpointCorrupt, match=r"none of its checkpoints can be read.*header does"
@@ -278,19 +275,19 @@ def test_files_that_only_look_like_checkpoints_are_left_alone(
     checkpoints = saved(tmp_path, 1, 2, 3, keep=1)
     found = checkpoints.latest()
     assert found is not None and found.step == 3
-    assert (tmp_path / file_of(7)).read_bytes() == b"mine" and "000007" in caplog.text
-    shutil.copy(tmp_path / file_of(3), tmp_path / file_of(8))
+    assert (tmp_path / file_name(7)).read_bytes() == b"mine" and "000007" in caplog.text
+    shutil.copy(tmp_path / file_name(3), tmp_path / file_name(8))
     with pytest.raises(CheckpointCorrupt, match="the header does not fit"):
         checkpoints.load(7)
     checkpoints.latest()
-    assert f"{file_of(8)}: holds step 3; step 3 is used instead" in caplog.text
+    assert f"{file_name(8)}: holds step 3; step 3 is used instead" in caplog.text
 
 
-# -- when the disk fails ---------------------------------------------------------------------------
+# -- disk failures ---------------------------------------------------------------------------------
 
 
 class Failing(RealDisk):
-    """A disk whose operation fails at files of some name."""
+    """A disk on which an operation fails for files of one name."""
 
     def __init__(self, operation: str, name: str, number: int = errno.EIO) -> None:
         real = getattr(self, operation)
@@ -303,23 +300,23 @@ class Failing(RealDisk):
         setattr(self, operation, maybe)
 
 
-def test_training_goes_on_where_a_save_fails(
+def test_try_save_continues_after_a_failure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved(tmp_path, 1)
     checkpoints = Checkpoints(tmp_path, disk=Failing("write", ".part", errno.ENOSPC))
     assert checkpoints.try_save(tensors(2), {}, 2) is None
     [error] = checkpoints.failures
-    assert f"{file_of(2)} is not saved: No space left on device" in str(error)
+    assert f"{file_name(2)} is not saved: No space left on device" in str(error)
     assert caplog.messages == [str(error)]
     with pytest.raises(CheckpointError, match=r"\nfree .* bytes on the disk of"):
         checkpoints.save(tensors(2), {}, 2)
     assert Checkpoints(tmp_path).steps() == [1]
-    assert sorted(os.listdir(tmp_path)) == [".lock", "manifest.json", file_of(1)]
-    assert Checkpoints(tmp_path).try_save(tensors(2), {}, 2) == tmp_path / file_of(2)
+    assert sorted(os.listdir(tmp_path)) == [".lock", "manifest.json", file_name(1)]
+    assert Checkpoints(tmp_path).try_save(tensors(2), {}, 2) == tmp_path / file_name(2)
 
 
-def test_a_manifest_that_cannot_be_written_is_reported_and_nothing_is_removed(
+def test_failed_manifest_write_is_reported_and_removes_nothing(
     tmp_path: Path,
 ) -> None:
     saved(tmp_path, 1, keep=1)
@@ -329,18 +326,18 @@ def test_a_manifest_that_cannot_be_written_is_reported_and_nothing_is_removed(
     assert Checkpoints(tmp_path).steps() == [1, 2]
 
 
-def test_an_old_one_that_cannot_be_removed_is_a_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_removal_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     saved(tmp_path, 1, keep=1)
-    checkpoints = Checkpoints(tmp_path, keep=1, disk=Failing("remove", file_of(1), errno.EPERM))
+    checkpoints = Checkpoints(tmp_path, keep=1, disk=Failing("remove", file_name(1), errno.EPERM))
     checkpoints.save(tensors(2), {}, 2)
-    assert f"{file_of(1)} is no longer needed, but stays: Operation not permitted" in caplog.text
+    assert (
+        f"{file_name(1)} is unused, but cannot be removed: Operation not permitted" in caplog.text
+    )
     saved(tmp_path, 3, keep=1)
     assert Checkpoints(tmp_path).steps() == [3]
 
 
-def test_a_folder_that_cannot_be_had_is_one_clear_error(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(
         CheckpointError, match=r"000001.*is not saved.*\(while locking the folder\)"
@@ -348,21 +345,21 @@ def test_a_folder_that_cannot_be_had_is_one_clear_error(tmp_path: Path) -> None:
         Checkpoints(tmp_path / "file").save({}, {}, 1)
     disk = Failing("names", str(tmp_path))
     with pytest.raises(
-        CheckpointError, match=r"the folder .* cannot be read: Input/output error\ns"
+        CheckpointError, match=r"the folder .* cannot be read: Input/output error\ncheck"
     ):
         Checkpoints(tmp_path, disk=disk).steps()
 
 
-def test_a_disk_that_does_not_read_one_is_no_reason_to_remove_it(tmp_path: Path) -> None:
+def test_read_error_does_not_remove_a_checkpoint(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, keep=2)
-    checkpoints = Checkpoints(tmp_path, keep=2, disk=Failing("read", file_of(2)))
+    checkpoints = Checkpoints(tmp_path, keep=2, disk=Failing("read", file_name(2)))
     found = checkpoints.latest()
     assert found is not None and found.step == 1
     checkpoints.save(tensors(3), {}, 3)
     assert checkpoints.steps() == [2, 3]
 
 
-# -- several at once -------------------------------------------------------------------------------
+# -- concurrent saves ------------------------------------------------------------------------------
 
 SAVER = """
 import sys
@@ -379,7 +376,7 @@ for number in range(15):
 """
 
 
-def test_two_processes_that_save_into_one_folder_harm_nothing(tmp_path: Path) -> None:
+def test_two_processes_can_save_into_one_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", SAVER, str(tmp_path)]
     savers = [subprocess.Popen([*command, str(who)], stderr=subprocess.PIPE) for who in (0, 1)]
     said = [saver.communicate()[1] for saver in savers]
@@ -390,11 +387,11 @@ def test_two_processes_that_save_into_one_folder_harm_nothing(tmp_path: Path) ->
         assert (checkpoints.load(step).tensors["w"] == step).all()
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
     assert {path.name for path in tmp_path.glob("step-*")} == {
-        file_of(step) for step in checkpoints.steps()
+        file_name(step) for step in checkpoints.steps()
     }
 
 
-def test_threads_that_save_with_one_object_harm_nothing(tmp_path: Path) -> None:
+def test_threads_can_save_with_one_object(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=4)
     threads = [
         threading.Thread(target=checkpoints.save, args=(tensors(step), {}, step))
@@ -409,12 +406,12 @@ def test_threads_that_save_with_one_object_harm_nothing(tmp_path: Path) -> None:
         assert np.array_equal(checkpoints.load(step).tensors["w"], tensors(step)["w"])
 
 
-def test_who_reads_while_another_removes_looks_again(tmp_path: Path) -> None:
+def test_read_is_tried_again_if_another_process_removes_files(tmp_path: Path) -> None:
     class Overtaken(RealDisk):
         done = False
 
         def open(self, path: Path) -> Any:
-            if not self.done and path.name == file_of(1):
+            if not self.done and path.name == file_name(1):
                 self.done = True
                 saved(tmp_path, 2, keep=1)
             return super().open(path)
@@ -424,6 +421,6 @@ def test_who_reads_while_another_removes_looks_again(tmp_path: Path) -> None:
     assert found is not None and found.step == 2
 
 
-def test_a_file_can_be_read_on_its_own(tmp_path: Path) -> None:
+def test_one_file_can_be_read_without_the_folder(tmp_path: Path) -> None:
     saved(tmp_path, 5)
-    assert read(tmp_path / file_of(5)).step == 5
+    assert read(tmp_path / file_name(5)).step == 5

@@ -1,4 +1,4 @@
-"""The manifest: written and read alike, and every damage to it noticed."""
+"""The manifest is read as it was written, and any damage is detected."""
 
 from __future__ import annotations
 
@@ -9,55 +9,70 @@ import pytest
 
 from onward.checkpoints.disk import DISK
 from onward.checkpoints.manifest import (
-    Entry,
-    _sealed,
-    dump,
-    file_of,
-    finite,
-    parse,
+    ManifestEntry,
+    _with_digest,
+    decode_manifest,
+    encode_manifest,
+    file_name,
+    finite_or_none,
     read_catalog,
 )
 from onward.errors import CheckpointError
 
-ENTRIES = [Entry(10, 1, "ab" * 32, 0.5), Entry(20, 2, "cd" * 32), Entry(30, 3, "ef" * 32, 1e-300)]
+ENTRIES = [
+    ManifestEntry(10, 1, "ab" * 32, 0.5),
+    ManifestEntry(20, 2, "cd" * 32),
+    ManifestEntry(30, 3, "ef" * 32, 1e-300),
+]
 
 
-def test_what_is_parsed_is_what_was_dumped() -> None:
-    assert parse(dump(ENTRIES)) == ENTRIES and parse(dump([])) == []
-    assert json.loads(dump(ENTRIES))["checkpoints"][0]["file"] == "step-000000000010.safetensors"
+def test_encode_then_decode_is_identity() -> None:
+    assert (
+        decode_manifest(encode_manifest(ENTRIES)) == ENTRIES
+        and decode_manifest(encode_manifest([])) == []
+    )
+    assert (
+        json.loads(encode_manifest(ENTRIES))["checkpoints"][0]["file"]
+        == "step-000000000010.safetensors"
+    )
 
 
-def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
-    data = dump(ENTRIES[:1])
+def test_every_flipped_bit_and_truncation_is_detected() -> None:
+    data = encode_manifest(ENTRIES[:1])
     for place in range(len(data)):
         for bit in range(8):
             changed = bytearray(data)
             changed[place] ^= 1 << bit
             with pytest.raises(
-                ValueError, match=r"its SHA-256 is another one|it is not a manifest"
+                ValueError, match=r"its SHA-256 does not match|it is not a manifest"
             ):
-                parse(bytes(changed))
+                decode_manifest(bytes(changed))
         with pytest.raises(ValueError, match=r"it is not a manifest|SHA-256"):
-            parse(data[:place])
+            decode_manifest(data[:place])
 
 
 @pytest.mark.parametrize("data", [b"3", b"[]", b"[" * 100_000, b"\xff", b'{"sha256": ""}'])
-def test_what_is_no_manifest_is_noticed(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"it is not a manifest|its SHA-256 is another one"):
-        parse(data)
+def test_other_data_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"it is not a manifest|its SHA-256 does not match"):
+        decode_manifest(data)
 
 
-def test_an_unknown_version_is_said_to_be_one() -> None:
+def test_unknown_version_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"is of version 9, and this Onward reads 1\nuse the"):
-        parse(_sealed({"version": 9, "checkpoints": []}))
+        decode_manifest(_with_digest({"version": 9, "checkpoints": []}))
 
 
-def test_steps_beyond_the_width_of_a_name_have_names_too(tmp_path: Path) -> None:
-    assert file_of(10**13) == "step-10000000000000.safetensors"
-    (tmp_path / file_of(10**13)).write_bytes(b"")
-    assert list(read_catalog(tmp_path, DISK).unread) == [file_of(10**13)]
+def test_very_large_steps_have_longer_file_names(tmp_path: Path) -> None:
+    assert file_name(10**13) == "step-10000000000000.safetensors"
+    (tmp_path / file_name(10**13)).write_bytes(b"")
+    assert list(read_catalog(tmp_path, DISK).unread) == [file_name(10**13)]
 
 
-def test_metrics_that_compare_with_nothing_are_none() -> None:
-    assert finite(0.0) == 0.0
-    assert finite(float("nan")) is finite(float("-inf")) is finite(None) is None
+def test_non_finite_metrics_become_none() -> None:
+    assert finite_or_none(0.0) == 0.0
+    assert (
+        finite_or_none(float("nan"))
+        is finite_or_none(float("-inf"))
+        is finite_or_none(None)
+        is None
+    )

@@ -1,4 +1,4 @@
-"""A checkpoint of another model: the first tensor that differs is named."""
+"""For a checkpoint of another model, the first tensor that differs is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.errors import CheckpointMismatch
 MODEL = {"w": np.zeros((2, 3), np.float32), "b": np.zeros((), np.float32)}
 
 
-def test_arrays_and_what_a_look_gives_are_compared_alike() -> None:
+def test_arrays_and_specs_are_compared() -> None:
     check_match({"b": TensorSpec("float32", ()), "w": TensorSpec("float32", (2, 3))}, MODEL)
 
 
@@ -29,16 +29,16 @@ def test_arrays_and_what_a_look_gives_are_compared_alike() -> None:
         ({**MODEL, "v": MODEL["w"]}, "it has the tensor 'v', and the model does not"),
     ],
 )  # fmt: skip
-def test_the_first_difference_is_named(found: Any, text: str) -> None:
+def test_first_difference_is_named(found: Any, text: str) -> None:
     with pytest.raises(CheckpointMismatch) as caught:
         check_match(found, MODEL, "step 3")
     assert str(caught.value) == (
         f"step 3 is of another model: {text}\n"
-        "load it into the model that it was saved from, or begin anew in another folder"
+        "load it into the model that it was saved from, or start again in another folder"
     )
 
 
-def test_a_fingerprint_is_of_names_and_shapes_in_any_order() -> None:
+def test_fingerprint_ignores_order() -> None:
     known = fingerprint({"w": (2, 3), "b": (3,)})
     assert known == fingerprint({"b": (3,), "w": (2, 3)}) and len(known) == 64
     others = [{"w": (3, 2), "b": (3,)}, {"v": (2, 3), "b": (3,)}, {"w": (2, 3)}]

@@ -1,4 +1,4 @@
-"""Checkpoint files: what was written is what is read, or the error names what is damaged."""
+"""Checkpoint files are read as they were written, or an error names what is damaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from onward.checkpoints.disk import DISK, RealDisk
-from onward.checkpoints.tensor_files import TensorSpec, look, read, tidy, write
+from onward.checkpoints.tensor_files import (
+    TensorSpec,
+    read,
+    read_header,
+    remove_abandoned_files,
+    write,
+)
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OnwardError
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -38,7 +44,7 @@ orders = st.sampled_from(["<", ">", "="])
 
 @st.composite
 def tensors(draw: Any) -> Any:
-    """Arrays of every type, in either byte order, as they come or seen in another order."""
+    """Arrays of every type and byte order, contiguous or not."""
     shape = draw(shapes)
     kind = draw(st.sampled_from([*PLAIN, *EXTENDED]))
     if kind in EXTENDED:
@@ -65,7 +71,7 @@ names = st.text(st.characters(codec="utf-8"), max_size=8).filter(
 
 
 class Unsynced(RealDisk):
-    """A disk in a hurry."""
+    """A disk that skips syncs."""
 
     def sync(self, file: Any) -> None: ...
     def sync_folder(self, folder: Path) -> None: ...
@@ -76,13 +82,11 @@ class Unsynced(RealDisk):
     st.dictionaries(names, tensors(), max_size=5),
     st.dictionaries(st.text(), json_values, max_size=3),
 )
-def test_what_is_read_is_what_was_written(
-    given: dict[str, Any], properties: dict[str, Any]
-) -> None:
+def test_write_then_read_is_identity(given: dict[str, Any], properties: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
         digest = write(path, given, properties, step=7, metric=0.25, disk=Unsynced())
-        found, seen = read(path), look(path)
+        found, seen = read(path), read_header(path)
         assert list(found.tensors) == list(given) == list(seen.tensors)
         for name, tensor in given.items():
             back = found.tensors[name]
@@ -96,7 +100,7 @@ def test_what_is_read_is_what_was_written(
         assert os.listdir(folder) == ["c"]
 
 
-def test_the_safetensors_package_reads_it(tmp_path: Path) -> None:
+def test_safetensors_package_reads_it(tmp_path: Path) -> None:
     given = {"b": np.array(True), "w": W.T, "n": np.zeros((0, 2)), "i": np.arange(3, dtype=">i2")}
     write(tmp_path / "c", given, {"epoch": 3})
     found = load_file(tmp_path / "c")
@@ -112,14 +116,14 @@ def test_bfloat16_is_read_by_the_safetensors_package(tmp_path: Path) -> None:
         assert file.get_slice("w").get_shape() == [2, 3]
 
 
-def test_not_a_number_and_infinity_are_properties_too(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_allowed_in_properties(tmp_path: Path) -> None:
     write(tmp_path / "c", {}, {"best": float("inf"), "loss": float("nan"), "betas": (0.9, 0.99)})
     found = read(tmp_path / "c").properties
     assert found["best"] == float("inf") and np.isnan(found["loss"])
     assert found["betas"] == [0.9, 0.99]
 
 
-def test_large_tensors_are_not_copied_to_be_written(tmp_path: Path) -> None:
+def test_write_does_not_copy_large_tensors(tmp_path: Path) -> None:
     tensor = np.zeros((4096, 4096), np.float32)  # 64 MiB
     for seen in (tensor, tensor.T):
         tracemalloc.start()
@@ -142,7 +146,7 @@ def data_start(path: Path) -> int:
     return 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
 
 
-def test_every_flipped_bit_is_noticed_and_named(tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "c"
     write(path, {"w": np.arange(2, dtype=np.float32), "b": np.ones(3, np.int8)}, {"e": 1})
     whole, start = path.read_bytes(), data_start(path)
@@ -155,7 +159,7 @@ def test_every_flipped_bit_is_noticed_and_named(tmp_path: Path) -> None:
     assert read(path).properties == {"e": 1}
 
 
-def test_every_cut_is_noticed(tmp_path: Path) -> None:
+def test_every_truncation_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "c"
     write(path, {"w": np.arange(2, dtype=np.float32), "b": np.ones(3, np.int8)}, {})
     whole, start = path.read_bytes(), data_start(path)
@@ -169,19 +173,19 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_damaged_tensor_is_one_clear_message(tmp_path: Path) -> None:
+def test_damaged_tensor_is_named(tmp_path: Path) -> None:
     write(tmp_path / "c", {"w": W}, {})
     damaged(tmp_path / "c", data_start(tmp_path / "c"))
     with pytest.raises(CheckpointCorrupt) as caught:
         read(tmp_path / "c")
     assert str(caught.value) == (
-        f"{tmp_path / 'c'}: tensor 'w' is damaged: its SHA-256 is another one\n"
+        f"{tmp_path / 'c'}: tensor 'w' is damaged: its SHA-256 does not match\n"
         "read the checkpoint before it"
     )
-    assert look(tmp_path / "c").tensors == {"w": TensorSpec("float32", (2, 3))}
+    assert read_header(tmp_path / "c").tensors == {"w": TensorSpec("float32", (2, 3))}
 
 
-def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     save_file({"w": W}, tmp_path / "plain")
     with pytest.raises(CheckpointCorrupt, match="is not a checkpoint of Onward's"):
         read(tmp_path / "plain")
@@ -190,17 +194,17 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
         read(tmp_path / "short")
     (tmp_path / "absurd").write_bytes(struct.pack("<Q", 1 << 62) + bytes(100))
     with pytest.raises(CheckpointCorrupt, match=r"the header does not fit.* 108 bytes"):
-        look(tmp_path / "absurd")
+        read_header(tmp_path / "absurd")
 
 
-def test_what_is_no_ordinary_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(CheckpointError, match="cannot be read: not an ordinary file"):
             read(path)
 
 
-def test_a_missing_checkpoint_is_missing_not_damaged(tmp_path: Path) -> None:
+def test_missing_file_is_checkpoint_missing(tmp_path: Path) -> None:
     write(tmp_path / "step-1.safetensors", {})
     for path, advice in (
         (tmp_path / "step-2.safetensors", "did you mean 'step-1.safetensors'"),
@@ -208,7 +212,7 @@ def test_a_missing_checkpoint_is_missing_not_damaged(tmp_path: Path) -> None:
         (tmp_path / "no" / "c", "there is no folder .*no: check the path"),
         (tmp_path / "step-1.safetensors" / "c", "there is no folder .*: check the path"),
     ):
-        for reads in (read, look):
+        for reads in (read, read_header):
             with pytest.raises(
                 CheckpointMissing, match=f"there is no such file\n{advice}"
             ) as caught:
@@ -217,12 +221,12 @@ def test_a_missing_checkpoint_is_missing_not_damaged(tmp_path: Path) -> None:
             assert not isinstance(caught.value, CheckpointCorrupt)
 
 
-def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+def test_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"but a folder\ngive the path of a file in it, or"):
         read(tmp_path)
 
 
-# -- what cannot be written ------------------------------------------------------------------------
+# -- refused contents ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,7 +240,7 @@ def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
         ({"\ud800": W}, r"the tensor's name '\\ud800' is not valid Unicode"),
     ],
 )
-def test_tensors_that_a_file_cannot_hold_are_named(tmp_path: Path, given: Any, text: str) -> None:
+def test_unsupported_tensors_are_refused(tmp_path: Path, given: Any, text: str) -> None:
     with pytest.raises(CheckpointError, match=text):
         write(tmp_path / "c", given, {})
     assert os.listdir(tmp_path) == []
@@ -250,13 +254,13 @@ def test_tensors_that_a_file_cannot_hold_are_named(tmp_path: Path, given: Any, t
         ({"a": {1: 2}}, r"properties\['a'\] has the key 1, but JSON's keys are texts"),
     ],
 )
-def test_properties_that_are_not_json_are_named(tmp_path: Path, given: Any, text: str) -> None:
+def test_properties_must_be_json(tmp_path: Path, given: Any, text: str) -> None:
     with pytest.raises(CheckpointError, match=text):
         write(tmp_path / "c", {"w": W}, given)
     assert os.listdir(tmp_path) == []
 
 
-def test_properties_end_somewhere(tmp_path: Path) -> None:
+def test_too_large_properties_are_refused(tmp_path: Path) -> None:
     deep: list[Any] = []
     deep.append(deep)
     with pytest.raises(CheckpointError, match="nested more than 100 deep"):
@@ -265,11 +269,11 @@ def test_properties_end_somewhere(tmp_path: Path) -> None:
         write(tmp_path / "c", {}, {"long": "x" * (101 << 20)})
 
 
-# -- whole or not at all ---------------------------------------------------------------------------
+# -- atomic writes ---------------------------------------------------------------------------------
 
 
 class FailingDisk(RealDisk):
-    """A disk whose one operation fails."""
+    """A disk on which one operation fails."""
 
     def __init__(self, operation: str, number: int, free: int = 1 << 40) -> None:
         def fail(*_: Any) -> Any:
@@ -298,14 +302,14 @@ class FailingDisk(RealDisk):
         (
             "write",
             errno.EIO,
-            r"\(while writing\); what was saved before is untouched\nsee to the d",
+            r"\(while writing\); what was saved before is untouched\ncheck the d",
         ),
         ("sync", errno.EIO, r"is not saved: Input/output error \(while syncing\)"),
         ("commit", errno.EIO, r"is not saved: Input/output error \(while renaming\)"),
         ("write", errno.ENOENT, r"No such file or directory.*\nmake the folder .* first"),
     ],
 )
-def test_a_disk_that_fails_is_one_clear_error_and_the_old_file_stands(
+def test_failed_write_keeps_the_old_file(
     tmp_path: Path, operation: str, number: int, text: str
 ) -> None:
     write(tmp_path / "c", {"w": W}, {})
@@ -315,7 +319,7 @@ def test_a_disk_that_fails_is_one_clear_error_and_the_old_file_stands(
     assert np.array_equal(read(tmp_path / "c").tensors["w"], W)
 
 
-def test_a_full_disk_says_how_much_to_free(tmp_path: Path) -> None:
+def test_full_disk_error_tells_how_much_to_free(tmp_path: Path) -> None:
     size = len(write(tmp_path / "c", {"w": W}, {})) and (tmp_path / "c").stat().st_size
     full = FailingDisk("write", errno.ENOSPC, free=100)
     with pytest.raises(CheckpointError) as caught:
@@ -325,7 +329,7 @@ def test_a_full_disk_says_how_much_to_free(tmp_path: Path) -> None:
         "what was saved before is untouched\n"
         f"free {size - 100:,} bytes on the disk of {tmp_path}: {size:,} are needed"
     )
-    with pytest.raises(CheckpointError, match="or have this process allowed as many"):
+    with pytest.raises(CheckpointError, match="or raise this process's quota"):
         write(tmp_path / "c", {"w": W}, {}, disk=FailingDisk("sync", errno.EDQUOT))
 
     def silent(folder: Path) -> int:
@@ -336,18 +340,18 @@ def test_a_full_disk_says_how_much_to_free(tmp_path: Path) -> None:
         write(tmp_path / "c", {"w": W}, {}, disk=full)
 
 
-def test_names_that_may_be_lost_are_said_to_be(tmp_path: Path) -> None:
+def test_failed_folder_sync_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is written, but a loss of power may undo it: Inpu"):
         write(tmp_path / "c", {"w": W}, {}, disk=FailingDisk("sync_folder", errno.EIO))
     assert np.array_equal(read(tmp_path / "c").tensors["w"], W)
 
 
-def test_a_folder_that_is_not_there_is_to_be_made_first(tmp_path: Path) -> None:
+def test_missing_folder_error_tells_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not saved: No such file.*\nmake the folder"):
         write(tmp_path / "nowhere" / "c", {"w": W}, {})
 
 
-def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
     class Interrupted(RealDisk):
         def sync(self, file: Any) -> None:
             raise KeyboardInterrupt
@@ -357,7 +361,7 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_fails_while_it_is_read_is_an_error_and_not_damage(tmp_path: Path) -> None:
+def test_read_error_is_not_reported_as_damage(tmp_path: Path) -> None:
     write(tmp_path / "c", {"w": W}, {})
     with pytest.raises(CheckpointError, match="cannot be read: Input/output error") as caught:
         read(tmp_path / "c", disk=FailingDisk("read", errno.EIO))
@@ -365,7 +369,7 @@ def test_a_disk_that_fails_while_it_is_read_is_an_error_and_not_damage(tmp_path:
     assert isinstance(caught.value, OnwardError) and isinstance(caught.value, ValueError)
 
 
-def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
+def test_only_abandoned_files_are_removed(tmp_path: Path) -> None:
     dead = tmp_path / ".onward-00000000000000aa.part"
     dead.write_bytes(b"half")
     others = [tmp_path / ".onward-mine.part", tmp_path / "x.part"]
@@ -375,23 +379,23 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -
     write(tmp_path / "c", {"w": W}, {})
     assert {*os.listdir(tmp_path)} == {"c", alive.path.name, *(other.name for other in others)}
     DISK.close(alive)
-    tidy(tmp_path, DISK)
+    remove_abandoned_files(tmp_path, DISK)
     assert not alive.path.exists()
 
 
-def test_a_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
+def test_file_permissions_follow_the_umask(tmp_path: Path) -> None:
     (tmp_path / "any").write_bytes(b"")
     write(tmp_path / "c", {"w": W}, {})
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("any", "c")]
     assert modes[0] == modes[1]
 
 
-# -- light -----------------------------------------------------------------------------------------
+# -- imports ---------------------------------------------------------------------------------------
 
 HEAVY = {"onnx", "onnx_ir", "onnxscript", "torch", "onnxruntime", "ml_dtypes", "rich", "typer"}
 
 
-def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_import_loads_numpy_only(tmp_path: Path) -> None:
     code = f"""
 import sys
 from onward.checkpoints import tensor_files, folder, model_match
@@ -404,13 +408,11 @@ print(*{{name.split(".")[0] for name in sys.modules}})
     assert not set(done.stdout.split()) & HEAVY
 
 
-def test_types_that_numpy_lacks_need_a_package_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_ml_dtypes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "c", {"w": np.ones(2, ml_dtypes.bfloat16)}, {})
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(
         CheckpointError, match=r"bfloat16 need a package.*\n.*pip install ml_dtypes"
     ):
         read(tmp_path / "c")
-    assert look(tmp_path / "c").tensors["w"].dtype == "bfloat16"
+    assert read_header(tmp_path / "c").tensors["w"].dtype == "bfloat16"

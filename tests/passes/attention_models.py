@@ -35,7 +35,7 @@ def padding(op: Any, seen: ir.Value) -> ir.Value:
 
 
 def eager(op: Any, q: Any, k: Any, v: Any, ids: Any, seen: Any) -> ir.Value:
-    """A causal mask is added; transformers' own code."""
+    """A causal mask is added, by code of transformers."""
     scores = op.Mul(op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])), np.float32(SCALE))
     scores = op.Add(scores, causal(op, ids, NOTHING, LOWEST))
     return op.MatMul(op.Softmax(scores, axis=-1), v)

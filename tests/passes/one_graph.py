@@ -1,4 +1,4 @@
-"""Build a small graph, put it through a pass, see that it computes the same and what is left."""
+"""Build a small graph, run a pass, check that outputs stay, and list the operators left."""
 
 from __future__ import annotations
 

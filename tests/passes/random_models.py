@@ -330,7 +330,7 @@ def attention(s: Sketch, x: Value) -> None:
 
 
 def branch(s: Sketch, x: Value) -> None:
-    """An If whose branches read x from outside, and hold constants of their own."""
+    """An If whose branches read x from outside and have constants."""
     condition = s.constant(np.asarray(s.draw(st.booleans())))
     if s.draw(st.booleans()) and condition not in s.overridable:
         s.overridable.append(condition)

@@ -18,7 +18,7 @@ Feeds = Mapping[str, Any]
 
 
 def run_ort(model: onnx.ModelProto | ir.Model, feeds: Feeds) -> list[Any]:
-    """The results of stock onnxruntime, its own optimisations off."""
+    """The outputs of stock onnxruntime without its optimisations."""
     if isinstance(model, ir.Model):
         model = ir.to_proto(lower_opset(model.clone(), NEWEST_IN_ORT))
     options = ort.SessionOptions()

@@ -15,7 +15,7 @@ from onward.passes.prune import drop_unused
 
 
 def model(*, calls: int = 1) -> ir.Model:
-    """u, v = x w + 1, (x w)^2; as a call, `calls` times one after the other (u goes on)."""
+    """u, v = x w + 1, (x w)^2; repeated `calls` times on u."""
     op = onward.OpBuilder(opset=21)
     x, w = op.input("x", np.float32, ["n", 3]), op.input("w", np.float32, [3])
     for _ in range(calls):
@@ -70,7 +70,7 @@ def test_a_model_with_calls_is_standard_onnx() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_inlining_gives_the_nodes_back() -> None:
+def test_inlining_restores_the_nodes() -> None:
     between = list(model(calls=2).graph)[1].outputs[0].name
     inlined = inline_calls(with_call(calls=2))
     assert [node.op_type for node in inlined.graph] == ["Mul", "Add", "Mul"] * 2
@@ -140,7 +140,7 @@ def test_a_call_saved_and_read_again_inlines_to_the_same_values() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_calls_within_bodies_are_inlined_too() -> None:
+def test_calls_within_bodies_are_inlined() -> None:
     """y = (x + 1) as a call within a call, and once more outside of it"""
     op = onward.OpBuilder(opset=21)
     x = op.input("x", np.float32, [3])

@@ -1,4 +1,4 @@
-"""The way back to older opsets, for engines that lag behind."""
+"""Models are lowered to older opsets that engines support."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SAID: dict[str, tuple[Build, Any]] = {
 
 
 @pytest.mark.parametrize(("build", "opset"), list(SAID.values()), ids=list(SAID))
-def test_a_model_is_said_in_the_oldest_opset_that_can(build: Build, opset: int) -> None:
+def test_model_is_lowered_to_the_oldest_opset_that_it_fits(build: Build, opset: int) -> None:
     model = built(build, (3, 4))
     wanted, feeds = run_reference(model, feeds_for(model)), feeds_for(model)
     new = PREPARE(model)
@@ -61,14 +61,14 @@ REFUSED: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.parametrize(("build", "message"), list(REFUSED.values()), ids=list(REFUSED))
-def test_what_is_too_new_is_refused_with_its_node(build: Build, message: str) -> None:
+def test_node_that_needs_a_newer_opset_is_named(build: Build, message: str) -> None:
     model = PREPARE(built(build, (3, 4), opset=28))
     assert not all(fits_opset(node, 28, NEWEST_IN_ORT) for node in model.graph)
     with pytest.raises(UnsupportedModel, match=rf"{message} \(node '.*'\)"):
         lower_opset(model, NEWEST_IN_ORT)
 
 
-def test_a_window_keeps_attention_new() -> None:
+def test_attention_with_a_window_needs_opset_25() -> None:
     def local(op: OpBuilder, x: Any) -> Any:
         return op.Attention(x, x, x, left_window_size=2)
 
@@ -80,7 +80,7 @@ def test_a_window_keeps_attention_new() -> None:
     assert lower_opset(PREPARE(built(plain, shape, opset=28)), 26).opset_imports[""] == 24
 
 
-def test_subgraphs_are_looked_into() -> None:
+def test_subgraphs_are_checked() -> None:
     model = ir.from_proto(
         onnx.parser.parse_model(
             """<ir_version: 13, opset_import: ["": 28]>
@@ -95,11 +95,11 @@ def test_subgraphs_are_looked_into() -> None:
         lower_opset(PREPARE(model), 26)
 
 
-def test_other_domains_are_nobodys_business() -> None:
+def test_other_domains_are_ignored() -> None:
     node = ir.node("Anything", [], domain="mine")
     assert fits_opset(node, 28, 13)
 
 
-def test_an_old_model_stays_as_it_is() -> None:
+def test_old_model_is_unchanged() -> None:
     model = built(lambda op, x: op.Relu(x), (2,), opset=11)
     assert lower_opset(model, NEWEST_IN_ORT).opset_imports[""] == 11

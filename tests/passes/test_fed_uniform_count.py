@@ -1,4 +1,4 @@
-"""How many random numbers: right for every feed, and cheap to know."""
+"""The size model computes how many random numbers the feeds need."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_named_sizes_are_read_from_the_inputs() -> None:
     assert check(pair, real(3, 1, 4)) == 3 + 3 * 4
 
 
-def test_elements_are_followed_through_what_keeps_their_number() -> None:
-    """ONNX does not know what a Flatten or a Reshape of unknown sizes gives; it has as many."""
+def test_elements_are_counted_through_reshapes() -> None:
+    """ONNX does not infer a Flatten or Reshape of unknown sizes, but the number is the same."""
 
     def build(op: OpBuilder, x: Any) -> Any:
         flat = op.Flatten(op.Relu(x), axis=2)
@@ -74,7 +74,7 @@ def test_elements_are_followed_through_what_keeps_their_number() -> None:
     assert check(pair, real(2, 3, 4)) == 24
 
 
-def test_sizes_that_nobody_knows_are_computed() -> None:
+def test_unknown_sizes_are_computed() -> None:
     """The forward computation, without what does not matter to the shape."""
 
     def build(op: OpBuilder, x: Any, y: Any) -> Any:
@@ -88,7 +88,7 @@ def test_sizes_that_nobody_knows_are_computed() -> None:
     assert check(pair, real(2, 1, 9), real(3, 3)) == 2 * 2 * 4 + 2 * 2 * 3
 
 
-def test_stand_ins_have_the_shape_of_what_was_random() -> None:
+def test_zeros_have_the_shape_of_random_tensors() -> None:
     def build(op: OpBuilder, x: Any) -> Any:
         flags = op.Squeeze(op.Greater(op.Slice(x, [0], [1], [1]), 0.0), [1])
         kept = op.Compress(x, flags, axis=0)
@@ -104,7 +104,7 @@ def test_stand_ins_have_the_shape_of_what_was_random() -> None:
     assert check(pair, x) == (rows * 3 + 1) + 3 + 2 * rows * 3 + 2 * rows * 2 + rows * 3
 
 
-def test_a_size_that_is_drawn_itself_is_refused() -> None:
+def test_random_size_is_refused() -> None:
     def build(op: OpBuilder, x: Any) -> Any:
         chosen = op.Compress(x, op.Cast(op.Bernoulli(x), to=9), axis=0)
         return op.Dropout(op.Relu(chosen), HALF, TRUE)
@@ -124,7 +124,7 @@ def test_shapes_of_random_values_are_not_random() -> None:
     assert check(taken(build, (1, 1, "time")), real(1, 1, 7)) == 5 + 2 * 5
 
 
-def test_nothing_at_all_needs_no_numbers() -> None:
+def test_empty_tensors_need_no_numbers() -> None:
     model, size = taken(lambda op, x: op.Dropout(x, HALF, TRUE), ("n", 3))
     (n,) = run_ort(size, {"x0": real(0, 3)})
     assert n == 0

@@ -1,4 +1,4 @@
-"""Randomness as data: the same numbers, the same results."""
+"""Fed random numbers: the same numbers give the same outputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def taken(build: Any, shape: Any = (COUNT,), dtype: str = "float32") -> tuple[ir
 
 
 def needed(size: ir.Model, feeds: dict[str, Any]) -> int:
-    """What the model of the size says, on feeds of which it takes what it needs."""
+    """The output of the size model, fed with those feeds that it has as inputs."""
     wanted = [str(value.name) for value in size.graph.inputs]
     assert [value.name for value in size.graph.outputs] == ["noise_size"]
     (n,) = run_ort(size, {name: feeds[name] for name in wanted})
@@ -75,9 +75,7 @@ KOLMOGOROV = 2.2  # exceeded by chance once in 8,000 times; the seed is fixed
 @pytest.mark.parametrize("run", [run_ort, run_reference])
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 0.5, 0.9, 1e-9])
 @pytest.mark.parametrize("mask", [False, True])
-def test_dropout_keeps_as_many_as_it_should_and_the_mean(
-    run: Any, ratio: float, mask: bool
-) -> None:
+def test_dropout_keeps_the_share_and_the_mean(run: Any, ratio: float, mask: bool) -> None:
     outputs = 2 if mask else 1
     pair = taken(lambda op, x: op.Dropout(x, np.float32(ratio), TRUE, outputs=outputs))
     y, *masks = drawn(pair, run=run)
@@ -91,8 +89,8 @@ def test_dropout_keeps_as_many_as_it_should_and_the_mean(
     np.testing.assert_array_equal(kept, uniforms(COUNT) >= np.float32(ratio))
 
 
-def test_both_spellings_of_dropout_drop_the_same() -> None:
-    """Also at the numbers right beside the ratio, where a step that is too flat would show."""
+def test_both_forms_of_dropout_agree() -> None:
+    """Also at the numbers next to the ratio, where a slope that is too small would show."""
     for ratio in np.float32([0.1, 0.3, 0.5, 0.75, 0.999, 2.0**-20]):
         x = np.ones(5, np.float32)
         edge = np.float32([ratio, np.nextafter(ratio, 0), np.nextafter(ratio, 1), 0, 1 - 2**-24])
@@ -207,7 +205,7 @@ def test_random_normal_has_the_shape_and_type_of_its_attributes() -> None:
     assert b.shape == (2, 2) and b.dtype == np.float16
 
 
-def test_bernoulli_is_true_as_often_as_it_should() -> None:
+def test_bernoulli_has_the_right_frequency() -> None:
     p = np.repeat(np.float32([0, 0.2, 0.7, 1]), COUNT // 4)
     y, flags = drawn(taken(lambda op, x: (op.Bernoulli(x), op.Bernoulli(x, dtype=9))), p)
     assert y.dtype == np.float32 and flags.dtype == np.bool_
@@ -243,7 +241,7 @@ def three(op: OpBuilder, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("shape", [(7, 3), ("n", 3), (None, None)], ids=str)
-def test_every_node_has_numbers_of_its_own(shape: Any) -> None:
+def test_every_node_has_different_numbers(shape: Any) -> None:
     pair = taken(three, shape)
     x = np.ones((7, 3), np.float32)
     assert needed(pair[1], {"x": x}) == 21 + 22 + 21
@@ -298,7 +296,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
     assert [value.name for value in model.graph.inputs] == ["noise", "u"]
 
 
-def test_a_model_without_chance_needs_no_noise() -> None:
+def test_model_without_random_nodes_needs_no_noise() -> None:
     op = OpBuilder()
     model = op.model(y=op.Dropout(op.input("x", "float32", (3,)), np.float32(0.5)))
     assert take_noise(model) is None
@@ -325,7 +323,7 @@ def test_random_nodes_in_branches_stay_and_are_named() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 3), ("n", 3), (None, None)], ids=str)
-def test_the_gradient_goes_where_the_value_went(shape: Any) -> None:
+def test_gradient_of_dropout_uses_the_same_mask(shape: Any) -> None:
     def build(op: OpBuilder, x: Any) -> Any:
         y = op.Dropout(op.Mul(x, x), np.float32(0.3), TRUE)
         return op.Mul(y, op.Add(op.RandomNormalLike(y), op.Bernoulli(op.Sigmoid(x))))
@@ -347,7 +345,7 @@ def test_the_backward_of_dropout_is_one_product() -> None:
     np.testing.assert_array_equal(y, dx)
 
 
-def test_the_second_derivative_goes_the_same_way() -> None:
+def test_second_derivative_of_dropout_uses_the_same_mask() -> None:
     def build(op: OpBuilder, x: Any) -> Any:
         y = op.Dropout(x, np.float32(0.5), TRUE)
         return op.ReduceSum(op.Mul(op.Mul(y, y), y), keepdims=0)

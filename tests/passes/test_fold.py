@@ -1,4 +1,4 @@
-"""Folding: what no feed can change is computed once, within bounds."""
+"""Constants are folded within bounds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_output_that_is_constant_keeps_its_name() -> None:
     assert left_after(built(constant, (2,)), fold_constants) == ["Identity", "Relu"]
 
 
-def test_what_a_feed_can_change_is_not_folded() -> None:
+def test_initializer_that_is_an_input_is_not_folded() -> None:
     def shifted(op: OpBuilder, x: Any) -> Any:
         return op.Add(x, op.Neg(op.initializer("c", np.float32([1, 2]))))
 
@@ -58,7 +58,7 @@ HUGE: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("build", list(HUGE.values()), ids=list(HUGE))
-def test_what_would_explode_is_left_to_the_run(build: Build) -> None:
+def test_large_results_are_not_folded(build: Build) -> None:
     def small(op: OpBuilder, x: Any) -> Any:
         return op.Add(x, op.ReduceMean(build(op, x), keepdims=0))
 
@@ -66,7 +66,7 @@ def test_what_would_explode_is_left_to_the_run(build: Build) -> None:
     assert "ReduceMean" in [node.op_type for node in model.graph]
 
 
-def test_what_costs_too_much_is_left_to_the_run() -> None:
+def test_expensive_nodes_are_not_folded() -> None:
     def product(op: OpBuilder, x: Any) -> Any:
         w = op.initializer("w", np.ones((512, 512), np.float32))
         return op.MatMul(x, op.MatMul(w, w))
@@ -82,7 +82,7 @@ def test_a_weight_that_only_moves_is_folded_whatever_its_size() -> None:
     assert left_after(built(turned, (2, 700)), 1) == ["MatMul"]
 
 
-def test_a_weight_that_is_also_read_as_it_is_is_not_stored_twice() -> None:
+def test_weight_with_other_readers_is_not_stored_twice() -> None:
     def both(op: OpBuilder, x: Any) -> Any:
         w = op.initializer("w", np.ones((600, 700), np.float32))
         return op.MatMul(op.MatMul(x, op.Transpose(w)), w)
@@ -128,7 +128,7 @@ def test_a_decided_branch_replaces_its_if() -> None:
     assert left_after(branching(fed=False), 1) == ["Add", "Mul"]
 
 
-def test_what_only_the_branch_not_taken_reads_goes_with_it() -> None:
+def test_values_of_the_removed_branch_are_removed() -> None:
     model = ir.from_proto(
         onnx.parser.parse_model(
             """<ir_version: 8, opset_import: ["": 21]>
@@ -151,7 +151,7 @@ def test_a_branch_that_a_feed_decides_stays() -> None:
 
 
 def test_an_operator_that_onnx_does_not_know_is_left_alone() -> None:
-    """onnxruntime has some of its own in ONNX's domain."""
+    """onnxruntime has additional operators in ONNX's domain."""
     op = OpBuilder()
     x = op.input("x", "float32", (2,))
     node = ir.node("SimplifiedLayerNormalization", [op.initializer("c", np.ones(2, np.float32))])
@@ -161,7 +161,7 @@ def test_an_operator_that_onnx_does_not_know_is_left_alone() -> None:
     assert [node.op_type for node in model.graph] == ["SimplifiedLayerNormalization", "Add"]
 
 
-def test_folding_stops_while_all_that_it_adds_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_size_of_folded_results_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def filled(op: OpBuilder, x: Any) -> Any:
         parts = [op.ConstantOfShape(np.asarray([100 + i])) for i in range(10)]
         return tuple(op.Neg(part) for part in parts)

@@ -55,7 +55,7 @@ def test_one_row_of_coefficients_for_two_classes(transform: str, labels: Any) ->
     check(classifier(rows=1, transform=transform, labels=labels))
 
 
-def test_what_has_no_standard_form_stays() -> None:
+def test_nodes_without_a_standard_form_stay() -> None:
     proto = classifier(rows=1, transform="PROBIT", labels=(7, 8))
     written = write_linear_models(load(proto))
     assert [node.op_type for node in written.graph] == ["Scaler", "LinearClassifier"]
@@ -121,7 +121,7 @@ def test_weights_are_named_after_their_node_and_values_keep_their_names() -> Non
     assert "scores" in {value.name for node in written.graph for value in node.outputs}
 
 
-def test_nodes_without_names_get_weights_of_their_own() -> None:
+def test_nodes_without_names_get_separate_weights() -> None:
     attributes = {"coefficients": W[0].tolist(), "intercepts": [0.1]}
     nodes = [ml("LinearRegressor", ["x"], [y], **attributes) for y in "abc"]
     nodes[1].name = nodes[2].name = ""
@@ -129,7 +129,7 @@ def test_nodes_without_names_get_weights_of_their_own() -> None:
     assert len({tensor.name for tensor in written.graph.initializer}) == 6
 
 
-def test_the_domain_goes_with_its_last_node() -> None:
+def test_domain_is_removed_with_its_last_node() -> None:
     node = ml("LinearRegressor", ["x"], ["y"], coefficients=W[0].tolist())
     written = write_linear_models(load(model([node], [table()], ["y"])))
     assert list(written.opset_imports) == [""]

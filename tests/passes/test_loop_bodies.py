@@ -1,4 +1,4 @@
-"""Loop bodies: what they return is theirs, and a loop carries what changes alone."""
+"""Subgraph outputs are separated and loop invariants hoisted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import onward
-from onward.passes.loop_bodies import release_invariants, return_copies
+from onward.passes.loop_bodies import hoist_loop_invariants, separate_subgraph_outputs
 from onward.passes.normalize import name_values
 
 LOOP = """<ir_version: 8, opset_import: ["": 17]>
@@ -31,7 +31,7 @@ def parsed(text: str) -> ir.Model:
 
 
 def test_a_value_that_a_loop_passes_through_is_read_from_outside() -> None:
-    model = release_invariants(return_copies(parsed(LOOP)))
+    model = hoist_loop_invariants(separate_subgraph_outputs(parsed(LOOP)))
     (loop,) = [node for node in model.graph if node.op_type == "Loop"]
     body = loop.attributes["body"].as_graph()
     assert [value.name for value in loop.inputs if value] == ["n", "x"]
@@ -42,14 +42,14 @@ def test_a_value_that_a_loop_passes_through_is_read_from_outside() -> None:
 
 
 @pytest.mark.parametrize("trips", [0, 1, 3])
-def test_a_loop_gives_the_same_without_what_it_passed_through(trips: int) -> None:
+def test_loop_without_invariants_has_the_same_outputs(trips: int) -> None:
     feeds = {
         "x": np.array([0.5, -1], np.float32),
         "w": np.array([2, 3], np.float32),
         "n": np.array(trips),
     }
     before = onward.InferenceSession(LOOP_BYTES).run(None, feeds)
-    model = release_invariants(return_copies(parsed(LOOP)))
+    model = hoist_loop_invariants(separate_subgraph_outputs(parsed(LOOP)))
     for a, b in zip(before, onward.InferenceSession(model).run(None, feeds), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -64,14 +64,14 @@ def test_a_loop_of_invariants_alone_stays_a_loop() -> None:
             y = Loop(n, , x) <body = b (int64 i, bool go, float[2] a) => (bool go, float[2] a) { }>
         }"""
     )
-    model = release_invariants(return_copies(model))
+    model = hoist_loop_invariants(separate_subgraph_outputs(model))
     feeds = {"x": np.ones(2, np.float32), "n": np.array(2)}
     np.testing.assert_array_equal(onward.InferenceSession(model).run(None, feeds)[0], feeds["x"])
 
 
 @pytest.mark.parametrize("name", SCANS)
-def test_a_scan_that_returns_its_inputs_runs_right(name: str) -> None:
-    """Stock onnxruntime gives garbage."""
+def test_scan_that_returns_its_inputs_is_correct(name: str) -> None:
+    """Stock onnxruntime returns garbage."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]>
         g (float[2] x, float[3, 2] rows) => (float[2] last, float[3, 2] y) {{
@@ -93,7 +93,7 @@ def test_a_body_that_returns_one_value_twice_returns_a_copy() -> None:
                 => (bool go, float[2] c, float[2] c) { c = Sin(p) }>
         }"""
     )
-    (loop,) = return_copies(model).graph
+    (loop,) = separate_subgraph_outputs(model).graph
     outputs = list(loop.attributes["body"].as_graph().outputs)
     assert len(set(outputs)) == len(outputs)
     assert all(value.producer() is not None for value in outputs)

@@ -1,4 +1,4 @@
-"""What masks mean, however they are written."""
+"""Masks are recognised, however they are written."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 
 from onward.graph.builder import OpBuilder
-from onward.passes.masks import MaskReader, Meaning
+from onward.passes.masks import MaskMeaning, MaskReader
 from onward.passes.pipelines import PREPARE
 
-CAUSAL, PADDED = Meaning(causal=True, padded=False), Meaning(causal=False, padded=True)
-BOTH, NOTHING = Meaning(causal=True, padded=True), Meaning(causal=False, padded=False)
+CAUSAL, PADDED = MaskMeaning(causal=True, padded=False), MaskMeaning(causal=False, padded=True)
+BOTH, NOTHING = MaskMeaning(causal=True, padded=True), MaskMeaning(causal=False, padded=False)
 LOWEST = np.float32(np.finfo(np.float32).min)
 INF = np.float32(np.inf)
 Write = Callable[[Any, ir.Value, ir.Value], ir.Value]
@@ -119,7 +119,7 @@ def learnt(op: Any, ids: ir.Value, seen: ir.Value) -> ir.Value:
     return op.Where(causal(op, ids, seen), op.initializer("bias", np.float32(0)), -INF)
 
 
-CASES: dict[str, tuple[Write, Meaning | None]] = {
+CASES: dict[str, tuple[Write, MaskMeaning | None]] = {
     "causal": (causal, CAUSAL),
     "a triangle of numbers": (triangle, None),
     "a triangle": (triangle_of_booleans, CAUSAL),
@@ -150,7 +150,7 @@ def model(write: Write, batch: Any = "batch", length: Any = "length") -> ir.Mode
     return PREPARE(op.model(mask=write(op, ids, seen)))
 
 
-def meaning(made: ir.Model, length: Any = "length", parameters: Any = ()) -> Meaning | None:
+def meaning(made: ir.Model, length: Any = "length", parameters: Any = ()) -> MaskMeaning | None:
     return MaskReader(made, parameters).read(made.graph.outputs[0], length, length)
 
 
@@ -166,7 +166,7 @@ def test_a_mask_of_fixed_size_has_its_meaning(name: str) -> None:
     assert meaning(model(write, 2, 6), 6) == expected
 
 
-def test_a_window_wider_than_the_mask_is_no_window() -> None:
+def test_window_wider_than_the_mask_is_causal() -> None:
     assert meaning(model(window(100), 2, 6), 6) == CAUSAL
     assert meaning(model(window(5), 2, 6), 6) is None
 

@@ -1,4 +1,4 @@
-"""A sample of ONNX's own node tests: every level keeps their answers.
+"""A sample of ONNX's node tests: every level preserves their outputs.
 
 All of them (1,863 that the reference evaluator passes) were run by hand; the sample takes the first
 few of each operator family. Importing a family makes its cases, so that only these are made.
@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("level", list(Level))
 @pytest.mark.parametrize("family", FAMILIES.split())
-def test_onnx_cases_keep_their_answers(family: str, level: Level) -> None:
+def test_onnx_cases_keep_their_outputs(family: str, level: Level) -> None:
     for case in cases(family):
         for inputs, _ in case.data_sets:
             names = [value.name for value in case.model.graph.input]

@@ -1,4 +1,4 @@
-"""What PREPARE promises to everything after it."""
+"""PREPARE brings a model into its normal form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onward.errors import InvalidModel, UnsafeModel
-from onward.passes.normalize import open_negative_sizes
+from onward.passes.normalize import clear_negative_sizes
 from onward.passes.pipelines import PREPARE
 from tests.passes.running import assert_same, run_reference
 
@@ -28,7 +28,7 @@ def real(*shape: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(6).standard_normal(shape).astype(np.float32)
 
 
-def test_the_default_domain_has_one_spelling() -> None:
+def test_default_domain_has_one_name() -> None:
     node = helper.make_node("Relu", ["x"], ["y"], domain="ai.onnx")
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
     graph = helper.make_graph([node], "g", [x], [y])
@@ -57,8 +57,8 @@ def test_a_circle_is_refused() -> None:
         prepared(model)
 
 
-def test_names_are_given_once() -> None:
-    """Two branches may use one name; after PREPARE every value has its own."""
+def test_names_are_unique() -> None:
+    """Two branches may use one name; after PREPARE every name is unique."""
     model = parsed(
         """<ir_version: 8, opset_import: ["": 21]>
         g (bool c, float[2] x) => (float[2] y)
@@ -141,7 +141,7 @@ def test_a_cast_like_becomes_a_cast() -> None:
     assert node.op_type == "Cast" and node.attributes["to"].as_int() == TensorProto.INT32
 
 
-def test_before_ir_version_4_initializers_are_no_inputs() -> None:
+def test_initializers_are_not_inputs_below_ir_version_4() -> None:
     text = """<ir_version: {}, opset_import: ["": 8]>
         g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Add(x, w) }}"""
     old, new = (prepared(parsed(text.format(version))) for version in (3, 4))
@@ -256,7 +256,7 @@ def test_metadata_and_names_of_the_graph_stay() -> None:
 def test_sizes_below_zero_are_unknown() -> None:
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [-1, 3, "k"]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
-    new = open_negative_sizes(ir.from_proto(helper.make_model(graph)))
+    new = clear_negative_sizes(ir.from_proto(helper.make_model(graph)))
     for value in (*new.graph.inputs, *new.graph.outputs):
         assert value.shape is not None
         assert [getattr(n, "value", n) for n in value.shape] == [None, 3, "k"]

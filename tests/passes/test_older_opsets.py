@@ -1,4 +1,4 @@
-"""Opsets: artifacts in the opset of their model, and what another spelling must not change."""
+"""Artifacts are converted to the opset of their model, with the same outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward import OpBuilder
 from onward.errors import UnsupportedModel
 from onward.losses import CrossEntropy
 from onward.optimizers import Adafactor
-from onward.passes.older_opsets import in_opset
+from onward.passes.older_opsets import convert_to_opset
 from onward.training import onnxblock
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from onward.training.onnxblock import optim
@@ -40,21 +40,21 @@ def test_artifacts_are_in_the_opset_of_their_model(
         onnx.checker.check_model(onnx.load(tmp_path / f"{kind}.onnx"), full_check=True)
 
 
-def test_a_loss_of_ours_leaves_the_opset_as_it_is(tmp_path: Path) -> None:
+def test_loss_keeps_the_opset(tmp_path: Path) -> None:
     generate_artifacts(
         mlp(opset=14), loss=CrossEntropy(), optimizer=OptimType.SGD, artifact_directory=tmp_path
     )
     assert opsets(tmp_path) == [14] * 3
 
 
-def test_an_optimizer_that_reduces_goes_back_too(tmp_path: Path) -> None:
+def test_optimizer_with_reductions_is_converted(tmp_path: Path) -> None:
     generate_artifacts(
         mlp(opset=14), loss=LossType.MSELoss, optimizer=Adafactor(), artifact_directory=tmp_path
     )
     assert opsets(tmp_path) == [14] * 3
 
 
-def test_clipping_takes_the_opset_that_it_needs(tmp_path: Path) -> None:
+def test_clipping_uses_the_opset_that_it_needs(tmp_path: Path) -> None:
     clipped = optim.AdamW(clip_grad=optim.ClipGradNorm(0.1))
     generate_artifacts(
         mlp(opset=14), loss=LossType.MSELoss, optimizer=clipped, artifact_directory=tmp_path
@@ -63,7 +63,7 @@ def test_clipping_takes_the_opset_that_it_needs(tmp_path: Path) -> None:
     opened(tmp_path / "optimizer_model.onnx")
 
 
-def test_an_empty_base_says_the_opset_of_an_optimizer() -> None:
+def test_opset_of_an_optimizer_comes_from_its_base() -> None:
     parameters: Any = [onnx.numpy_helper.from_array(np.zeros(2, np.float32), "w")], []
     for asked, found in ((None, 13), (14, 14), (21, 21)):
         block = optim.SGD()
@@ -74,7 +74,7 @@ def test_an_empty_base_says_the_opset_of_an_optimizer() -> None:
 
 
 @pytest.mark.parametrize("loss", list(LossType))
-def test_every_opset_trains_alike(tmp_path: Path, loss: LossType) -> None:
+def test_every_opset_trains_the_same(tmp_path: Path, loss: LossType) -> None:
     rng = np.random.default_rng(0)
     x, target = rng.normal(size=(6, 4)).astype("f4"), rng.normal(size=(6, 3)).astype("f4")
     classes = loss is LossType.CrossEntropyLoss
@@ -93,7 +93,7 @@ def test_every_opset_trains_alike(tmp_path: Path, loss: LossType) -> None:
     assert found[1:] == found[:1] * 3
 
 
-def test_what_no_older_opset_can_say_stays_in_the_oldest_that_can(tmp_path: Path) -> None:
+def test_model_that_does_not_fit_stays_in_the_oldest_opset_that_fits(tmp_path: Path) -> None:
     op = OpBuilder(opset=13)
     indices = op.input("indices", "int64", (5,))
     model = op.model(y=op.Gather(op.initializer("table", np.ones((4, 3), np.float32)), indices))
@@ -140,11 +140,11 @@ def build(operator: str, *inputs: Any, shape: Any = ("a", "b", 4), **attributes:
         ("ReduceLogSumExp", [[1]], {"keepdims": 1}),
     ],
 )
-def test_a_spelling_of_opset_13_gives_the_same(
+def test_older_form_has_the_same_outputs(
     operator: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    old, new = (in_opset(build(operator, *inputs, **attributes), w) for w in (13, 18))
+    old, new = (convert_to_opset(build(operator, *inputs, **attributes), w) for w in (13, 18))
     assert (old.opset_imports[""], new.opset_imports[""]) == (13, 18)
     onnx.checker.check_model(ir.to_proto(old), full_check=True)
     np.testing.assert_array_equal(
@@ -165,22 +165,22 @@ def _stock(model: ir.Model) -> onnx.ModelProto:
         ("Gelu", [], {}),
     ],
 )
-def test_what_has_no_older_spelling_is_left_alone(
+def test_nodes_without_an_older_form_are_unchanged(
     operator: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> None:
-    model = in_opset(build(operator, *inputs, **attributes), 14)
+    model = convert_to_opset(build(operator, *inputs, **attributes), 14)
     assert model.opset_imports[""] in (18, 20)
     assert [node.op_type for node in model.graph] == [operator]
 
 
-def test_scattered_sums_go_back_only_where_no_two_meet() -> None:
+def test_scatter_add_is_converted_only_without_collisions() -> None:
     for count, opset in ((1, 13), (2, 16)):
         op = OpBuilder(opset=18)
         x = op.input("x", "float32", (2, 3))
         indices = op.input("indices", "int64", (2, count))
         updates = op.input("updates", "float32", (2, count))
         y = op.ScatterElements(x, indices, updates, axis=1, reduction="add")
-        model = in_opset(op.model(y=y), 13)
+        model = convert_to_opset(op.model(y=y), 13)
         assert model.opset_imports[""] == opset
         feeds = {"x": np.ones((2, 3), "f4"), "indices": np.full((2, count), -1)}
         feeds["updates"] = np.full((2, count), 2, "f4")
@@ -189,13 +189,13 @@ def test_scattered_sums_go_back_only_where_no_two_meet() -> None:
 
 
 def test_operators_that_onnxruntime_lacks_in_opset_22_stay_before_it() -> None:
-    model = in_opset(build("RandomNormalLike"), 23)
+    model = convert_to_opset(build("RandomNormalLike"), 23)
     assert model.opset_imports[""] == 21
     opened(_stock(model))
 
 
-def test_what_stock_onnxruntime_cannot_load_is_refused() -> None:
+def test_too_new_model_is_refused() -> None:
     op = OpBuilder(opset=28)
     x = op.input("x", "float32", (2,))
-    with pytest.raises(UnsupportedModel, match="SwiGLU of opset 28 cannot be said in opset 26"):
-        in_opset(op.model(y=op.SwiGLU(x, x)), 14)
+    with pytest.raises(UnsupportedModel, match="SwiGLU of opset 28 does not fit opset 26"):
+        convert_to_opset(op.model(y=op.SwiGLU(x, x)), 14)

@@ -1,4 +1,4 @@
-"""Partition: every needed node once, parts convex, in an order that can run."""
+"""Partition: every needed node once, parts convex, in topological order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_every_node_is_in_one_part_of_its_provider(
 
 
 @given(graphs())
-def test_each_part_runs_after_what_it_needs(drawn: tuple[ir.Model, dict[ir.Node, int]]) -> None:
+def test_each_part_runs_after_its_needs(
+    drawn: tuple[ir.Model, dict[ir.Node, int]],
+) -> None:
     """Which also means that each is convex: a path out of it and back would be a circle."""
     model, provider = drawn
     parts = partition(model.graph, provider.__getitem__)
@@ -71,7 +73,7 @@ def test_one_provider_gets_one_part(drawn: tuple[ir.Model, dict[ir.Node, int]]) 
 
 
 @given(graphs())
-def test_parts_compute_what_the_whole_does(drawn: tuple[ir.Model, dict[ir.Node, int]]) -> None:
+def test_parts_compute_the_model_outputs(drawn: tuple[ir.Model, dict[ir.Node, int]]) -> None:
     model, provider = drawn
     parts = partition(model.graph, provider.__getitem__)
     values = {"x": np.array([1, 2], np.float32), "y": np.array([3, -4], np.float32)}
@@ -84,7 +86,7 @@ def test_parts_compute_what_the_whole_does(drawn: tuple[ir.Model, dict[ir.Node, 
         np.testing.assert_array_equal(values[str(value.name)], wanted)
 
 
-def test_a_detour_through_another_provider_cuts_a_part_in_two() -> None:
+def test_path_through_another_provider_splits_a_part() -> None:
     op = OpBuilder()
     a = op.Neg(op.input("x", "float32", (1,)))
     b = op.Abs(a)

@@ -1,4 +1,4 @@
-"""The law of every pass: it keeps what a model computes, and what it promises to its callers."""
+"""Every pass preserves the outputs, names, types and metadata of random models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onward.passes.pipelines import (
     fuse,
     inference,
     simplify,
-    simplify_backward,
+    simplify_gradients,
 )
 from onward.passes.prune import drop_unused
 from onward.passes.transposes import sink_transposes
@@ -36,7 +36,7 @@ PASSES = [
     infer_shapes,
     fuse,
     sink_transposes,
-    simplify_backward,
+    simplify_gradients,
     sum_rows_by_product,
     share_exponentials,
 ]
@@ -55,7 +55,7 @@ def promises(model: ir.Model) -> list[Any]:
 @pytest.mark.parametrize("level", list(Level))
 @settings(max_examples=60)
 @given(drawn=models())
-def test_every_level_keeps_what_a_model_computes(level: Level, drawn: Drawn) -> None:
+def test_every_level_preserves_outputs(level: Level, drawn: Drawn) -> None:
     wanted = run_reference(drawn.model, drawn.feeds)
     model = PREPARE(ir.from_proto(drawn.model))
     before = promises(model)
@@ -67,9 +67,7 @@ def test_every_level_keeps_what_a_model_computes(level: Level, drawn: Drawn) -> 
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.__name__)
 @settings(max_examples=40)
 @given(drawn=models())
-def test_every_pass_keeps_what_a_model_computes(
-    each: Callable[[ir.Model], ir.Model], drawn: Drawn
-) -> None:
+def test_every_pass_preserves_outputs(each: Callable[[ir.Model], ir.Model], drawn: Drawn) -> None:
     wanted = run_reference(drawn.model, drawn.feeds)
     model = PREPARE(ir.from_proto(drawn.model))
     before = promises(model)
@@ -80,7 +78,7 @@ def test_every_pass_keeps_what_a_model_computes(
 
 @settings(max_examples=40)
 @given(drawn=models())
-def test_what_a_feed_overrides_is_never_folded(drawn: Drawn) -> None:
+def test_overridable_initializers_are_never_folded(drawn: Drawn) -> None:
     feeds = dict(drawn.feeds)
     model = ir.from_proto(drawn.model)
     for value in model.graph.inputs:

@@ -1,4 +1,4 @@
-"""Dead code goes; the graph's inputs and outputs stay."""
+"""Unused nodes are removed; the graph's inputs and outputs stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.passes.prune import drop_unused
 from tests.passes.one_graph import built, left_after
 
 
-def test_nodes_that_nobody_reads_go_with_what_they_read() -> None:
+def test_unused_nodes_are_removed_with_their_inputs() -> None:
     def dead(op: OpBuilder, x: Any) -> Any:
         op.Add(op.Exp(x), op.initializer("w", np.ones(3, np.float32)))
         return op.Relu(x)
@@ -24,12 +24,12 @@ def test_nodes_that_nobody_reads_go_with_what_they_read() -> None:
     assert not model.graph.initializers
 
 
-def test_inputs_stay_read_or_not() -> None:
+def test_unused_inputs_stay() -> None:
     model = drop_unused(PREPARE(built(lambda op, x, y: op.Relu(x), (2,), (3,))))
     assert [value.name for value in model.graph.inputs] == ["x0", "x1"]
 
 
-def test_optional_outputs_that_nobody_reads_are_left_out() -> None:
+def test_unused_optional_outputs_are_omitted() -> None:
     def pooled(op: OpBuilder, x: Any) -> Any:
         return op.MaxPool(x, kernel_shape=[2, 2], outputs=2)[0]
 
@@ -46,7 +46,7 @@ def test_outputs_that_are_not_optional_stay() -> None:
     assert len(node.outputs) == 2
 
 
-def test_branches_are_pruned_and_let_go_of_what_they_read() -> None:
+def test_branches_are_pruned() -> None:
     model = ir.from_proto(
         onnx.parser.parse_model(
             """<ir_version: 8, opset_import: ["": 21]>
@@ -61,7 +61,7 @@ def test_branches_are_pruned_and_let_go_of_what_they_read() -> None:
     assert left_after(model, drop_unused) == ["Abs", "If", "Relu"]
 
 
-def test_what_the_body_of_a_dead_node_reads_goes_with_it() -> None:
+def test_values_read_by_the_body_of_an_unused_node_are_removed() -> None:
     model = ir.from_proto(
         onnx.parser.parse_model(
             """<ir_version: 8, opset_import: ["": 21]>

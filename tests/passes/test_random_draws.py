@@ -137,7 +137,7 @@ def test_random_uniform_takes_its_shape_from_the_attribute() -> None:
     np.testing.assert_allclose(y, wanted, rtol=1e-6)
 
 
-def test_a_model_without_chance_draws_nothing() -> None:
+def test_model_without_random_nodes_draws_nothing() -> None:
     model = built(lambda op, x: op.Dropout(x, np.float32(0.5)))
     assert draw_uniforms(model) is None
     assert feed_uniforms(model, None) is None
@@ -191,7 +191,7 @@ def test_a_drawn_model_is_differentiated_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6, 5), ("n", 5)], ids=str)
-def test_gradients_are_the_same_fed_before_or_after(shape: Any) -> None:
+def test_gradients_match_if_fed_before_or_after(shape: Any) -> None:
     model, draws = drawn(every_kind, shape, "float64")
     differentiate(model, "x")
     assert feed_uniforms(model, draws) is not None
@@ -209,14 +209,14 @@ def test_gradients_are_the_same_fed_before_or_after(shape: Any) -> None:
 
 
 def noise_for(draws: Draws, counts: list[int]) -> Array:
-    """The vector that gives every call what its function would draw."""
+    """The vector with the numbers that every call would draw."""
     assert len(draws.calls) == len(counts)
     return np.concatenate([uniform_numbers(SEED, node, n) for node, n in enumerate(counts)])
 
 
 @pytest.mark.parametrize("shape", [(6, 5), ("n", 5), (None, None)], ids=str)
 @pytest.mark.parametrize("tidy", [False, True])
-def test_fed_numbers_give_what_the_functions_draw(shape: Any, tidy: bool) -> None:
+def test_fed_numbers_match_the_functions(shape: Any, tidy: bool) -> None:
     def build(op: OpBuilder, x: Any) -> Any:
         y = dropped(op, x)
         classes = op.Multinomial(x, sample_size=4)
@@ -236,7 +236,7 @@ def test_fed_numbers_give_what_the_functions_draw(shape: Any, tidy: bool) -> Non
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_is_left_of_the_functions() -> None:
+def test_functions_are_removed_after_feeding() -> None:
     model, draws = drawn(dropped, (None, None, 5))
     feed_uniforms(model, draws, "u")
     assert [value.name for value in model.graph.inputs] == ["x", "u"]
@@ -244,8 +244,8 @@ def test_nothing_is_left_of_the_functions() -> None:
     assert {node.domain for node in model.graph} == {""}
 
 
-def test_a_tensor_that_gives_nothing_but_its_shape_stays() -> None:
-    """Its weights are the user's to look for, even if nobody reads them any more."""
+def test_tensor_used_for_its_shape_alone_stays() -> None:
+    """A user may refer to its weights, even if they are unused."""
 
     def build(op: OpBuilder, x: Any) -> Any:
         return op.RandomUniformLike(op.MatMul(x, op.initializer("w", real(5, 4))))

@@ -1,4 +1,4 @@
-"""The generator of domain onward: the same bits on every engine, and numbers of good quality."""
+"""The random functions draw the same bits on every engine, of good statistical quality."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_functions_are_entered_once() -> None:
 
 
 def correlation(a: Any, b: Any) -> float:
-    """Of two samples of uniform numbers, in standard deviations of what chance gives."""
+    """The correlation of two samples of uniform numbers, in standard deviations."""
     product = (a.astype(np.float64) - 0.5) * (b.astype(np.float64) - 0.5)
     return float(abs(product.mean()) * 12 * math.sqrt(product.size))
 

@@ -13,7 +13,7 @@ from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.graph.builder import OpBuilder
 from onward.passes.composites import inline_calls, is_call
-from onward.passes.pipelines import BASIC, PREPARE, SETTLE, TRAINING
+from onward.passes.pipelines import BASIC, FOLD_SHAPES, PREPARE, TRAINING
 from onward.passes.recognize_composites import recognise_composites
 from tests.gradients.structure import structure
 from tests.passes.attention_models import SIZE, WRITERS, layer
@@ -45,7 +45,7 @@ def masked(write: Write) -> ir.Model:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_mask_of_attention_becomes_what_it_means(name: str) -> None:
+def test_attention_mask_is_simplified_to_its_meaning(name: str) -> None:
     write, meaning = CASES[name]
     model = masked(write)
     (before,) = answers(model)
@@ -109,13 +109,13 @@ def test_written_out_attention_becomes_a_call(name: str, groups: int) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_inlined_call_is_the_exporters_graph(name: str, groups: int) -> None:
     model = layer(WRITERS[name], groups=groups)
-    plain, called = SETTLE(PREPARE(model.clone())), recognised(model)
+    plain, called = FOLD_SHAPES(PREPARE(model.clone())), recognised(model)
     assert structure(BASIC(inline_calls(called))) == structure(BASIC(plain))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("name", WRITERS)
-def test_its_inlined_gradient_is_todays(name: str, groups: int) -> None:
+def test_inlined_gradient_matches_the_gradient_of_the_nodes(name: str, groups: int) -> None:
     model = layer(WRITERS[name], groups=groups)
     plain, called = PREPARE(opened(model)), recognised(opened(model))
     extend(plain, {"y": "dy"}, PARAMETERS, GRADIENTS)
@@ -158,18 +158,18 @@ def blind(op: Any, q: Any, k: Any, v: Any, ids: Any, seen: Any) -> ir.Value:
 
 
 @pytest.mark.parametrize("writer", [dropped, blind])
-def test_what_is_no_attention_for_certain_stays(writer: Any) -> None:
+def test_uncertain_attention_stays(writer: Any) -> None:
     model = layer(writer)
-    plain, tried = SETTLE(PREPARE(model.clone())), recognised(model)
+    plain, tried = FOLD_SHAPES(PREPARE(model.clone())), recognised(model)
     assert not calls(tried)
     assert structure(BASIC(tried)) == structure(BASIC(plain))
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "Add"])
-def test_what_others_read_a_part_of_stays(operator: str) -> None:
+def test_attention_with_other_readers_stays(operator: str) -> None:
     model = layer(WRITERS["eager"])
     (inner,) = (node for node in model.graph if node.op_type == operator)
     model.graph.outputs.append(inner.outputs[0])
-    plain, tried = SETTLE(PREPARE(model.clone())), recognised(model)
+    plain, tried = FOLD_SHAPES(PREPARE(model.clone())), recognised(model)
     assert not calls(tried)
     assert structure(BASIC(tried)) == structure(BASIC(plain))

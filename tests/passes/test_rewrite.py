@@ -1,4 +1,4 @@
-"""The mechanism under every rule: names, outputs and subgraphs survive a replacement."""
+"""`rewrite` keeps names, outputs and subgraphs when a rule replaces a node."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_new_constants_stay_in_the_subgraph(rules: Rules) -> None:
     assert not model.graph.initializers
 
 
-def test_a_rule_that_declines_leaves_no_trace(rules: Rules) -> None:
+def test_rule_without_a_replacement_changes_nothing(rules: Rules) -> None:
     @rules("Exp")
     def decline(op: Ops, node: ir.Node) -> Replacement:
         op.Neg(node.inputs[0])
@@ -92,7 +92,7 @@ def test_a_rule_that_declines_leaves_no_trace(rules: Rules) -> None:
     assert len(model.graph[0].outputs[0].uses()) == 1
 
 
-def test_rules_that_go_in_circles_end(rules: Rules) -> None:
+def test_rules_that_undo_each_other_terminate(rules: Rules) -> None:
     @rules("Neg")
     def there(op: Ops, node: ir.Node) -> Replacement:
         return op.Abs(node.inputs[0])

@@ -63,7 +63,7 @@ def operators(model: ir.Model) -> set[str]:
 
 
 @pytest.mark.parametrize("body", WRITTEN.values(), ids=list(WRITTEN))
-def test_split_gives_the_pieces_of_the_sequence(body: str) -> None:
+def test_split_returns_the_pieces_of_the_sequence(body: str) -> None:
     proto = parsed(body, "int64" if body.endswith("SequenceLength(s)") else "float[]")
     prepared = PREPARE(ir.from_proto(proto))
     assert not any("Sequence" in name for name in operators(prepared))

@@ -16,7 +16,7 @@ from onward.errors import InvalidModel, OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.files import load
 from onward.passes.pipelines import PREPARE, TRAINING
-from onward.passes.training_mode import eval_mode, train_mode, untie_statistics
+from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from tests.passes.running import assert_same, run_ort, run_reference
 
 rng = np.random.default_rng(2)
@@ -28,7 +28,7 @@ def real(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def norm(op: OpBuilder, x: Any, name: str = "bn", *, momentum: float = 0.8, **options: Any) -> Any:
-    """A BatchNormalization of 3 channels with statistics of its own."""
+    """A BatchNormalization of 3 channels with its statistics."""
     shifts = [("scale", real(3)), ("bias", real(3)), ("mean", real(3)), ("var", real(3))]
     weights = [op.initializer(f"{name}.{kind}", array) for kind, array in shifts]
     made = op.BatchNormalization(x, *weights, momentum=momentum, **options)
@@ -71,7 +71,7 @@ def names_of(values: Any) -> list[str]:
 @pytest.mark.parametrize("run", [run_ort, run_reference])
 @pytest.mark.parametrize("shape", [("batch", 3, 4), (6, 3, 4)], ids=["dynamic", "static"])
 @pytest.mark.parametrize("unbiased", [False, True])
-def test_the_batch_normalises_and_moves_the_statistics(
+def test_batch_statistics_normalise_and_update_the_running_ones(
     run: Any, shape: Any, unbiased: bool
 ) -> None:
     model = one_norm(shape)
@@ -99,7 +99,7 @@ def test_a_channel_with_one_number_has_no_unbiased_variance_but_stays_finite() -
     assert all(np.isfinite(result).all() for result in results)
 
 
-def test_an_unknown_rank_can_be_unbiased_too() -> None:
+def test_unbiased_variance_of_unknown_rank() -> None:
     model = one_norm()
     model.graph.inputs[0].shape = None
     model.graph.outputs[0].shape = None
@@ -109,7 +109,7 @@ def test_an_unknown_rank_can_be_unbiased_too() -> None:
     assert_same([wanted], [results[state["bn.var"]]])
 
 
-def test_onnxruntime_leaves_what_it_is_fed_alone() -> None:
+def test_onnxruntime_does_not_change_its_feeds() -> None:
     model = one_norm()
     state = train_mode(model)
     feeds = feed_state(model, state)
@@ -119,7 +119,7 @@ def test_onnxruntime_leaves_what_it_is_fed_alone() -> None:
         np.testing.assert_array_equal(array, feeds[name])
 
 
-def test_a_batch_of_nan_is_forgotten() -> None:
+def test_nan_batch_does_not_stay_in_the_statistics() -> None:
     """The session must not keep it: onnxruntime writes over what BatchNormalization was given."""
     import onnxruntime
 
@@ -157,14 +157,14 @@ def test_frozen_nodes_stay_in_inference_mode() -> None:
     assert first.attributes["training_mode"].value == 0 and len(first.outputs) == 1
 
 
-def test_a_frozen_name_that_nobody_has_is_refused() -> None:
+def test_unknown_frozen_name_is_refused() -> None:
     with pytest.raises(
         OptionError, match=r"no BatchNorm.* is named 'bm', so it cannot be frozen\nthere are 'bn'"
     ):
         train_mode(one_norm(), ["bm"])
 
 
-def test_the_reverse_gives_back_the_model() -> None:
+def test_eval_mode_restores_the_model() -> None:
     model = one_norm()
     wanted = run_ort(model, {"x": X})
     train_mode(model, unbiased=True)
@@ -177,14 +177,14 @@ def test_the_reverse_gives_back_the_model() -> None:
     assert_same([given(model, "bn.mean"), given(model, "bn.var")], [mean, var])
 
 
-def test_the_reverse_finds_statistics_that_are_fed() -> None:
+def test_eval_mode_finds_fed_statistics() -> None:
     model = one_norm()
     wanted = run_ort(model, {"x": X})
     feeds = feed_state(model, train_mode(model))
     assert_same(wanted, run_ort(eval_mode(model), {"x": X, **feeds})[:1])
 
 
-def test_the_reverse_says_what_it_misses() -> None:
+def test_eval_mode_names_missing_statistics() -> None:
     model = one_norm()
     train_mode(model)
     model.graph.initializers["bn.mean"].name = "other"
@@ -193,7 +193,7 @@ def test_the_reverse_says_what_it_misses() -> None:
 
 
 def test_a_node_that_trains_already_stays() -> None:
-    """Its running outputs keep their names, in the graph and for whoever reads them."""
+    """Its running outputs keep their names, in the graph and in other nodes."""
     op = OpBuilder()
     x = op.input("x", "float32", (6, 3, 4))
     y, mean, var = norm(op, x, training_mode=1, outputs=3)
@@ -205,7 +205,7 @@ def test_a_node_that_trains_already_stays() -> None:
     assert_same(wanted, run_ort(model, {"x": X})[:3])
 
 
-def test_a_layer_that_is_called_twice_moves_its_statistics_twice() -> None:
+def test_layer_called_twice_updates_its_statistics_twice() -> None:
     op = OpBuilder()
     x = op.input("x", "float32", ("batch", 3, 4))
     kinds = ("scale", "bias", "mean", "var")
@@ -219,7 +219,7 @@ def test_a_layer_that_is_called_twice_moves_its_statistics_twice() -> None:
     assert_same([0.5 * once + 0.5 * 3 * given(model, "bias")], [mean])
 
 
-def test_statistics_that_an_exporter_merged_come_apart() -> None:
+def test_merged_statistics_are_separated() -> None:
     """Zeros that are the means of two layers and the bias of a third part."""
     op = OpBuilder()
     x = op.input("x", "float32", ("batch", 3, 4))
@@ -229,7 +229,7 @@ def test_statistics_that_an_exporter_merged_come_apart() -> None:
     b = op.BatchNormalization(a, ones, zeros, zeros, ones)
     model = PREPARE(op.model(y=b))
     wanted = run_ort(model, {"x": X})
-    copy = untie_statistics(model.clone())
+    copy = separate_statistics(model.clone())
     assert_same(wanted, run_ort(copy, {"x": X}))
     state = train_mode(model)
     kinds = ("running_mean", "running_var")
@@ -255,7 +255,7 @@ def test_statistics_behind_identities_are_state() -> None:
     assert list(train_mode(model)) == ["mean", "var"]
 
 
-def test_statistics_that_are_fed_or_computed_leave_the_node_as_it_is(
+def test_nodes_with_fed_or_computed_statistics_keep_their_mode(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     op = OpBuilder()
@@ -290,7 +290,7 @@ def test_nodes_in_branches_keep_their_statistics(caplog: pytest.LogCaptureFixtur
     model = PREPARE(branched())
     with caplog.at_level(logging.WARNING, "onward"):
         assert train_mode(model) == {}
-    assert "it is inside a branch or a loop, from which no state comes back" in caplog.text
+    assert "it is inside a branch or a loop, which cannot return state" in caplog.text
 
 
 def test_branches_and_loops_go_to_inference_mode() -> None:
@@ -321,7 +321,7 @@ def test_functions_go_to_inference_mode() -> None:
 
 
 @pytest.mark.parametrize("opset", [6, 7, 9, 11, 14])
-def test_old_opsets_go_to_inference_mode_as_they_are(opset: int) -> None:
+def test_eval_mode_of_old_opsets(opset: int) -> None:
     outputs = "a, m, w" if opset > 9 else "a, m, w, p, q"
     ratio = ", r" if opset >= 12 else ""
     mode = "<training_mode = 1>" if opset >= 14 else ""
@@ -343,7 +343,7 @@ def test_old_opsets_go_to_inference_mode_as_they_are(opset: int) -> None:
 
 
 @pytest.mark.parametrize("spatial", [0, 1])
-def test_old_statistics_for_each_activation_are_no_state(spatial: int) -> None:
+def test_per_activation_statistics_are_not_state(spatial: int) -> None:
     """spatial=0 is plain arithmetic once it is prepared: it stays as it is."""
     text = f"""
         <ir_version: 6, opset_import: ["" : 7]>
@@ -368,7 +368,7 @@ def dropout(ratio: Any, mode: Any = None, *, mask: bool = False) -> ir.Model:
 
 
 @pytest.mark.parametrize("mode", [None, False, True, "fed"])
-def test_dropout_drops_in_training_and_is_gone_afterwards(mode: Any) -> None:
+def test_dropout_drops_in_training_and_is_removed_for_inference(mode: Any) -> None:
     x = np.ones(4000, np.float32)
     model = dropout(np.float32(0.25), mode, mask=True)
     inputs = names_of(model.graph.inputs)
@@ -421,14 +421,14 @@ def test_running_statistics_and_gradients_come_from_one_node() -> None:
     assert set(state.values()) <= set(names_of(grown.graph.outputs))
 
 
-def test_passes_keep_what_is_state_when_it_is_fed() -> None:
+def test_passes_do_not_fold_fed_state() -> None:
     model = one_norm()
     feeds = feed_state(model, train_mode(model))
     wanted = run_ort(model, {"x": X, **feeds})
     assert_same(wanted, run_ort(TRAINING(model), {"x": X, **feeds}))
 
 
-def test_two_nodes_that_train_on_the_same_statistics_have_gradients_of_their_own() -> None:
+def test_two_nodes_with_the_same_statistics_have_separate_gradients() -> None:
     """onnxruntime overwrites what each is given: that must not be one tensor."""
     feeds = {"x": X, "m": real(3), "v": real(3), "n": real(3), "w": real(3), "loss_cotangent": X}
     found = []

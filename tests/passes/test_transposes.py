@@ -1,4 +1,4 @@
-"""Transposes sink until they cancel."""
+"""Transposes move towards the outputs until they cancel."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_transposes_around_cancel(build: Build) -> None:
     assert left.count("Transpose") <= 1
 
 
-def test_a_mean_over_the_image_takes_the_transpose_with_it() -> None:
+def test_transpose_before_a_global_mean_is_removed() -> None:
     def head(op: OpBuilder, x: Any) -> Any:
         y = op.Transpose(op.Exp(op.Transpose(x, perm=NCHW)), perm=NHWC)
         return op.ReduceMean(y, [1, 2], keepdims=0)
@@ -70,7 +70,7 @@ def test_a_mean_over_the_image_takes_the_transpose_with_it() -> None:
     assert left_after(built(head, IMAGE), 99) == ["Exp", "ReduceMean"]
 
 
-def test_a_network_born_in_nhwc_keeps_one_transpose_at_its_door() -> None:
+def test_nhwc_network_keeps_one_transpose_at_its_input() -> None:
     """Convolutions as tf2onnx writes them, with a residual and a bias in between."""
 
     def conv(op: OpBuilder, x: Any) -> Any:
@@ -97,7 +97,7 @@ def test_transposes_that_gain_nothing_stay() -> None:
     assert left_after(model, sink_transposes) == left_after(model, lambda m: m)
 
 
-def test_different_orders_do_not_meet() -> None:
+def test_different_permutations_do_not_cancel() -> None:
     def crossed(op: OpBuilder, a: Any) -> Any:
         return op.Add(op.Transpose(a, perm=[1, 0, 2]), op.Transpose(a, perm=[2, 1, 0]))
 
@@ -112,7 +112,7 @@ def test_the_graph_keeps_its_outputs() -> None:
     left_after(built(block, IMAGE), 99)
 
 
-def test_subgraphs_are_left_whole() -> None:
+def test_subgraphs_are_unchanged() -> None:
     """A Transpose outside does not sink into a branch."""
 
     def branch(name: str, operator: str, outer: ir.Value) -> ir.Graph:

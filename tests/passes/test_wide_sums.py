@@ -1,4 +1,4 @@
-"""Sums of float16 products: in float32 where they are widened, and the answer is the right one."""
+"""Sums of float16 products are computed in float32."""
 
 from __future__ import annotations
 

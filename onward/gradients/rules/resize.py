@@ -15,7 +15,7 @@ from onward.gradients.gradient_ops import GradientOps, Size, numpy_type, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
 from onward.gradients.rules.windows import with_rank
-from onward.passes.simplify.known_sizes import follow
+from onward.passes.simplify.known_sizes import evaluate_sizes
 from onward.passes.value_facts import attribute, constant, dims, input_of
 
 gradient = GradientTable()
@@ -71,7 +71,7 @@ def _resized(op: GradientOps, node: ir.Node, x: ir.Value) -> list[_Axis]:
 
 def _times(node: ir.Node, x: ir.Value, axis: int, number: int) -> int | None:
     """The scale of an axis, if it is a whole number; 1 if the axis keeps its symbolic size."""
-    scales, sizes = constant(input_of(node, 2)), follow(input_of(node, 3))
+    scales, sizes = constant(input_of(node, 2)), evaluate_sizes(input_of(node, 3))
     if scales is not None and scales.size:
         scale = float(scales[number])
         return int(scale) if scale.is_integer() else None

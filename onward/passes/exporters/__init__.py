@@ -1,1 +1,1 @@
-"""What exporters did to parameters, undone where the model shows it."""
+"""Undo what exporters did to a model's parameters."""

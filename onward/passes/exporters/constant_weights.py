@@ -1,9 +1,9 @@
-"""Weights that are Constant nodes: some exporters, Paddle's among them, write all weights so.
+"""Turn weights that are Constant nodes into initializers; Paddle's exporter writes them so.
 
     lift_constant_weights(model)    # w = Constant() that MatMul reads becomes the initializer w
 
-A Constant is a weight where an operator reads it as one: the kernel of a convolution, the scale of
-a normalization, a bias that is added to a product. All other Constants are numbers of formulas.
+A Constant is a weight if an operator reads it as one: the kernel of a convolution, the scale of a
+normalization, a bias that is added to a product. All other Constants are numbers of formulas.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _WEIGHTS = {
 _ROOTS = ("Sqrt", "Reciprocal", "Pow")  # what a normalization in parts divides by
 _VIEWS = (*VIEWS, "Cast", "Transpose")
 _ASSEMBLED = ("Slice", "Split", "Concat")  # the weights of LSTM and GRU, in another order of gates
-_OF_PADDLE = re.compile(r"\.[wb]_\d+$")  # what Paddle calls parameters: linear_7.w_0
+_OF_PADDLE = re.compile(r"\.[wb]_\d+$")  # Paddle's parameter names: linear_7.w_0
 
 
 def lift_constant_weights(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
-    """Constant nodes that hold weights, or have one of the names, become initializers, in place."""
+    """Turn Constant nodes that hold weights, or have one of the names, into initializers."""
     by_default = _constants_may_be_weights(model)
     for node in [node for node in walk(model.graph) if _is_float_constant(node)]:
         value, graph = node.outputs[0], node.graph
@@ -56,7 +56,7 @@ def lift_constant_weights(model: ir.Model, names: Collection[str] = ()) -> ir.Mo
 
 
 def is_named_parameter(value: ir.Value) -> bool:
-    """Whether a tensor has a name that only parameters have, those of one number too."""
+    """Whether a tensor has a name that only parameters have."""
     return bool(_OF_PADDLE.search(str(value.name)))
 
 
@@ -93,7 +93,7 @@ def _is_float_constant(node: ir.Node) -> bool:
 def _constants_may_be_weights(model: ir.Model) -> bool:
     """Whether the exporter may have written weights as Constants.
 
-    torch writes parameters as initializers; Constants are what the program's text held.
+    torch writes parameters as initializers; its Constants are literals of the program.
     """
     if model.producer_name != "pytorch" and not Provenance(model).parameters:
         return True
@@ -102,7 +102,7 @@ def _constants_may_be_weights(model: ir.Model) -> bool:
 
 
 def _is_weight_of(node: ir.Node, index: int, held: ir.TensorProtocol) -> bool:
-    """Whether a node reads a constant as a weight, or passes it on to one that does."""
+    """Whether a node, or a node that reads its result, reads a constant as a weight."""
     kind = node.op_type
     if kind in _VIEWS + _ASSEMBLED and (index == 0 or kind == "Concat"):
         if not all(_is_fixed(each) for each in node.inputs):
@@ -129,7 +129,7 @@ def _is_added_bias(other: ir.Value | None, held: ir.TensorProtocol) -> bool:
 
 
 def _is_fixed(value: ir.Value | None) -> bool:
-    """Whether a value does not depend on feeds, seen through what passes constants on."""
+    """Whether a value does not depend on feeds: a constant, or a view of constants."""
     if value is None or is_constant(value):
         return True
     node = value.producer()
@@ -145,7 +145,7 @@ def _behind_views(value: ir.Value | None) -> ir.Value | None:
 
 
 def _is_normalized(value: ir.Value | None) -> bool:
-    """Whether a value is x / sqrt(...), as a normalization in parts is."""
+    """Whether a value is x / sqrt(...): a normalization that is written out."""
     node = made_by(value, "Div", "Mul")
     return node is not None and any(made_by(each, *_ROOTS) is not None for each in node.inputs)
 
@@ -160,6 +160,6 @@ def _is_scaled(value: ir.Value | None) -> bool:
 
 
 def _held(value: ir.Value) -> ir.TensorProtocol | None:
-    """What an initializer or a Constant node holds."""
+    """The tensor of an initializer or a Constant node."""
     node = made_by(value, "Constant")
     return value.const_value if node is None else constant_tensor(node)

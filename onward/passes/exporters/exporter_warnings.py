@@ -1,6 +1,6 @@
-"""Warnings about what an exporter has done to a model, where training cannot undo it.
+"""Warn about changes of an exporter that training cannot undo.
 
-Each is one line of the log, with the names, and how to export for training.
+Each warning is one line of the log, with the names, and how to export for training.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ log = logging.getLogger("onward")
 
 
 def warn_of_exporter(model: ir.Model, names: Collection[str], guesses: Guesses) -> None:
-    """Say what will not be trained as it was before the export.
+    """Log what will not be trained as it was before the export.
 
-    `names` are the initializers to train: what became of the others does not matter.
+    `names` are the initializers to train; changes of others do not matter.
     """
     trained = set(names)
     warn_of_changes(model, trained)
@@ -84,9 +84,9 @@ def _pairs(guessed: Mapping[str, str], trained: Collection[str]) -> str:
 
 
 def folded_batch_norms(model: ir.Model, names: Collection[str]) -> list[str]:
-    """The convolutions that torch's older exporter has folded BatchNormalization into.
+    """The convolutions into which torch's older exporter has folded BatchNormalization.
 
-    It makes a weight and a bias for them, and gives them numbers that follow each other.
+    It names their new weight and bias by consecutive numbers.
     """
     found = []
     for node in walk(model.graph) if is_from_torchscript(model) else ():
@@ -100,11 +100,11 @@ def folded_batch_norms(model: ir.Model, names: Collection[str]) -> list[str]:
 
 
 def shared_by_layers(model: ir.Model, names: Collection[str]) -> list[str]:
-    """Trained tensors of one number throughout that layers with other weights have in common.
+    """Trained tensors, all elements equal, that layers with different weights share.
 
-    A model does not share the zeros of a bias between layers; tools that merge equal tensors do.
+    A model does not share the zeros of a bias between layers; tools merge equal tensors.
     """
-    if Provenance(model).parameters:  # which says what was merged
+    if Provenance(model).parameters:  # the metadata tells what was merged
         return []
     found = []
     for name in names:
@@ -120,16 +120,16 @@ def shared_by_layers(model: ir.Model, names: Collection[str]) -> list[str]:
 
 
 def _companions(node: ir.Node, value: ir.Value, names: Collection[str]) -> list[str]:
-    """The other trained tensors of a layer: what a node reads, and what made its inputs."""
+    """The other trained tensors of a layer: inputs of a node, and of the nodes before it."""
     makers = [each.producer() for each in node.inputs if each is not None]
     read = [each for maker in (node, *makers) if maker is not None for each in maker.inputs]
     return [str(v.name) for v in read if v is not None and v is not value and v.name in names]
 
 
 def idle_dropouts(model: ir.Model) -> list[str]:
-    """Dropout modules of torch that were exported as copies of their inputs.
+    """Dropout modules of torch that were exported as Identity.
 
-    One that drops shows that the others do not because their ratio is 0.
+    None if the model has a Dropout: then the others have ratio 0.
     """
     found: list[str] = []
     for node in walk(model.graph):
@@ -141,7 +141,7 @@ def idle_dropouts(model: ir.Model) -> list[str]:
 
 
 def _module(node: ir.Node) -> str:
-    """The module that a node was a call of, as the newer exporter says it."""
+    """The torch module of a node, from the newer exporter's metadata."""
     try:
         scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
     except (ValueError, SyntaxError):

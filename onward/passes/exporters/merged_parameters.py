@@ -1,17 +1,17 @@
-"""Parameters that torch's older exporter has merged become tensors of their own again.
+"""Separate parameters that torch's older exporter has merged.
 
 torch.onnx.export(dynamo=False) keeps one of several parameters with equal contents (the ones and
-zeros of fresh layers, copies of a layer) and makes the others from it:
+zeros of new layers, copies of a layer) and makes the others from it:
 
     4.weight = Identity(1.weight)
 
-A parameter that two modules share keeps its one name, and both read it: no Identity. Weights that
-were computed at export, such as transposed ones, have lost their names, and both cases look alike:
+A parameter that two modules share has one name, and both read it without an Identity. Weights that
+were computed at export, such as transposed ones, have lost their names; both cases look alike:
 
     onnx::MatMul_11 = Identity(onnx::MatMul_10)
 
-There the names of the nodes tell which modules read them. A module that is called twice, and one
-that shares its bias as well, share their weight; all others are taken for copies.
+There the names of the nodes tell which modules read them. A module that is called twice, and a
+module that shares its bias too, share their weight; all others are taken for copies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import onnx_ir as ir
 from onward.passes.value_facts import made_by
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"  # of the newer exporter
-_UNNAMED = re.compile(r"onnx::\w+|\d+|/.*_output_\d+")  # values that were no parameters by name
-_COMPUTED = re.compile(r"onnx::\w+|\d+")  # ... but may have been made from parameters
+_UNNAMED = re.compile(r"onnx::\w+|\d+|/.*_output_\d+")  # values without a parameter's name
+_COMPUTED = re.compile(r"onnx::\w+|\d+")  # ... that may be computed from parameters
 
 
 def separate_merged(model: ir.Model) -> dict[str, str]:
-    """Give merged parameters tensors of their own, in place.
+    """Give each merged parameter its own tensor, in place.
 
-    Returns those that may have been shared in torch all the same: name -> the one it equals.
+    Returns those that may have been shared in torch: name -> the parameter that it equals.
     """
     graph, uncertain = model.graph, {}
     named = _parameter_names(model)
@@ -53,12 +53,12 @@ def separate_merged(model: ir.Model) -> dict[str, str]:
 
 
 def is_from_torchscript(model: ir.Model) -> bool:
-    """Whether torch's older exporter has written a model."""
+    """Whether torch's older exporter wrote the model."""
     return model.producer_name == "pytorch" and _SIGNATURE not in model.graph.metadata_props
 
 
 def is_uniform(value: ir.Value) -> bool:
-    """Whether an initializer holds one number throughout, as those of fresh layers do."""
+    """Whether all elements of an initializer are equal, as in new layers."""
     if value.const_value is None:
         return False
     array = value.const_value.numpy()
@@ -66,7 +66,7 @@ def is_uniform(value: ir.Value) -> bool:
 
 
 def scope(node: ir.Node) -> str:
-    """The call of a module that a node was part of: "/layers.0/norm" of /layers.0/norm/Mul."""
+    """The module call that a node belongs to: "/layers.0/norm" of /layers.0/norm/Mul."""
     return str(node.name or "").rpartition("/")[0]
 
 
@@ -108,7 +108,7 @@ def _is_shared(graph: ir.Graph, source: ir.Value, copy: ir.Value, named: set[str
     firsts, seconds = ({scope(node) for node, _ in value.uses()} for value in (source, copy))
     firsts.discard("")
     if any(_is_in(module_of(second), name) for second in seconds for name in named):
-        return False  # it has parameters of its own
+        return False  # the second module has its own parameters
     if any(_is_called_again(first, second) for first in firsts for second in seconds):
         return True
     nodes = [node for node in graph if scope(node) in seconds]
@@ -121,7 +121,7 @@ def _is_in(module: str, name: str) -> bool:
 
 
 def _is_called_again(first: str, second: str) -> bool:
-    """Whether a scope is that of a module's next call: "/layers.0_1" after "/layers.0"."""
+    """Whether a scope is another call of the same module: "/layers.0_1" after "/layers.0"."""
     parts, others = first.split("/"), second.split("/")
     return len(parts) == len(others) and all(
         other == part or re.fullmatch(re.escape(part) + r"_\d+", other)

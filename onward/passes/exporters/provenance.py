@@ -1,9 +1,9 @@
-"""Where a model's tensors come from, by what torch's exporter has written into its metadata.
+"""Which parameters a model's tensors come from, by the metadata of torch's exporter.
 
-torch.onnx.export (dynamo=True) leaves the signature of the exported program with the graph, a line
-for each tensor (`p_fc_weight: PARAMETER target='fc.weight'`), its kind with each tensor that it
-kept, and, with each that it computed while it optimised, the names of those that it is made from.
-Each node says which call of the program it was, with its arguments (`%p_fc_weight`).
+torch.onnx.export (dynamo=True) writes metadata: to the graph, the signature of the program, a line
+for each tensor (`p_fc_weight: PARAMETER target='fc.weight'`); to each tensor that it kept, its
+kind; to each tensor that it computed, the names of its sources; to each node, the call of the
+program that it belongs to, with its arguments (`%p_fc_weight`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("onward")
 
 
 class Provenance:
-    """What is said of the tensors of one model; of most models, nothing."""
+    """The exporter's metadata about the tensors of a model; most models have none."""
 
     def __init__(self, model: ir.Model) -> None:
         signature = _TENSOR.findall(model.graph.metadata_props.get(_SIGNATURE, ""))
@@ -39,39 +39,39 @@ class Provenance:
         self.parameters = {name: call for call, kind, name in signature if kind == "PARAMETER"}
 
     def origins(self, value: ir.Value) -> set[str]:
-        """The parameters that an initializer is, or has its numbers from."""
+        """The parameters that an initializer is, or was computed from."""
         found = self.parameters.keys() & {str(value.name), *sources(value)}
         return {name for name in found if name == value.name or not self._is_fill(value, name)}
 
     def is_parameter(self, value: ir.Value) -> bool | None:
-        """Whether an initializer is a parameter, or made from some; None: nothing is said."""
+        """Whether an initializer is a parameter, or made from some; None without metadata."""
         kind = value.metadata_props.get(_KIND, self._kinds.get(str(value.name)))
         if kind is None and sources(value) and self.parameters:
             return bool(self.origins(value))
         return None if kind is None else kind == "PARAMETER"
 
     def _is_fill(self, value: ir.Value, name: str) -> bool:
-        """Whether no more than a parameter's shape is in a tensor: zeros like it."""
+        """Whether a tensor depends on a parameter's shape alone: zeros_like and the like."""
         source = self._initializers.get(name)
         return source is not None and is_uniform(value) and not is_uniform(source)
 
 
 def sources(value: ir.Value) -> list[str]:
-    """The names of the tensors that the exporter has made this one from."""
+    """The names of the tensors from which the exporter computed this one."""
     try:
-        said = ast.literal_eval(value.metadata_props.get(SOURCES, "[]"))
+        names = ast.literal_eval(value.metadata_props.get(SOURCES, "[]"))
     except (ValueError, SyntaxError):
         return []
-    return [str(each) for each in said] if isinstance(said, list) else []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def arguments(node: ir.Node) -> list[str]:
-    """The names that the program's call, which a node was part of, was made with."""
+    """The arguments of the program's call that a node belongs to."""
     return list(dict.fromkeys(_ARGUMENT.findall(node.metadata_props.get(CALL, ""))))
 
 
-def gone(model: ir.Model) -> dict[str, str]:
-    """Parameters that no initializer is or comes from, and their names in calls."""
+def missing_parameters(model: ir.Model) -> dict[str, str]:
+    """Parameters without an initializer, and their names in calls."""
     left = dict(Provenance(model).parameters)
     for graph in graphs_of(model):
         for name, value in graph.initializers.items():
@@ -81,26 +81,26 @@ def gone(model: ir.Model) -> dict[str, str]:
 
 
 def warn_of_changes(model: ir.Model, names: Collection[str]) -> None:
-    """Say which parameters will not be trained as they were in torch, for the exporter's changes.
+    """Log which parameters will not be trained as in torch, because the exporter changed them.
 
-    `names` are the initializers to train: what became of the others does not matter.
+    `names` are the initializers to train; changes of others do not matter.
     """
     trained = set(names)
     changes = {
-        "gone or merged with others": _missing(model, trained),
-        "in several tensors, each trained by itself": _copied(model, trained),
+        "missing or merged with others": _missing(model, trained),
+        "in several tensors, each trained separately": _copied(model, trained),
     }
-    said = "; ".join(f"{what}: {list_names(which)}" for what, which in changes.items() if which)
-    if said:
-        log.warning("torch's exporter changed parameters (%s); export with optimize=False", said)
+    text = "; ".join(f"{what}: {list_names(which)}" for what, which in changes.items() if which)
+    if text:
+        log.warning("torch's exporter changed parameters (%s); export with optimize=False", text)
 
 
 def _missing(model: ir.Model, names: Collection[str]) -> list[str]:
-    """Parameters that are gone, though what reads one of the names was called with them.
+    """Missing parameters that are arguments of a call which reads one of the names.
 
-    Those that the program never used, or used under another name, are not missed.
+    Parameters that the program never used, or used under another name, are not listed.
     """
-    left = gone(model)
+    left = missing_parameters(model)
     if not left:
         return []
     readers = (
@@ -113,11 +113,11 @@ def _missing(model: ir.Model, names: Collection[str]) -> list[str]:
 
 
 def _copied(model: ir.Model, names: Collection[str]) -> list[str]:
-    """Parameters that several of the named initializers are or come from."""
-    said = Provenance(model)
-    counts = dict.fromkeys(said.parameters, 0)
+    """Parameters from which several of the named initializers come."""
+    provenance = Provenance(model)
+    counts = dict.fromkeys(provenance.parameters, 0)
     for graph in graphs_of(model) if counts else ():
         for value in graph.initializers.values():
-            for each in said.origins(value) if value.name in names else ():
+            for each in provenance.origins(value) if value.name in names else ():
                 counts[each] += 1
     return [name for name, count in counts.items() if count > 1]

@@ -1,10 +1,10 @@
-"""Parameters as they were in torch, where its exporters have changed them and it can be seen how.
+"""Restore a model's parameters as they were in torch, before its exporter changed them.
 
-    guesses = restore(model)
+    guesses = separate_and_tie(model)
 
-separates those that became one tensor, being equal (the ones and zeros of fresh layers), and ties
-those that became two, being used transposed as well (embeddings). The model computes what it
-computed.
+separates parameters that were merged because they were equal (the ones and zeros of new layers),
+and ties those that were duplicated because they are also used transposed (embeddings). The model's
+results do not change.
 """
 
 from __future__ import annotations
@@ -26,53 +26,60 @@ from onward.passes.exporters.merged_parameters import (
     scope,
     separate_merged,
 )
-from onward.passes.exporters.provenance import CALL, SOURCES, Provenance, arguments, gone, sources
+from onward.passes.exporters.provenance import (
+    CALL,
+    SOURCES,
+    Provenance,
+    arguments,
+    missing_parameters,
+    sources,
+)
 from onward.passes.rewrite import Names
 
 Readers = dict[ir.Value, list[tuple[ir.Node, int]]]  # value -> nodes and which of their inputs
-Ties = dict[str, tuple[str, bool]]  # a copy -> the parameter that it is of, whether transposed
+Ties = dict[str, tuple[str, bool]]  # a copy -> its parameter, whether transposed
 
-_COMPUTED = re.compile(r"onnx::\w+|\d+")  # what the older exporter calls a weight that it computed
+_COMPUTED = re.compile(r"onnx::\w+|\d+")  # the older exporter's names for computed weights
 
 
 class Guesses(NamedTuple):
-    """What the model does not tell for certain: a name -> the parameter that it equals."""
+    """Parameters about which the model is not certain: a name -> the parameter that it equals."""
 
     separate: dict[str, str]
     tied: dict[str, str]
 
 
-def restore(
-    model: ir.Model, apart: Collection[str] = (), tied: Sequence[Sequence[str]] | None = None
+def separate_and_tie(
+    model: ir.Model, separate: Collection[str] = (), tied: Sequence[Sequence[str]] | None = None
 ) -> Guesses:
-    """Separate and tie parameters, in place; copies that are named in `apart` stay separate.
+    """Separate and tie parameters, in place; copies that are named in `separate` stay separate.
 
-    With `tied`, groups of names, what the model does not tell for certain is not guessed: those of
-    each group are one parameter, the others are separate.
+    With `tied`, groups of names, nothing is guessed where the model is not certain: each group is
+    one parameter, the others are separate.
     """
-    separate = split_merged_parameters(model)
-    certain = ties(model)
+    uncertain = split_merged_parameters(model)
+    certain = find_ties(model)
     likely, unlikely = _transposed_copies(model) if tied is None else ({}, {})
     asked = _asked_ties(model, tied or ())
     for name, (parameter, transposed) in {**likely, **certain, **asked}.items():
-        if name not in apart or name in asked:
+        if name not in separate or name in asked:
             _tie(model.graph, name, parameter, transposed)
     if tied is not None:
         return Guesses({}, {})
-    guessed = {name: parameter for name, (parameter, _) in likely.items() if name not in apart}
-    return Guesses({**separate, **unlikely}, guessed)
+    guessed = {name: parameter for name, (parameter, _) in likely.items() if name not in separate}
+    return Guesses({**uncertain, **unlikely}, guessed)
 
 
-# -- one tensor that was several -------------------------------------------------------------------
+# -- merged parameters -----------------------------------------------------------------------------
 
 
 def split_merged_parameters(model: ir.Model) -> dict[str, str]:
-    """Give parameters that became one with another a tensor of their own again, in place.
+    """Give each merged parameter its own tensor again, in place.
 
-    Returns those of which it is not certain: their names, and the one that each equals.
+    Returns those that may have been shared in torch: name -> the parameter that it equals.
     """
     uncertain = separate_merged(model)
-    left = gone(model)
+    left = missing_parameters(model)
     if not left:
         return uncertain
     names = Names(model)
@@ -82,7 +89,7 @@ def split_merged_parameters(model: ir.Model) -> dict[str, str]:
         [(value, places)] = found.items()
         wish = names.fresh(f"{name}/{value.name}" if sources(value) else name)
         own = ir.val(wish, type=value.type, shape=value.shape)
-        if value.const_value is not None:  # a tensor of its own: it has its value's name
+        if value.const_value is not None:  # a new tensor object, because it has its own name
             array, dtype = value.const_value.numpy(), value.const_value.dtype
             own.const_value = ir.Tensor(array, dtype=dtype, name=wish)
         own.metadata_props.update(value.metadata_props)
@@ -95,14 +102,14 @@ def split_merged_parameters(model: ir.Model) -> dict[str, str]:
 
 
 def _borrowed(model: ir.Model, missing: Mapping[str, str]) -> dict[str, Readers]:
-    """Parameters that are missing, and the tensor that is read in the place of each.
+    """Missing parameters, and the tensor that nodes read instead of each.
 
-    Such a tensor is a parameter that other nodes were called with, but not this one; whose place it
-    takes, the call says, if it misses as many arguments as its nodes read such tensors.
+    Such a tensor is a parameter, but not an argument of the node's call. Which parameter it
+    replaces is known if a call has as many missing arguments as it reads such tensors.
     """
-    said, nodes = Provenance(model), list(walk(model.graph))
+    provenance, nodes = Provenance(model), list(walk(model.graph))
     owners = {
-        value: {said.parameters[name] for name in said.origins(value)}
+        value: {provenance.parameters[name] for name in provenance.origins(value)}
         for value in model.graph.initializers.values()
     }
     reads = [
@@ -111,10 +118,10 @@ def _borrowed(model: ir.Model, missing: Mapping[str, str]) -> dict[str, Readers]
         for index, value in enumerate(node.inputs)
         if value is not None and owners.get(value)
     ]
-    at_home = {value for _, _, value, is_strange in reads if not is_strange}
+    in_own_calls = {value for _, _, value, is_borrowed in reads if not is_borrowed}
     calls: dict[str, Readers] = {}
-    for node, index, value, is_strange in reads:
-        if is_strange and value in at_home:
+    for node, index, value, is_borrowed in reads:
+        if is_borrowed and value in in_own_calls:
             readers = calls.setdefault(node.metadata_props.get(CALL, ""), {})
             readers.setdefault(value, []).append((node, index))
     found: dict[str, Readers] = {}
@@ -126,14 +133,14 @@ def _borrowed(model: ir.Model, missing: Mapping[str, str]) -> dict[str, Readers]
     return found
 
 
-# -- several tensors that were one -----------------------------------------------------------------
+# -- duplicated parameters -------------------------------------------------------------------------
 
 
-def ties(model: ir.Model) -> Ties:
+def find_ties(model: ir.Model) -> Ties:
     """Initializers that are copies of a parameter of the model: its name, whether transposed.
 
-    Where a program uses a parameter twice, once transposed, the exporter makes two tensors of it.
-    One that is equal to its own transpose does not tell which copy it is, and is left out.
+    If a program uses a parameter twice, once transposed, the exporter makes two tensors of it. A
+    tensor that equals its own transpose is left out.
     """
     parameters, initializers = Provenance(model).parameters, model.graph.initializers
     found = {}
@@ -147,12 +154,12 @@ def ties(model: ir.Model) -> Ties:
 
 
 def _transposed_copies(model: ir.Model) -> tuple[Ties, dict[str, str]]:
-    """Parameters that the older exporter has transposed, and has left as they were as well.
+    """Parameters of which the older exporter has kept a transposed copy too: likely ties, others.
 
-    It does not tell whether they were one parameter or two of equal contents. Two that hold the
-    same numbers, transposed, were one (an embedding and the last layer), unless the second belongs
-    to a module that has other parameters of its own, and the first is no table of an embedding:
-    those are likely to be copies of a layer.
+    Whether they were one parameter or two equal ones is not recorded. Two that are equal when
+    transposed were one (an embedding and the last layer), unless the second belongs to a module
+    with other parameters and the first is not an embedding table: then they are likely to be copies
+    of a layer.
     """
     if not is_from_torchscript(model):
         return {}, {}
@@ -177,13 +184,13 @@ def _is_table(value: ir.Value) -> bool:
 
 
 def _has_parameters(copy: ir.Value, named: Sequence[ir.Value]) -> bool:
-    """Whether the modules that read a value have parameters of their own."""
+    """Whether the modules that read a value have other parameters."""
     modules = {module_of(scope(node)) for node, _ in copy.uses()} - {""}
     return any(str(value.name).startswith(f"{module}.") for value in named for module in modules)
 
 
 def _asked_ties(model: ir.Model, groups: Sequence[Sequence[str]]) -> Ties:
-    """Ties as a user names them: the first of a group is the parameter, the others its copies."""
+    """The ties that a user asks for: the first of a group is the parameter, the others copies."""
     found: Ties = {}
     known = model.graph.initializers
     seen: set[str] = set()
@@ -191,12 +198,12 @@ def _asked_ties(model: ir.Model, groups: Sequence[Sequence[str]]) -> Ties:
         for name in group:
             if name in seen:
                 raise OptionError(
-                    f"tied: {name!r} is named twice\nput all that are one into one group"
+                    f"tied: {name!r} is named twice\nput all copies of a parameter into one group"
                 )
             seen.add(name)
             if name not in known:
                 raise OptionError(
-                    f"tied: {name!r} is no weight of the model\n{suggest_names(name, known)}"
+                    f"tied: {name!r} is not a weight of the model\n{suggest_names(name, known)}"
                 )
         parameter, *copies = group
         for name in copies:
@@ -218,7 +225,7 @@ def _is_equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
 def _is_transposed(
     copy: ir.TensorProtocol | None, parameter: ir.TensorProtocol | None
 ) -> bool | None:
-    """Whether a copy is a transposed one; None: it is no copy, or may be both."""
+    """Whether a copy is a transposed one; None if it is not a copy, or equals its transpose."""
     if copy is None or parameter is None or copy.dtype != parameter.dtype:
         return None
     a, b = copy.numpy(), parameter.numpy()
@@ -228,7 +235,7 @@ def _is_transposed(
 
 
 def _tie(graph: ir.Graph, name: str, parameter: str, transposed: bool) -> None:
-    """Let a copy of a parameter be computed from it."""
+    """Compute a copy of a parameter from it."""
     copy = graph.initializers.pop(name)
     operator, attributes = ("Transpose", {"perm": [1, 0]}) if transposed else ("Identity", {})
     node = ir.node(operator, [graph.initializers[parameter]], attributes, name=f"{name}/tied")

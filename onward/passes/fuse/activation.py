@@ -1,4 +1,4 @@
-"""Activations that exporters spell out: Gelu, Swish, HardSwish, Mish."""
+"""Fuse activations that exporters write out: Gelu, Swish, HardSwish, Mish."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gelu(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Mul")
 def swish(op: Ops, node: ir.Node) -> Replacement:
-    """x sigmoid(a x), a = 1 where there is none."""
+    """x sigmoid(a x), a = 1 without a factor."""
     for s in node.inputs:
         sigmoid = made_by(s, "Sigmoid")
         if sigmoid is None or s is None or not is_float(s):
@@ -119,5 +119,5 @@ def mish(op: Ops, node: ir.Node) -> Replacement:
 
 
 def _same_size(x: ir.Value, y: ir.Value) -> bool:
-    """Whether no constant of the formula widened x: of one element each, they can add axes only."""
+    """Whether the formula keeps x's shape: its constants, of one element, could only add axes."""
     return rank(x) is not None and rank(x) == rank(y)

@@ -1,4 +1,4 @@
-"""Expressions as polynomials, so that a formula is recognised however it is written.
+"""Read expressions as polynomials, to recognise a formula however it is written.
 
 `x * 0.5 * (1 + erf(x / 1.41))`, `0.5 * (x + x * erf(0.707 * x))` and every other order of the same
 sums and products have one and the same polynomial in x and e = erf(...): 0.5 x + 0.5 x e.
@@ -16,7 +16,7 @@ from onward.passes.value_facts import made_by, scalar
 
 Powers = tuple[int, ...]
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg", "Pow")
-_DEEPEST = 10  # the longest of these formulas has seven levels
+_DEEPEST = 10  # levels; the deepest formula of `fuse/` has seven
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Polynomial:
     nodes: set[ir.Node] = field(default_factory=set)
 
     def equals(self, terms: dict[Powers, float], tolerance: float = 1e-3) -> bool:
-        """Whether the coefficients are these, but for what an exporter rounded."""
+        """Whether the coefficients are these, up to an exporter's rounding."""
         ours = {powers: c for powers, c in self.terms.items() if c != 0}
         return ours.keys() == terms.keys() and all(
             math.isclose(ours[powers], c, rel_tol=tolerance) for powers, c in terms.items()
@@ -64,7 +64,7 @@ def polynomial(value: ir.Value | None, symbols: Sequence[ir.Value]) -> Polynomia
 
 
 def operands(value: ir.Value | None) -> list[ir.Value]:
-    """The value and what it is computed from by arithmetic, outermost first, constants left out."""
+    """The value and the operands of its arithmetic, outermost first, without constants."""
     found: dict[ir.Value, None] = {}
     level = [value]
     for _ in range(_DEEPEST):

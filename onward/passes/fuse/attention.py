@@ -1,4 +1,4 @@
-"""softmax(q k^T s + mask) v as one Attention, which providers have as one kernel."""
+"""Fuse softmax(q k^T s + mask) v into one Attention, which providers have as one kernel."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ rule = Rules()
 
 @dataclass
 class Scores:
-    """What is known of the scores so far: the scale, the mask and the nodes that go."""
+    """What is found of the scores: the scale, the mask and the nodes to replace."""
 
     scale: float = 1.0
     mask: ir.Value | None = None
-    hidden: tuple[ir.Value, float, bool] | None = None  # where to look, the score elsewhere, or not
+    hidden: tuple[ir.Value, float, bool] | None = None  # condition, score, whether true hides
     precision: int | None = None
     nodes: list[ir.Node] = field(default_factory=list)
 
 
 @rule("MatMul")
 def attention(op: Ops, node: ir.Node) -> Replacement:
-    """q, k and v of (batch, heads, time, size); a mask is added, or chooses."""
+    """q, k and v of (batch, heads, time, size); the mask is added, or the condition of a Where."""
     weights, v = node.inputs
     if v is None or rank(v) != 4 or v.dtype not in FLOATS:
         return None
@@ -79,7 +79,7 @@ def _same_heads(q: ir.Value, source: ir.Value, order: list[int], v: ir.Value) ->
 
 
 def find_softmax(weights: ir.Value | None, found: Scores) -> ir.Node | None:
-    """The softmax over keys that made the weights, through casts and a guard against nan."""
+    """The softmax over keys that makes the weights, before casts and a guard against NaN."""
     guard = made_by(weights, "Where")
     if guard is not None:
         nan = made_by(guard.inputs[0], "IsNaN")
@@ -101,7 +101,7 @@ def find_softmax(weights: ir.Value | None, found: Scores) -> ir.Node | None:
 
 
 def find_product(scores: ir.Value | None, found: Scores) -> ir.Node | None:
-    """The q k^T under the scores; scale, mask and widening cast on the way are noted."""
+    """The product q k^T of the scores; scale, mask and cast are recorded in `found`."""
     while scores is not None:
         node = made_by(scores, "MatMul", "Mul", "Div", "Add", "Where", "Cast")
         if node is None or len(found.nodes) > 12:
@@ -116,7 +116,7 @@ def find_product(scores: ir.Value | None, found: Scores) -> ir.Node | None:
         elif node.op_type in ("Mul", "Div"):
             scores = _unscale(node, found)
         elif found.mask is not None or found.hidden is not None:
-            return None  # one mask is all that Attention takes
+            return None  # Attention has one mask
         elif node.op_type == "Add":
             scores = _added_mask(node, found)
         else:
@@ -125,7 +125,7 @@ def find_product(scores: ir.Value | None, found: Scores) -> ir.Node | None:
 
 
 def _unscale(node: ir.Node, found: Scores) -> ir.Value | None:
-    """The factor of x * c, c * x or x / c goes into the scale."""
+    """x of x * c, c * x or x / c; the factor is multiplied into the scale."""
     a, b = node.inputs
     number = scalar(b)
     if number is not None and number > 0:
@@ -140,7 +140,7 @@ def _unscale(node: ir.Node, found: Scores) -> ir.Value | None:
 
 def _added_mask(node: ir.Node, found: Scores) -> ir.Value | None:
     if found.scale != 1.0:
-        return None  # a scale over the sum would scale the mask too
+        return None  # the scale would apply to the mask, too
     for value in node.inputs:
         if made_by(value, "MatMul", "Mul", "Div") is not None and _leads_to_product(value):
             found.mask = other_input(node, value) if value is not None else None
@@ -172,7 +172,7 @@ def _leads_to_product(value: ir.Value | None) -> bool:
 
 
 def below_scale(value: ir.Value | None, found: Scores) -> ir.Value | None:
-    """Below a constant factor, which goes into the scale."""
+    """A value without its constant factor, which is multiplied into the scale."""
     node = made_by(value, "Mul", "Div")
     if node is None:
         return value
@@ -184,7 +184,7 @@ def below_scale(value: ir.Value | None, found: Scores) -> ir.Value | None:
 
 
 def _key(value: ir.Value | None, found: Scores) -> tuple[ir.Value, list[int]] | None:
-    """The key and the order of its axes that Attention wants, from the transposed one."""
+    """The key before its transpose, and the order of axes that Attention needs."""
     value = below_scale(value, found)
     transpose = made_by(value, "Transpose")
     order = None if transpose is None else order_of(transpose)
@@ -197,7 +197,7 @@ def _key(value: ir.Value | None, found: Scores) -> tuple[ir.Value, list[int]] | 
 
 
 def _mask_fits(found: Scores, scores: ir.Value) -> bool:
-    """Whether the mask spans the keys (a shorter one would be padded) and widens nothing."""
+    """Whether the mask has all keys (Attention pads a shorter one) and broadcasts to the scores."""
     mask = found.mask if found.hidden is None else found.hidden[0]
     if mask is None:
         return True
@@ -211,7 +211,7 @@ def _mask_fits(found: Scores, scores: ir.Value) -> bool:
 
 
 def _mask(op: Ops, found: Scores, q: ir.Value) -> ir.Value | None:
-    """The mask as Attention takes it: q's type, or boolean where the rest is minus infinity."""
+    """The mask input of Attention: of q's type, or boolean if it hides with minus infinity."""
     if found.hidden is not None:
         return _chosen(op, *found.hidden, q)
     mask = found.mask

@@ -1,4 +1,4 @@
-"""What stands beside a convolution goes into its weights: scales, offsets, padding."""
+"""Fold scales, offsets and padding around a convolution into the convolution."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 def _affine_after(op: Ops, y: ir.Value | None, k: Array, t: Array) -> Replacement:
-    """The convolution that makes y, with its output channels scaled by k and shifted by t."""
+    """The convolution that makes y, with output channels scaled by k and shifted by t."""
     node = made_by(y, *_CONVOLUTIONS)
     if node is None or y is None or not reads_once(y):
         return None

@@ -1,4 +1,4 @@
-"""MatMul and the Add after it, as one Gemm."""
+"""Fuse a MatMul and the Add after it into one Gemm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""LayerNormalization and RMSNormalization from their formulas.
+"""Fuse the formulas of LayerNormalization and RMSNormalization.
 
-First the core, with a scale of ones; then the scale, the bias and the casts around it move in.
+First the core, with a scale of ones; then the scale, the bias and the casts around it are merged.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def normalization(op: Ops, node: ir.Node) -> Replacement:
 
 
 def _over_root(node: ir.Node) -> list[tuple[ir.Value, list[ir.Node]]]:
-    """The ways to read a node as d / sqrt(...): d, and the nodes from the root outwards."""
+    """The ways to read a node as d / sqrt(...): d, and the nodes from the root to the node."""
     a, b = node.inputs
     if a is None or b is None:
         return []
@@ -83,7 +83,7 @@ def _over_root(node: ir.Node) -> list[tuple[ir.Value, list[ir.Node]]]:
 def _mean_square(
     root: list[ir.Node],
 ) -> tuple[ir.Node | None, float | None, list[ir.Node]]:
-    """Below the root: mean(...) + epsilon."""
+    """mean(...) and epsilon of sqrt(mean(...) + epsilon), and the nodes."""
     add = made_by(root[0].inputs[0], "Add")
     if add is None:
         return None, None, []
@@ -104,7 +104,7 @@ def _mean_axes(mean: ir.Node) -> list[int] | None:
 
 
 def _is_square_of(square: ir.Node, d: ir.Value) -> bool:
-    """d d or d ** 2, where d may have been computed a second time."""
+    """Whether a node is d d or d ** 2, where d may be computed twice."""
     a, b = square.inputs
     if square.op_type == "Pow":
         return _same(a, d) and is_scalar(b, 2)
@@ -175,7 +175,7 @@ def bias(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Cast")
 def casts_around(op: Ops, node: ir.Node) -> Replacement:
-    """cast(norm(cast(x, float), 1), x's type) = norm(x, 1): it computes in float by itself."""
+    """cast(norm(cast(x, float), 1), x's type) = norm(x, 1), which computes in float."""
     norm = made_by(node.inputs[0], *_NORMS)
     if norm is None or not _is_bare(norm):
         return None
@@ -204,7 +204,7 @@ def _is_bare(norm: ir.Node) -> bool:
 
 
 def _has_normalised_shape(value: ir.Value | None, norm: ir.Node) -> bool:
-    """Whether a scale or bias has x's type and the very shape of the normalised axes."""
+    """Whether a scale or bias has x's type and exactly the shape of the normalised axes."""
     x = norm.inputs[0]
     shape, size = static(value), static(norm.inputs[1])
     if x is None or value is None or shape is None or size is None or value.dtype != x.dtype:

@@ -1,4 +1,4 @@
-"""x cos + rotate_half(x) sin as one RotaryEmbedding."""
+"""Fuse x cos + rotate_half(x) sin into one RotaryEmbedding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ rule = Rules()
 
 @rule("Add")
 def rotary_embedding(op: Ops, node: ir.Node) -> Replacement:
-    """x of (batch, heads, time, size), with cos and sin of angles that repeat for both halves."""
+    """x of (batch, heads, time, size), with cos and sin of the same angles for both halves."""
     first, second = (made_by(value, "Mul") for value in node.inputs)
     if first is None or second is None:
         return None
@@ -86,7 +86,7 @@ def _rotate_half(value: ir.Value | None) -> tuple[ir.Value, list[ir.Node]] | Non
 
 
 def _range(node: ir.Node, size: int) -> tuple[int, int] | None:
-    """What a Slice of the last axis keeps."""
+    """Begin and end of a Slice of the last axis."""
     starts, ends, axes = (ints(input_of(node, index)) for index in (1, 2, 3))
     steps = [1] if input_of(node, 4) is None else ints(input_of(node, 4))
     if not starts or not ends or axes not in ([3], [-1]) or steps != [1]:
@@ -113,7 +113,7 @@ def _repeated(value: ir.Value | None, operator: str) -> tuple[ir.Node, ir.Value]
 
 
 def _half(op: Ops, wave: ir.Node, x: ir.Value) -> ir.Value:
-    """cos or sin of the angles once, for every batch element: (batch, time, size / 2)."""
+    """cos or sin of the angles without repetition: (batch, time, size / 2)."""
     concat = made_by(wave.inputs[0], "Concat")
     assert concat is not None
     half, angles, shape = op.one(wave.op_type, concat.inputs[0]), dims(concat.inputs[0]), dims(x)

@@ -1,4 +1,4 @@
-"""Two nodes in a row that are one, or none."""
+"""Rules that merge two consecutive nodes into one, or remove both."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def unsqueeze_of_squeeze(op: Ops, node: ir.Node) -> Replacement:
 
 
 def _same_axes(inner: ir.Node, outer: ir.Node) -> bool:
-    """Whether both name the same axes, as those of the larger rank."""
+    """Whether a Squeeze and an Unsqueeze have the same axes."""
     large = inner.outputs[0] if inner.op_type == "Unsqueeze" else inner.inputs[0]
     depth = rank(large)
     first, second = ints(input_of(inner, 1)), ints(input_of(outer, 1))
@@ -102,7 +102,7 @@ def _same_axes(inner: ir.Node, outer: ir.Node) -> bool:
 
 @rule("Unsqueeze")
 def unsqueeze_of_unsqueeze(op: Ops, node: ir.Node) -> Replacement:
-    """Two unsqueezes as one."""
+    """unsqueeze(unsqueeze(x, a), b) = unsqueeze(x, a and b)"""
     inner = made_by(node.inputs[0], "Unsqueeze")
     if inner is None:
         return None
@@ -120,7 +120,7 @@ def unsqueeze_of_unsqueeze(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Transpose")
 def transpose_of_transpose(op: Ops, node: ir.Node) -> Replacement:
-    """Two permutations as one."""
+    """transpose(transpose(x, p), q) = transpose(x, p[q])"""
     inner = made_by(node.inputs[0], "Transpose")
     if inner is None:
         return None
@@ -135,7 +135,7 @@ def transpose_of_transpose(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Reshape")
 def transpose_between_reshapes(op: Ops, node: ir.Node) -> Replacement:
-    """A batch of matrices flattened, transposed and given its axes back: transposed as it is.
+    """reshape(transpose(reshape(x))) = transpose(x), for a batch of matrices.
 
     (b, h, m, n) -> (b h, m, n) -> (b h, n, m) -> (b, h, n, m), as torch.onnx writes it.
     """
@@ -165,7 +165,7 @@ def order_of(node: ir.Node) -> list[int] | None:
 
 @rule(*BROADCASTING)
 def expand_before_broadcast(op: Ops, node: ir.Node) -> Replacement:
-    """expand(a) + b = a + b where b is as large already: operators broadcast by themselves."""
+    """expand(a) + b = a + b if a broadcasts to b's shape anyway."""
     for index in (0, 1):
         expand, other = made_by(node.inputs[index], "Expand"), node.inputs[1 - index]
         if expand is None or not fits_within(node.inputs[index], other):
@@ -199,7 +199,7 @@ def _along(concat: ir.Node, axis: int) -> bool:
 
 @rule("Concat")
 def concat_of_split(op: Ops, node: ir.Node) -> Replacement:
-    """Put together, in order, what a Split took apart."""
+    """concat(split(x)) = x"""
     split = made_by(node.inputs[0], "Split")
     if split is None or list(split.outputs) != list(node.inputs):
         return None
@@ -212,7 +212,7 @@ def concat_of_split(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Split")
 def split_of_concat(op: Ops, node: ir.Node) -> Replacement:
-    """Take apart, at the seams, what a Concat put together."""
+    """split(concat(a, b)) = a, b, if the sizes are the same"""
     concat = made_by(node.inputs[0], "Concat")
     if concat is None or len(concat.inputs) != len(node.outputs):
         return None
@@ -239,7 +239,7 @@ def relu_of_clip(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Transpose")
 def transpose_of_ones(op: Ops, node: ir.Node) -> Replacement:
-    """Where only axes of size 1 move, a reshape does."""
+    """transpose(x) = reshape(x), if only axes of size 1 move"""
     shape, order = dims(node.inputs[0]), order_of(node)
     if shape is None or order is None:
         return None

@@ -1,7 +1,7 @@
-"""Parts that were cut from one value come back as zeros around each: joined, not summed.
+"""Replace a sum of zero-padded parts by their Concat.
 
-q, k and v cut from one projection give three gradients, each padded to the whole; where the parts
-lie side by side, the sum of the padded ones is their Concat.
+The gradients of q, k and v, slices of one projection, are each padded with zeros to its size. The
+sum of adjacent padded parts is the Concat of the parts.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ rule = Rules()
 
 @dataclass(frozen=True)
 class _Part:
-    """A value that lies in a larger one from `begin` to `end` along an axis; zeros elsewhere."""
+    """A value that is padded with zeros: it is at `begin` to `end` along an axis."""
 
     padded: ir.Value
     value: ir.Value
     axis: int
     begin: int
     end: int
-    whole: int  # the larger one's size
+    whole: int  # the size after padding
 
 
 @rule("Add", "Sum")
 def joined_parts(op: Ops, node: ir.Node) -> Replacement:
-    """pad(a) + pad(b) = concat(a, b), where a ends as b begins; what is left stays padded."""
-    parts = [_part(value) for value in node.inputs]
+    """pad(a) + pad(b) = concat(a, b), if b begins where a ends; other parts stay padded."""
+    parts = [_padded_part(value) for value in node.inputs]
     found = [part for part in parts if part is not None]
     row = _longest_row(found)
     if len(row) < 2:
@@ -57,8 +57,8 @@ def joined_parts(op: Ops, node: ir.Node) -> Replacement:
     return op.Add(joined, *rest) if len(rest) == 1 else op.Sum(joined, *rest)
 
 
-def _part(value: ir.Value | None) -> _Part | None:
-    """What a Pad with zeros along one axis reads, where the sizes are numbers."""
+def _padded_part(value: ir.Value | None) -> _Part | None:
+    """The input of a Pad with zeros along one axis of static size."""
     pad = made_by(value, "Pad")
     if pad is None or value is None or not reads_once(value):
         return None
@@ -84,7 +84,7 @@ def _part(value: ir.Value | None) -> _Part | None:
 
 
 def _longest_row(parts: list[_Part]) -> list[_Part]:
-    """The most parts that lie side by side along one axis."""
+    """The longest list of adjacent parts along one axis."""
     longest: list[_Part] = []
     for first in parts:
         row = [first]
@@ -99,12 +99,12 @@ def _longest_row(parts: list[_Part]) -> list[_Part]:
 
 
 def _fits(a: _Part, b: _Part) -> bool:
-    """Whether two parts surely lie in wholes of one shape: a sum may broadcast."""
-    sizes = _around(a)
-    return (a.axis, a.whole, sizes) == (b.axis, b.whole, _around(b)) and None not in sizes
+    """Whether two parts are surely padded to the same shape: a sum may broadcast."""
+    sizes = _other_sizes(a)
+    return (a.axis, a.whole, sizes) == (b.axis, b.whole, _other_sizes(b)) and None not in sizes
 
 
-def _around(part: _Part) -> list[int | str | None]:
+def _other_sizes(part: _Part) -> list[int | str | None]:
     """A part's sizes along the other axes."""
     shape = dims(part.value) or ()
     return [size for axis, size in enumerate(shape) if axis != part.axis]

@@ -1,8 +1,8 @@
-"""Arithmetic on shapes: sizes that are known need not be computed.
+"""Replace arithmetic on shapes by constants where the sizes are known.
 
-Exporters write `reshape(x, concat(gather(shape(x), 0), 12, 64))`. What such a chain computes is
-followed element by element: numbers, names of dimensions, or unknown. All numbers make a constant;
-a Reshape's target may also copy (0) or leave open (-1) one size.
+Exporters write `reshape(x, concat(gather(shape(x), 0), 12, 64))`. Such a chain is evaluated element
+by element: numbers, names of dimensions, or unknown. If all are numbers, the result is a constant;
+a Reshape's target may also copy a size (0) or leave one size to be inferred (-1).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ rule = Rules()
 
 Sizes = np.ndarray[Any, Any]  # of objects: int, str (a dimension's name) or None
 _DEEPEST = 32
-_LONGEST = 64  # elements: more than that is data, not a shape
+_LONGEST = 64  # elements; a longer tensor is data, not a shape
 _WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
 
 _ARITHMETIC: dict[str, Callable[[int, int], int | None]] = {
@@ -42,19 +42,19 @@ _ARITHMETIC: dict[str, Callable[[int, int], int | None]] = {
     "Max": max,
     "Min": min,
 }
-_FOLLOWED = (
+_EVALUATED = (
     *("Shape", "Size", "Gather", "Slice", "Concat", "Cast", "Identity"),
     *("Unsqueeze", "Squeeze", "Reshape", *_ARITHMETIC),
 )
 
 
-@rule(*_FOLLOWED)
+@rule(*_EVALUATED)
 def known_sizes(op: Ops, node: ir.Node) -> Replacement:
-    """A chain that ends in numbers alone."""
+    """Replace a value whose elements are all known by a constant."""
     (y, *_) = node.outputs
     if y.dtype not in _WHOLE:
         return None
-    sizes = follow(y)
+    sizes = evaluate_sizes(y)
     if sizes is None or not all(isinstance(size, int) for size in sizes.reshape(-1)):
         return None
     array = sizes.astype(y.dtype.numpy())
@@ -63,13 +63,13 @@ def known_sizes(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Reshape")
 def known_target(op: Ops, node: ir.Node) -> Replacement:
-    """A target of which all but one size are known, or copied from x."""
+    """Reshape to a constant target, if all sizes but one are known or copied from x."""
     x, target = node.inputs
     if x is None or target is None or ints(target) is not None:
         return None
-    sizes, result = follow(target), dims(node.outputs[0])
+    sizes, result = evaluate_sizes(target), dims(node.outputs[0])
     if node.outputs[0].is_graph_output():
-        result = None  # declared, not proven
+        result = None  # a declared shape may be wrong
     if sizes is None and result is None:
         return None
     length = len(sizes) if sizes is not None else len(result or ())
@@ -79,12 +79,12 @@ def known_target(op: Ops, node: ir.Node) -> Replacement:
     if found.count(-1) > 1 or None in found:
         return None
     if -1 in found and 0 in found and -1 not in wanted:
-        return None  # without any elements, what is left open could not be told
+        return None  # for a tensor without elements, -1 is ambiguous
     return op.Reshape(x, found)
 
 
 def _size(wanted: Dim, proven: Dim, copied: Dim) -> int | None:
-    """One number of a Reshape's target: 0 copies x's size, -1 is left open, None gives up."""
+    """One number of a Reshape's target: 0 copies x's size, -1 is inferred, None is impossible."""
     if isinstance(wanted, int):
         return wanted or None  # a true zero would be read as a copy
     if isinstance(proven, int):
@@ -96,7 +96,7 @@ def _size(wanted: Dim, proven: Dim, copied: Dim) -> int | None:
 
 @rule("Range")
 def range_of_scalars(op: Ops, node: ir.Node) -> Replacement:
-    """Bounds of one element lose their axis: engines insist on scalars once they are constant."""
+    """Reshape constant bounds of one element to scalars, which engines require."""
     bounds = [constant(value, 1) for value in node.inputs]
     if not any(bound is not None and bound.ndim for bound in bounds):
         return None
@@ -106,12 +106,15 @@ def range_of_scalars(op: Ops, node: ir.Node) -> Replacement:
     return op.Range(*flat, **node.attributes)
 
 
-def follow(value: ir.Value | None) -> Sizes | None:
-    """The elements of an integer tensor, as far as they are known; None if nothing is."""
-    return _follow(value, {}, 0)
+def evaluate_sizes(value: ir.Value | None) -> Sizes | None:
+    """The elements of an integer tensor: numbers, names of dimensions, or None for unknown ones.
+
+    None if nothing is known.
+    """
+    return _evaluate(value, {}, 0)
 
 
-def _follow(
+def _evaluate(
     value: ir.Value | None, known: dict[ir.Value | None, Sizes | None], depth: int
 ) -> Sizes | None:
     if value not in known:
@@ -127,7 +130,7 @@ def _compute(
         if array.dtype.kind not in "iu":
             return None
         return _objects([int(item) for item in array.reshape(-1)], array.shape)
-    node = made_by(value, *_FOLLOWED)
+    node = made_by(value, *_EVALUATED)
     if node is None or depth > _DEEPEST:
         return None
     if node.op_type == "Shape":
@@ -135,7 +138,7 @@ def _compute(
     if node.op_type == "Size":
         sizes = static(node.inputs[0])
         return None if sizes is None else _objects([math.prod(sizes)], ())
-    inputs = [_follow(operand, known, depth + 1) for operand in node.inputs]
+    inputs = [_evaluate(operand, known, depth + 1) for operand in node.inputs]
     if any(operand is None for operand in inputs):
         return None
     try:

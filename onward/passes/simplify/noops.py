@@ -1,4 +1,4 @@
-"""Nodes that do nothing: the value goes on as it came."""
+"""Rules that remove nodes which do nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _END = np.iinfo(np.int32).max  # from here on, a slice's end means "to the end"
 
 @rule("Identity")
 def identity(op: Ops, node: ir.Node) -> Replacement:
-    """Identity(x) = x; where both are outputs or x comes from outside, a copy must stay."""
+    """identity(x) = x, unless y is an output and x is one too, or from another graph."""
     (x,), (y,) = node.inputs, node.outputs
     if x is None:
         return None
@@ -38,7 +38,7 @@ def identity(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Dropout")
 def dropout(op: Ops, node: ir.Node) -> Replacement:
-    """Outside training it is the identity; the mask, if anybody wants it, keeps the node."""
+    """dropout(x) = x, if it is not in training mode and its mask is unused"""
     training = input_of(node, 2)
     if len(node.outputs) > 1 or (training is not None and scalar(training) != 0):
         return None
@@ -70,23 +70,23 @@ def _neutral(node: ir.Node, number: int, *, both_sides: bool) -> Replacement:
 
 @rule("Cast")
 def cast(op: Ops, node: ir.Node) -> Replacement:
-    """A cast to the type that x has."""
+    """cast(x, x's type) = x"""
     (x,) = node.inputs
     return x if x is not None and x.dtype == attribute(node, "to") else None
 
 
 @rule("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten")
 def reshape(op: Ops, node: ir.Node) -> Replacement:
-    """A reshape to the shape that x has."""
+    """reshape(x, x's shape) = x"""
     x, y = node.inputs[0], node.outputs[0]
-    if same_shape(x, y) and not y.is_graph_output():  # what an output declares is not proven
+    if same_shape(x, y) and not y.is_graph_output():  # a declared shape may be wrong
         return x
     return None
 
 
 @rule("Expand")
 def expand(op: Ops, node: ir.Node) -> Replacement:
-    """Expand to ones: nothing to broadcast to."""
+    """expand(x, sizes) = x, if every size is 1 or x's"""
     x, shape = node.inputs
     sizes, depth = ints(shape), rank(x)
     if sizes is None or depth is None or len(sizes) > depth:
@@ -97,7 +97,7 @@ def expand(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Tile")
 def tile(op: Ops, node: ir.Node) -> Replacement:
-    """Every axis once."""
+    """tile(x, ones) = x"""
     x, repeats = node.inputs
     times = ints(repeats)
     return x if times is not None and all(n == 1 for n in times) else None
@@ -105,14 +105,14 @@ def tile(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Pad")
 def pad(op: Ops, node: ir.Node) -> Replacement:
-    """No padding at all."""
+    """pad(x, zeros) = x"""
     pads = ints(node.inputs[1])
     return node.inputs[0] if pads is not None and not any(pads) else None
 
 
 @rule("Slice")
 def slice_(op: Ops, node: ir.Node) -> Replacement:
-    """From 0 to the end, in steps of 1."""
+    """slice(x, 0, end, step 1) = x"""
     x = node.inputs[0]
     starts, ends, steps = ints(node.inputs[1]), ints(node.inputs[2]), ints(input_of(node, 4))
     if starts is None or ends is None or (steps is None and input_of(node, 4) is not None):
@@ -132,7 +132,7 @@ def slice_(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Transpose")
 def transpose(op: Ops, node: ir.Node) -> Replacement:
-    """The axes in their own order."""
+    """transpose(x, 0, 1, ..., n) = x"""
     order, depth = attribute(node, "perm"), rank(node.inputs[0])
     if order is None:
         return node.inputs[0] if depth is not None and depth <= 1 else None
@@ -140,14 +140,14 @@ def transpose(op: Ops, node: ir.Node) -> Replacement:
 
 
 @rule("Concat", "Max", "Min", "Sum", "Mean")
-def alone(op: Ops, node: ir.Node) -> Replacement:
-    """Of one input only."""
+def single_input(op: Ops, node: ir.Node) -> Replacement:
+    """concat(x) = x, max(x) = x, sum(x) = x, ..., of one input"""
     return node.inputs[0] if len(node.inputs) == 1 else None
 
 
 @rule("Concat")
 def empty_parts(op: Ops, node: ir.Node) -> Replacement:
-    """Parts without elements along the axis add nothing."""
+    """Remove the inputs of a Concat that have no elements."""
     axis = attribute(node, "axis")
     kept = []
     for value in node.inputs:
@@ -161,13 +161,13 @@ def empty_parts(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Split")
 def one_part(op: Ops, node: ir.Node) -> Replacement:
-    """Into one part."""
+    """split(x) = x, into one part"""
     return node.inputs[0] if len(node.outputs) == 1 else None
 
 
 @rule("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 def reduce_ones(op: Ops, node: ir.Node) -> Replacement:
-    """A reduction over axes of size 1 that keeps them, or over none."""
+    """reduce(x, axes) = x, over axes of size 1 that are kept"""
     x, axes, shape = node.inputs[0], ints(input_of(node, 1)), dims(node.inputs[0])
     if not axes or shape is None or not attribute(node, "keepdims", 1):
         return None
@@ -175,8 +175,8 @@ def reduce_ones(op: Ops, node: ir.Node) -> Replacement:
 
 
 @rule("Where")
-def decided(op: Ops, node: ir.Node) -> Replacement:
-    """A constant condition that is everywhere the same."""
+def constant_condition(op: Ops, node: ir.Node) -> Replacement:
+    """where(true, x, y) = x, where(false, x, y) = y"""
     condition, x, y = node.inputs
     array = constant(condition)
     if array is None or not array.size or (array.any() and not array.all()):
@@ -192,7 +192,7 @@ def relu_twice(op: Ops, node: ir.Node) -> Replacement:
 
 
 @rule("Neg", "Not")
-def undone(op: Ops, node: ir.Node) -> Replacement:
+def double_negation(op: Ops, node: ir.Node) -> Replacement:
     """-(-x) = x, not not x = x."""
     inner = made_by(node.inputs[0], node.op_type)
     return None if inner is None else inner.inputs[0]
@@ -200,7 +200,7 @@ def undone(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Gather")
 def gather_all(op: Ops, node: ir.Node) -> Replacement:
-    """Every index in order."""
+    """gather(x, [0, 1, ..., n - 1]) = x"""
     x, indices = node.inputs
     wanted, shape = constant(indices), static(x)
     axis = attribute(node, "axis", 0)

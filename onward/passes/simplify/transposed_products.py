@@ -1,7 +1,7 @@
-"""Matrix products that read and write transposed, and rows that need no shape of their own.
+"""Rules that remove Transposes around matrix products, for gradient graphs.
 
-What a backward pass is full of: a weight that the forward pass reads transposed comes back as
-`dy (w')'`, its gradient as `(x' dy)'`. Gemm has attributes for that; a MatMul swaps its operands.
+If the forward pass reads a weight transposed, the backward pass has `dy (w')'` and the weight's
+gradient is `(x' dy)'`. Gemm has attributes for that; a MatMul swaps its operands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gemm_of_transposed(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Transpose")
 def transposed_gemm(op: Ops, node: ir.Node) -> Replacement:
-    """(a b)' = b' a', where nobody else reads the product."""
+    """(a b)' = b' a', where no other node reads the product."""
     product = node.inputs[0]
     gemm = made_by(product, "Gemm")
     if gemm is None or product is None or not reads_once(product) or order_of(node) != [1, 0]:
@@ -50,22 +50,22 @@ def _numbers(gemm: ir.Node) -> dict[str, float]:
 
 @rule("Transpose")
 def transposed_matmul(op: Ops, node: ir.Node) -> Replacement:
-    """(a' b)' = b' a and (a b')' = b a', where nobody else reads the product."""
+    """(a' b)' = b' a and (a b')' = b a', where no other node reads the product."""
     product = node.inputs[0]
     matmul = made_by(product, "MatMul")
-    if matmul is None or product is None or not reads_once(product) or not _swaps(node):
+    if matmul is None or product is None or not reads_once(product) or not swaps_last_axes(node):
         return None
     a, b = matmul.inputs
-    bare_a, bare_b = _bare(a), _bare(b)
-    if bare_a is None and bare_b is None:
+    inner_a, inner_b = _before_transpose(a), _before_transpose(b)
+    if inner_a is None and inner_b is None:
         return None
     left, right = (
-        _turned(op, x) if bare is None else bare for x, bare in ((b, bare_b), (a, bare_a))
+        _transposed(op, x) if inner is None else inner for x, inner in ((b, inner_b), (a, inner_a))
     )
     return None if left is None or right is None else op.MatMul(left, right)
 
 
-def _swaps(transpose: ir.Node) -> bool:
+def swaps_last_axes(transpose: ir.Node) -> bool:
     """Whether it swaps the last two axes, and only them."""
     order = order_of(transpose)
     if order is None or len(order) < 2:
@@ -73,13 +73,13 @@ def _swaps(transpose: ir.Node) -> bool:
     return order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
 
 
-def _bare(value: ir.Value | None) -> ir.Value | None:
-    """What a Transpose of the last two axes reads."""
+def _before_transpose(value: ir.Value | None) -> ir.Value | None:
+    """The input of a Transpose of the last two axes."""
     transpose = made_by(value, "Transpose")
-    return transpose.inputs[0] if transpose is not None and _swaps(transpose) else None
+    return transpose.inputs[0] if transpose is not None and swaps_last_axes(transpose) else None
 
 
-def _turned(op: Ops, value: ir.Value | None) -> ir.Value | None:
+def _transposed(op: Ops, value: ir.Value | None) -> ir.Value | None:
     depth = rank(value)
     if depth is None or depth < 2:
         return None
@@ -88,7 +88,7 @@ def _turned(op: Ops, value: ir.Value | None) -> ir.Value | None:
 
 @rule("Flatten")
 def flatten_of_reshape(op: Ops, node: ir.Node) -> Replacement:
-    """Rows that were given more axes, and lose them again: the rows as they were."""
+    """flatten(reshape(x)) = x, if the shapes are the same"""
     inner = made_by(node.inputs[0], *RESHAPING)
     if inner is None or node.outputs[0].is_graph_output():
         return None

@@ -1,4 +1,4 @@
-"""Upgrades in which an attribute became an input, and nothing else changed."""
+"""Upgrade operators of which an attribute became an input, and nothing else changed."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ adapter = OpTable()
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
-    """Set an input, adding omitted ones before it where the node has fewer."""
+    """Set an input; if the node has fewer, the ones in between are omitted."""
     if index >= len(node.inputs):
         node.resize_inputs(index + 1)
     node.replace_input_with(index, value)
 
 
 def take(node: ir.Node, name: str, default: Any = None) -> Any:
-    """Remove an attribute and return what it held."""
+    """Remove an attribute and return its value."""
     attribute = node.attributes.pop(name, None)
     return default if attribute is None else attribute.value
 
 
 def typed(op: Ops, number: float, x: ir.Value) -> ir.Value:
-    """A scalar constant of x's type, known now or only at run time."""
+    """A scalar constant of x's type, cast at run time if that is unknown."""
     if x.dtype is not None:
         return op.constant(like(number, x))
     return op.CastLike(np.asarray(number, np.float32), x)
 
 
 def _move(op: Ops, node: ir.Node, names: Sequence[str]) -> None:
-    """Integer attributes, in order, to the inputs after the first."""
+    """Move integer attributes, in order, to the inputs after the first."""
     for index, name in enumerate(names, start=1):
         value = take(node, name)
         if value is not None and len(value):
@@ -84,7 +84,7 @@ def pad(op: Ops, node: ir.Node) -> Replacement:
 
 @adapter("Dropout", since=12)
 def dropout(op: Ops, node: ir.Node) -> Replacement:
-    """Without training_mode it stays the identity that it was."""
+    """Without training_mode it stays the identity."""
     set_input(node, 1, op.constant(np.asarray(take(node, "ratio", 0.5), np.float32)))
     return None
 
@@ -104,7 +104,7 @@ def split(op: Ops, node: ir.Node) -> Replacement:
 
 @adapter("Split", since=18)
 def split_evenly(op: Ops, node: ir.Node) -> Replacement:
-    """An even split now says into how many."""
+    """An even split needs num_outputs now."""
     if input_of(node, 1) is None:
         node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
     return None

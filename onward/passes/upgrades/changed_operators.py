@@ -1,4 +1,4 @@
-"""Upgrades in which an operator came to mean something else, or went."""
+"""Upgrade operators whose meaning changed, or that were removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ adapter = OpTable()
 
 def no_upgrade(node: ir.Node, why: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"{node.op_type} cannot be said in newer opsets: {why} (node {node.name!r})\n"
+        f"{node.op_type} has no form in newer opsets: {why} (node {node.name!r})\n"
         "export the model again with a newer opset"
     )
 
@@ -51,10 +51,10 @@ def batch_normalization_per_activation(op: Ops, node: ir.Node) -> Replacement:
 
 @adapter("BatchNormalization", since=14)
 def batch_normalization_training(op: Ops, node: ir.Node) -> Replacement:
-    """That there were more outputs meant training; now an attribute says it."""
+    """Several outputs meant training mode, which is an attribute now."""
     wanted = [bool(value.uses()) or value.is_graph_output() for value in node.outputs]
     if any(wanted[3:]):
-        raise no_upgrade(node, "saved_mean and saved_var are no more")
+        raise no_upgrade(node, "saved_mean and saved_var were removed")
     if any(wanted[1:]):
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
         node.resize_outputs(min(3, len(node.outputs)))
@@ -95,9 +95,9 @@ def resize_from_corner(op: Ops, node: ir.Node) -> Replacement:
 def _resize_from_corner(
     op: Ops, x: ir.Value | None, scales: ir.Value | None, mode: str
 ) -> ir.Value:
-    """x_old = x_new / scale; the nearest is below where it grows and above where it shrinks.
+    """x_old = x_new / scale; nearest rounds down for scale > 1 and up for scale < 1.
 
-    This is what runtimes did while ONNX did not say; axes of both kinds take two steps.
+    This is what runtimes did before ONNX specified it; axes of both kinds take two nodes.
     """
     known = constant(scales)
 
@@ -121,7 +121,7 @@ def _resize_from_corner(
 
 @adapter("Resize", since=13)
 def resize_inputs(op: Ops, node: ir.Node) -> Replacement:
-    """An unused input was an empty tensor; now it is left out. One coordinate mode is gone."""
+    """An unused input was an empty tensor, now it is omitted; one coordinate mode was removed."""
     sizes = input_of(node, 3)
     for index in (1, 2):
         value = input_of(node, index)
@@ -182,7 +182,7 @@ def _without_batch(value: ir.Value | None, name: str) -> ir.Value:
 @adapter("Erf", since=13)
 @adapter("ReduceLogSum", "ReduceLogSumExp", since=28)
 def through_float(op: Ops, node: ir.Node) -> Replacement:
-    """Integers are no longer taken: they go through float."""
+    """Integers are not allowed now: cast them to float and back."""
     x = node.inputs[0]
     if x is None or x.dtype is None or not x.dtype.is_integer():
         return None
@@ -220,7 +220,7 @@ def group_normalization(op: Ops, node: ir.Node) -> Replacement:
 
 @adapter("Attention", since=24)
 def attention_mask(op: Ops, node: ir.Node) -> Replacement:
-    """A mask with one column was spread over all keys; now it would be padded: spread it here."""
+    """A mask with one column was broadcast over all keys; now it would be padded: expand it."""
     mask, shape = input_of(node, 3), dims(input_of(node, 3))
     key, past, depth = input_of(node, 1), input_of(node, 4), rank(input_of(node, 1))
     if shape is None or shape[-1] != 1 or depth is None:
@@ -236,7 +236,7 @@ def attention_mask(op: Ops, node: ir.Node) -> Replacement:
 
 @adapter("Attention", since=25)
 def attention_heads(op: Ops, node: ir.Node) -> Replacement:
-    """The numbers of heads may be given only where the shapes do not say them."""
+    """The numbers of heads are allowed only if the shapes do not have them."""
     if rank(node.inputs[0]) == 4:
         take(node, "q_num_heads")
         take(node, "kv_num_heads")

@@ -1,4 +1,4 @@
-"""Opsets 1 to 7: the models of ONNX's first two years. Best effort."""
+"""Upgrade operators of opsets 1 to 7, ONNX's first two years. Best effort."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ adapter = OpTable()
 @adapter("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor", since=7)
 @adapter("PRelu", since=7)
 def broadcast_at_axis(op: Ops, node: ir.Node) -> Replacement:
-    """b's dimensions lay under a's from `axis` on: ones after them say the same."""
+    """b was aligned with a's axes from `axis` on: add axes of size 1 after it."""
     a, b = node.inputs
     axis = take(node, "axis")
     if not take(node, "broadcast", node.op_type == "PRelu"):
@@ -39,7 +39,7 @@ def broadcast_at_axis(op: Ops, node: ir.Node) -> Replacement:
 
 @adapter("Cast", since=6)
 def cast(op: Ops, node: ir.Node) -> Replacement:
-    """The target type was spelled as text."""
+    """The target type was a string."""
     name = take(node, "to")
     node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType[str(name).upper()]))
     return None

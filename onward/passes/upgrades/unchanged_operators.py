@@ -1,13 +1,13 @@
-"""The changes since opset 7 that ask for nothing: an old node means the same under the new schema.
+"""Schema changes since opset 7 that need no upgrade: an old node means the same in the new schema.
 
-By the opset that brought the change. Most only take more types; where more happened, a comment
-says why nothing is to be done. Every change is either here or has an adapter: a test compares both
-with the history that onnx ships, and names what a newer onnx has added.
+By the opset of the change. Most only allow more types; for others, a comment gives the reason.
+Every change is either here or has an adapter: a test compares both with the history that onnx
+ships, and names what a newer onnx has added.
 """
 
 from __future__ import annotations
 
-NEWEST = 28  # the newest opset that this table, and the adapters, have been read against
+NEWEST = 28  # the newest opset that this table and the adapters cover
 
 COMPATIBLE: dict[int, str] = {
     # variadic operators broadcast; MaxPool may give indices
@@ -92,8 +92,8 @@ COMPATIBLE: dict[int, str] = {
     ),
 }
 
-# Changes with an adapter on the way up whose newer form, all the same, says nothing that the older
-# could not: where the added attributes are at their defaults, the way back is free.
+# Changes with an adapter whose newer form means nothing new: if the added attributes have their
+# defaults, the node can be lowered unchanged.
 REVERSIBLE: dict[int, str] = {
     9: "BatchNormalization",  # spatial=1 was the default
     13: "Erf",

@@ -121,7 +121,7 @@ def test_any_float_constant_is_trained_if_it_is_named() -> None:
         trained(parsed(PRODUCT), frozen=["hald"])
 
 
-def test_constants_of_torchs_programs_are_no_weights() -> None:
+def test_constants_of_torch_programs_are_not_weights() -> None:
     body = f"{constants(c=W)} m = MatMul(x, c) h = Add(m, bias) {ROOT}"
     weights = "<float[3] bias = {1, 2, 3}>"
     assert trained(parsed(body, weights=weights)) == ["bias", "c"]
@@ -129,7 +129,7 @@ def test_constants_of_torchs_programs_are_no_weights() -> None:
     assert trained(parsed(PRODUCT, producer="pytorch")) == ["w"]  # it has no other weights
 
 
-def test_paddles_parameters_are_told_by_their_names() -> None:
+def test_paddle_parameters_are_recognised_by_name() -> None:
     body = "m = MatMul(x, w) s = Mul(scale, m) h = Add(s, three)"
     model = parsed(f"{constants(w=W, scale=[2], three=[3])} {body} {ROOT}")
     names = {"scale": "affine_0.w_0", "w": "linear_0.w_0", "three": "p2o.helper.constant.2"}

@@ -1,4 +1,4 @@
-"""What exporters have done that training cannot undo is warned of, with names."""
+"""Changes of exporters that training cannot undo are logged with names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def convolutions() -> nn.Module:
 IMAGE = torch.linspace(-1, 1, 100).reshape(2, 2, 5, 5)
 
 
-def test_folded_batch_norms_are_named_with_the_way_to_export(
+def test_folded_batch_norms_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = exported_by_torchscript(convolutions(), IMAGE)
@@ -45,7 +45,7 @@ def test_folded_batch_norms_are_named_with_the_way_to_export(
     ) in caplog.messages
 
 
-def test_an_export_for_training_keeps_all_and_is_not_warned_of(
+def test_export_for_training_logs_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     network = convolutions()
@@ -99,7 +99,7 @@ def layers(second: str, bias: object) -> ir.Model:
     [("w2", [0, 0], ["b"]), ("w2", [0, 1], []), ("w1", [0, 0], []), ("w2", [[0]], [])],
     ids=["merged", "not uniform", "a layer called twice", "one number"],
 )
-def test_zeros_that_layers_share_are_named(
+def test_shared_zeros_are_logged(
     second: str, bias: object, found: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = layers(second, bias)
@@ -111,7 +111,7 @@ def test_zeros_that_layers_share_are_named(
 
 
 @pytest.mark.parametrize(("training", "p", "idle"), [(False, 0.5, ["1"]), (True, 0.5, [])])
-def test_dropout_that_was_exported_in_eval_mode_is_named(
+def test_dropout_exported_in_eval_mode_is_logged(
     training: bool, p: float, idle: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     network = nn.Sequential(nn.Linear(4, 4), nn.Dropout(p), nn.Linear(4, 4)).train(training)

@@ -49,7 +49,7 @@ COMPUTED = {"w1": "onnx::MatMul_1", "w2": "onnx::MatMul_2"}
         ({"w1": "1.weight", "w2": "4.weight", "y": "/5/MatMul"}, "someone", False),
     ],
 )
-def test_merged_parameters_are_told_by_their_names(
+def test_merged_parameters_are_recognised_by_name(
     names: dict[str, str], producer: str, separated: bool
 ) -> None:
     made = renamed(model(TWO, "w1", producer), names)
@@ -70,7 +70,7 @@ def test_merged_parameters_are_told_by_their_names(
     ],
     ids=["modules", "called again", "in a Sequential", "two layers", "own bias", "its bias too"],
 )
-def test_computed_weights_are_shared_where_modules_tell_so(
+def test_computed_weights_are_shared_by_module_names(
     first: str, second: str, body: str, shared: bool, uncertain: bool
 ) -> None:
     nodes = {"h": first, "t" if "t =" in body else "y": second, **COMPUTED}
@@ -84,7 +84,7 @@ def test_computed_weights_are_shared_where_modules_tell_so(
     assert ("onnx::MatMul_2" in made.graph.initializers) == (not shared)
 
 
-def test_computed_weights_of_one_number_are_separate_for_certain() -> None:
+def test_uniform_computed_weights_are_separated() -> None:
     made = renamed(model(TWO, "w1"), COMPUTED)
     tensor = ir.tensor(np.zeros((2, 2), np.float32), name="onnx::MatMul_1")
     made.graph.initializers["onnx::MatMul_1"].const_value = tensor
@@ -143,7 +143,7 @@ def optimized() -> onnx.ModelProto:
     return exported(Normed(), torch.randn(2, 3, 4), optimize=True)
 
 
-def test_gradients_of_parameters_that_the_newer_exporter_merged_are_their_own(
+def test_parameters_merged_by_the_newer_exporter_have_separate_gradients(
     optimized: onnx.ModelProto,
 ) -> None:
     names = ["first.weight", "second.weight"]

@@ -1,4 +1,4 @@
-"""What torch's exporter says of tensors."""
+"""Provenance reads the metadata of torch's exporter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> ir.Model:
     return say(op.model(y=y), ["w", "gone", "one"], sources, {"buffer": "BUFFER"})
 
 
-def test_an_initializer_is_a_parameter_or_made_from_one_or_nothing_is_said() -> None:
+def test_is_parameter_of_initializers() -> None:
     made = model()
     said = Provenance(made)
     found = {name: said.is_parameter(made.graph.initializers[name]) for name in NAMES}
@@ -46,17 +46,17 @@ def test_an_initializer_is_a_parameter_or_made_from_one_or_nothing_is_said() -> 
     }
 
 
-def test_parameters_are_trained_by_default_and_what_nothing_is_said_of() -> None:
+def test_parameters_and_tensors_without_metadata_are_trained_by_default() -> None:
     session = TrainingSession(model(), MSE(), SGD(lr=0.1))
     assert list(session.parameters) == ["w", "folded", "silent", "one"]
 
 
-def test_whatever_is_asked_for_is_trained() -> None:
+def test_named_tensors_are_trained() -> None:
     session = TrainingSession(model(), MSE(), SGD(lr=0.1), {"trainable": ["buffer", "zeros"]})
     assert list(session.parameters) == ["buffer", "zeros"]
 
 
-def test_a_model_that_says_nothing_or_nonsense_has_no_provenance() -> None:
+def test_missing_or_invalid_metadata_has_no_provenance() -> None:
     made = model()
     made.graph.metadata_props.clear()
     value = made.graph.initializers["folded"]
@@ -66,7 +66,7 @@ def test_a_model_that_says_nothing_or_nonsense_has_no_provenance() -> None:
         assert sources(value) == []
 
 
-def test_parameters_in_parts_of_others_and_in_several_are_told_once_in_one_line(
+def test_changed_parameters_are_logged_in_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     op = onward.OpBuilder()
@@ -80,8 +80,8 @@ def test_parameters_in_parts_of_others_and_in_several_are_told_once_in_one_line(
     with caplog.at_level(logging.WARNING, "onward"):
         TrainingSession(made, MSE(), SGD(lr=0.1))
     assert [record.getMessage() for record in caplog.records] == [
-        "torch's exporter changed parameters (gone or merged with others: 'gone'; in several "
-        "tensors, each trained by itself: 'a'); export with optimize=False"
+        "torch's exporter changed parameters (missing or merged with others: 'gone'; in several "
+        "tensors, each trained separately: 'a'); export with optimize=False"
     ]
     caplog.clear()
     warn_of_changes(made, ["c"])  # nobody trains the others
@@ -114,12 +114,12 @@ class Normed(nn.Sequential):
 @pytest.mark.parametrize(
     ("module", "shape", "said"),
     [
-        (Recurrent, (2, 5, 3), "itself: 'cell.weight_hh_l0', 'cell.bias_hh_l0')"),
-        (Zero, (2, 3), "(gone or merged with others: '0.bias')"),
-        (Normed, (2, 2, 3, 3), "(gone or merged with others: '1.weight', '1.bias')"),
+        (Recurrent, (2, 5, 3), "separately: 'cell.weight_hh_l0', 'cell.bias_hh_l0')"),
+        (Zero, (2, 3), "(missing or merged with others: '0.bias')"),
+        (Normed, (2, 2, 3, 3), "(missing or merged with others: '1.weight', '1.bias')"),
     ],
 )
-def test_what_an_optimised_export_cannot_tell_is_warned_of(
+def test_changes_of_an_optimised_export_are_logged(
     module: type[nn.Module], shape: tuple[int, ...], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)

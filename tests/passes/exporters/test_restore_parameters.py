@@ -17,7 +17,11 @@ import onward
 from onward.errors import OptionError
 from onward.losses import MSE
 from onward.optimizers import SGD
-from onward.passes.exporters.restore_parameters import restore, split_merged_parameters, ties
+from onward.passes.exporters.restore_parameters import (
+    find_ties,
+    separate_and_tie,
+    split_merged_parameters,
+)
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.said import PREFIX, exported, exported_by_torchscript, say
 
@@ -92,7 +96,7 @@ def test_a_default_export_is_trained_as_torch_trains_it(
     np.testing.assert_allclose(stock.run(None, {"x": feeds["x"]})[0], y, rtol=1e-5, atol=1e-6)
 
 
-def test_one_of_what_was_merged_is_trained_alone(tmp_path: Path) -> None:
+def test_one_merged_parameter_is_trained_alone(tmp_path: Path) -> None:
     make, x = CASES["fresh"]
     session = TrainingSession(exported(make(), x), MSE(), SGD(lr=0.1), {"trainable": ["1.weight"]})
     session.step({"x": x.numpy(), "target": np.zeros((3, 4), np.float32)})
@@ -119,14 +123,14 @@ def tied(copy: Any, weight: Any) -> ir.Model:
         ([[2, 6], [4, 8]], [[1, 2], [3, 4]], {}),
     ],
 )
-def test_copies_are_told_by_their_contents(copy: Any, weight: Any, expected: Any) -> None:
+def test_copies_are_recognised_by_contents(copy: Any, weight: Any, expected: Any) -> None:
     model = tied(copy, weight)
-    assert ties(model) == expected
-    restore(model)
+    assert find_ties(model) == expected
+    separate_and_tie(model)
     assert ("copy" in model.graph.initializers) == (not expected)
 
 
-def test_copies_stay_apart_where_they_are_asked_for_by_name() -> None:
+def test_named_copies_stay_separate() -> None:
     model = tied([[1, 3], [2, 4]], [[1, 2], [3, 4]])
     feeds = {"x": np.ones((2, 2), np.float32), "target": np.zeros((2, 2), np.float32)}
     session = TrainingSession(model, MSE(), SGD(lr=0.1), {"trainable": ["weight", "copy"]})
@@ -162,9 +166,7 @@ def merged(*calls: str) -> ir.Model:
     ],
     ids=["two", "one for two", "two calls disagree", "two for one", "nobody at home"],
 )
-def test_merged_parameters_are_parted_where_calls_tell_them(
-    calls: list[str], names: list[str]
-) -> None:
+def test_merged_parameters_are_separated_by_calls(calls: list[str], names: list[str]) -> None:
     model = merged(*calls)
     split_merged_parameters(model)
     assert list(model.graph.initializers) == names
@@ -244,9 +246,7 @@ def parameters(model: Any, **options: Any) -> list[str]:
     return sorted(TrainingSession(model, MSE(), SGD(lr=0.1), options).parameters)
 
 
-def test_a_user_says_which_weights_are_tied(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tied_option_ties_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     x = OLDER["tied"][1]
     model = exported_by_torchscript(Tied(), x)
@@ -268,7 +268,7 @@ def test_a_user_says_which_weights_are_tied(
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([["weight", "cupy"]], r"tied: 'cupy' is no weight of the model\ndid you mean 'copy'\?"),
+        ([["weight", "cupy"]], r"tied: 'cupy' is not a weight of the model\ndid you mean 'copy'\?"),
         ([["weight", "copy"]], "tied: 'weight', 'copy' do not hold the same numbers"),
         ([["weight", "weight"]], "tied: 'weight' is named twice"),
         ([["weight"]], r"TrainingOptions.tied is a list of groups of names, not \[\['weight'\]\]"),

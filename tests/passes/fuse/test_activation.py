@@ -1,4 +1,4 @@
-"""Spelled-out activations: recognised as exporters write them, left alone where they differ."""
+"""Activations that exporters write out are fused; formulas that differ are not."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_activation_becomes_one_operator(build: Build, operator: str, shape: 
 
 
 @pytest.mark.parametrize("build", [gelu_of_torch, swish, hard_swish])
-def test_what_is_read_elsewhere_stays(build: Build) -> None:
+def test_values_with_other_readers_stay(build: Build) -> None:
     def twice(op: OpBuilder, x: Any) -> Any:
         y = build(op, x)
         inner = next(
@@ -100,7 +100,7 @@ def test_what_is_read_elsewhere_stays(build: Build) -> None:
     assert not {"Gelu", "Swish", "HardSwish"} & set(left_after(built(and_returned, (2, 3))))
 
 
-def test_other_numbers_are_another_function() -> None:
+def test_other_constants_are_not_fused() -> None:
     def not_gelu(op: OpBuilder, x: Any) -> Any:
         return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, 1.5)), 1.0)), 0.5)
 
@@ -111,14 +111,14 @@ def test_other_numbers_are_another_function() -> None:
     assert "HardSwish" not in left_after(built(not_hard_swish, (2, 3)))
 
 
-def test_two_different_values_are_no_gelu() -> None:
+def test_two_different_values_are_not_fused_to_gelu() -> None:
     def mixed(op: OpBuilder, a: Any, b: Any) -> Any:
         return op.Mul(op.Mul(a, op.Add(op.Erf(op.Div(b, ROOT_TWO)), 1.0)), 0.5)
 
     assert "Gelu" not in left_after(built(mixed, (2, 3), (2, 3)))
 
 
-def test_numbers_that_differ_by_element_are_no_gelu() -> None:
+def test_non_scalar_constants_are_not_fused_to_gelu() -> None:
     def vectors(op: OpBuilder, x: Any) -> Any:
         roots = np.full(3, ROOT_TWO, np.float32) + np.arange(3, dtype=np.float32)
         return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, roots)), 1.0)), 0.5)
@@ -126,7 +126,7 @@ def test_numbers_that_differ_by_element_are_no_gelu() -> None:
     assert "Gelu" not in left_after(built(vectors, (2, 3)))
 
 
-def test_a_constant_that_adds_an_axis_is_no_gelu() -> None:
+def test_constant_that_adds_an_axis_is_not_fused_to_gelu() -> None:
     def widened(op: OpBuilder, x: Any) -> Any:
         half = np.full((1, 1, 1), 0.5, np.float32)
         return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, ROOT_TWO)), 1.0)), half)
@@ -134,7 +134,7 @@ def test_a_constant_that_adds_an_axis_is_no_gelu() -> None:
     assert "Gelu" not in left_after(built(widened, (2, 3)))
 
 
-def test_what_a_feed_can_change_is_no_constant() -> None:
+def test_initializer_that_is_an_input_is_not_constant() -> None:
     model = built(gelu_of_torch, (2, 3))
     half = next(v for v in model.graph.initializers.values() if v.const_value.numpy() == 0.5)
     model.graph.inputs.append(half)

@@ -1,4 +1,4 @@
-"""Polynomials: one form for every spelling of a sum of products."""
+"""Equal sums of products have equal polynomials, however they are written."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_every_order_of_a_formula_is_one_polynomial(op: OpBuilder, x: Any) -> No
         assert found is not None and found.equals({(1,): 1.0, (2,): 0.5})
 
 
-def test_terms_that_cancel_are_gone(op: OpBuilder, x: Any) -> None:
+def test_terms_that_cancel_are_removed(op: OpBuilder, x: Any) -> None:
     found = polynomial(op.Sub(op.Add(x, 1.0), x), [x])
     assert found is not None and found.equals({(0,): 1.0})
 
 
-def test_two_symbols_have_powers_of_their_own(op: OpBuilder, x: Any) -> None:
+def test_two_symbols_have_separate_powers(op: OpBuilder, x: Any) -> None:
     s = op.Erf(x)
     found = polynomial(op.Mul(x, op.Add(s, 1.0)), [x, s])
     assert found is not None and found.equals({(1, 0): 1.0, (1, 1): 1.0})
@@ -45,7 +45,7 @@ def test_two_symbols_have_powers_of_their_own(op: OpBuilder, x: Any) -> None:
 
 
 @pytest.mark.parametrize("spell", ["Div(1.0, x)", "Sqrt(x)", "Pow(x, 0.5)", "Pow(x, x)"])
-def test_what_is_no_polynomial_is_none(op: OpBuilder, x: Any, spell: str) -> None:
+def test_other_expressions_are_not_polynomials(op: OpBuilder, x: Any, spell: str) -> None:
     y = {
         "Div(1.0, x)": lambda: op.Div(1.0, x),
         "Sqrt(x)": lambda: op.Sqrt(x),
@@ -55,7 +55,7 @@ def test_what_is_no_polynomial_is_none(op: OpBuilder, x: Any, spell: str) -> Non
     assert polynomial(y, [x]) is None
 
 
-def test_a_tower_of_squares_ends(op: OpBuilder, x: Any) -> None:
+def test_deep_expressions_are_refused(op: OpBuilder, x: Any) -> None:
     y = x
     for _ in range(40):
         y = op.Mul(y, y)

@@ -49,7 +49,7 @@ def test_softmax_attention_becomes_attention(build: Build, shapes: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (1, 1, 5, 6), (2, 1, 1, 6), (2, 4, 5, 6)])
-def test_a_mask_that_is_added_goes_along(shape: Any) -> None:
+def test_added_mask_is_fused(shape: Any) -> None:
     def masked(op: OpBuilder, q: Any, k: Any, v: Any, mask: Any) -> Any:
         return op.MatMul(op.Softmax(op.Add(op.Div(scores(op, q, k), 2.83), mask), axis=-1), v)
 
@@ -58,7 +58,7 @@ def test_a_mask_that_is_added_goes_along(shape: Any) -> None:
 
 @pytest.mark.parametrize("hides", [False, True])
 @pytest.mark.parametrize("number", [-np.inf, -1e9])
-def test_a_mask_that_chooses_goes_along(hides: bool, number: float) -> None:
+def test_where_mask_is_fused(hides: bool, number: float) -> None:
     keep = np.tril(np.ones((5, 6), bool))
 
     def masked(op: OpBuilder, q: Any, k: Any, v: Any) -> Any:
@@ -127,7 +127,7 @@ def not_transposed(op: OpBuilder, q: Any, k: Any, v: Any) -> Any:
     "build",
     [weights_returned, other_axis, scaled_by_heads, scaled_after_mask, short_mask, not_transposed],
 )
-def test_what_attention_cannot_say_stays(build: Build) -> None:
+def test_forms_that_attention_lacks_stay(build: Build) -> None:
     assert "Attention" not in left_after(built(build, Q, K, V))
 
 

@@ -1,4 +1,4 @@
-"""What goes into a convolution's weights, and what must not."""
+"""Scales, offsets and padding are folded into convolutions where that is correct."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def norm(op: OpBuilder, x: Any, channels: int, **attributes: Any) -> Any:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("shape", [IMAGE, ("n", 4, "h", "w")])
-def test_batch_normalization_goes_into_a_convolution(bias: bool, group: int, shape: Any) -> None:
+def test_batch_normalization_is_folded_into_a_convolution(
+    bias: bool, group: int, shape: Any
+) -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         y = op.Conv(x, real(6, 4 // group, 3, 3), real(6) if bias else None, group=group)
         return norm(op, y, 6)
@@ -36,7 +38,7 @@ def test_batch_normalization_goes_into_a_convolution(bias: bool, group: int, sha
 
 
 @pytest.mark.parametrize("group", [1, 2])
-def test_and_into_a_transposed_one(group: int) -> None:
+def test_batch_normalization_is_folded_into_a_transposed_convolution(group: int) -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         y = op.ConvTranspose(x, real(4, 6 // group, 3, 3), group=group, strides=[2, 2])
         return norm(op, y, 6)
@@ -44,7 +46,7 @@ def test_and_into_a_transposed_one(group: int) -> None:
     assert left_after(built(block, IMAGE), run=run_ort) == ["ConvTranspose"]
 
 
-def test_in_training_it_stays() -> None:
+def test_batch_normalization_in_training_stays() -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         y = op.Conv(x, real(6, 4, 3, 3))
         return norm(op, y, 6, training_mode=1, outputs=3)[0]
@@ -89,7 +91,7 @@ def test_half_precision_weights_stay_half() -> None:
 
 @pytest.mark.parametrize("operator", ["Mul", "Add", "Sub", "Div"])
 @pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6, 1, 1), (1,), ()])
-def test_an_affine_map_after_it_goes_in(operator: str, shape: Any) -> None:
+def test_affine_map_after_a_convolution_is_folded(operator: str, shape: Any) -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         y = op.Conv(x, real(6, 4, 3, 3), real(6))
         return getattr(op, operator)(y, np.abs(real(*shape)) + np.float32(0.5))
@@ -106,7 +108,7 @@ def test_a_factor_that_is_not_for_channels_stays(shape: Any) -> None:
     assert left_after(built(block, (2, 4, 6, width))) == ["Conv", "Mul"]
 
 
-def test_a_constant_divided_by_it_stays() -> None:
+def test_constant_divided_by_a_convolution_stays() -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         return op.Sub(real(6, 1, 1), op.Conv(x, real(6, 4, 3, 3)))
 
@@ -115,7 +117,7 @@ def test_a_constant_divided_by_it_stays() -> None:
 
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("pads", [[0] * 4, [1] * 4])
-def test_a_factor_before_it_goes_in(group: int, pads: list[int]) -> None:
+def test_factor_before_a_convolution_is_folded(group: int, pads: list[int]) -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         w = real(6, 4 // group, 3, 3)
         return op.Conv(op.Mul(x, real(4, 1, 1)), w, pads=pads, group=group)
@@ -125,7 +127,7 @@ def test_a_factor_before_it_goes_in(group: int, pads: list[int]) -> None:
 
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("operator", ["Add", "Sub"])
-def test_an_offset_before_it_goes_in_without_padding_only(group: int, operator: str) -> None:
+def test_offset_before_an_unpadded_convolution_is_folded(group: int, operator: str) -> None:
     def block(op: OpBuilder, x: Any, pads: list[int]) -> Any:
         w, shift = real(6, 4 // group, 3, 3), real(4, 1, 1)
         return op.Conv(getattr(op, operator)(x, shift), w, real(6), pads=pads, group=group)
@@ -145,14 +147,14 @@ def with_border(
 AROUND = [0, 0, 1, 2, 0, 0, 0, 1]
 
 
-def test_zeros_around_an_image_go_into_a_convolution() -> None:
+def test_zero_padding_is_folded_into_a_convolution() -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         return op.Conv(with_border(op, x, AROUND), real(6, 4, 3, 3), pads=[1, 0, 1, 0])
 
     assert left_after(built(block, IMAGE)) == ["Conv"]
 
 
-def test_and_into_an_average_that_counts_them() -> None:
+def test_zero_padding_is_folded_into_an_average_that_counts_it() -> None:
     def block(op: OpBuilder, x: Any) -> Any:
         return op.AveragePool(with_border(op, x, AROUND), kernel_shape=[3, 3], strides=[2, 2])
 

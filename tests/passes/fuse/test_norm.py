@@ -72,7 +72,7 @@ def test_a_norm_becomes_one_operator(build: Build, operator: str, shape: Any) ->
     assert left_after(built(build, shape)) == [operator]
 
 
-def test_the_old_spelling_with_axes_as_attributes_too() -> None:
+def test_axes_as_attributes_are_fused() -> None:
     def old(op: OpBuilder, x: Any) -> Any:
         d = op.Sub(x, op.ReduceMean(x, axes=[-1]))
         y = op.Div(d, op.Sqrt(op.Add(op.ReduceMean(op.Pow(d, 2.0), axes=[-1]), 1e-5)))

@@ -1,4 +1,4 @@
-"""Pairs that are one node, or none."""
+"""Consecutive nodes are merged or removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def through(op: OpBuilder, x: Any, *types: ir.DataType) -> Any:
         ((T.BOOL, T.FLOAT), 2),
     ],
 )
-def test_a_cast_in_between_goes_where_it_loses_nothing(types: Any, casts: int) -> None:
+def test_lossless_cast_in_between_is_removed(types: Any, casts: int) -> None:
     def chain(op: OpBuilder, x: Any) -> Any:
         return through(op, op.Relu(x), *types)
 
@@ -127,7 +127,7 @@ def test_two_permutations_become_one() -> None:
     assert left_after(built(turned, (2, 3, 4)), 1) == ["Transpose"]
 
 
-def test_a_batch_of_matrices_transposed_flat_is_transposed_as_it_is() -> None:
+def test_transpose_between_reshapes_is_one_transpose() -> None:
     def as_torch_writes_it(op: OpBuilder, x: Any) -> Any:
         shape = op.Shape(x)
         rows, columns = op.Slice(shape, [2], [3]), op.Slice(shape, [3], [4])

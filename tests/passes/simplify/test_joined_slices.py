@@ -1,4 +1,4 @@
-"""Parts of one whole, joined instead of summed."""
+"""Sums of padded parts become a Concat."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_a_gap(op: OpBuilder, a: Any, b: Any, c: Any) -> Any:
     return op.Sum(padded(op, a, 1, 3, 1), padded(op, b, 4, 0, -1), c)
 
 
-def test_what_is_left_stays_padded_and_summed() -> None:
+def test_other_parts_stay_padded_and_summed() -> None:
     model = built(with_a_gap, (2, 3), (2, 3), (2, 7))
     assert left_after(model, TRAINING) == ["Add", "Concat", "Pad"]
 

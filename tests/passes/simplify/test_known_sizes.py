@@ -1,4 +1,4 @@
-"""Arithmetic on shapes is done before the model runs, as far as sizes are known."""
+"""Arithmetic on known sizes is replaced by constants."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_named_sizes_are_copied_or_left_open(build: Build) -> None:
     assert len(left) == 2
 
 
-def test_two_open_sizes_are_computed() -> None:
+def test_two_unknown_sizes_are_computed() -> None:
     def swapped(op: OpBuilder, x: Any) -> Any:
         return op.Relu(op.Reshape(x, op.Concat(size(op, x, 1), size(op, x, 0), axis=0)))
 
     assert "Shape" in left_after(built(swapped, ("b", "t")), 1)
 
 
-def test_shapes_of_what_varies_are_computed() -> None:
+def test_dynamic_shapes_are_computed_at_run_time() -> None:
     assert left_after(built(lambda op, x: op.Shape(x), (None, 3)), 1) == ["Shape"]
     assert left_after(built(lambda op, x: op.Shape(op.NonZero(x), start=1), (2, 3)), 1) == [
         "NonZero",
@@ -88,7 +88,7 @@ def test_bounds_of_a_range_are_scalars() -> None:
     assert "Shape" not in left_after(built(counting, (3,)), 1)
 
 
-def test_a_tower_of_sums_is_followed_once() -> None:
+def test_shared_sums_are_evaluated_once() -> None:
     def tower(op: OpBuilder, x: Any) -> Any:
         size = op.Shape(x, start=0, end=1)
         for _ in range(30):

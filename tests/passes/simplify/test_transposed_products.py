@@ -1,4 +1,4 @@
-"""Products that read and write transposed."""
+"""Transposes around matrix products are removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_gemm_takes_transposes_into_its_attributes(build: Build) -> None:
     assert left_after(built(build, (3, 4), (3, 5)), TRAINING) == ["Gemm"]
 
 
-def test_a_gemm_with_a_bias_reads_transposed_too() -> None:
+def test_gemm_with_bias_reads_transposed() -> None:
     assert left_after(built(with_a_bias, (3, 4), (3, 5)), TRAINING) == ["Gemm", "ReduceSum"]
 
 
@@ -46,7 +46,7 @@ def read_twice(op: OpBuilder, a: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize("build", [turned_with_a_bias, read_twice])
-def test_a_transposed_product_stays_where_more_depends_on_it(build: Build) -> None:
+def test_transposed_product_with_other_readers_stays(build: Build) -> None:
     assert "Transpose" in left_after(built(build, (3, 4), (3, 5)), TRAINING)
 
 
@@ -55,7 +55,7 @@ def keys_gradient(op: OpBuilder, q: Any, ds: Any) -> Any:
     return op.Transpose(op.MatMul(turned, ds), perm=[0, 2, 1])
 
 
-def test_a_product_s_transpose_moves_to_the_operand_that_has_none() -> None:
+def test_transpose_of_a_product_moves_to_one_operand() -> None:
     model = built(keys_gradient, (2, 3, 4), (2, 3, 5))
     assert left_after(model, TRAINING) == ["MatMul", "Transpose"]
 
@@ -88,7 +88,7 @@ def rows_and_back(op: OpBuilder, x: Any) -> Any:
     return op.Neg(op.Flatten(op.Reshape(rows, [-1, 3, 4]), axis=2))
 
 
-def test_rows_that_got_axes_and_lost_them_are_the_rows() -> None:
+def test_flatten_of_reshape_is_removed() -> None:
     assert left_after(built(rows_and_back, (2, 3, 4)), TRAINING) == ["Flatten", "Neg", "Relu"]
 
 

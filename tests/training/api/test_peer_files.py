@@ -79,7 +79,7 @@ def test_missing_and_short_data_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match=r"ends after the end of c.data\ncopy it again"):
         CheckpointState.load_checkpoint(path)
     data.unlink()
-    with pytest.raises(CheckpointCorrupt, match=r"lies in c\.data, which is not there"):
+    with pytest.raises(CheckpointCorrupt, match=r"is in c\.data, which is missing"):
         CheckpointState.load_checkpoint(path)
 
 

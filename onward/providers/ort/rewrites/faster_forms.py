@@ -19,7 +19,15 @@ from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.normalize import fill_default_attributes
 from onward.passes.pass_sequence import Pipeline
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names, Ops, place, replace, rewrite, substitute, take_out
+from onward.passes.rewrite import (
+    Names,
+    Ops,
+    insert_made_nodes,
+    remove_node,
+    replace,
+    rewrite,
+    substitute,
+)
 from onward.passes.upgrade import upgrade_opset
 from onward.passes.value_facts import (
     Dim,
@@ -155,13 +163,13 @@ def _expand_cross_entropy(node: ir.Node, names: Names) -> None:
     result = _reduced(op, each, weight, attribute(node, "reduction", "mean"))
     shares = op.Reciprocal(total)
     softmax = [(exp, op.Mul(e, shares)) for exp, _ in log_prob.uses()]
-    place(node, op, names)
+    insert_made_nodes(node, op, names)
     for exp, product in softmax:
         substitute(exp.outputs[0], product, names)
-        take_out(exp, graph)
+        remove_node(exp, graph)
         _scale_shares(product, names)
     substitute(loss, result, names)
-    take_out(node, graph)
+    remove_node(node, graph)
 
 
 def _labels_and_weights(op: Ops, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
@@ -201,9 +209,9 @@ def _scale_shares(softmax: ir.Value, names: Names) -> None:
         return
     op = Ops()
     step = op.Mul(scatter.inputs[2], c)
-    options = {name: each.value for name, each in scatter.attributes.items()}
     scaled = op.Mul(e, op.Mul(shares, c))
-    replace(scale, [op.ScatterElements(scaled, scatter.inputs[1], step, **options)], op, names)
+    y = op.ScatterElements(scaled, scatter.inputs[1], step, **scatter.attributes)
+    replace(scale, [y], op, names)
 
 
 def _is_column(c: ir.Value | None, scatter: ir.Node) -> bool:

@@ -8,12 +8,12 @@ merges each pair.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import onnx_ir as ir
 
 from onward.passes.rewrite import Ops, Replacement, Rules
 from onward.passes.simplify.consecutive_nodes import order_of
+from onward.passes.simplify.transposed_products import swaps_last_axes
 from onward.passes.value_facts import (
     attribute,
     dims,
@@ -154,7 +154,7 @@ def rms_normalization(op: Ops, node: ir.Node) -> Replacement:
                 fits = list(square.inputs) == [x, x] and ints(input_of(mean, 1)) == axes
                 if not fits or not is_scalar(add.inputs[1], epsilon):
                     continue
-                squares = op.ReduceMean(op.Mul(x, x), mean.inputs[1], **_plain(mean))
+                squares = op.ReduceMean(op.Mul(x, x), mean.inputs[1], **mean.attributes)
                 inverse = op.Reciprocal(op.Sqrt(op.Add(squares, add.inputs[1])))
                 return op.Mul(op.Mul(x, inverse), scale)
     return None
@@ -195,13 +195,9 @@ def bias_of_rows(op: Ops, node: ir.Node) -> Replacement:
             continue
         if width is None or len(width) != 1 or width[0] != whole[-1] or None in width:
             continue
-        rows = op.Gemm(*gemm.inputs[:2], bias, **{**_plain(gemm), "beta": 1.0})
+        rows = op.Gemm(*gemm.inputs[:2], bias, **{**gemm.attributes, "beta": 1.0})
         return op.Reshape(rows, reshape.inputs[1])
     return None
-
-
-def _plain(node: ir.Node) -> dict[str, Any]:
-    return {name: each.value for name, each in node.attributes.items()}
 
 
 @rule("MatMul")
@@ -214,7 +210,7 @@ def fused_matmul(op: Ops, node: ir.Node) -> Replacement:
     for index, value in enumerate(node.inputs):
         factor, inner = _factor(value)
         transpose = made_by(inner, "Transpose")
-        if transpose is not None and _swaps(transpose):
+        if transpose is not None and swaps_last_axes(transpose):
             inner, turned[index] = transpose.inputs[0], 1
         operands[index], alpha = inner, alpha * factor
     if operands == list(node.inputs):
@@ -253,15 +249,9 @@ def scaled_product(op: Ops, node: ir.Node) -> Replacement:
         return None
     if rank(product) != rank(node.outputs[0]) or any((rank(x) or 0) < 2 for x in maker.inputs):
         return None
-    old = _plain(maker)
-    alpha = old.pop("alpha", 1.0) * (number if node.op_type == "Mul" else 1 / number)
-    value = op.FusedMatMul(*maker.inputs, **old, alpha=alpha)
+    alpha = attribute(maker, "alpha", 1.0) * (number if node.op_type == "Mul" else 1 / number)
+    value = op.FusedMatMul(*maker.inputs, **{**maker.attributes, "alpha": alpha})
     made = value.producer()
     assert made is not None
     made.domain = MICROSOFT
     return value
-
-
-def _swaps(transpose: ir.Node) -> bool:
-    order = order_of(transpose)
-    return order is not None and order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]

@@ -1,4 +1,4 @@
-"""Training mode against torch's own: modules exported, put into training, differentiated, run."""
+"""Training mode matches torch: modules are exported, put into training mode and differentiated."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def drop_as_told(noise: np.ndarray[Any, Any]) -> Any:
     return dropout
 
 
-def test_gradients_and_statistics_are_torchs(
+def test_gradients_and_statistics_match_torch(
     exported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, x, model = exported
@@ -141,7 +141,7 @@ def test_gradients_and_statistics_are_torchs(
         np.testing.assert_allclose(found[output], now[name].numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_torchs_attention_drops_once_it_trains() -> None:
+def test_torch_attention_drops_in_training_mode() -> None:
     """The exporter writes its Dropout without a mode: as if the model were not in training."""
 
     class Whole(nn.Module):
