@@ -80,7 +80,7 @@ def test_read_only_folder_is_an_error_before_measuring(
 def test_result_that_cannot_be_stored_is_shown(
     call: Call, model: Path, tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "keep", lambda *_: False)
+    monkeypatch.setattr(tune, "write_record", lambda *_: False)
     called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v")
     assert is_one_line(called, "the result could not be stored in", str(tmp_path / "v"), "--folder")
     assert "1.00 ms" in called.out and "uses this result" not in called.out
