@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_measuring(
 def test_a_verdict_is_shown_though_it_could_not_be_kept(
     call: Call, model: Path, tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "keep", lambda *_: False)
+    monkeypatch.setattr(tune, "write_record", lambda *_: False)
     called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v")
     assert is_one_line(called, "the verdict could not be kept in", str(tmp_path / "v"), "--folder")
     assert "1.00 ms" in called.out and "takes it from here" not in called.out

@@ -45,7 +45,7 @@ def stock(model: bytes, feeds: dict[str, Array]) -> list[Array]:
 
 
 def executable(session: Any) -> OpenVINOExecutable:
-    [step] = session._plan._steps
+    [step] = session._plan._parts
     assert isinstance(step.executable, OpenVINOExecutable)
     return step.executable
 
@@ -300,7 +300,7 @@ def test_a_model_is_divided_where_it_cannot_have_all() -> None:
     x = np.ones((2, 4), np.float32)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], x)
     assert session.get_providers() == names
-    assert [step[0] for step in session._plan.steps] == [names[0], names[1], names[0]]
+    assert [step[0] for step in session._plan.parts] == [names[0], names[1], names[0]]
 
 
 def test_onnxruntime_takes_the_part_in_the_middle() -> None:
