@@ -45,7 +45,7 @@ def stock(model: bytes, feeds: dict[str, Array]) -> list[Array]:
 
 
 def executable(session: Any) -> OpenVINOExecutable:
-    [step] = session._plan._steps
+    [step] = session._plan._parts
     assert isinstance(step.executable, OpenVINOExecutable)
     return step.executable
 
@@ -302,7 +302,7 @@ def test_model_with_an_unsupported_node_is_partitioned() -> None:
     x = np.ones((2, 4), np.float32)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], x)
     assert session.get_providers() == names
-    assert [step[0] for step in session._plan.steps] == [names[0], names[1], names[0]]
+    assert [step[0] for step in session._plan.parts] == [names[0], names[1], names[0]]
 
 
 def test_onnxruntime_runs_the_part_in_the_middle() -> None:
