@@ -186,7 +186,9 @@ def test_empty_recurrent_layer_keeps_its_initial_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On every processor: torch's own refuse some of these on x86-64, and onnxruntime's die."""
-    monkeypatch.setattr("onward.providers.torch.kernels.recurrent._steps_are_faster", lambda x: in_steps)
+    monkeypatch.setattr(
+        "onward.providers.torch.kernels.recurrent._steps_are_faster", lambda x: in_steps
+    )
     directions, gates = 1 + (direction == "bidirectional"), LAYERS[op]
     state = np.arange(directions * batch * 2, dtype=np.float32).reshape(directions, batch, 2)
     inputs: list[Array | None] = [
