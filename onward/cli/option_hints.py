@@ -9,9 +9,7 @@ _LIMITS = "the command line keeps its limits: a model that you trust runs from P
 # the library's second line: what to type instead
 _TRANSLATIONS = {
     r'give the cotangent a name: outputs=\{"(.+)": "(.+)"\}': r"name its cotangent: --output \1=\2",
-    r'give it another name: outputs=\{"(.+)": "(.+)"\}': (
-        r"give it another name: --output \1=\2"
-    ),
+    r'give it another name: outputs=\{"(.+)": "(.+)"\}': (r"give it another name: --output \1=\2"),
     r"add one with @gradient\(.*": "choose a --wrt that lies behind it, or --output before it",
     r"give each: sizes=.*": "give each with --size NAME=N, or --size INPUT:PLACE=N",
     r"plan with feeds instead of sizes": "its size is not told by --size",

@@ -48,9 +48,7 @@ def test_a_prediction_says_what_it_takes() -> None:
     ],
 )
 def test_what_is_no_array_is_refused(x: Any, why: str, method: str) -> None:
-    with pytest.raises(
-        FeedError, match=rf"input 'x' is not an array: {why}.*\ngive a numpy"
-    ):
+    with pytest.raises(FeedError, match=rf"input 'x' is not an array: {why}.*\ngive a numpy"):
         getattr(session(), method)({**FEEDS, "x": x})
 
 
