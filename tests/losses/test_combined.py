@@ -191,7 +191,7 @@ def test_an_output_of_many_elements_cannot_be_the_loss(dynamic: bool) -> None:
 
 
 def test_an_output_of_integers_cannot_be_the_loss() -> None:
-    with pytest.raises(OptionError, match="Output reads 'y', which is INT64: a loss is of float"):
+    with pytest.raises(OptionError, match="Output reads 'y', which is INT64: a loss needs float"):
         with_loss(echo({"y": np.array(1)}), Output("y"))
 
 
