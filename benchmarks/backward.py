@@ -4,10 +4,11 @@
     python benchmarks/backward.py one cnn32 ours
 
 Ours: the model exported by torch, its loss added, extended by `onward.gradient` with respect to
-every parameter, respelled by `fuse_for_onnxruntime`, and run by a bare onnxruntime.InferenceSession
+every parameter, rewritten by `fuse_for_onnxruntime`, and run by a bare onnxruntime.InferenceSession
 with bound buffers, 2 threads.
-Peers: torch eager and torch.compile, 2 threads. Each in a process of its own, in turns; the median
-of medians. How long building takes is measured too, for two models of 1,000 nodes.
+Peers: torch eager and torch.compile, 2 threads. Each engine runs in a separate process, in turns;
+figures are medians of medians. The time to build the gradient graph is measured, too, for two
+models of 1,000 nodes.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def modules(name: str) -> tuple[Any, Any, Any]:
 
 
 def ours(name: str) -> Any:
-    """One call of the gradient model on a bare onnxruntime session, everything bound."""
+    """One call of the gradient model on a bare onnxruntime session, with bound memory."""
     import onnx_ir as ir
     import onnxruntime
 
@@ -105,12 +106,12 @@ def ours(name: str) -> Any:
 
 
 def training_model(name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The model with its loss and the gradient of every parameter, which are its inputs."""
+    """The model with its loss and the gradient of every parameter; parameters are inputs."""
     import onnx_ir as ir
     import torch
 
     import onward
-    from onward.passes.ort_faster_forms import fuse_for_onnxruntime
+    from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime
 
     module, x, labels = modules(name)
     module.eval()
@@ -168,7 +169,7 @@ def peer(name: str, compiled: bool) -> Any:
 
 
 def one(name: str, engine: str) -> None:
-    """In a process of its own: answer each line with the median of calls, in milliseconds."""
+    """In a child process: answer each line with the median of calls, in milliseconds."""
     warnings.filterwarnings("ignore")
     step = ours(name) if engine == "ours" else peer(name, engine == "compile")
     for _ in range(8):
@@ -233,7 +234,7 @@ def building() -> list[dict[str, Any]]:
     """Seconds to build the gradient graph of 1,000 nodes, with respect to every parameter."""
     import onward
 
-    onward.gradient(*_smallest())  # imports are not building
+    onward.gradient(*_smallest())  # imports do not count
     rows = []
     for build in (chain, transformer):
         model, names = build()

@@ -1,12 +1,12 @@
-"""A training step before and after a change, on one machine: two checkouts race in turns.
+"""Compare a training step before and after a change: two checkouts on one machine, in turns.
 
     git worktree add ../before COMMIT
     python benchmarks/before_after.py ../before             # this checkout against that one
     python benchmarks/before_after.py ../before --models mlp1 mlp32 --rounds 7
 
 `step` is TrainingSession's, `artifacts` that of onward.training.api (benchmarks/training.py),
-`backward` forward and backward alone on onnxruntime (benchmarks/backward.py). Each in a process of
-its own on 2 threads; the median of medians, and after / before.
+`backward` only forward and backward on onnxruntime (benchmarks/backward.py). Each runs in a
+separate process on 2 threads; figures are medians of medians, and after / before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def start(tree: Path, kind: str, model: str, folder: Path) -> subprocess.Popen[str]:
-    """A child of one checkout that is ready to be asked."""
+    """Start a child process of one checkout; it is ready to measure."""
     script, engine = KINDS[kind]
     words = [model, engine, *([str(folder)] if script == "training.py" else [])]
     child = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What folding a constant that explodes costs: onnxscript's folder and ours, each in its process.
+"""Time and memory to fold a huge constant: onnxscript's folder and ours, in separate processes.
 
 python benchmarks/folding.py
 """
@@ -21,7 +21,7 @@ ELEMENTS = 200_000_000
 
 
 def bomb() -> ir.Model:
-    """x + sum(Expand(1, (200 million,))): a constant nobody should write down."""
+    """x + sum(Expand(1, (200 million,))): a constant that should not be materialized."""
     op = onward.OpBuilder()
     big = op.Expand(np.ones(1, np.float32), [ELEMENTS])
     return op.model(y=op.Add(op.input("x", "float32", (2,)), op.ReduceSum(big, keepdims=0)))

@@ -1,4 +1,4 @@
-"""A whole training step on one GPU, bf16 and AdamW: ours compiled by Inductor, and torch's ways.
+"""Measure a training step on one GPU, bf16 and AdamW: ours compiled by Inductor, and torch.
 
     python benchmarks/gpu_training.py                 # every model, every engine, a file of results
     python benchmarks/gpu_training.py --models gpt2 --engines ours compile
@@ -9,8 +9,8 @@ Ours: the module in bfloat16, exported by torch.onnx, trained by a TrainingSessi
 InductorExecutionProvider: float32 masters, gradients and AdamW's state on the device. Peers: the
 same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and
 torch.compile(mode="reduce-overhead"). Feeds are tensors on the device, the loss is not read. Each
-in a process of its own: those of a model compile side by side, then each runs alone while the
-others wait; ms are medians over rounds of ten steps, memory is the peak that torch allocated during
+engine has a separate process: those of a model compile in parallel, then each runs while the others
+wait. Times are medians over rounds of ten steps, memory is the peak that torch allocated during
 them. Dropout is 0.1, none inside attention.
 """
 
@@ -39,7 +39,7 @@ Feeds = tuple[torch.Tensor, torch.Tensor]
 
 
 class Scores(torch.nn.Module):
-    """A model of transformers that gives its scores in float32, a row for each label."""
+    """A model of transformers that returns its scores in float32, a row for each label."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Scores(torch.nn.Module):
 
 
 def module(name: str, small: bool) -> tuple[torch.nn.Module, Feeds]:
-    """A module with its first weights, and a batch."""
+    """A module with its initial weights, and a batch."""
     torch.manual_seed(0)
     made: Any = {"gpt2": _gpt2, "bert": _bert, "resnet50": _resnet}[name](small)
     return made
@@ -116,7 +116,7 @@ def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
 
 
 def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[], Any]:
-    """A step of torch's own."""
+    """A training step of torch."""
     net, (x, labels) = module(name, small)
     net, x, labels = net.to(device).train(), x.to(device), labels.to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
@@ -137,7 +137,7 @@ def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[],
 
 
 def one(name: str, engine: str, small: bool, device: str) -> None:
-    """An engine: it gets ready, says so, and measures when it is asked."""
+    """In a child process: compile, report, and measure on request."""
     began = time.perf_counter()
     make = ours if engine == "ours" else functools.partial(torch_step, engine=engine)
     step = make(name, small=small, device=device)
@@ -197,7 +197,7 @@ def main() -> None:
 
 
 def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen[str]:
-    """An engine in a process of its own."""
+    """Start an engine in a separate process."""
     command = [sys.executable, str(Path(__file__).resolve()), "one", name, engine]
     command += ["--device", given.device, *(["--small"] if given.small else [])]
     return subprocess.Popen(
@@ -206,7 +206,7 @@ def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen
 
 
 def answer(child: subprocess.Popen[str], question: str = "") -> dict[str, Any]:
-    """What an engine answers; nothing where it has failed, and said why."""
+    """An engine's answer; nothing if it has failed, after its error was printed."""
     assert child.stdin is not None and child.stdout is not None
     try:
         child.stdin.write(question)

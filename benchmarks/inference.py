@@ -1,12 +1,12 @@
-"""What `auto` is worth, and what a call costs: `python benchmarks/inference.py [auto | overhead]`.
+"""Compare `auto` with single engines, and measure a call's overhead: `[auto | overhead]`.
 
-auto: twelve models (models.py), every size fixed, on each of Onward's providers alone, on `auto`,
-and on the peers: onnxruntime with its defaults, torch eager, torch.compile, OpenVINO. Each engine
-opens the model in a process of its own; then they take turns, so that what the machine does
-meanwhile hits them alike. torch's peers are our lowering called with torch tensors, no session in
-between; their calls, like OpenVINO's, take and give numpy as the others' do.
+auto: twelve models (models.py), every size fixed, on each of Onward's providers separately, on
+`auto`, and on the peers: onnxruntime with its defaults, torch eager, torch.compile, OpenVINO. Each
+engine opens the model in a separate process; then they run in turns, so that noise of the machine
+affects all of them. torch's peers are our lowering called with torch tensors, without a session;
+their calls, like OpenVINO's, take and return numpy as the others' do.
 
-overhead: a call beside bare onnxruntime's, in pairs, in one process.
+overhead: a call compared with bare onnxruntime's, in pairs, in one process.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def race(name: str, path: Path, feeds: Any, kept: Path) -> list[dict[str, Any]]:
     child = (str(Path(__file__).resolve()), "child")
     rows, racing = [], {}
     with ExitStack() as stack:
-        for candidate in reversed(entrants):  # auto first: it measures while nothing else lives
+        for candidate in reversed(
+            entrants
+        ):  # auto first: it measures while no other engine is open
             trial = stack.enter_context(Trial(path, candidate, feeds, child=child))
             try:
                 opened = trial.open()
@@ -124,7 +126,7 @@ def _median(times: list[float]) -> float:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """auto against the best single provider, model by model; against each peer, over all."""
+    """auto compared with the best single provider for each model, and with each peer over all."""
     times = {(row["model"], row["engine"]): row["median_ms"] for row in rows if "error" not in row}
     names = list(dict.fromkeys(row["model"] for row in rows))
     of_best = {}
@@ -145,7 +147,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def overhead() -> list[dict[str, Any]]:
-    """Microseconds a call takes longer than bare onnxruntime's, paired, one thread."""
+    """Microseconds that a call takes longer than bare onnxruntime's, in pairs, one thread."""
     import onnxruntime
 
     rows = []
@@ -170,7 +172,7 @@ def _block(run: Callable[..., Any], feeds: dict[str, Any]) -> float:
     return (time.perf_counter() - start) / CALLS * 1e6
 
 
-# -- telling --------------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------
 
 
 def show(title: str, rows: list[dict[str, Any]]) -> None:
@@ -189,10 +191,10 @@ def main(what: str) -> None:
         print("written to", report.write("overhead", costs))
     if what in ("all", "auto"):
         rows = measure_auto()
-        told = summary(rows)
-        for title, part in told.items():
+        summaries = summary(rows)
+        for title, part in summaries.items():
             Console().print(title.replace("_", " "), part)
-        print("written to", report.write("inference", rows, **told))
+        print("written to", report.write("inference", rows, **summaries))
 
 
 if __name__ == "__main__":

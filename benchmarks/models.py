@@ -1,4 +1,4 @@
-"""The models that benchmarks measure: built in code, or real ones that pip packages carry."""
+"""The models that benchmarks measure: built in code, or real ones from pip packages."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def random(*shape: int) -> Any:
 
 
 def add() -> Built:
-    """One Add of four numbers: nothing but the call."""
+    """One Add of four numbers: measures the call itself."""
     op = onward.OpBuilder()
     x = op.input("x", "float32", ("batch", 4))
     return op.model(y=op.Add(x, x)), {"x": np.ones((1, 4), np.float32)}
 
 
 def many_inputs() -> Built:
-    """Twelve inputs, twelve outputs: what names cost."""
+    """Twelve inputs, twelve outputs: measures the cost of names."""
     op = onward.OpBuilder()
     inputs = [op.input(f"x{i}", "float32", (4,)) for i in range(12)]
     outputs = {f"y{i}": op.Neg(x) for i, x in enumerate(inputs)}

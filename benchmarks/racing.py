@@ -1,4 +1,4 @@
-"""Engines that race: each in a process of its own, asked in turns, so that all meet one noise."""
+"""Measure engines in separate processes, in turns, so that noise affects all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 2.0  # that one answer measures
 
 
 def start(script: str, *words: str) -> subprocess.Popen[str]:
-    """A child that runs `script one WORDS...`."""
+    """Start a child process that runs `script one WORDS...`."""
     return subprocess.Popen(
         [sys.executable, str(Path(script).resolve()), "one", *words],
         stdin=subprocess.PIPE,
@@ -26,7 +26,7 @@ def start(script: str, *words: str) -> subprocess.Popen[str]:
 
 
 def race(children: Mapping[str, subprocess.Popen[str]], rounds: int) -> dict[str, list[Any]]:
-    """Every child's answers, in turns; the first round warms up and does not count."""
+    """Every child's answers, in turns; the first round is a warm-up and does not count."""
     answers: dict[str, list[Any]] = {name: [] for name in children}
     for _ in range(rounds + 1):
         for name, child in children.items():
@@ -45,7 +45,7 @@ def stop(child: subprocess.Popen[str]) -> None:
 
 
 def answer(step: Callable[[], Any], measure: Callable[[float], Any]) -> None:
-    """In a child: for each line that comes, `measure(the median of steps in milliseconds)`."""
+    """In a child: for each line of input, `measure(the median of steps in milliseconds)`."""
     for _ in sys.stdin:
         times, deadline = [], time.perf_counter() + SECONDS
         while len(times) < 10 or time.perf_counter() < deadline:

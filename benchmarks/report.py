@@ -1,4 +1,4 @@
-"""What every result file says: hardware, versions, date, command."""
+"""Write result files with hardware, versions, date and command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("onward", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "
 
 
 def circumstances() -> dict[str, Any]:
-    """Where and with what a figure was measured."""
+    """The hardware, versions, date and command of a measurement."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": f"python {' '.join(sys.orig_argv[1:])}",  # as it was typed

@@ -1,13 +1,13 @@
-"""A whole training step with AdamW, on stock onnxruntime and on torch: time, memory, first step.
+"""Measure a training step with AdamW, on stock onnxruntime and on torch: time and memory.
 
     python benchmarks/training.py            # every model, every engine, and a file of results
     python benchmarks/training.py one mlp32 ours FOLDER
 
-Ours: the model exported by torch, compiled beforehand (its own process) to a training program and
-to artifacts, then trained in a process that has numpy, onnxruntime and safetensors alone: `ours` by
-TrainingSession, `artifacts` by onward.training.api. Peers: torch eager with fused AdamW, and
-torch.compile. 2 threads, each in a process of its own, in turns; the median of medians. Memory is
-the peak of the process. The first step counts from the start of the process.
+Ours: the model exported by torch, compiled beforehand (in another process) to a training program
+and to artifacts, then trained in a process that has only numpy, onnxruntime and safetensors: `ours`
+by TrainingSession, `artifacts` by onward.training.api. Peers: torch eager with fused AdamW, and
+torch.compile. 2 threads, each in a separate process, in turns; figures are medians of medians.
+Memory is the peak of the process. The first step counts from the start of the process.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def peer(name: str, compiled: bool) -> Callable[[], Any]:
 
 
 def one(name: str, engine: str, folder: str) -> None:
-    """In a process of its own: a line after the first step, then one for each line it is given."""
+    """In a child process: print a line after the first step, then one for each line of input."""
     warnings.filterwarnings("ignore")
     if engine in ("ours", "artifacts"):
         step = {"ours": ours, "artifacts": artifacts}[engine](name, folder)
@@ -122,7 +122,7 @@ def one(name: str, engine: str, folder: str) -> None:
 
 
 def start(name: str, engine: str, folder: str) -> tuple[subprocess.Popen[str], float]:
-    """A child that has taken its first step, and the seconds it took from its start."""
+    """Start a child and wait for its first step; returns it and the seconds that took."""
     began = time.perf_counter()
     child = racing.start(__file__, name, engine, folder)
     assert child.stdout is not None
@@ -154,7 +154,7 @@ def race(name: str, folder: str) -> list[dict[str, Any]]:
 
 
 def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How far ahead we are: of the better torch in time, of the leaner one in memory."""
+    """Our speed relative to the faster torch engine, and our memory to the smaller one."""
     found = []
     for name in MODELS:
         by = {row["engine"]: row for row in rows if row["model"] == name}

@@ -16,10 +16,10 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from onward.providers.defect import Defect, Place, architecture
+from onward.providers.defect import Defect, Platform, architecture
 
 GAPS = Path(__file__).parent / "gaps"
-# The package whose gaps a provider has, and the oldest version that its list was tried with.
+# Each provider's engine package, and the oldest version that its list was tested with.
 ENGINES = {
     "default": ("onnxruntime", "1.31"),
     "CPUExecutionProvider": ("onnxruntime", "1.31"),
@@ -67,18 +67,18 @@ def parse(line: str, engine: str, since: str) -> Defect:
 
 
 def missing(provider: str) -> str | None:
-    """The package that a provider needs, where it is not installed."""
+    """The package that a provider needs, if it is not installed."""
     engine, _ = ENGINES[provider]
     return None if importlib.util.find_spec(engine) else engine
 
 
-def here(provider: str) -> Place:
+def here(provider: str) -> Platform:
     """The version of a provider's engine that is installed, and this processor."""
-    return Place(importlib.metadata.version(ENGINES[provider][0]), architecture())
+    return Platform(importlib.metadata.version(ENGINES[provider][0]), architecture())
 
 
 def read(proto: Any) -> Any:
-    """A test's value as numpy, a list of such, or None."""
+    """A test's value as a numpy array, a list of them, or None."""
     if isinstance(proto, onnx.TensorProto):
         return numpy_helper.to_array(proto)
     if isinstance(proto, onnx.SequenceProto):
@@ -89,7 +89,7 @@ def read(proto: Any) -> Any:
 
 
 def check(got: Any, wanted: Any, case: TestCase) -> None:
-    """Assert that a result is what ONNX expects, within the test's own tolerance."""
+    """Assert that a result equals ONNX's expected output, within the test's tolerance."""
     if wanted is None:
         assert got is None
         return

@@ -1,7 +1,7 @@
 """Which node tests each provider passes: python -m conformance.survey [--write] [PROVIDER ...]
 
---write puts what fails into conformance/gaps/, each with its reason; read the change before you
-commit it: a new line there is a promise broken.
+--write writes the failures to conformance/gaps/, each with its reason; review the change before you
+commit it: a new line there is a regression.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def reason(provider: str, name: str, error: Exception) -> str:
 
 
 def run_peer(name: str) -> None:
-    """The same test on stock onnxruntime, without us."""
+    """The same test on stock onnxruntime, without Onward."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     data = nodes.load()[name].model.SerializeToString()
@@ -54,7 +54,7 @@ def survey(provider: str) -> dict[str, str]:
 
 
 def write(provider: str, failures: dict[str, str]) -> None:
-    """Replace a list of gaps by what failed here; what was seen elsewhere alone is kept."""
+    """Replace a list of gaps by what failed here; gaps of other platforms are kept."""
     path, place = nodes.GAPS / f"{provider}.txt", nodes.here(provider)
     rows = nodes.gaps(provider)
     elsewhere = {name for name, row in rows.items() if not row.holds(place)}

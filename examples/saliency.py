@@ -1,9 +1,9 @@
-"""Which pixels speak for a digit? The gradient of its probability with respect to the image.
+"""Saliency: the gradient of a digit's probability with respect to the image.
 
 python examples/saliency.py
 
 A classifier is trained for a moment and extended with the gradient of its output. The result is a
-model of plain ONNX operators: any runtime can explain its answers, on a phone or in a browser.
+model of standard ONNX operators, which any runtime can run, on a phone or in a browser.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ def main() -> None:
             session.step(feeds)
     session.export("digits.onnx", outputs=["probabilities"])
 
-    # the model, and behind it the gradient of its output, weighed by a new input `pick`
+    # the model with the gradient of its output, weighted by a new input `pick`
     with_gradient = onward.gradient("digits.onnx", {"probabilities": "pick"}, "image")
     onward.save(with_gradient, "explained.onnx")
     explain = onward.InferenceSession("explained.onnx")
 
     image, label = images[1203:1204], int(labels[1203])
-    pick = np.eye(10, dtype=np.float32)[[label]]  # this digit, and no other
+    pick = np.eye(10, dtype=np.float32)[[label]]  # one-hot: this digit
     probabilities, slope = explain.run(None, {"image": image, "pick": pick})
     print(f"a {label}, taken for a {probabilities.argmax()}")
     for pixels, slopes in zip(image[0, 0], np.abs(slope[0, 0]) / np.abs(slope).max()):
-        print(drawn(pixels), "   ", drawn(slopes))
+        print(to_text(pixels), "   ", to_text(slopes))
 
 
-def drawn(row: np.ndarray) -> str:
+def to_text(row: np.ndarray) -> str:
     """Numbers in 0..1 as characters, two each."""
     return "".join(2 * SHADES[round(9 * float(number))] for number in row)
 

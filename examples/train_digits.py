@@ -1,9 +1,9 @@
-"""Train a model, keep checkpoints, go on from them, export it: a first training script.
+"""Train a model, save checkpoints, resume from them, export it: a first training script.
 
 python examples/train_digits.py
 
-Stop it with Ctrl-C and start it again: it goes on where it was, and ends with the same weights, bit
-for bit. Any ONNX model with float weights can stand in the place of `build_network`.
+Stop it with Ctrl-C and start it again: it resumes, and ends with the same weights, bit for bit. Any
+ONNX model with float weights can replace `build_network`.
 """
 
 from __future__ import annotations

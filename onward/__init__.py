@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from onward.graph.weights import swap_weights as swap_weights
     from onward.measure.profile.report import Profile as Profile
     from onward.measure.profile.report import profile_model as profile_model
-    from onward.providers.choose import available, known
+    from onward.providers.choose import all_provider_names, available
 
-    get_available_providers, get_all_providers = available, known
+    get_available_providers, get_all_providers = available, all_provider_names
     from onward.checkpoints.folder import Checkpoints as Checkpoints
     from onward.measure.memory.memory_plan import MeasuredMemory as MeasuredMemory
     from onward.measure.memory.memory_plan import MemoryPlan as MemoryPlan
@@ -128,7 +128,7 @@ _MODULE_OF = {
 _MODULES = ("compat", "errors", "losses", "optimizers", "testing", "training")
 _RENAMED = {
     "get_available_providers": ("onward.providers.choose", "available"),
-    "get_all_providers": ("onward.providers.choose", "known"),
+    "get_all_providers": ("onward.providers.choose", "all_provider_names"),
 }
 _REEXPORTED = (  # onnxruntime's own, unchanged
     "AdapterFormat",
@@ -195,7 +195,7 @@ def _missing_message(name: str) -> str:
     """The error for an unknown name, with a hint."""
     hint = _ABSENT.get(name)
     if hint is None:
-        hint = import_module("onward.names").near(name, __all__, "such as")
+        hint = import_module("onward.names").suggest_names(name, __all__, "such as")
     return f"module 'onward' has no attribute {name!r}\n{hint}"
 
 

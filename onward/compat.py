@@ -1,6 +1,6 @@
-"""Compat: run code that imports onnxruntime, or onnxruntime.training, on Onward instead.
+"""Run code that imports onnxruntime or onnxruntime.training on Onward instead.
 
-A whole script, as it is; both names are replaced while it runs:
+An unchanged script; both names are replaced while it runs:
 
     python -m onward.compat script.py --its --arguments
     python -m onward.compat -m package.module --its --arguments
@@ -15,7 +15,7 @@ Or from a program, before it imports them:
     from onnxruntime.training.api import Module         # onward.training.api.Module
     import onnxruntime.training.onnxblock as onnxblock  # onward.training.onnxblock
 
-`install()` loads nothing until it is imported, and both names are one module.
+`install()` imports nothing until the code does, and both names are the same module.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ from onward.errors import OptionError
 
 _RUNTIME = "onnxruntime"
 _PEER, _OURS = "onnxruntime.training", "onward.training"
-_PARTS = ("__init__.py", "api", "artifacts.py")  # what a real one has, and an empty one has not
+_PARTS = (
+    "__init__.py",
+    "api",
+    "artifacts.py",
+)  # files of the real package, which an empty one lacks
 
-# names of onnxruntime's that mean Onward's in a runtime that is replaced; the others are the same
+# onnxruntime's names that are replaced by Onward's; all others stay
 _REPLACED = {
     "InferenceSession": ("onward.sessions.inference", "InferenceSession"),
     "SessionOptions": ("onward.providers.options", "SessionOptions"),
@@ -49,12 +53,12 @@ _REPLACED = {
     "ExecutionOrder": ("onward.providers.options", "ExecutionOrder"),
     "IOBinding": ("onward.sessions.io_binding", "IOBinding"),
     "get_available_providers": ("onward.providers.choose", "available"),
-    "get_all_providers": ("onward.providers.choose", "known"),
+    "get_all_providers": ("onward.providers.choose", "all_provider_names"),
 }
-# whoever of us imports onnxruntime has to have the real one
+# our modules that import onnxruntime need the real one
 _USERS = tuple(
     f"onward.providers.ort.{name}"
-    for name in ("bound", "defects", "exports", "session", "shared", "values")
+    for name in ("bound_session", "defects", "ort_values", "reexports", "session", "shared_memory")
 )
 _USAGE = """usage: python -m onward.compat script.py [argument ...]
        python -m onward.compat -m module [argument ...]
@@ -65,9 +69,9 @@ Run a script or a module with onnxruntime and onnxruntime.training replaced by O
 def install(*, runtime: bool = False, force: bool = False) -> None:
     """Let `onnxruntime.training` mean `onward.training` in this process.
 
-    With `runtime`, `onnxruntime` itself has Onward's sessions and options for whoever imports it
-    from now on. Where the real onnxruntime.training is installed, only with `force`; what has been
-    imported of it stays with those who have it. Installing twice changes nothing.
+    With `runtime`, `onnxruntime` itself has Onward's sessions and options in later imports. If the
+    real onnxruntime.training is installed, this needs `force`; modules that have imported it keep
+    it. Installing twice changes nothing.
     """
     _install_training(force)
     if runtime:
@@ -75,30 +79,30 @@ def install(*, runtime: bool = False, force: bool = False) -> None:
 
 
 def _install_training(force: bool) -> None:
-    if _installed():
+    if _installed_finders():
         return
-    if not force and (where := _real()) is not None:
+    if not force and (where := _real_folder()) is not None:
         raise OptionError(
             f"onnxruntime.training is installed already: {where}\n"
             "import onward.training by its own name, or put it in place of the other: "
             "onward.compat.install(force=True)"
         )
-    sys.meta_path.insert(0, _Finder(_taken_out()))
+    sys.meta_path.insert(0, _Finder(_remove_modules()))
 
 
 def uninstall() -> None:
-    """Undo `install`: imports from now on find what they found before."""
+    """Undo `install` for later imports."""
     replaced = sys.modules.get(_RUNTIME)
     if isinstance(replaced, _Runtime):
         sys.modules[_RUNTIME] = replaced.restored()
-    for finder in _installed():
+    for finder in _installed_finders():
         sys.meta_path.remove(finder)
-        _taken_out()
-        _put_back(finder.displaced)
+        _remove_modules()
+        _restore_modules(finder.displaced)
 
 
 class _Runtime(ModuleType):
-    """onnxruntime with Onward's sessions and options; `real` is the one that it stands for."""
+    """onnxruntime with Onward's sessions and options; `real` is the original."""
 
     def __init__(self, real: ModuleType) -> None:
         super().__init__(real.__name__, real.__doc__)
@@ -108,7 +112,7 @@ class _Runtime(ModuleType):
             setattr(self, name, getattr(import_module(home), attribute))
 
     def restored(self) -> ModuleType:
-        """The real one, with the submodules that were imported meanwhile."""
+        """The original, with the submodules that were imported in the meantime."""
         for name, value in vars(self).items():
             if isinstance(value, ModuleType) and value.__name__ == f"{_RUNTIME}.{name}":
                 setattr(self.real, name, value)
@@ -125,10 +129,10 @@ def _install_runtime() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules of ours by the peer's names."""
+    """Finds Onward's modules by onnxruntime's names."""
 
     def __init__(self, displaced: dict[str, ModuleType]) -> None:
-        self.displaced = displaced  # modules of the real one
+        self.displaced = displaced  # modules of the real onnxruntime.training
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -137,14 +141,14 @@ class _Finder(MetaPathFinder):
             return None
         ours = _OURS + fullname.removeprefix(_PEER)
         found = find_spec(ours)
-        if found is None:  # those who only ask whether it is there get their answer
+        if found is None:  # find_spec must return None for a missing module
             return None
         package = found.submodule_search_locations is not None
         return ModuleSpec(fullname, _Loader(ours), origin=found.origin, is_package=package)
 
 
 class _Loader(Loader):
-    """Gives a module that has another name of its own, and leaves it as it is."""
+    """Loads a module that has another name, without changing it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -159,7 +163,7 @@ class _Loader(Loader):
         module.__spec__ = self._own  # which the import has just replaced
 
 
-def _installed() -> list[_Finder]:
+def _installed_finders() -> list[_Finder]:
     return [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
 
 
@@ -167,8 +171,8 @@ def _is_peers(name: str) -> bool:
     return name == _PEER or name.startswith(f"{_PEER}.")
 
 
-def _real() -> str | None:
-    """The folder of a real onnxruntime.training; none of it is loaded."""
+def _real_folder() -> str | None:
+    """The folder of the real onnxruntime.training, which is not imported."""
     above = find_spec("onnxruntime")
     for place in above.submodule_search_locations or () if above is not None else ():
         folder = Path(place) / "training"
@@ -177,8 +181,8 @@ def _real() -> str | None:
     return None
 
 
-def _taken_out() -> dict[str, ModuleType]:
-    """Forget the modules that have been imported by the peer's names; they are returned."""
+def _remove_modules() -> dict[str, ModuleType]:
+    """Remove the modules with onnxruntime.training's names from sys.modules, and return them."""
     taken = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_peers(name)}
     above = sys.modules.get("onnxruntime")
     if above is not None and hasattr(above, "training"):
@@ -186,7 +190,7 @@ def _taken_out() -> dict[str, ModuleType]:
     return taken
 
 
-def _put_back(modules: dict[str, ModuleType]) -> None:
+def _restore_modules(modules: dict[str, ModuleType]) -> None:
     sys.modules.update(modules)
     if _PEER in modules and "onnxruntime" in sys.modules:
         sys.modules["onnxruntime"].training = modules[_PEER]  # type: ignore[attr-defined]
@@ -196,7 +200,7 @@ def _put_back(modules: dict[str, ModuleType]) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run a script, or a module after `-m`, as python would, on Onward."""
+    """Run a script, or a module after `-m`, as python does, on Onward."""
     if list(arguments) in (["-h"], ["--help"]):
         print(_USAGE)
         return
@@ -225,11 +229,11 @@ def _run_script(path: str) -> None:
     main = ModuleType("__main__")
     loader = SourceFileLoader("__main__", path)
     vars(main).update(__file__=path, __loader__=loader, __builtins__=builtins)
-    sys.modules["__main__"] = main  # for pickle, and for whoever looks at the script's names
+    sys.modules["__main__"] = main  # for pickle and for code that inspects __main__
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     exec(compile(source, path, "exec", dont_inherit=True), vars(main))
 
 
-if __name__ == "__main__":  # by its own name, so that there is one of it
+if __name__ == "__main__":  # imported by its name, so that the module exists once
     import_module("onward.compat").run(sys.argv[1:])

@@ -1,11 +1,11 @@
 """Every exception that Onward raises, drawn as a tree.
 
 OnwardError
-├── ModelError (ValueError)          the model itself is at fault
+├── ModelError (ValueError)          the model is wrong
 │   ├── InvalidModel                 it does not parse, or breaks ONNX's rules
-│   ├── UnsafeModel                  it reaches outside its folder or over a limit
-│   │   ├── LimitExceeded            ... over one of ModelLimits
-│   │   └── SignatureInvalid         ... or it is not what was signed
+│   ├── UnsafeModel                  it reaches outside its folder or exceeds a limit
+│   │   ├── LimitExceeded            ... one of ModelLimits
+│   │   └── SignatureInvalid         ... or it differs from what was signed
 │   ├── UnsupportedModel             no listed provider can run one of its nodes
 │   └── MissingGradient              no rule differentiates one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
@@ -13,20 +13,20 @@ OnwardError
 ├── CheckpointError (ValueError)     a checkpoint cannot be saved or read
 │   ├── CheckpointCorrupt            ... because its file is damaged
 │   ├── CheckpointMissing (FileMissing)  ... because there is no such file
-│   ├── CheckpointMismatch           ... because it is of another model
-│   └── CheckpointNominal (RuntimeError)  ... because it has names alone, no data
-├── FileMissing (FileNotFoundError)  a file that was named is not there
-├── WriteFailed (OSError)            a file cannot be written where it was asked for
-│   └── FileExists (FileExistsError)  ... because there is one that must not be lost
-├── OptionError (ValueError)         a setting that does not exist or cannot hold
-│   ├── OptionAttributeError (AttributeError)  ... because none has that name, or it is fixed
-│   ├── OptionTypeError (TypeError)  ... because the object is of another class
+│   ├── CheckpointMismatch           ... because it belongs to another model
+│   └── CheckpointNominal (RuntimeError)  ... because it has names without data
+├── FileMissing (FileNotFoundError)  a file does not exist
+├── WriteFailed (OSError)            a file cannot be written
+│   └── FileExists (FileExistsError)  ... because it exists and must not be overwritten
+├── OptionError (ValueError)         a setting that does not exist or is not valid
+│   ├── OptionAttributeError (AttributeError)  ... no such attribute, or it is read-only
+│   ├── OptionTypeError (TypeError)  ... because it has the wrong type
 │   └── EntryMissing (RuntimeError)  ... because the configuration entry was not set
 ├── ProviderError (RuntimeError)     a provider failed
 │   ├── ProviderMissing              ... because it is not installed here
 │   ├── NodeFailed                   ... while it ran one operator
-│   ├── DeadlineExceeded (TimeoutError)  it took longer than it was allowed
-│   └── WorkerDied                   ... with the process that ran it
+│   ├── DeadlineExceeded (TimeoutError)  ... because its deadline passed
+│   └── WorkerDied                   ... because its process crashed
 ├── SessionClosed (ValueError)       a session was used after its close()
 └── MemoryLimitExceeded (MemoryError)
 """
@@ -39,7 +39,7 @@ class OnwardError(Exception):
 
 
 class ModelError(OnwardError, ValueError):
-    """The model itself is at fault."""
+    """The model is wrong."""
 
 
 class InvalidModel(ModelError):
@@ -47,15 +47,15 @@ class InvalidModel(ModelError):
 
 
 class UnsafeModel(ModelError):
-    """The model reaches outside its folder, or over a limit."""
+    """The model reaches outside its folder, or exceeds a limit."""
 
 
 class LimitExceeded(UnsafeModel):
-    """The model asks for more than ModelLimits allow."""
+    """The model exceeds one of ModelLimits."""
 
 
 class SignatureInvalid(UnsafeModel):
-    """The model, or a file that belongs to it, is not what was signed."""
+    """The model, or one of its files, differs from what was signed."""
 
 
 class UnsupportedModel(ModelError):
@@ -63,7 +63,7 @@ class UnsupportedModel(ModelError):
 
 
 class MissingGradient(ModelError):
-    """A gradient was asked for that no rule gives."""
+    """No gradient rule differentiates one of the model's nodes."""
 
 
 class FeedError(OnwardError, ValueError):
@@ -75,15 +75,15 @@ class WeightsError(OnwardError, ValueError):
 
 
 class FileMissing(OnwardError, FileNotFoundError):
-    """A file that was named is not there; the message says what is."""
+    """A file does not exist; the message lists similar ones."""
 
 
 class WriteFailed(OnwardError, OSError):
-    """A file cannot be written where it was asked for; nothing that was there has changed."""
+    """A file cannot be written; existing files have not changed."""
 
 
 class FileExists(WriteFailed, FileExistsError):
-    """A file is not written, because there is one of that name that must not be lost."""
+    """A file is not written, because it exists and must not be overwritten."""
 
 
 class CheckpointError(OnwardError, ValueError):
@@ -91,35 +91,35 @@ class CheckpointError(OnwardError, ValueError):
 
 
 class CheckpointCorrupt(CheckpointError):
-    """A checkpoint's file is damaged; the message names what of it."""
+    """A checkpoint's file is damaged; the message names the part."""
 
 
 class CheckpointMissing(CheckpointError, FileMissing):
-    """There is no checkpoint of that name."""
+    """A checkpoint does not exist."""
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint is of another model: tensors differ in name, type or shape."""
+    """A checkpoint belongs to another model: tensors differ in name, type or shape."""
 
 
 class CheckpointNominal(CheckpointError, RuntimeError):
-    """A checkpoint has the names of parameters without their data, which were asked for."""
+    """A checkpoint has the names of parameters without their data."""
 
 
 class OptionError(OnwardError, ValueError):
-    """A setting does not exist, or cannot hold here."""
+    """A setting does not exist, or is not valid here."""
 
 
 class OptionAttributeError(OptionError, AttributeError):
-    """Options have no attribute of this name, or none that can be set."""
+    """Options have no attribute of this name, or it is read-only."""
 
 
 class OptionTypeError(OptionError, TypeError):
-    """Options were given as an object of another class."""
+    """Options are an object of the wrong type."""
 
 
 class EntryMissing(OptionError, RuntimeError):
-    """A configuration entry was read that is not set."""
+    """A configuration entry is not set."""
 
 
 class ProviderError(OnwardError, RuntimeError):
@@ -131,7 +131,7 @@ class ProviderMissing(ProviderError):
 
 
 class NodeFailed(ProviderError):
-    """A provider failed while it ran one operator, which it had said it could."""
+    """A provider failed while it ran one operator that it claims to support."""
 
     def __init__(self, message: str, op_type: str) -> None:
         super().__init__(message)
@@ -139,7 +139,7 @@ class NodeFailed(ProviderError):
 
 
 class DeadlineExceeded(ProviderError, TimeoutError):
-    """A run, or the opening of an isolated model, took longer than it was allowed."""
+    """A run, or the opening of an isolated model, passed its deadline."""
 
 
 class SessionClosed(OnwardError, ValueError):

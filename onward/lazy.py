@@ -1,4 +1,4 @@
-"""Modules that load when they are first used, so that a light path stays light."""
+"""Import modules when they are first used, so that light paths stay light."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class LazyModule:
-    """Stands for a module until something is asked of it.
+    """A module that is imported at the first access to one of its attributes.
 
     >>> fractions = LazyModule("fractions")
     >>> fractions.Fraction(1, 2)
@@ -23,13 +23,13 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # how tools look at objects; the module need not be there
+        if attribute.startswith("__"):  # inspection by tools must not import the module
             raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
 
-class _Deferral:
-    """A finder whose modules run when something is first asked of them."""
+class _DeferringFinder:
+    """A finder whose modules are executed at the first access to an attribute."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = frozenset(names)
@@ -46,9 +46,9 @@ class _Deferral:
 
 
 def defer_imports(*names: str) -> None:
-    """Let other packages' imports of these modules cost nothing until they are used.
+    """Defer these modules' execution until they are used, whichever package imports them.
 
-    For a program that owns its process, such as the command line: it holds for all of it.
+    For a program that owns its process, such as the command line: it affects all of it.
     """
-    if not any(isinstance(f, _Deferral) and f.names == set(names) for f in sys.meta_path):
-        sys.meta_path.insert(0, _Deferral(names))
+    if not any(isinstance(f, _DeferringFinder) and f.names == set(names) for f in sys.meta_path):
+        sys.meta_path.insert(0, _DeferringFinder(names))

@@ -1,4 +1,4 @@
-"""Sign a model together with its external data, and see that nothing of it has changed.
+"""Sign a model with its external data, and verify that neither has changed.
 
     sign("model.onnx", "private.pem")      # writes model.onnx.sig
     verify("model.onnx", "public.pem")     # ["model.onnx", "model.onnx.data"], or SignatureInvalid
@@ -27,11 +27,11 @@ from onward.graph.paths import (
     read_model,
     writing,
 )
-from onward.graph.scan.model_scan import survey
+from onward.graph.scan.model_scan import scan_model
 
 StrPath = str | os.PathLike[str]
 
-# Who signs or verifies does not load: only what is too large to look through is refused.
+# Signing and verifying load no model: only what is too large to scan is refused.
 _ANY_MODEL = ModelLimits(
     elements=1 << 200,
     expanded_nodes=1 << 200,
@@ -52,10 +52,10 @@ def sign(
     identity_token: str | None = None,
     signature: StrPath | None = None,
 ) -> Path:
-    """Sign a model and its external data; the file that the signature went to.
+    """Sign a model and its external data; returns the path of the signature.
 
     With a private key; with a private key and its certificate (and the chain above it); or, with no
-    key, as whoever sigstore finds you to be: by `identity_token`, or in a browser.
+    key, with the identity that sigstore finds: by `identity_token`, or in a browser.
     """
     model_signing = _package()
     path, target = Path(path), _signature_of(path, signature)
@@ -65,9 +65,9 @@ def sign(
         if file is not None:
             check_exists(Path(file), what)
     config = model_signing.signing.Config()
-    config.set_hashing_config(_These(model_signing.hashing.Config(), files))
+    config.set_hashing_config(_FileHashing(model_signing.hashing.Config(), files))
     if certificate is not None and key is None:
-        raise OptionError("a certificate signs with its private key: give the key, too")
+        raise OptionError("a certificate needs its private key to sign\ngive the key, too")
     try:
         if certificate is not None:
             config.use_certificate_signer(
@@ -93,10 +93,10 @@ def verify(
     issuer: str | None = None,
     signature: StrPath | None = None,
 ) -> list[str]:
-    """The files that are as they were signed: the model and all its external data.
+    """Verify a model and its external data; returns the files that are as they were signed.
 
-    With the public key; with the chain of certificates that is to be trusted; or with the identity
-    and its issuer that sigstore knows the signer by. Anything else is SignatureInvalid.
+    With the public key; with the chain of trusted certificates; or with the signer's identity and
+    issuer in sigstore. A file that has changed raises SignatureInvalid.
     """
     model_signing = _package()
     path, source = Path(path), _signature_of(path, signature)
@@ -137,7 +137,7 @@ def signed_files(path: Path) -> list[Path]:
 
 
 def new_key(private: StrPath, public: StrPath) -> None:
-    """Make a key pair for signing (elliptic curve P-256), as two PEM files that are not there."""
+    """Make a key pair for signing (elliptic curve P-256), as two new PEM files."""
     _package()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -158,12 +158,12 @@ def new_key(private: StrPath, public: StrPath) -> None:
 
 
 def _own_files(path: Path) -> list[Path]:
-    """Relative to the model's folder: its file, and what its external data lies in."""
+    """The model's file and those of its external data, relative to the model's folder."""
     files = [Path(path.name)]
     if path.suffix != ".onnx":
         return files
     data = read_model(path, _ANY_MODEL.file_bytes)
-    for tensor in survey(data, _ANY_MODEL, any_domain=True, name=str(path)).external:
+    for tensor in scan_model(data, _ANY_MODEL, any_domain=True, name=str(path)).external:
         location = Path((tensor.external or {}).get("location", ""))
         if location.is_absolute() or ".." in location.parts:
             raise InvalidModel(f"external data of {tensor.name!r} is outside the model's folder")
@@ -172,8 +172,8 @@ def _own_files(path: Path) -> list[Path]:
     return files
 
 
-class _These:
-    """Hashes these files of the model's folder, and not whatever else lies there."""
+class _FileHashing:
+    """Hashes the given files of the model's folder, and no others."""
 
     def __init__(self, hashing: Any, files: list[Path]) -> None:
         self._hashing, self._files = hashing, files
@@ -183,7 +183,7 @@ class _These:
 
 
 def _names(signature: Path) -> list[str]:
-    """The files that a signature speaks of."""
+    """The files that a signature covers."""
     envelope = json.loads(signature.read_text())["dsseEnvelope"]
     statement = json.loads(base64.b64decode(envelope["payload"]))
     return [entry["name"] for entry in statement["predicate"]["resources"]]
@@ -211,7 +211,7 @@ def _package() -> Any:
         import model_signing
     except ImportError as error:
         raise ProviderMissing(
-            f"signing needs packages that are not here ({error.name})\n"
+            f"signing needs packages that are not installed ({error.name})\n"
             "install them with: pip install onward[signing]"
         ) from error
     return model_signing

@@ -1,8 +1,8 @@
-"""Public helpers for tests: is this gradient right, are these outputs the same.
+"""Check gradients against central differences, in users' tests.
 
 check_gradient(model)                     # every float input and initializer
-check_gradient(model, feeds, wrt=["w"])   # on feeds of one's own
-check_gradient(model, double=True)        # against the slopes of a float64 copy
+check_gradient(model, feeds, wrt=["w"])   # on given feeds
+check_gradient(model, double=True)        # against a float64 copy of the model
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.gradients.backward import FLOATS
 from onward.gradients.model import gradient, lift_weights
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.graph.dtypes import FLOATS
 from onward.graph.files import Source, load
 from onward.graph.random_feeds import random_feeds
 from onward.graph.scopes import graphs_of
@@ -28,12 +28,12 @@ from onward.sessions.inference import InferenceSession
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Any]
 
-# step of a central difference, and how far the derivative may be off, relative to its size
+# step of a central difference, and the tolerance of the derivative, relative to its size
 _STEPS = {"float64": 1e-5, "float32": 1e-2, "float16": 5e-2, "bfloat16": 1e-1}
 _TOLERANCES = {"float64": 1e-6, "float32": 2e-2, "float16": 1e-1, "bfloat16": 3e-1}
 _DOUBLE_PROVIDERS = ["TorchExecutionProvider", "ReferenceExecutionProvider"]
 _TYPE_ATTRIBUTES = {"to", "dtype", "stash_type", "softmax_precision", "output_dtype"}
-_NEXT_TO_NOTHING = 1e-4
+_NEGLIGIBLE = 1e-4
 _MOST_ELEMENTS = 256  # that are tried one by one to find the worst
 
 
@@ -58,12 +58,12 @@ def check_gradient(
     """Compare gradients with central differences along random directions; return the gradients.
 
     L = sum of y * dy over the outputs, dy random; for random d, (L(x + h d) - L(x - h d)) / 2h
-    must be <dL/dx, d>. Half of d is the gradient's own direction: in a large tensor, a direction
-    that is all chance hardly sees it. A disagreement raises GradientWrong, which names the input
-    and its worst element. The model computes in its own types: float64 tells most.
+    must be <dL/dx, d>. Half of d is the gradient's own direction: in a large tensor, a random
+    direction is almost orthogonal to it. A disagreement raises GradientWrong, which names the input
+    and its worst element. The model computes in its own types: float64 is the most exact.
 
     With `double`, that is done with a float64 copy of the model, on torch; the model's own
-    gradients, in its own types and on the providers asked for, must then be those of the copy.
+    gradients, in its own types and on the given providers, must then equal those of the copy.
     """
     loss = _Loss(load(model, any_domain=True), feeds, outputs, wrt, providers, seed)
     found = loss.gradients(rules)
@@ -104,7 +104,7 @@ def check_gradient(
 
 
 def _direction(rng: np.random.Generator, g: Array) -> Array:
-    """Of length 1, half by chance and half along g."""
+    """A vector of length 1, half random and half along g."""
     d: Array = np.asarray(rng.normal(size=g.shape))
     d = d / np.linalg.norm(d)
     length = _norm(g)
@@ -115,7 +115,7 @@ def _direction(rng: np.random.Generator, g: Array) -> Array:
 
 
 class _Loss:
-    """L(feeds) = sum of y * dy, with initializers that are differentiated among the feeds."""
+    """L(feeds) = sum of y * dy; initializers that are differentiated are feeds, too."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _Loss:
         }
 
     def gradients(self, rules: GradientTable) -> dict[str, Array]:
-        """What the rules say."""
+        """dL/dx by the gradient rules."""
         names = {name: f"{name}_cotangent" for name in self.outputs}
         extended = gradient(self.model, names, self.wrt, rules=rules)
         session = _forward(extended, self.wrt, self._providers)
@@ -158,12 +158,12 @@ class _Loss:
         return dict(zip(self.wrt, session.run(added, feeds)))
 
     def difference(self, name: str, d: Array, h: float) -> tuple[float, float]:
-        """The derivative along d, and how large L's terms are: what rounding is relative to."""
+        """The derivative along d, and its rounding error, from the size of L's terms."""
         x = self.feeds[name]
         ahead, behind = ((_wide(x) + s * h * d).astype(x.dtype) for s in (1, -1))
         (up, size), (down, _) = self._at(name, ahead), self._at(name, behind)
-        taken = float(np.sum((_wide(ahead) - _wide(behind)) * d))  # rounding moved the points
-        return (up - down) / taken if taken else 0.0, np.finfo(_numpy_like(x)).eps * size / h
+        moved = float(np.sum((_wide(ahead) - _wide(behind)) * d))  # rounding moved the points
+        return (up - down) / moved if moved else 0.0, np.finfo(_numpy_like(x)).eps * size / h
 
     def _at(self, name: str, x: Array) -> tuple[float, float]:
         results = self._session.run(self.outputs, {**self.feeds, name: x})
@@ -172,13 +172,13 @@ class _Loss:
 
 
 def _compare(found: Mapping[str, Array], exact: Mapping[str, Array]) -> None:
-    """Hold gradients of a narrow type against exact ones, each relative to its length.
+    """Compare gradients of a narrow type with exact ones, each relative to its length.
 
-    What is next to nothing beside the longest of them is rounding: a gradient that is exactly 0.
+    A gradient that is negligible compared with the longest is rounding of an exact 0.
     """
     longest = max((_norm(dx) for dx in exact.values()), default=0.0)
     for name, dx in exact.items():
-        allowed = _TOLERANCES[found[name].dtype.name] * max(_norm(dx), _NEXT_TO_NOTHING * longest)
+        allowed = _TOLERANCES[found[name].dtype.name] * max(_norm(dx), _NEGLIGIBLE * longest)
         off = _norm(_wide(found[name]) - dx)
         if not off <= allowed:
             raise GradientWrong(
@@ -188,7 +188,7 @@ def _compare(found: Mapping[str, Array], exact: Mapping[str, Array]) -> None:
 
 
 def to_double(model: ir.Model) -> ir.Model:
-    """A copy of a model that computes in float64; for providers that do not mind schemas."""
+    """A copy of a model that computes in float64; for providers that do not check schemas."""
     copy = PREPARE(model.clone())
     for graph in graphs_of(copy):
         made = [value for node in graph for value in node.outputs]
@@ -227,7 +227,7 @@ def _forward(model: ir.Model, wrt: Sequence[str], providers: Asked) -> Inference
 
 
 def _worst(loss: _Loss, name: str, found: Array, h: float, given: float, expected: float) -> str:
-    """The message: the element that is furthest off, of those that were tried."""
+    """The message, with the element of the largest error among those that were tried."""
     places = list(np.ndindex(found.shape))
     if len(places) > _MOST_ELEMENTS:
         chosen = np.random.default_rng(0).choice(len(places), _MOST_ELEMENTS, replace=False)

@@ -1,4 +1,4 @@
-"""onward.compat: the peer's names are ours. tests/training/test_scripts.py has whole scripts."""
+"""onward.compat replaces onnxruntime's names. tests/training/test_scripts.py has whole scripts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_files(folder: Path, names: list[str]) -> Path:
     return folder
 
 
-def test_the_peers_names_are_ours() -> None:
+def test_onnxruntime_training_names_are_onwards() -> None:
     code = """
         import onward.compat
         onward.compat.install()
@@ -79,7 +79,7 @@ def test_the_peers_names_are_ours() -> None:
     ]
 
 
-def test_one_may_ask_what_is_there() -> None:
+def test_find_spec_answers_for_present_and_missing_modules() -> None:
     code = """
         from importlib.util import find_spec
         import onward.compat
@@ -100,7 +100,7 @@ def test_installing_loads_nothing() -> None:
     assert not {"numpy", "onnx", "onnxruntime", "torch"} & set(ran(code).split())
 
 
-def test_a_real_one_is_left_alone_unless_forced(tmp_path: Path) -> None:
+def test_the_real_package_is_kept_unless_forced(tmp_path: Path) -> None:
     code = """
         import sys
         import onward.compat
@@ -128,7 +128,7 @@ def test_a_real_one_is_left_alone_unless_forced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [[], ["onnxruntime/training/__init__.py"]])
-def test_an_empty_package_of_that_name_is_no_real_one(tmp_path: Path, files: list[str]) -> None:
+def test_an_empty_package_is_not_the_real_one(tmp_path: Path, files: list[str]) -> None:
     code = """
         import onward.compat
         onward.compat.install()
@@ -187,7 +187,7 @@ def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("how", ["script", "module"])
-def test_a_script_runs_on_onward_as_it_is(tmp_path: Path, how: str) -> None:
+def test_an_unchanged_script_runs_on_onward(tmp_path: Path, how: str) -> None:
     (tmp_path / "its").mkdir()
     (tmp_path / "its" / "script.py").write_text(SCRIPT)
     (tmp_path / "its" / "neighbour.py").write_text("here = True")
@@ -213,7 +213,7 @@ def test_a_folder_with_a_main_module_runs(tmp_path: Path) -> None:
     assert command("app", cwd=tmp_path).stdout.split()[-1] == "__main__"
 
 
-def test_a_script_that_fails_fails(tmp_path: Path) -> None:
+def test_a_failing_script_fails(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import onnxruntime\nraise ValueError('its own')")
     done = command("bad.py", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.endswith("ValueError: its own\n")
@@ -222,13 +222,13 @@ def test_a_script_that_fails_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "code"), [([], 2), (["-m"], 2), (["--help"], 0)])
-def test_the_command_says_how_it_is_used(words: list[str], code: int, tmp_path: Path) -> None:
+def test_the_command_prints_its_usage(words: list[str], code: int, tmp_path: Path) -> None:
     done = command(*words, cwd=tmp_path)
     assert done.returncode == code
     assert "usage: python -m onward.compat script.py" in (done.stdout if code == 0 else done.stderr)
 
 
-def test_the_runtime_is_put_back() -> None:
+def test_uninstall_restores_the_runtime() -> None:
     code = """
         import onnxruntime as real
         import onward.compat
@@ -246,7 +246,7 @@ def test_the_runtime_is_put_back() -> None:
     ran(code)
 
 
-def test_all_who_import_onnxruntime_have_the_real_one() -> None:
+def test_our_modules_import_the_real_onnxruntime() -> None:
     package = Path(compat.__file__).parent
     users = {
         f"onward.{'.'.join(path.relative_to(package).with_suffix('').parts)}"

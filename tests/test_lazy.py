@@ -1,4 +1,4 @@
-"""Modules that load when they are first used."""
+"""Modules that are imported at first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print(light.heavy.answer)
 """
 
 
-def test_deferred_module_runs_when_something_is_asked_of_it(tmp_path: Path) -> None:
+def test_a_deferred_module_is_executed_at_first_use(tmp_path: Path) -> None:
     (tmp_path / "heavy.py").write_text("print('ran')\nanswer = 42\n")
     (tmp_path / "light.py").write_text("import heavy\nprint('light')\n")
     command = [sys.executable, "-c", PROGRAM]
@@ -33,7 +33,7 @@ def test_deferred_module_runs_when_something_is_asked_of_it(tmp_path: Path) -> N
     assert done.stdout.split() == ["light", "1", "ran", "imported", "used", "42"]
 
 
-def test_a_module_that_is_not_there_fails_where_it_is_used() -> None:
+def test_a_missing_module_fails_at_first_use() -> None:
     module: Any = LazyModule("onward.no_such_module")
     assert inspect.unwrap(module) is module  # as doctest looks at every name of a file
     assert not hasattr(module, "__wrapped__")

@@ -1,10 +1,10 @@
-"""Names as messages list and suggest them."""
+"""Names and sizes in messages."""
 
 from __future__ import annotations
 
 import pytest
 
-from onward.names import near, some, spell_sizes
+from onward.names import format_sizes, list_names, suggest_names
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ from onward.names import near, some, spell_sizes
         ("abcdefghi", "'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', ..."),
     ],
 )
-def test_a_list_shows_the_first_names_and_whether_there_are_more(names: str, listed: str) -> None:
-    assert some(names) == listed
+def test_list_names_shows_the_first_names(names: str, listed: str) -> None:
+    assert list_names(names) == listed
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,15 @@ def test_a_list_shows_the_first_names_and_whether_there_are_more(names: str, lis
         ("zzz", [], "there are none"),
     ],
 )
-def test_a_hint_is_what_is_alike_or_what_there_is(name: str, known: list[str], hint: str) -> None:
-    assert near(name, iter(known)) == hint
+def test_suggest_names_gives_similar_names_or_a_list(
+    name: str, known: list[str], hint: str
+) -> None:
+    assert suggest_names(name, iter(known)) == hint
 
 
-def test_a_size_that_is_not_known_is_a_question_mark() -> None:
-    assert spell_sizes(["n", 0, None]) == "n, 0, ?" and spell_sizes([]) == ""
+def test_format_sizes_writes_unknown_sizes_as_question_marks() -> None:
+    assert format_sizes(["n", 0, None]) == "n, 0, ?" and format_sizes([]) == ""
 
 
-def test_a_hint_says_otherwise_in_other_words() -> None:
-    assert near("zzz", ["x"], "the model takes") == "the model takes 'x'"
+def test_suggest_names_takes_other_words_for_the_list() -> None:
+    assert suggest_names("zzz", ["x"], "the model takes") == "the model takes 'x'"

@@ -1,4 +1,4 @@
-"""Signatures: what was signed verifies, and any change to it is named."""
+"""Signatures verify, and a change is named."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_what_was_signed_verifies(model: Path) -> None:
+def test_a_signed_model_verifies(model: Path) -> None:
     private, public = keys(model)
     assert sign(model, private) == model.with_name("model.onnx.sig")
     assert sorted(verify(model, public)) == ["model.onnx", "w.bin"]
@@ -49,7 +49,7 @@ def test_what_was_signed_verifies(model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "w.bin"])
-def test_one_flipped_bit_is_named(model: Path, name: str) -> None:
+def test_a_changed_file_is_named(model: Path, name: str) -> None:
     private, public = keys(model)
     sign(model, private)
     flip(model.parent / name, 7)
@@ -57,7 +57,7 @@ def test_one_flipped_bit_is_named(model: Path, name: str) -> None:
         verify(model, public)
 
 
-def test_external_data_that_is_gone_is_named(model: Path) -> None:
+def test_missing_external_data_is_named(model: Path) -> None:
     private, public = keys(model)
     sign(model, private)
     (model.parent / "w.bin").unlink()
@@ -72,9 +72,7 @@ def test_another_key_does_not_verify(model: Path, tmp_path: Path) -> None:
         verify(model, tmp_path / "other.pub.pem")
 
 
-def test_a_signature_that_leaves_external_data_out_is_not_enough(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signature_must_cover_external_data(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private, public = keys(model)
     with monkeypatch.context() as patch:
         patch.setattr(signing, "_own_files", lambda path: [Path(path.name)])
@@ -83,7 +81,7 @@ def test_a_signature_that_leaves_external_data_out_is_not_enough(
         verify(model, public)
 
 
-def test_no_signature_and_a_broken_one_are_refused(model: Path) -> None:
+def test_missing_and_broken_signatures_are_refused(model: Path) -> None:
     with pytest.raises(SignatureInvalid, match="has no signature"):
         verify(model, keys(model)[1])
     model.with_name("model.onnx.sig").write_text("{}")
@@ -91,7 +89,7 @@ def test_no_signature_and_a_broken_one_are_refused(model: Path) -> None:
         verify(model, keys(model)[1])
 
 
-def test_a_way_to_sign_and_to_verify_must_be_named(model: Path) -> None:
+def test_sign_and_verify_need_a_key_or_identity(model: Path) -> None:
     private, public = keys(model)
     sign(model, private)
     with pytest.raises(OptionError, match="verify with a public key, a chain, or an identity"):
@@ -153,7 +151,7 @@ def test_a_certificate_signs_and_its_chain_verifies(model: Path, tmp_path: Path)
         verify(model, chain=[tmp_path / "root.crt"])
 
 
-def test_without_the_extra_one_line_says_what_to_install(
+def test_without_the_extra_the_error_says_what_to_install(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)
@@ -180,7 +178,7 @@ def test_the_command_line_signs_and_verifies(model: Path, tmp_path: Path) -> Non
     assert "Traceback" not in bad.stderr
 
 
-def test_keys_that_are_not_there_and_places_that_cannot_be_written_are_named(
+def test_missing_keys_and_unwritable_paths_are_named(
     tmp_path: Path,
 ) -> None:
     model = save_external(tmp_path)

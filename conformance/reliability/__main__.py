@@ -1,4 +1,4 @@
-"""Every promise kept or broken: python -m conformance.reliability [ROW ...]
+"""Measure every row of docs/reliability.md: python -m conformance.reliability [ROW ...]
 
 Runs each row whole, prints its figure and writes them all to conformance/reliability/results/.
 """
@@ -104,7 +104,7 @@ ROWS: dict[str, Callable[[], tuple[bool, list[dict[str, Any]]]]] = {
 
 
 def rate(failures: int, tries: int) -> str:
-    """A share of failures; of none in n tries, what that shows: less than 3/n."""
+    """The share of failures; without a failure in n tries, the bound that this shows: 3/n."""
     return f"{failures} in {tries:,}" if failures else f"0 in {tries:,}: < 3/{tries:,}"
 
 

@@ -1,9 +1,9 @@
-"""R2: models that mean harm are refused, each with its own error, at once and in little memory.
+"""R2: malicious models are refused, each with its own error, fast and in little memory.
 
     python -m conformance.reliability.adversarial            # the figure
     python -m conformance.reliability.adversarial --verbose  # ... and a line for each model
 
-Each model is opened in a process of its own, with limits on memory and time set by the system.
+Each model is opened in a separate process, with the system's limits on memory and time.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LONGEST = 1.0  # seconds
 LARGEST = 512  # MiB, of the whole process
 _HANGS = 20  # seconds
 _TABLES = (corpus_growth, corpus_graphs, corpus_files)  # which fill CASES
-_WARM = (partitioned_plan, plan_model, reference, torch_provider)  # imports are no model's doing
+_WARM = (partitioned_plan, plan_model, reference, torch_provider)  # imports do not count
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one model fared."""
+    """The outcome of opening one model."""
 
     name: str
     error: str  # the class of what was raised, "" for none
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def attempt(name: str) -> Outcome:
-    """Open one model in a child with limits; what became of it."""
+    """Open one model in a child process with limits."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -110,7 +110,7 @@ def _in_child(name: str) -> dict[str, Any]:
 
 
 def _limit() -> None:
-    """From here on: 2 GiB more than now, and ten seconds of the processor. Peaks count anew."""
+    """Limit this process to 2 GiB more than now and ten seconds of CPU time; reset its peak."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + (2 << 30),) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (10, 10))

@@ -1,4 +1,4 @@
-"""R6: flipped bits, cut and missing files. Each is detected and named, and a good one is used.
+"""R6: flipped bits, truncated and missing files are detected, named, and an intact one is used.
 
     python -m conformance.reliability.bit_flips [--flips N] [--cuts N] [--seed S]
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.reliability.saves import fault_of, metric_of, properties_of, tensors_of
-from onward.checkpoints.file_header import Header, decode
+from onward.checkpoints.file_header import Header, decode_header
 from onward.checkpoints.folder import Checkpoints
 from onward.checkpoints.manifest import NAME, file_of
 from onward.errors import OnwardError
@@ -31,7 +31,7 @@ SAVES = 3
 
 @dataclass
 class Tally:
-    """What was done to the folder, and where nobody noticed."""
+    """Counts of the damages, and those that were not detected."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -54,28 +54,28 @@ class Folder:
         self.newest = path / file_of(SAVES)
         data = self.newest.read_bytes()
         length = int.from_bytes(data[:8], "little")
-        self._header: Header = decode(data[:8], data[8 : 8 + length], len(data), "here")
+        self._header: Header = decode_header(data[:8], data[8 : 8 + length], len(data), "here")
 
     def part_at(self, offset: int) -> str:
         """What lies at a byte of the newest file, as an error would call it."""
-        for name, slot in self._header.slots.items():
-            if slot.begin <= offset - self._header.length < slot.end:
+        for name, entry in self._header.entries.items():
+            if entry.begin <= offset - self._header.length < entry.end:
                 return f"tensor {name!r}"
         return "the header"
 
     def cut_at(self, size: int) -> str:
         """What is no longer whole where the newest file ends after so many bytes."""
-        slots = sorted(self._header.slots.items(), key=lambda item: item[1].begin)
+        entries = sorted(self._header.entries.items(), key=lambda item: item[1].begin)
         if size < self._header.length:
             return "the header"
-        ends = (name for name, slot in slots if self._header.length + slot.end > size)
+        ends = (name for name, entry in entries if self._header.length + entry.end > size)
         return f"tensor {next(ends)!r}"
 
 
 def damage_all(flips: int, cuts: int, seed: int) -> Tally:
     """So many flipped bits and cuts, and every set of missing files."""
     tally, draw = Tally(), random.Random(seed)
-    with tempfile.TemporaryDirectory() as name, heard() as lines:
+    with tempfile.TemporaryDirectory() as name, captured_log() as lines:
         folder = Folder(Path(name))
         manifest = folder.path / NAME
         for number in range(flips):
@@ -103,7 +103,7 @@ def _try(
     folder: Folder, damage: dict[Path, bytes | None], part: str, lines: list[str], tally: Tally,
     kind: str,
 ) -> None:  # fmt: skip
-    """Damage the folder, load, and mend it again."""
+    """Damage the folder, load, and restore it."""
     tally.kinds[kind] += 1
     whole = {path: path.read_bytes() for path in damage}
     del lines[:]
@@ -132,19 +132,19 @@ def _fault(folder: Folder, damage: dict[Path, bytes | None], part: str, lines: l
         return "" if not steps and manifest else "nothing was found"
     if found.step != steps[-1]:
         return f"step {found.step} was used where {steps[-1]} is whole"
-    said = "\n".join(lines)
+    logged = "\n".join(lines)
     used = f"step {found.step} is used instead"
-    if manifest and f"{NAME} is " not in said:
-        return f"the log does not name the manifest: {said!r}"
+    if manifest and f"{NAME} is " not in logged:
+        return f"the log does not name the manifest: {logged!r}"
     newest = folder.newest in damage and (damage[folder.newest] is not None or not manifest)
-    if newest and not (folder.newest.name in said and part in said and used in said):
-        return f"the log does not name {part} and what was used: {said!r}"
+    if newest and not (folder.newest.name in logged and part in logged and used in logged):
+        return f"the log does not name {part} and what was used: {logged!r}"
     return fault_of(found)
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[list[str]]:
-    """The lines of the log, which nobody else hears."""
+def captured_log() -> Iterator[list[str]]:
+    """The lines of the log, which are not printed."""
     lines: list[str] = []
     log, handler = logging.getLogger("onward"), logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

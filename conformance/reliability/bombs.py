@@ -2,7 +2,7 @@
 
     python -m conformance.reliability.bombs [--bomb NAME ...] [--in-process] [--provider NAME]
 
-Small models that would compute for years or fill terabytes. Each goes off in a process of its own:
+Small models that would compute for years or fill terabytes. Each runs in a separate process:
 isolated (every bomb: hard limits), and in the caller's process (where the engine can be stopped).
 """
 
@@ -30,12 +30,12 @@ OPENING = 20.0  # seconds that opening may take
 LATE = 0.5  # seconds after the deadline that still count as on time
 CAP = 512 << 20  # bytes
 SLACK = 64 << 20  # bytes that pages, stacks and the protocol may add
-LOST = 60.0  # seconds after which a bomb has won
+LOST = 60.0  # seconds after which a bomb counts as lost
 
 
 @dataclass(frozen=True)
 class Bomb:
-    """A model and what sets it off; `stoppable`: by every engine, between two of its kernels."""
+    """A model and its feeds; `stoppable`: by every engine, between two of its kernels."""
 
     takes: str
     gives: str
@@ -194,7 +194,7 @@ NAMES = [*BOMBS, *OPENED]
 
 
 def set_off(name: str, isolated: bool, provider: str | None) -> dict[str, Any]:
-    """Open and run one bomb in this process: what ended it, and when."""
+    """Open and run one bomb in this process; returns what ended it, and when."""
     options = onward.SessionOptions(
         isolated=isolated,
         run_timeout=DEADLINE,
@@ -229,7 +229,7 @@ def peak_of_children() -> int:
 
 
 def baseline(provider: str | None) -> int:
-    """What an isolated process takes when it holds a model of nothing, on this provider."""
+    """The memory of an isolated process with a trivial model on this provider."""
     options = onward.SessionOptions(isolated=True, log_severity_level=4)
     quiet = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> g (float[1] x) => (float[1] y) { y = Abs(x) }'
@@ -242,7 +242,7 @@ def baseline(provider: str | None) -> int:
 
 
 def go_off(names: Sequence[str], isolated: bool, provider: str | None) -> list[dict[str, Any]]:
-    """Each bomb in a process of its own; one that outlives every limit is `lost`."""
+    """Run each bomb in a separate process; one that outlives every limit is `lost`."""
     rows = []
     for name in names:
         command = [sys.executable, "-m", "conformance.reliability.bombs", "--one", name]

@@ -1,4 +1,4 @@
-"""Models that mean harm: each a short builder, with the error that must refuse it.
+"""Malicious models: each a short builder, with the error that must refuse it.
 
 A builder gets an empty folder and returns what to open: a path, bytes, or (model, weights).
 """
@@ -22,7 +22,7 @@ HUGE = 1 << 40
 
 
 def case(error: str, words: str) -> Callable[[Builder], Builder]:
-    """Enter a builder into the table."""
+    """Register a builder in the table."""
 
     def enter(build: Builder) -> Builder:
         CASES[build.__name__.replace("_", " ")] = (build, error, words)
@@ -31,7 +31,7 @@ def case(error: str, words: str) -> Callable[[Builder], Builder]:
     return enter
 
 
-# -- small words for building models ---------------------------------------------------------------
+# -- helpers to build models -----------------------------------------------------------------------
 
 
 def info(name: str, shape: Any = (2,), kind: int = FLOAT) -> onnx.ValueInfoProto:
@@ -76,7 +76,7 @@ def written(proto: onnx.ModelProto) -> bytes:
 
 
 def folded(nodes: Sequence[onnx.NodeProto], *constants: onnx.TensorProto, **rest: Any) -> bytes:
-    """A model that adds the largest element of `big`, which depends on constants alone."""
+    """A model that adds the largest element of `big`, which depends only on constants."""
     tail = [
         node("ReduceMax", ["big"], ["most"], keepdims=0),
         node("Cast", ["most"], ["number"], to=FLOAT),
@@ -86,7 +86,7 @@ def folded(nodes: Sequence[onnx.NodeProto], *constants: onnx.TensorProto, **rest
 
 
 def called(body: list[onnx.NodeProto], *more: onnx.FunctionProto) -> bytes:
-    """A model that calls F, whose body that is."""
+    """A model that calls a function F with this body."""
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
     own = helper.make_function("own", "F", ["a"], ["b"], body, imports)
     call = node("F", ["x"], ["y"], domain="own")
@@ -103,7 +103,7 @@ def outside(location: str, *, shape: Sequence[int] = (2,), **entries: int | str)
 
 
 def weighted(folder: Path, tensor: TensorProto) -> Path:
-    """A model with that weight, in a folder of its own."""
+    """A model with that weight, in a separate folder."""
     home = folder / "model"
     home.mkdir(exist_ok=True)
     path = home / "model.onnx"
@@ -117,7 +117,7 @@ def secret(folder: Path) -> Path:
     return path
 
 
-# -- external data that leads elsewhere ------------------------------------------------------------
+# -- external data outside of the folder -----------------------------------------------------------
 
 
 @case("UnsafeModel", "points outside the model's folder")
@@ -285,7 +285,7 @@ def external_data_of_a_function(folder: Path) -> Any:
     return path
 
 
-@case("UnsafeModel", "in a sparse tensor, where nobody can fetch it")
+@case("UnsafeModel", "in a sparse tensor, where no engine reads it")
 def external_data_of_a_sparse_tensor(folder: Path) -> Any:
     path = weighted(folder, ones("w", 2))
     proto = onnx.load(path)

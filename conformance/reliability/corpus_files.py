@@ -1,4 +1,4 @@
-"""Models that mean harm: files and weights that are none."""
+"""Malicious models: files that are not models, and weights that are not weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conformance.reliability.corpus_growth import a_constant_of_a_huge_shape
 
 GROWS = "ModelLimits.folded_elements"
 
-# -- files that are no models ----------------------------------------------------------------------
+# -- files that are not models ---------------------------------------------------------------------
 
 
 def file(folder: Path, name: str, data: bytes) -> Path:
@@ -116,7 +116,7 @@ def a_program_that_unpacks_without_end(folder: Path) -> Any:
     return path
 
 
-# -- weights that are no weights -------------------------------------------------------------------
+# -- weights that are not weights ------------------------------------------------------------------
 
 
 def safetensors(folder: Path, header: bytes, data: bytes = bytes(8), length: int = -1) -> Any:

@@ -1,4 +1,4 @@
-"""Models that mean harm: graphs that are too much, or no graphs."""
+"""Malicious models: graphs that are too large or invalid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conformance.reliability.corpus import (
     written,
 )
 
-# -- graphs that are too much, or no graphs --------------------------------------------------------
+# -- graphs that are too large or invalid ----------------------------------------------------------
 
 
 @case("InvalidModel", "calls itself")
@@ -152,12 +152,12 @@ def two_nodes_that_make_one_value(folder: Path) -> Any:
 
 
 @case("InvalidModel", "reads 'ghost', which nothing makes")
-def a_node_that_reads_what_nobody_makes(folder: Path) -> Any:
+def a_node_that_reads_a_missing_value(folder: Path) -> Any:
     return written(model([node("Add", ["x", "ghost"], ["y"])]))
 
 
 @case("InvalidModel", "nothing makes the output 'y'")
-def an_output_that_nobody_makes(folder: Path) -> Any:
+def an_output_without_a_producer(folder: Path) -> Any:
     return written(model([node("Neg", ["x"], ["z"])]))
 
 

@@ -1,4 +1,4 @@
-"""Models that mean harm: constants that would grow if somebody folded them."""
+"""Malicious models: constants that grow when they are folded."""
 
 from __future__ import annotations
 

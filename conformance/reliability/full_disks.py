@@ -1,11 +1,11 @@
-"""R8: the disk is full, or fails, while a checkpoint is saved. Training goes on, old ones stand.
+"""R8: the disk is full, or fails, while a checkpoint is saved: training continues, old ones stay.
 
     python -m conformance.reliability.full_disks
 
 A training loop saves into a folder of checkpoints, and one of the file operations fails with ENOSPC
-or EIO: each operation in turn, once, or from then on, or as a write half done. The loop must go on,
-the error must be reported in one message, what was saved before must load, nothing half written may
-be left, and once the disk is well the next save must work.
+or EIO: each operation in turn, once, or from then on, or as a partial write. Training must go on,
+the error must be reported in one message, earlier checkpoints must load, no partial file may be
+left, and once the disk works again the next save must succeed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance.reliability.bit_flips import heard
+from conformance.reliability.bit_flips import captured_log
 from conformance.reliability.saves import (
     KEEP,
     WatchedDisk,
@@ -57,7 +57,7 @@ class Failing:
         self.failed = self.failed or name
         if self._mode == "half a write" and name == "write":
             write_half(arguments, do)
-        if name in ("close", "commit"):  # whatever they say, the file is closed after them
+        if name in ("close", "commit"):  # the file is closed after them in any case
             DISK.close(arguments[0])
         raise OSError(self._number, os.strerror(self._number))
 
@@ -67,7 +67,7 @@ class Failing:
 
 @dataclass
 class Tally:
-    """How the saves went."""
+    """The outcomes of the saves."""
 
     reported: Counter[str] = field(default_factory=Counter)  # by the operation that failed
     saved: Counter[str] = field(default_factory=Counter)  # in spite of it
@@ -86,7 +86,7 @@ class Tally:
 def fail_all(every: int = 1) -> Tally:
     """Each operation (or every so many) fails in each way."""
     tally = Tally()
-    with tempfile.TemporaryDirectory() as name, heard():
+    with tempfile.TemporaryDirectory() as name, captured_log():
         before = Path(name) / "before"
         for number in range(1, EARLIER + 1):
             _save(Checkpoints(before, keep=KEEP), number)
@@ -117,7 +117,7 @@ def _save(checkpoints: Checkpoints, number: int) -> Path | None:
 
 
 def _fault(folder: Path, failing: Failing, mode: str, tally: Tally) -> str:
-    """A save on a disk that fails, and the one after it when the disk is well again."""
+    """A save on a failing disk, and the next one when the disk works again."""
     checkpoints, number = _watched(folder, failing), EARLIER + 1
     old = {path.name: path.read_bytes() for path in folder.glob("step-*")}
     path = _save(checkpoints, number)
@@ -156,7 +156,7 @@ print(full_disks.save_in(sys.argv[1]))
 
 
 def save_in(folder: str) -> str:
-    """What the system itself says where there is no room."""
+    """The system's own error when there is no space."""
     try:
         Checkpoints(folder, keep=KEEP).save(tensors_of(9), properties_of(9), 9)
     except CheckpointError as error:
@@ -169,9 +169,9 @@ def real_limit() -> str:
     with tempfile.TemporaryDirectory() as folder:
         _save(Checkpoints(folder, keep=KEEP), 1)
         command = [sys.executable, "-c", SMALL, folder]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        if "is not saved: File too large" not in said or "free " not in said:
-            return f"the error is not clear: {said}"
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if "is not saved: File too large" not in printed or "free " not in printed:
+            return f"the error is not clear: {printed}"
         return fault_of(Checkpoints(folder).latest()) or " ".join(leftovers(Path(folder)))
 
 

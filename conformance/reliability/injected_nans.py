@@ -47,7 +47,7 @@ Feeds = dict[str, Any]
 
 @dataclass
 class Tally:
-    """What the poison did."""
+    """The effects of the bad batches."""
 
     injected: int = 0
     runs: Counter[str] = field(default_factory=Counter)
@@ -113,7 +113,7 @@ class SessionRun:
 
 
 class DeviceRun:
-    """A run of artifacts, without Dropout: its random numbers are not ours to repeat there."""
+    """A run of artifacts, without Dropout: its random numbers cannot be repeated there."""
 
     api = "onward.training.api"
 
@@ -152,7 +152,7 @@ class DeviceRun:
         return [name for name, each in self._state.parameters if not each.requires_grad]
 
     def tensors(self) -> dict[str, Array]:
-        slots = self._optimizer._standing.slots
+        slots = self._optimizer._stored.slots
         found = {name: each.data for name, each in self._state.parameters}
         return found | {
             f"{s}/{n}": array for s, by_name in slots.items() for n, array in by_name.items()
@@ -178,7 +178,7 @@ def poisoned(number: int, kind: str, draw: random.Random) -> Feeds:
 
 
 def inject_all(count: int, seed: int, models: list[str], optimizers: list[Optimizer]) -> Tally:
-    """So many bad batches for each model and API, over its optimizers."""
+    """Inject `count` bad batches for each model and API, over its optimizers."""
     tally, draw = Tally(), random.Random(seed)
     log = logging.getLogger("onward")
     level = log.level
@@ -229,7 +229,7 @@ def _run(
 
 
 def _poison(hurt: Run, micro_batches: Sequence[Feeds]) -> str:
-    """An update with one bad micro-batch; what it changed that it should not have."""
+    """An update with one bad micro-batch; the tensors that it changed wrongly."""
     before = hurt.parameters()
     hurt.update(micro_batches)
     for name, tensor in hurt.parameters().items():

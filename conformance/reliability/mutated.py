@@ -28,7 +28,7 @@ from typing import Any
 import onnx
 
 from conformance.reliability import mutators, seeds
-from conformance.reliability.trying import attempt
+from conformance.reliability.mutant_worker import attempt
 from onward.providers.choose import available
 
 PROVIDERS = ("default", "CPUExecutionProvider", "TorchExecutionProvider",
@@ -40,7 +40,7 @@ STARTING = 120.0  # seconds that a worker may take to import its engines
 
 @dataclass
 class Tally:
-    """What became of the mutants."""
+    """The outcomes of the mutants."""
 
     provider: str
     outcomes: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -68,13 +68,13 @@ class Tally:
 
 
 class Worker:
-    """A process that tries mutants one after another, and says which."""
+    """A process that tries mutants one after another, and reports each."""
 
     def __init__(self, provider: str, seed: int, corpus: str) -> None:
         command = [
             sys.executable,
             "-m",
-            "conformance.reliability.trying",
+            "conformance.reliability.mutant_worker",
             provider,
             str(seed),
             corpus,
@@ -112,7 +112,7 @@ class Worker:
         return next(self.read())
 
     def end(self) -> str:
-        """Kill it, and say of what it had died already."""
+        """Kill it; returns the reason if it was dead already."""
         code = self._process.poll()
         self._process.kill()
         code = self._process.wait() if code is None else code
@@ -137,7 +137,9 @@ def try_all(
         while crew:
             ready, _, _ = select.select([worker.out for worker in crew], [], [], 0.1)
             for worker in list(crew):
-                crew += _look_after(worker, worker.out in ready, crew, waiting, tally, seed, corpus)
+                crew += _serve_worker(
+                    worker, worker.out in ready, crew, waiting, tally, seed, corpus
+                )
             tally.seconds = time.monotonic() - started
             if progress and tally.seconds - shown > 1:
                 shown = tally.seconds
@@ -151,11 +153,11 @@ def try_all(
     return tally
 
 
-def _look_after(
+def _serve_worker(
     worker: Worker, has_spoken: bool, crew: list[Worker], waiting: Iterator[int], tally: Tally,
     seed: int, corpus: str,
 ) -> list[Worker]:  # fmt: skip
-    """Read a worker's answers, give it more, or bury it; returns who comes in its place."""
+    """Read a worker's answers and give it more, or replace a dead one; returns the worker."""
     allowed = STUCK if worker.ready else STARTING
     try:
         for answer in worker.read() if has_spoken else ():
@@ -186,7 +188,7 @@ def _look_after(
 
 
 def _confirm(number: int, outcome: str, cause: str, tally: Tally, seed: int, corpus: str) -> None:
-    """Try once more what hung, in a fresh worker: another program may have had the processor."""
+    """Try a mutant that hung again, in a new worker: another program may have used the CPU."""
     if outcome == "hang":
         worker = Worker(tally.provider, seed, corpus)
         try:
@@ -205,7 +207,7 @@ def _confirm(number: int, outcome: str, cause: str, tally: Tally, seed: int, cor
 
 
 def save(tally: Tally, folder: Path, seed: int, models: list[onnx.ModelProto]) -> None:
-    """Write the mutants that misbehaved, and why they are here."""
+    """Write the mutants that misbehaved, and the reasons."""
     folder.mkdir(parents=True, exist_ok=True)
     data = [model.SerializeToString() for model in models]
     for entry in tally.bad:

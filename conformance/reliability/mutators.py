@@ -1,7 +1,7 @@
-"""Mutators: a valid model in, one that is broken somehow out. Each is a function of its generator.
+"""Mutators: turn a valid model into a broken one, by a random generator.
 
 Byte mutators work on the file, structure mutators on the parsed model; `mutant` draws and applies
-a few of them, and always gives the same bytes for the same seed and number.
+a few of them, and returns the same bytes for the same seed and number.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def truncate(rng: Random, data: bytearray, other: bytes) -> None:
 
 
 def resize(rng: Random, data: bytearray, other: bytes) -> None:
-    """A length field that says something else."""
+    """Change a length field."""
     places = [at for at in _lengths(data, 0, len(data)) if at < len(data)]
     if places:
         at = rng.choice(places)
@@ -80,7 +80,7 @@ def resize(rng: Random, data: bytearray, other: bytes) -> None:
 
 
 def _lengths(data: bytearray, start: int, end: int, depth: int = 0) -> Iterator[int]:
-    """Where the lengths of fields stand, fields of fields included."""
+    """The positions of length fields, nested ones included."""
     while start < end and depth < 6:
         tag, start = _varint(data, start, end)
         kind = tag & 7

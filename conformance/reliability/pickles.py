@@ -1,10 +1,10 @@
-"""R25: no pickle is read from any file that is opened without asking for it.
+"""R25: no pickle is read from any file, unless the caller allows it.
 
     python -m conformance.reliability.pickles [--provider NAME ...]
 
-Files of every kind are opened in every default way by a process that watches whoever unpickles:
-honest files, and pickles under the names of such files, which would leave a mark if they were read.
-And the source is looked through: the modules that could unpickle are those that are named here.
+Files of every kind are opened in every default way by a process that records each unpickling: valid
+files, and pickles under the names of such files, which would leave a mark if they were read. The
+source is searched, too: the modules that can unpickle must be those that are listed here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ X = np.ones(2, np.float32)
 
 
 class Bait:
-    """What leaves a mark when it is unpickled."""
+    """An object that leaves a mark when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = str(mark)
@@ -72,7 +72,7 @@ class Bait:
 
 
 def honest_files(folder: Path) -> None:
-    """Good files of every kind."""
+    """Valid files of every kind."""
     model = onnx.parser.parse_model(MODEL)
     onnx.save(model, folder / "m.onnx")
     for suffix in ("textproto", "json", "onnxtxt"):
@@ -97,7 +97,7 @@ def honest_files(folder: Path) -> None:
 
 
 def baits(folder: Path, mark: Path) -> None:
-    """Pickles under the names of all of these files, and of those that torch writes."""
+    """Pickles under the names of all these files, and of files that torch writes."""
     data = pickle.dumps(Bait(mark))
     honest = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     for path in honest:
@@ -128,7 +128,7 @@ def sessions(folder: Path, provider: str) -> Iterator[tuple[str, Callable[[], An
 
 
 def others(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Everything else that reads a file."""
+    """All other functions that read a file."""
     for path in sorted(folder.glob("[em].*")):
         if path.suffix != ".data":
             yield f"onward.load({path.name!r})", lambda path=path: onward.load(path)
@@ -167,7 +167,7 @@ def _command(words: list[str]) -> None:
 
 
 class Watch:
-    """Who unpickled: by the audit events of pickle, and by calls of what reads one."""
+    """Records unpickling: audit events of pickle, and calls of functions that read pickles."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -200,7 +200,7 @@ class Watch:
         self.seen.append(f"{what} ({where})")
 
 
-def look_on(providers: list[str]) -> dict[str, Any]:
+def open_and_watch(providers: list[str]) -> dict[str, Any]:
     """Open everything, and count."""
     watch, rows, faults = Watch(), 0, list[str]()
     logging.getLogger("onward").setLevel(logging.CRITICAL)
@@ -258,7 +258,7 @@ def _fault(open_it: Callable[[], Any], watch: Watch, mark: Path, must_open: bool
 
 
 def able_to_unpickle(sources: dict[str, str]) -> list[str]:
-    """The modules that import an unpickler, or load by a function that may use one."""
+    """The modules that import an unpickler, or call a loader that may use one."""
     found = []
     for module, source in sources.items():
         if not _SUSPECT.search(source):
@@ -294,7 +294,7 @@ def read_sources() -> dict[str, str]:
 
 
 def open_all(providers: list[str]) -> tuple[list[str], str]:
-    """What was unpickled, and the figure; in a process of its own, which is watched for good."""
+    """What was unpickled, and the figure; in a separate process, since a watch cannot end."""
     command = [sys.executable, "-m", "conformance.reliability.pickles", "--child", *providers]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -318,7 +318,7 @@ def main() -> int:
     parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child is not None:
-        print(json.dumps(look_on(given.child)))
+        print(json.dumps(open_and_watch(given.child)))
         return 0
     here = [name for name in PROVIDERS if name == "default" or name in available()]
     faults, line = open_all(given.provider or here)

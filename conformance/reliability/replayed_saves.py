@@ -1,11 +1,10 @@
-"""R5: the power goes at every point of saving. The newest checkpoint that was committed loads.
+"""R5: the power fails at every point of saving: the newest committed checkpoint loads.
 
     python -m conformance.reliability.replayed_saves [--saves N] [--variants N] [--seed S]
 
-The file operations of some saves are recorded; then every beginning of them is replayed as a disk
-may hold it that loses what was not synced: bytes of files, and names in the folder, all of it, none
-of it or any part of it. In each state the newest checkpoint must load as it was saved, and the next
-save must work.
+The file operations of some saves are recorded; then every prefix of them is replayed as a disk that
+loses unsynced data (bytes of files, and names in the folder): all, none or any part of it. In each
+state the newest checkpoint must load as it was saved, and the next save must work.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ SECTOR = 64  # bytes that a disk writes whole; small, for small files
 
 @dataclass
 class Inode:
-    """A file without a name: what was written into it, and how much of that is synced."""
+    """A file without a name: its writes, and how many of them are synced."""
 
     writes: list[tuple[int, bytes]] = field(default_factory=list)
     synced: int = 0
 
     def content(self, keep: str, draw: random.Random) -> bytes:
-        """Its bytes after the power was gone; `keep` says what is left of what was not synced."""
+        """Its bytes after the power failed; `keep`: which unsynced writes are left."""
         data = bytearray()
         for number, (offset, written) in enumerate(self.writes):
             if number < self.synced or keep == "all":
@@ -68,7 +67,7 @@ def _put(data: bytearray, offset: int, written: bytes) -> None:
 
 @dataclass
 class Recording:
-    """The operations of some saves, in order; ("saved", n) stands where save n was committed."""
+    """The operations of some saves, in order; ("saved", n) marks that save n was committed."""
 
     operations: list[tuple[str, Any, Any]] = field(default_factory=list)
 
@@ -164,7 +163,7 @@ class Replay:
 
 @dataclass
 class Tally:
-    """What was found in the states."""
+    """The outcomes of the states."""
 
     operations: int = 0
     states: int = 0
@@ -180,7 +179,7 @@ class Tally:
 
 
 def replay_all(saves: int, variants: int, seed: int, forgotten: str = "") -> Tally:
-    """Every beginning of the recorded operations; `forgotten` is a kind that the disk ignores."""
+    """Replay every prefix of the operations; `forgotten` is a kind that the disk ignores."""
     tally, draw, replay = Tally(), random.Random(seed), Replay()
     for operation in record(saves).operations:
         if operation[0] != forgotten:
@@ -223,12 +222,12 @@ def _fault(state: dict[str, bytes], committed: int) -> str:
 
 
 def _without_syncs(name: str, arguments: tuple[Any, ...], do: Any) -> Any:
-    return None if name in ("sync", "sync_folder") else do(*arguments)  # this power stays
+    return None if name in ("sync", "sync_folder") else do(*arguments)  # no power failure here
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the log's lines on what is stepped over, which are right and many."""
+    """Silence the log's many lines about skipped checkpoints."""
     log = logging.getLogger("onward")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -4,7 +4,7 @@
 
 Models with dropout, batch normalisation and attention are trained with every optimizer; gradients
 are accumulated, clipped and scaled, the learning rate is scheduled, weights are averaged, and the
-data is shuffled anew in each epoch. Each run is stopped at random micro-batches, within epochs and
+data is shuffled again in each epoch. Each run is stopped at random micro-batches, within epochs and
 between updates, resumed from its checkpoint by a new session, and must end in the same bits:
 losses, parameters, optimizer state, statistics, averages. One stop of each pair is resumed in a new
 process, too.
@@ -94,8 +94,8 @@ OPTIMIZERS: list[Optimizer] = [
 
 
 def options(model: str, optimizer: Optimizer) -> TrainingOptions:
-    """Everything at once that a checkpoint has to keep."""
-    rest = OTHERS[model] if isinstance(optimizer, Muon) else []  # it updates matrices alone
+    """Options that use everything that a checkpoint has to keep."""
+    rest = OTHERS[model] if isinstance(optimizer, Muon) else []  # it updates only matrices
     return TrainingOptions(
         accumulate=3, clip_norm=0.5, schedule=WarmUp(steps=2, schedule=Cosine(steps=6)),
         loss_scale=DynamicLossScale(initial=8.0, interval=2), average=EMA(decay=0.9), seed=5,
@@ -112,8 +112,8 @@ def batch(number: int) -> dict[str, Array]:
     return {"x": x, "labels": x[:, :CLASSES].argmax(1)}
 
 
-def go_on(session: Any, until: int = LENGTH) -> Iterator[str]:
-    """Train to the end; where it stands is what the session itself says. Each loss, in bits."""
+def train_to_end(session: Any, until: int = LENGTH) -> Iterator[str]:
+    """Train from the session's step to the end; the bits of each loss."""
     for number in range(session.properties.get("batch", 0), until):
         loss = session.step(batch(number))["loss"]
         session.properties["batch"] = number + 1
@@ -121,7 +121,7 @@ def go_on(session: Any, until: int = LENGTH) -> Iterator[str]:
 
 
 def digest(session: Any) -> str:
-    """One number for all that a session holds."""
+    """One hash of all tensors of a session."""
     tensors, properties = session.checkpoint()
     found = hashlib.sha256(json.dumps(properties["training"], sort_keys=True).encode())
     for name in sorted(tensors):
@@ -131,7 +131,7 @@ def digest(session: Any) -> str:
 
 @dataclass
 class Tally:
-    """How the resumed runs ended."""
+    """The outcomes of the resumed runs."""
 
     resumed: int = 0
     processes: int = 0  # of them, in a new one
@@ -152,7 +152,7 @@ class Tally:
 def resume_all(
     stops: int, seed: int, models: list[str], optimizers: list[Optimizer], processes: bool = True
 ) -> Tally:
-    """Stop each pair's run at so many random places, and resume it."""
+    """Stop each pair's run at random micro-batches, and resume it."""
     tally, draw = Tally(), random.Random(seed)
     for name in models:
         for optimizer in optimizers:
@@ -172,13 +172,13 @@ def _resume_pair(
     chosen = sorted(draw.sample(range(1, LENGTH), min(stops, LENGTH - 1)))
     whole, losses = onward.TrainingSession(program), list[str]()
     for stop in [*chosen, LENGTH]:
-        losses += go_on(whole, stop)
+        losses += train_to_end(whole, stop)
         whole.save(folder / f"{stop}")
     expected = digest(whole)
     for stop in chosen:
         session = onward.TrainingSession(program)
         session.load(folder / f"{stop}")
-        rest = list(go_on(session))
+        rest = list(train_to_end(session))
         tally.resumed += 1
         tally.between += stop % 3 > 0
         if rest != losses[stop:] or digest(session) != expected:
@@ -205,7 +205,7 @@ def main() -> int:
     if given.child:
         session = onward.TrainingSession(given.child[0])
         session.load(given.child[1])
-        list(go_on(session))
+        list(train_to_end(session))
         print(digest(session))
         return 0
     tally = resume_all(given.stops, given.seed, list(MODELS), OPTIMIZERS)

@@ -1,4 +1,4 @@
-"""What the rows on checkpoints share: tensors that tell which save they are of, watched disks."""
+"""Helpers of the checkpoint rows: tensors that identify their save, and watched disks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGES = frozenset({"create", "write", "sync", "commit", "remove", "sync_folder
 
 
 def tensors_of(number: int, size: int = 400) -> dict[str, Any]:
-    """The tensors of one save; any other save has others."""
+    """The tensors of one save, different for each save."""
     draw = np.random.default_rng(number)
     return {
         "encoder.weight": draw.normal(size=(size // 4, 4)).astype(np.float32),
@@ -30,7 +30,7 @@ def tensors_of(number: int, size: int = 400) -> dict[str, Any]:
 
 
 def metric_of(number: int) -> float:
-    """A metric that neither falls nor rises."""
+    """A metric that is not monotonic."""
     return float(np.random.default_rng(number + 7).random())
 
 
@@ -39,7 +39,7 @@ def properties_of(number: int) -> dict[str, Any]:
 
 
 def fault_of(found: Checkpoint | None, size: int = 400) -> str:
-    """What a checkpoint has that no save had given it; nothing where it is as it was saved."""
+    """The difference between a checkpoint and its save; empty if there is none."""
     if found is None:
         return "no checkpoint was found"
     number = found.properties["number"]
@@ -53,7 +53,7 @@ def fault_of(found: Checkpoint | None, size: int = 400) -> str:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """What a writer left that it should not have."""
+    """Temporary files that a writer left behind."""
     return [path.name for path in folder.iterdir() if path.suffix == ".part"]
 
 
@@ -61,7 +61,7 @@ Hook = Callable[[str, tuple[Any, ...], Callable[..., Any]], Any]
 
 
 class WatchedDisk:
-    """The real disk, with a hook around each operation: hook(its name, its arguments, it)."""
+    """The real disk, with a hook around each operation: hook(name, arguments, operation)."""
 
     def __init__(self, hook: Hook) -> None:
         self._disk, self._hook = RealDisk(), hook
@@ -72,6 +72,6 @@ class WatchedDisk:
 
 
 def write_half(arguments: tuple[Any, ...], do: Callable[..., Any]) -> None:
-    """The first half of a write: what a machine may have done of it when it stops."""
+    """Write only the first half, as a machine that stops during the write."""
     file, offset, data = arguments
     do(file, offset, data[: len(data) // 2])

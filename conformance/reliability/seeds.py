@@ -124,7 +124,7 @@ _SMALL: dict[str, tuple[str, str, str, str]] = {
 
 @functools.cache
 def small() -> list[onnx.ModelProto]:
-    """The models written out here, parsed in milliseconds."""
+    """The models of this file, parsed in milliseconds."""
     models = [_parsed(name, *parts) for name, parts in _SMALL.items()]
     return [*models, _network(), _function(), _external(), _sparse()]
 
@@ -135,13 +135,13 @@ _SLOW = {"test_lppool_3d_default"}
 
 @functools.cache
 def every() -> list[onnx.ModelProto]:
-    """And the models of ONNX's own node tests that are not large, which take seconds to make."""
+    """These and the small models of ONNX's node tests, which take seconds to make."""
     tests = [case.model for name, case in nodes.load().items() if name not in _SLOW]
     return small() + [model for model in tests if model.ByteSize() < 20_000]
 
 
 def write(models: list[onnx.ModelProto], path: Path) -> None:
-    """Put models where workers find them."""
+    """Write models to a file for workers."""
     with path.open("wb") as file:
         for model in models:
             data = model.SerializeToString()
@@ -201,7 +201,7 @@ def _function() -> onnx.ModelProto:
 
 
 def _external() -> onnx.ModelProto:
-    """A weight that the model says lies in another file."""
+    """A model with a weight in an external file."""
     model = onnx.ModelProto.FromString(_network().SerializeToString())
     weight = model.graph.initializer[0]
     weight.ClearField("raw_data")

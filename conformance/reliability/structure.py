@@ -1,4 +1,4 @@
-"""Structure mutators: a parsed model, changed in place into one that is broken somehow."""
+"""Structure mutators: break a parsed model in place."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _break_tensor(rng: Random, tensor: TensorProto) -> None:
 
 
 def initializer(rng: Random, model: ModelProto) -> None:
-    """A weight under a name that may be taken."""
+    """Add a weight under a name that may be taken."""
     dims, kind = rng.choice([[], [1], [2], [0], [3, 4], [-1]]), rng.choice([1, 7, 9, 10, 8, 16])
     new = TensorProto(name=rng.choice(_names(model)), data_type=kind, dims=dims)
     new.raw_data = struct.pack("<8q", *[rng.choice([0, 1, -1, 2, 1 << 40])] * 8)
@@ -237,7 +237,7 @@ def value_type(rng: Random, model: ModelProto) -> None:
 
 
 def interface(rng: Random, model: ModelProto) -> None:
-    """Inputs and outputs that come twice, not at all or under other names."""
+    """Repeat, remove or rename inputs and outputs."""
     graph = _graph(rng, model)
     values = rng.choice([graph.input, graph.output])
     way = rng.randrange(4)
@@ -276,13 +276,13 @@ def versions(rng: Random, model: ModelProto) -> None:
 
 
 def deepest(graph: GraphProto) -> int:
-    """How many graphs lie inside each other."""
+    """The depth of nested graphs."""
     inside = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
     return 1 + max(map(deepest, inside), default=0)
 
 
 def nest(rng: Random, model: ModelProto) -> None:
-    """The whole graph inside branches of branches."""
+    """Move the whole graph into branches of branches."""
     outputs = [value.name for value in model.graph.output]
     for depth in range(rng.choice([1, 2, 5, 30])):
         if deepest(model.graph) > _DEEPEST:  # protobuf itself would not write it

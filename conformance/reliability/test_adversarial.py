@@ -18,11 +18,11 @@ def test_every_model_of_the_corpus_is_refused() -> None:
     assert f"R2: {len(CASES)}/{len(CASES)} refused" in done.stdout
 
 
-def test_the_corpus_is_as_large_as_promised() -> None:
+def test_corpus_has_the_documented_size() -> None:
     assert len(CASES) >= 60
 
 
-def test_a_model_that_opens_or_is_refused_otherwise_is_a_fault() -> None:
+def test_model_that_opens_or_raises_another_error_is_a_fault() -> None:
     name = "an operator of an unknown domain"
     kinds = ("LimitExceeded", "UnsafeModel", "ModelError", "OnwardError")
     words = "unknown domain 'evil.domain'"

@@ -15,7 +15,7 @@ def test_every_damage_is_named_and_a_good_checkpoint_used() -> None:
     assert "0 in 155: < 3/155" in tally.line()
 
 
-def test_a_reader_that_does_not_look_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_without_checksums_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     class Blind:
         def update(self, data: object) -> None: ...
         def hexdigest(self) -> str:

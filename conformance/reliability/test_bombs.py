@@ -23,7 +23,7 @@ def test_bombs_end_at_the_deadline_with_the_memory_cap_held() -> None:
 
 
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", "ReferenceExecutionProvider"])
-def test_loops_end_in_the_callers_process_too(provider: str) -> None:
+def test_loops_end_in_the_callers_process(provider: str) -> None:
     [row] = bombs.go_off(["nested loops"], isolated=False, provider=provider)
     assert row["ended_by"] == "DeadlineExceeded"
 
@@ -34,7 +34,7 @@ def test_every_bomb_is_a_model(name: str) -> None:
     assert {value.name for value in bomb.model().graph.input} == set(bomb.feeds)
 
 
-def test_the_verdict_counts_what_was_late_or_large() -> None:
+def test_verdict_counts_late_and_large_runs() -> None:
     good = {"ended_by": "DeadlineExceeded", "late": 0.1, "peak": 1}
     rows = [good, {**good, "late": 9.0}, {**good, "ended_by": "nobody"}, {**good, "peak": 1 << 40}]
     wanted = "2/4 ended at the deadline, latest +9.00 s, memory cap held 3/4"

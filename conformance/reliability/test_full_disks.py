@@ -9,12 +9,12 @@ import pytest
 from conformance.reliability import full_disks
 
 
-def test_a_save_that_fails_is_reported_and_costs_nothing() -> None:
+def test_failed_save_is_reported_and_loses_nothing() -> None:
     tally = full_disks.fail_all(every=3)
     assert not tally.faults
     assert tally.reported.total() > 30 and {"write", "sync"} & set(tally.reported)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is POSIX's, its words are Linux's")
-def test_a_limit_of_the_system_is_as_clear_as_an_injected_one() -> None:
+def test_system_limit_is_reported_like_an_injected_error() -> None:
     assert full_disks.real_limit() == ""

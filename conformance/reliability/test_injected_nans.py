@@ -12,7 +12,7 @@ from conformance.reliability.resume_runs import OPTIMIZERS
 
 
 @pytest.mark.parametrize("model", ["dropout", "batch norm"])
-def test_what_is_not_a_number_never_reaches_the_weights(model: str) -> None:
+def test_nonfinite_batches_never_change_the_weights(model: str) -> None:
     tally = injected_nans.inject_all(8, seed=2, models=[model], optimizers=OPTIMIZERS[2:4])
     assert not tally.faults and tally.injected == 16  # of a session, and of a device
 

@@ -18,7 +18,7 @@ def test_mutants_are_run_or_refused(provider: str) -> None:
     assert tally.outcomes["ran"] > 5 and tally.outcomes["InvalidModel"] > 5
 
 
-def test_a_mutant_is_the_same_every_time() -> None:
+def test_mutants_are_reproducible() -> None:
     models = [model.SerializeToString() for model in seeds.small()]
     first = [mutators.mutant(models, 3, n) for n in range(50)]
     assert first == [mutators.mutant(models, 3, n) for n in range(50)]
@@ -30,7 +30,7 @@ def test_the_seeds_are_of_most_families() -> None:
     assert len(seeds.small()) >= 40 and len(operators) >= 60
 
 
-def test_a_crash_a_hang_and_a_foreign_error_are_failures() -> None:
+def test_crashes_hangs_and_other_errors_are_failures() -> None:
     tally = mutated.Tally("default")
     for number, outcome in enumerate(["ran", "InvalidModel", "crash", "hang", "foreign"]):
         tally.count(number, outcome, "why", 0.0)

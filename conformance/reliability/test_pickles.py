@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.reliability import pickles
 
 
-def test_nothing_is_unpickled_that_was_not_allowed_to_be() -> None:
+def test_nothing_is_unpickled_without_permission() -> None:
     faults, line = pickles.open_all(["default", "ReferenceExecutionProvider"])
     assert not faults
     assert "unpickled: 0 in" in line
@@ -25,5 +25,5 @@ def test_modules_that_could_unpickle_are_found() -> None:
     assert pickles.able_to_unpickle(sources) == ["a", "b", "c", "e", "f", "h"]
 
 
-def test_the_modules_that_may_are_those_that_could() -> None:
+def test_listed_modules_are_those_that_can_unpickle() -> None:
     assert set(pickles.able_to_unpickle(pickles.read_sources())) == set(pickles.ALLOWED)

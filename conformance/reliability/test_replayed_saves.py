@@ -7,7 +7,7 @@ import pytest
 from conformance.reliability import replayed_saves
 
 
-def test_the_newest_checkpoint_loads_wherever_the_power_goes() -> None:
+def test_newest_checkpoint_loads_after_a_power_failure() -> None:
     with replayed_saves.quiet():
         tally = replayed_saves.replay_all(5, 1, seed=1)
     assert not tally.faults
@@ -15,7 +15,7 @@ def test_the_newest_checkpoint_loads_wherever_the_power_goes() -> None:
 
 
 @pytest.mark.parametrize("forgotten", ["sync", "sync_folder"])
-def test_a_disk_that_does_not_sync_would_lose_some(forgotten: str) -> None:
+def test_missing_syncs_are_detected(forgotten: str) -> None:
     with replayed_saves.quiet():
         tally = replayed_saves.replay_all(3, 1, seed=1, forgotten=forgotten)
     assert tally.faults

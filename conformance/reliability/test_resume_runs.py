@@ -11,7 +11,7 @@ PAIRS = list(zip(resume_runs.MODELS, resume_runs.OPTIMIZERS[::3]))
 
 
 @pytest.mark.parametrize(("model", "optimizer"), PAIRS, ids=[model for model, _ in PAIRS])
-def test_a_resumed_run_ends_in_the_same_bits(model: str, optimizer: Optimizer) -> None:
+def test_resumed_run_is_bit_identical(model: str, optimizer: Optimizer) -> None:
     tally = resume_runs.resume_all(3, seed=4, models=[model], optimizers=[optimizer],
                                    processes=False)  # fmt: skip
     assert not tally.faults and tally.resumed == 3

@@ -41,7 +41,7 @@ OPERATIONS = 40  # of a child's first two saves
 
 @dataclass
 class Tally:
-    """What the kills did."""
+    """The outcomes of the kills."""
 
     kills: int = 0
     midway: int = 0  # that left a file half written
@@ -58,7 +58,7 @@ class Tally:
 
 
 def save_on(folder: Path, operation: int) -> None:
-    """The child: save without end, or until this operation (0: nobody counts)."""
+    """The child: save without end, or until this operation (0: none)."""
     seen = 0
 
     def hook(name: str, arguments: tuple[Any, ...], do: Any) -> Any:
@@ -88,22 +88,22 @@ def kill_one(folder: Path, draw: random.Random, by_clock: bool, tally: Tally) ->
     command += [str(folder), str(operation)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
-    said = [writer.stdout.readline()]
+    printed = [writer.stdout.readline()]
     if by_clock:
         time.sleep(draw.uniform(0, 0.15))
         writer.kill()
-    said += writer.stdout.readlines()
+    printed += writer.stdout.readlines()
     writer.stdout.close()
     if writer.wait() != -signal.SIGKILL:
         tally.faults.append(f"the writer ended by itself, with exit code {writer.returncode}")
     tally.kills += 1
     tally.midway += bool(leftovers(folder))
-    _look(folder, [line.split() for line in said if line.endswith("\n")], tally)
+    _check_folder(folder, [line.split() for line in printed if line.endswith("\n")], tally)
 
 
-def _look(folder: Path, said: list[list[str]], tally: Tally) -> None:
-    committed = [int(words[1]) for words in said if words[:1] == ["saved"]]
-    begun = [int(words[1]) for words in said if words[:1] == ["saving"]]
+def _check_folder(folder: Path, printed: list[list[str]], tally: Tally) -> None:
+    committed = [int(words[1]) for words in printed if words[:1] == ["saved"]]
+    begun = [int(words[1]) for words in printed if words[:1] == ["saving"]]
     tally.saved += len(committed)
     least = committed[-1] if committed else begun[0] - 1 if begun else 0
     checkpoints = Checkpoints(folder, keep=KEEP, keep_best=1)

@@ -1,10 +1,10 @@
-"""The server's side: all that a device needs to make a digits classifier its owner's.
+"""On the server: make the files that a device needs to adapt a digits classifier to its owner.
 
 python examples/on_device/make_artifacts.py
 python examples/on_device/train_on_device.py
 
-A small convolutional network learns upright digits here; then a folder of files goes to the device:
-training, evaluation and optimizer model, checkpoint, and the owner's own handwriting, which slants.
+A small convolutional network learns upright digits here. Then a folder of files goes to the device:
+training, evaluation and optimizer model, checkpoint, and the owner's handwriting, which slants.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
-    """1,797 images of 8 x 8 in 0..1, and which digit each is."""
+    """1,797 images of 8 x 8 in 0..1, and their labels."""
     with files("onward").joinpath("data/digits.npz").open("rb") as file:
         data = np.load(file)
         return data["images"].astype(np.float32)[:, None] / 16, data["labels"].astype(np.int64)
@@ -61,7 +61,7 @@ def build_classifier() -> object:
 
 
 def learn(images: np.ndarray, labels: np.ndarray, epochs: int = 12, size: int = 48) -> None:
-    """Train on the server with the very artifacts, and leave the result in their checkpoint."""
+    """Train on the server with the same artifacts, and save the result in their checkpoint."""
     state = CheckpointState.load_checkpoint(FOLDER / "checkpoint")
     model = Module(FOLDER / "training_model.onnx", state)
     optimizer = Optimizer(FOLDER / "optimizer_model.onnx", model)
@@ -76,7 +76,7 @@ def learn(images: np.ndarray, labels: np.ndarray, epochs: int = 12, size: int = 
 
 
 def slanted(images: np.ndarray) -> np.ndarray:
-    """Digits that lean: each row moves sideways, what comes in is blank."""
+    """Slanted digits: each row is shifted to the right and padded with blanks."""
     leaning = np.zeros_like(images)
     for row, shift in enumerate(SLANT):
         moved = np.roll(images[:, :, row], shift, axis=-1)

@@ -1,9 +1,9 @@
-"""The device's side: learn how the owner writes, with numpy, onnxruntime and safetensors alone.
+"""The device's side: learn how the owner writes, with numpy and onnxruntime alone.
 
 python examples/on_device/make_artifacts.py
 python examples/on_device/train_on_device.py
 
-No onnx, no torch: the graphs were made elsewhere, and the stock onnxruntime runs them.
+No onnx, no torch: the graphs were made on the server, and the stock onnxruntime runs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from onward.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
 FOLDER = Path("on_device_artifacts")
-EXAMPLES = 200  # digits that the owner has written and named; the others judge
+EXAMPLES = 200  # labelled digits to train on; the others are test data
 EPOCHS, SIZE = 15, 20
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     right, loss = accuracy(model, images[others], labels[others]), np.mean(losses)
     print(f"after:  {right:.1%}, loss {loss:.3f}")
     heavy = sorted({"onnx", "onnx_ir", "onnxscript", "torch"} & sys.modules.keys())
-    print(f"loaded beside numpy and onnxruntime: {', '.join(heavy) or 'nothing heavy'}")
+    print(f"loaded in addition to numpy and onnxruntime: {', '.join(heavy) or 'nothing heavy'}")
 
 
 def accuracy(model: Module, images: np.ndarray, labels: np.ndarray) -> float:

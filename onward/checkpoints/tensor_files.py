@@ -26,15 +26,14 @@ import numpy as np
 from onward.checkpoints.disk import DISK, Disk, Handle
 from onward.checkpoints.file_header import (
     Header,
-    arrange,
+    assign_places,
     check_properties,
-    decode,
-    encode,
-    header_length,
-    numpy_type,
+    decode_header,
+    encode_header,
 )
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
-from onward.graph.paths import explain_failure, look_around, to_path
+from onward.graph.paths import explain_failure, suggest_path, to_path
+from onward.graph.safetensors_header import HeaderError, header_length, numpy_type
 
 Array = np.ndarray[Any, Any]
 StrPath = str | os.PathLike[str]
@@ -101,15 +100,15 @@ def write(
     """
     path = to_path(path)
     check_properties(properties or {})
-    header = Header(arrange(tensors), dict(properties or {}), step, metric, serial)
-    blank, _ = encode(header)
+    header = Header(assign_places(tensors), dict(properties or {}), step, metric, serial)
+    blank, _ = encode_header(header)
     size = len(blank) + sum(tensor.nbytes for tensor in tensors.values())
     with written_aside(path, size, disk) as file:
-        slots = dict(header.slots)
-        for name, slot in sorted(slots.items(), key=lambda item: item[1].begin):
-            digest = _write_tensor(file, len(blank) + slot.begin, tensors[name], disk)
-            slots[name] = dataclasses.replace(slot, sha256=digest)
-        start, digest = encode(dataclasses.replace(header, slots=slots))
+        digests = {
+            name: _write_tensor(file, len(blank) + entry.begin, tensors[name], disk)
+            for name, entry in sorted(header.entries.items(), key=lambda item: item[1].begin)
+        }
+        start, digest = encode_header(dataclasses.replace(header, digests=digests))
         disk.write(file, 0, memoryview(start))
     return digest
 
@@ -218,7 +217,7 @@ def look(path: StrPath, *, disk: Disk = DISK) -> Look:
     """Names, types and shapes of the tensors, and the properties, without the tensors' data."""
     with _opened(to_path(path), disk) as file:
         header = _read_header(file, disk)
-    specs = {name: TensorSpec(slot.dtype, slot.shape) for name, slot in header.slots.items()}
+    specs = {name: TensorSpec(entry.dtype, entry.shape) for name, entry in header.entries.items()}
     return Look(specs, header.properties, header.step, header.metric, header.serial, header.sha256)
 
 
@@ -227,7 +226,7 @@ def read(path: StrPath, *, disk: Disk = DISK) -> Checkpoint:
     path = to_path(path)
     with _opened(path, disk) as file:
         header = _read_header(file, disk)
-        tensors = {name: _read_tensor(file, name, header, disk) for name in header.slots}
+        tensors = {name: _read_tensor(file, name, header, disk) for name in header.entries}
     return Checkpoint(tensors, header.properties, header.step, header.metric, path, header.sha256)
 
 
@@ -240,7 +239,7 @@ def _opened(path: Path, disk: Disk) -> Iterator[Handle]:
         finally:
             disk.close(file)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointMissing(f"{path}: there is no such file\n{look_around(path)}") from error
+        raise CheckpointMissing(f"{path}: there is no such file\n{suggest_path(path)}") from error
     except OSError as error:
         if path.is_dir():
             raise CheckpointError(
@@ -254,20 +253,31 @@ def _read_header(file: Handle, disk: Disk) -> Header:
     where, size = str(file.path), disk.size(file)
     prefix = bytearray(8)
     got = disk.read(file, 0, memoryview(prefix))
-    text = bytearray(header_length(bytes(prefix[:got]), size, where))
+    try:
+        text = bytearray(header_length(bytes(prefix[:got]), size))
+    except HeaderError as error:
+        raise CheckpointCorrupt(
+            f"{where}: {error}: it is damaged or cut short, or of another kind"
+        ) from error
     disk.read(file, 8, memoryview(text))
-    return decode(bytes(prefix), bytes(text), size, where)
+    return decode_header(bytes(prefix), bytes(text), size, where)
 
 
 def _read_tensor(file: Handle, name: str, header: Header, disk: Disk) -> Array:
-    slot, digest = header.slots[name], hashlib.sha256()
-    tensor = np.empty(slot.shape, numpy_type(slot.code))
+    entry, digest = header.entries[name], hashlib.sha256()
+    try:
+        tensor = np.empty(entry.shape, numpy_type(entry.code))
+    except ImportError as error:
+        raise CheckpointError(
+            f"tensors of {entry.dtype} need a package that is not here\n"
+            "install it with: pip install ml_dtypes"
+        ) from error
     data = tensor.reshape(-1).view(np.uint8).data
     for start in range(0, len(data), _PIECE):
         piece = data[start : start + _PIECE]
-        disk.read(file, header.length + slot.begin + start, piece)
+        disk.read(file, header.length + entry.begin + start, piece)
         digest.update(piece)
-    if digest.hexdigest() != slot.sha256:
+    if digest.hexdigest() != header.digests[name]:
         raise CheckpointCorrupt(
             f"{file.path}: tensor {name!r} is damaged: its SHA-256 is another one\n"
             "read the checkpoint before it"

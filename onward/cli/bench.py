@@ -15,16 +15,15 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_in_turns
 from onward.measure.machine import machine, versions
 from onward.measure.tensor_difference import compare_tensors
 from onward.measure.tuning.trials import BARE, Candidate
-from onward.providers.choose import REFERENCE, available, how_to_get
+from onward.providers.choose import REFERENCE, available, install_hint
 from onward.sessions.feed_files import feeds_for
 
 
@@ -38,7 +37,7 @@ def bench(
     threads: Annotated[
         str, typer.Option("--threads", help="Threads inside an operator; several: 1,2,4.")
     ] = "0",
-    seconds: Annotated[float, typer.Option(min=0, help="Time to measure each candidate.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds to measure each candidate.")] = 3.0,
     limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,
 ) -> None:
@@ -89,7 +88,7 @@ def _make_candidates(
                 "--provider auto cannot be measured\nuse onward tune, which measures its candidates"
             )
         if name not in here:
-            raise ProviderMissing(f"{name} is not on this machine\n{how_to_get(name)}")
+            raise ProviderMissing(f"{name} is not on this machine\n{install_hint(name)}")
     chosen = list(named) or [(name, {}) for name in here if name != REFERENCE]
     listed = [(BARE, dict[str, Any]()), *chosen]
     return [Candidate(name, count, options) for name, options in listed for count in threads]

@@ -16,12 +16,10 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.lazy import LazyModule
 from onward.measure.alternating_trials import LIMIT, MeasuredCandidate, measure_in_turns
 from onward.measure.tensor_difference import Tolerance
@@ -77,7 +75,8 @@ def compare(
         bool, typer.Option("--all", help="Compare every value that both models compute.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Time to measure each model's latency; 0: do not measure.")
+        float,
+        typer.Option(min=0, help="Seconds to measure each model's latency; 0: do not measure."),
     ] = 1.0,
     limit: arguments.Limit = LIMIT,
     as_json: arguments.Json = False,

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from onward.names import spell_sizes
+from onward.names import format_sizes
 
 _PIPE_WIDTH = 160  # columns in a pipe or a file, where lines need not be folded
 
@@ -81,45 +81,9 @@ def warn(console: Console, message: str) -> None:
     console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
 
 
-def show_bytes(count: float) -> str:
-    """
-    >>> show_bytes(512), show_bytes(10 * 2**20), show_bytes(3.5 * 2**30)
-    ('512 B', '10.0 MiB', '3.5 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024 or unit == "TiB":
-            break
-        count /= 1024
-    return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
-
-
-def show_count(count: float) -> str:
-    """
-    >>> show_count(950), show_count(25_600_000), show_count(4.1e9)
-    ('950', '25.6 M', '4.1 G')
-    """
-    if count < 1000:
-        return f"{count:,.0f}"
-    for unit in ("k", "M", "G", "T", "P"):
-        count /= 1000
-        if count < 1000 or unit == "P":
-            break
-    return f"{count:,.1f} {unit}"
-
-
-def show_seconds(seconds: float) -> str:
-    """
-    >>> show_seconds(0.0000123), show_seconds(0.0123), show_seconds(12.3)
-    ('12.3 us', '12.30 ms', '12.30 s')
-    """
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:,.1f} us"
-    return f"{seconds * 1e3:,.2f} ms" if seconds < 1 else f"{seconds:,.2f} s"
-
-
 def show_shape(shape: Sequence[Any] | None) -> str:
     """
     >>> show_shape(["batch", 3, None]), show_shape(None)
     ('(batch, 3, ?)', '?')
     """
-    return "?" if shape is None else f"({spell_sizes(shape)})"
+    return "?" if shape is None else f"({format_sizes(shape)})"

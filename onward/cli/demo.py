@@ -16,11 +16,10 @@ from onward.cli.console import (
     make_table,
     print_pairs,
     print_table,
-    show_bytes,
-    show_seconds,
     warn,
 )
 from onward.cli.progress import WorkProgress
+from onward.formatting import show_bytes, show_seconds
 from onward.graph.paths import make_folder
 from onward.measure.alternating_trials import MeasuredCandidate, measure_in_turns
 from onward.measure.tuning.trials import Candidate

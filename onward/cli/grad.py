@@ -10,8 +10,8 @@ import typer
 from onward.cli import arguments
 from onward.cli.console import make_console, print_pairs, show_shape
 from onward.errors import OptionError
-from onward.gradients.backward import FLOATS
 from onward.gradients.model import gradient
+from onward.graph.dtypes import FLOATS
 from onward.graph.files import load, save
 from onward.graph.paths import check_writable
 from onward.passes.linear_models import write_linear_models

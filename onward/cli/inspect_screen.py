@@ -7,15 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from onward.cli.console import (
-    make_table,
-    print_pairs,
-    print_table,
-    show_bytes,
-    show_count,
-    show_shape,
-    warn,
-)
+from onward.cli.console import make_table, print_pairs, print_table, show_shape, warn
+from onward.formatting import show_bytes, show_count
 
 _OPERATORS_AT_MOST = 40
 _LARGEST_SHOWN = 5

@@ -30,7 +30,7 @@ VERBS = {
     ),
     "inspect": ("onward.cli.inspect", "Show a model's inputs, outputs, operators and weights."),
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
-    "bench": ("onward.cli.bench", "Measure a model on several providers, in turns."),
+    "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
     "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
@@ -118,9 +118,7 @@ def main() -> None:
     show_traceback = len(arguments) < len(sys.argv) - 1
     defer_imports(*_DEFERRED)
     warnings.showwarning = _print_warning
-    logging.getLogger("onnx_ir").setLevel(
-        logging.ERROR
-    )  # errors are raised, and printed in one line
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its errors are raised and printed here
     try:
         code = app(arguments, prog_name="onward", standalone_mode=False)
         sys.stdout.flush()

@@ -15,8 +15,8 @@ from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
-from onward.names import near
-from onward.providers.choose import INDUCTOR, available, how_to_get
+from onward.names import suggest_names
+from onward.providers.choose import INDUCTOR, available, install_hint
 from onward.providers.provider_names import short_name
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def ops(
     named = [name for name, _ in arguments.read_providers(provider)]
     for name in named:
         if name not in available():
-            raise ProviderMissing(f"{name} is not on this machine\n{how_to_get(name)}")
+            raise ProviderMissing(f"{name} is not on this machine\n{install_hint(name)}")
     # Inductor compiles what torch runs: its column would repeat torch's.
     listed = named or [name for name in available() if name != INDUCTOR]
     console = make_console(stderr=as_json)
@@ -114,7 +114,7 @@ def _select(
         wanted = domain or "ai.onnx"
         chosen = [operator for operator in chosen if operator.domain == wanted]
         if not chosen:
-            hint = near(domain, sorted({operator.domain for operator in found}))
+            hint = suggest_names(domain, sorted({operator.domain for operator in found}))
             raise OptionError(f"no operators of domain {domain!r}\n{hint}")
     if not names:
         return chosen
@@ -122,7 +122,7 @@ def _select(
     for name in names:
         if name.lower() not in known:
             spelled = _name if "::" in name else (lambda operator: str(operator.name))
-            hint = near(name, map(spelled, chosen))
+            hint = suggest_names(name, map(spelled, chosen))
             raise OptionError(f"no operator {name!r} in the newest opsets\n{hint}")
     wishes = {name.lower() for name in names}
     return [operator for operator in chosen if wishes & _spellings(operator)]

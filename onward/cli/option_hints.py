@@ -11,9 +11,7 @@ _LIMITS = (
 # a pattern of the library's second line: the hint for the command line
 _TRANSLATIONS = {
     r'give the cotangent a name: outputs=\{"(.+)": "(.+)"\}': r"name its cotangent: --output \1=\2",
-    r'give it one of its own: outputs=\{"(.+)": "(.+)"\}': (
-        r"give it one of its own: --output \1=\2"
-    ),
+    r'give it another name: outputs=\{"(.+)": "(.+)"\}': (r"give it another name: --output \1=\2"),
     r"add one with @gradient\(.*": "choose a --wrt that lies behind it, or --output before it",
     r"give each: sizes=.*": "give each with --size NAME=N, or --size INPUT:PLACE=N",
     r"plan with feeds instead of sizes": "its size cannot be set with --size",

@@ -17,12 +17,10 @@ from onward.cli.console import (
     print_json,
     print_pairs,
     print_table,
-    show_bytes,
-    show_count,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, WorkerDied
+from onward.formatting import show_bytes, show_count, show_seconds
 from onward.graph.paths import check_writable
 from onward.workers.worker import Worker
 

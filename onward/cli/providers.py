@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.cli import arguments
 from onward.cli.console import make_console, make_table, print_json, print_table
-from onward.providers.choose import OURS, available, how_to_get, known
+from onward.providers.choose import OWN_PROVIDERS, all_provider_names, available, install_hint
 from onward.providers.provider_names import short_name
 
 _DESCRIPTIONS = {
@@ -49,7 +49,7 @@ def providers(as_json: arguments.Json = False) -> None:
     onward providers --json
     """
     here = available()
-    rows = [_facts(name, name in here) for name in dict.fromkeys([*here, *known()])]
+    rows = [_facts(name, name in here) for name in dict.fromkeys([*here, *all_provider_names()])]
     if as_json:
         print_json(rows)
         return
@@ -79,8 +79,8 @@ def _facts(name: str, here: bool) -> dict[str, Any]:
 
 
 def _requirement(name: str) -> str:
-    if name in OURS:
-        return how_to_get(name)
+    if name in OWN_PROVIDERS:
+        return install_hint(name)
     return _NEEDS.get(name, _OTHER_BUILD)
 
 

@@ -17,7 +17,6 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_seconds,
     show_shape,
     warn,
 )
@@ -29,7 +28,8 @@ from onward.cli.output_files import (
     write_outputs,
 )
 from onward.errors import OptionError, ProviderError
-from onward.names import near
+from onward.formatting import show_seconds
+from onward.names import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import short_name
 from onward.sessions.feed_files import declared_inputs, names_of_sizes, read_feeds
@@ -80,9 +80,7 @@ def run(
         )
 
     declared = declared_inputs(model)
-    feeds = (
-        None if declared is None else read(declared)
-    )  # errors in feeds, before an engine is loaded
+    feeds = None if declared is None else read(declared)  # checked before an engine is loaded
     # an engine's own log would repeat the error that is printed in one line
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)
@@ -90,7 +88,9 @@ def run(
     names = [arg.name for arg in session.get_outputs()]
     for name in filter(None, targets):
         if name not in names:
-            raise OptionError(f"no output {name!r}; {near(name, names, 'the outputs are')}")
+            raise OptionError(
+                f"no output {name!r}; {suggest_names(name, names, 'the outputs are')}"
+            )
     results, times = _run(session, feeds, repeat, random and not sizes)
     outputs = dict(zip(names, results, strict=True))
     for name, path in targets.items():

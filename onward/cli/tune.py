@@ -17,11 +17,10 @@ from onward.cli.console import (
     make_table,
     print_json,
     print_table,
-    show_bytes,
-    show_seconds,
 )
 from onward.cli.progress import WorkProgress
 from onward.errors import WriteFailed
+from onward.formatting import show_bytes, show_seconds
 from onward.measure.machine import cache_folder
 from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from onward.measure.tuning.tune import tune as measure
@@ -34,7 +33,7 @@ def tune(
     size: arguments.Sizes = None,
     provider: arguments.Providers = None,
     threads: arguments.Threads = 0,
-    seconds: Annotated[float, typer.Option(help="Time of one turn of one candidate.")] = 0.4,
+    seconds: Annotated[float, typer.Option(help="Seconds of one turn of one candidate.")] = 0.4,
     precision: Annotated[
         str, typer.Option(help="f16 or bf16 allow candidates to compute with less than f32.")
     ] = "f32",

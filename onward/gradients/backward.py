@@ -1,4 +1,4 @@
-"""The reverse walk: which values are on the path, which rule, which sum."""
+"""The backward pass over a graph: apply each node's rule in reverse order, and sum gradients."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ import onnx_ir as ir
 from onward.errors import MissingGradient
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradients, NoGradient
+from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import reads
 
 Found = dict[ir.Value, ir.Value]
 
-FLOATS = {
-    ir.DataType.FLOAT,
-    ir.DataType.DOUBLE,
-    ir.DataType.FLOAT16,
-    ir.DataType.BFLOAT16,
-}
 
-
-STRAIGHT_THROUGH = {"QuantizeLinear", "DynamicQuantizeLinear"}  # integers that carry gradients
+# their integer outputs carry gradients
+STRAIGHT_THROUGH = {"QuantizeLinear", "DynamicQuantizeLinear"}
 
 
 def backward(
@@ -32,25 +27,25 @@ def backward(
 ) -> Found:
     """The gradients of the values in `wrt`, given those of the values in `seeds`.
 
-    dx = sum over readers of (d reader / dx)' d reader, from the last node to the first.
+    dx = sum over consumers of (d consumer / dx)' d consumer, from the last node to the first.
     """
     active = op.active = _active(op, nodes, wrt)
-    waiting: dict[ir.Value, list[ir.Value]] = {value: [seed] for value, seed in seeds.items()}
+    terms_of: dict[ir.Value, list[ir.Value]] = {value: [seed] for value, seed in seeds.items()}
     for node in reversed(nodes):
         if not any(value in active for value in reads(node)):
             continue
-        dys = [_total(op, waiting, value) for value in node.outputs]
+        dys = [_total(op, terms_of, value) for value in node.outputs]
         if any(dy is not None for dy in dys):
             for value, gradient in _pairs(node, _apply(op, node, dys)):
                 if value in active:
-                    _take_shape(gradient, value)
-                    waiting.setdefault(value, []).append(gradient)
-    totals = {value: _total(op, waiting, value) for value in wrt}
+                    _copy_shape(gradient, value)
+                    terms_of.setdefault(value, []).append(gradient)
+    totals = {value: _total(op, terms_of, value) for value in wrt}
     return {value: total for value, total in totals.items() if total is not None}
 
 
 def is_differentiable(value: ir.Value) -> bool:
-    """Whether a value can carry a gradient: its type is one of the floats, or holds them."""
+    """Whether a value can have a gradient: a float tensor, or a sequence or optional of them."""
     kind = value.type
     while kind is not None and isinstance(kind, (ir.SequenceType, ir.OptionalType)):
         kind = kind.elem_type
@@ -58,7 +53,7 @@ def is_differentiable(value: ir.Value) -> bool:
 
 
 def _active(op: GradientOps, nodes: Sequence[ir.Node], wrt: Collection[ir.Value]) -> set[ir.Value]:
-    """Values that depend on `wrt` through operators that gradients flow through."""
+    """Values that depend on `wrt` through differentiable operators."""
     active = set(wrt)
     for node in nodes:
         if any(value in active for value in reads(node)):
@@ -69,28 +64,28 @@ def _active(op: GradientOps, nodes: Sequence[ir.Node], wrt: Collection[ir.Value]
 
 
 def _carries(node: ir.Node, y: ir.Value, active: set[ir.Value]) -> bool:
-    """Whether a gradient flows through an output: a float, or what a float was quantised to."""
+    """Whether an output has a gradient: it is a float, or a quantized float."""
     if is_differentiable(y) or node.op_type in STRAIGHT_THROUGH:
         return True
-    moved = [value.dtype for value in node.inputs if value in active and value is not None]
-    return y.dtype in moved  # quantised numbers, transposed or pooled
+    read_types = [value.dtype for value in node.inputs if value in active and value is not None]
+    return y.dtype in read_types  # quantized numbers, transposed or pooled
 
 
 def _total(
-    op: GradientOps, waiting: dict[ir.Value, list[ir.Value]], y: ir.Value
+    op: GradientOps, terms_of: dict[ir.Value, list[ir.Value]], y: ir.Value
 ) -> ir.Value | None:
-    """The sum of what y's readers say."""
-    terms = waiting.get(y, [])
+    """The sum of the gradients that y's consumers contribute."""
+    terms = terms_of.get(y, [])
     if not terms:
         return None
     if len(terms) > 1:
         terms[:] = [op.total(terms)]
-        _take_shape(terms[0], y)
+        _copy_shape(terms[0], y)
     return terms[0]
 
 
-def _take_shape(gradient: ir.Value, x: ir.Value) -> None:
-    """A gradient has the shape of its value: the sizes that inference lost on the way are x's."""
+def _copy_shape(gradient: ir.Value, x: ir.Value) -> None:
+    """Give a gradient the known sizes of its value, where inference found none."""
     known, found = x.shape, gradient.shape
     if known is None or gradient.is_graph_output():
         return
@@ -116,7 +111,7 @@ def _apply(op: GradientOps, node: ir.Node, dys: list[ir.Value | None]) -> Gradie
     try:
         found: Gradients = rule(op, node, *dys)
     except MissingGradient:
-        raise  # of a node in a body
+        raise  # it names a node in a subgraph
     except (ValueError, KeyError, AssertionError) as error:
         raise MissingGradient(
             f"{node.op_type} (node {node.name!r}) cannot be differentiated here: {error}"
@@ -125,7 +120,7 @@ def _apply(op: GradientOps, node: ir.Node, dys: list[ir.Value | None]) -> Gradie
 
 
 def _pairs(node: ir.Node, found: Gradients) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Each value that the node reads, with its gradient where it has one."""
+    """The values that the node reads and that have a gradient, with their gradients."""
     if isinstance(found, Mapping):
         yield from found.items()
         return

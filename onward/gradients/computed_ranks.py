@@ -1,7 +1,7 @@
-"""Ranks that only show once shapes are computed: what exporters leave to the engine.
+"""Find the ranks of tensors whose shapes a model computes.
 
-Older exporters write the shape of a view as Shape, Gather and Concat, and a squeeze as an If: how
-many axes the result has is known only when those are folded, and the rules for gradients ask.
+Older exporters write the shape of a view as Shape, Gather and Concat, and a squeeze as an If: the
+rank of the result is known only when those are folded, and gradient rules need it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from onward.graph.graph_ops import taken_names
 from onward.passes.pipelines import SETTLE
 
 
-def know_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> None:
-    """Fold what shapes are made of, in place, if there is a tensor of unknown rank.
+def infer_computed_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> None:
+    """Fold computed shapes, in place, if there is a tensor of unknown rank.
 
-    What `outputs` and `wrt` name keeps its name, and all that depended on it still does.
+    The values that `outputs` and `wrt` name keep their names and their consumers.
     """
-    if any(_is_vague(value) for node in model.graph for value in node.outputs):
-        with kept_open(model.graph, wrt), _returned(model.graph, outputs), _cut(model, wrt):
+    if any(_has_no_rank(value) for node in model.graph for value in node.outputs):
+        with as_inputs(model.graph, wrt), _as_outputs(model.graph, outputs), _detached(model, wrt):
             SETTLE(model)
 
 
 @contextmanager
-def kept_open(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
-    """Let no pass take these initializers for constants: who asks for gradients updates them."""
+def as_inputs(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
+    """Make initializers graph inputs for a while, so that no pass folds them as constants."""
     opened = [graph.initializers[n] for n in names if n in graph.initializers]
     opened = [value for value in opened if not value.is_graph_input()]
     graph.inputs.extend(opened)
@@ -36,25 +36,25 @@ def kept_open(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
         graph.inputs.remove(value)
 
 
-def _is_vague(value: ir.Value) -> bool:
+def _has_no_rank(value: ir.Value) -> bool:
     return bool(value.name) and value.shape is None and isinstance(value.type, ir.TensorType)
 
 
 @contextmanager
-def _returned(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
-    """Let no pass rename or drop these values: for now they are the last outputs."""
-    count, known = len(graph.outputs), _made(graph)
+def _as_outputs(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
+    """Make values the last graph outputs for a while, so that no pass renames or drops them."""
+    count, known = len(graph.outputs), _outputs_by_name(graph)
     graph.outputs.extend(known[name] for name in names if name in known)
     yield
     graph.outputs[count:] = []
 
 
 @contextmanager
-def _cut(model: ir.Model, names: Sequence[str]) -> Iterator[None]:
-    """Let no pass look through these values: for now, who reads one reads an input instead."""
+def _detached(model: ir.Model, names: Sequence[str]) -> Iterator[None]:
+    """Make consumers read new inputs instead of values, for a while: no pass folds across them."""
     graph, taken = model.graph, taken_names(model)
     cuts = {}
-    for name, value in _made(graph).items():
+    for name, value in _outputs_by_name(graph).items():
         if name in names:
             wish = f"{name}/cut"
             while wish in taken:
@@ -63,13 +63,13 @@ def _cut(model: ir.Model, names: Sequence[str]) -> Iterator[None]:
             cuts[name] = ir.val(wish, type=value.type, shape=value.shape)
             value.replace_all_uses_with(cuts[name])
     graph.inputs.extend(cuts.values())
-    with _returned(graph, list(cuts)):
+    with _as_outputs(graph, list(cuts)):
         yield
-        made = _made(graph)
+        made = _outputs_by_name(graph)
     for name, cut in cuts.items():
         cut.replace_all_uses_with(made[name])
         graph.inputs.remove(cut)
 
 
-def _made(graph: ir.Graph) -> dict[str, ir.Value]:
+def _outputs_by_name(graph: ir.Graph) -> dict[str, ir.Value]:
     return {str(value.name): value for node in graph for value in node.outputs if value.name}

@@ -1,4 +1,4 @@
-"""Which operators have a gradient, which state that they have none, and why."""
+"""A list of operators with their gradient rule, or the reason that they have none."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import onnx
 
 from onward.gradients.rule import GradientTable, NoGradient
 
-DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview")  # whose every operator is in the table
+DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview")  # all of their operators are in the table
 
 
 @dataclass(frozen=True)
 class Differentiable:
-    """An operator, and what the table says of it."""
+    """An operator and its entry in the table."""
 
     domain: str
     name: str
@@ -27,12 +27,12 @@ def differentiable(
     domains: Sequence[str] = DOMAINS,
     others: Iterable[tuple[str, str]] = (),
 ) -> list[Differentiable]:
-    """Every operator of the newest opset, what else the table has, and others, by domain and name.
+    """The operators of the newest opset, of the table and of `others`, sorted by domain and name.
 
     `others` are pairs of domain and name.
     """
     names = {key for domain in domains for key in _newest(domain)} | set(rules) | set(others)
-    return [_look(rules, domain, name) for domain, name in sorted(names)]
+    return [_entry(rules, domain, name) for domain, name in sorted(names)]
 
 
 def _newest(domain: str) -> set[tuple[str, str]]:
@@ -40,12 +40,12 @@ def _newest(domain: str) -> set[tuple[str, str]]:
     return {(domain, schema.name) for schema in schemas if not schema.deprecated}
 
 
-def _look(rules: GradientTable, domain: str, name: str) -> Differentiable:
+def _entry(rules: GradientTable, domain: str, name: str) -> Differentiable:
     rule = rules.find(domain, name, onnx.defs.onnx_opset_version())
-    spelled = domain or "ai.onnx"
+    shown = domain or "ai.onnx"
     if rule is None:
-        return Differentiable(spelled, name, "missing", "")
+        return Differentiable(shown, name, "missing", "")
     if isinstance(rule, NoGradient):
-        return Differentiable(spelled, name, "none", rule.reason)
+        return Differentiable(shown, name, "none", rule.reason)
     formula = (rule.__doc__ or "").strip().splitlines() or [""]
-    return Differentiable(spelled, name, "rule", formula[0].strip())
+    return Differentiable(shown, name, "rule", formula[0].strip())

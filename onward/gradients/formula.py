@@ -1,4 +1,4 @@
-"""A rule from the forward formula alone: write it in other operators, then walk that backward.
+"""Derive a gradient rule from a forward formula that is written in other operators.
 
     @gradient("BiasGelu", domain="com.microsoft")
     @formula
@@ -6,7 +6,8 @@
         "y = gelu(a + b)"
         return op.Gelu(op.Add(*node.inputs))
 
-For operators that are others put together. What the backward does not read of it is pruned.
+For operators that are compositions of others. Nodes that the backward pass does not read are
+pruned.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ def formula(forward: Callable[..., Any]) -> Callable[..., Gradients]:
         op.active = active
         for y, own in zip(ys, node.outputs):
             if y is not None and own.name and y.producer() in made:
-                _read_instead(y, own)
+                _reuse_output(y, own)
         return found
 
     rule.forward = forward  # type: ignore[attr-defined]
     return rule
 
 
-def _read_instead(y: ir.Value, own: ir.Value) -> None:
-    """What the forward node gives already is not made anew."""
+def _reuse_output(y: ir.Value, own: ir.Value) -> None:
+    """Read the forward node's output instead of computing it again."""
     if own.type is None or own.shape is None:
         own.type, own.shape = y.type, y.shape
     y.replace_all_uses_with(own)

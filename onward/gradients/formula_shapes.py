@@ -1,4 +1,4 @@
-"""Types and shapes behind operators that ONNX does not know: their rules' formulas say them."""
+"""Infer types and shapes after operators without an ONNX schema, from their rules' formulas."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onward.gradients.gradient_ops import GradientOps
 from onward.graph.shapes.node_inference import infer_outputs
 
 
-def make_known(op: GradientOps, nodes: Sequence[ir.Node]) -> None:
-    """Write onto every output what its node's inputs and its rule's formula tell."""
+def infer_from_formulas(op: GradientOps, nodes: Sequence[ir.Node]) -> None:
+    """Set missing types and shapes of outputs, from schemas and from rules' formulas."""
     for node in nodes:
         named = [y for y in node.outputs if y.name]
         if all(y.type is not None and y.shape is not None for y in named):
@@ -25,15 +25,15 @@ def make_known(op: GradientOps, nodes: Sequence[ir.Node]) -> None:
         schema = _schema(op, node)
         try:
             if forward is not None:
-                _told_by(forward, op, node)
+                _infer_from(forward, op, node)
             elif schema is not None:
                 infer_outputs(node, schema)
         except ValueError:
-            continue  # whoever needs to know says so, with the node
+            continue  # a rule that needs the shape raises an error with the node
 
 
-def _told_by(forward: object, op: GradientOps, node: ir.Node) -> None:
-    """Write the formula into a graph that is thrown away."""
+def _infer_from(forward: object, op: GradientOps, node: ir.Node) -> None:
+    """Copy types and shapes from the formula, which is written into a temporary graph."""
     assert callable(forward)
     scratch = op.inside(ir.Graph((), (), nodes=(), name="scratch"))
     written = forward(scratch, node)

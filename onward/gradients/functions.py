@@ -1,4 +1,4 @@
-"""Rules whose gradient some engine has as one kernel: what they write becomes one call.
+"""Composite gradients: rules whose nodes become one function call, for engines with a kernel.
 
     @gradient("LayerNormalization")
     @absent
@@ -6,11 +6,11 @@
     def layer_normalization(op, node, dy, *statistics): ...
 
 The call is `onward::LayerNormalizationGrad`. Its inputs are those of the forward node, padded to
-`inputs` places; then its outputs, padded to `outputs` places; then their gradients, as many; then
-whatever else the rule's nodes read. Its attributes are the forward node's, and `wrt`: which of the
-forward's inputs the call's outputs are the gradients of. Its body is what the rule wrote.
+`inputs` places; then its outputs, padded to `outputs` places; then as many gradients; then other
+values that the rule's nodes read. Its attributes are the forward node's, and `wrt`: the indices of
+the forward's inputs whose gradients the call returns. Its body are the nodes that the rule added.
 
-A rule that must also change the forward graph does so first, and lets only what follows be a call:
+A rule that also changes the forward graph does so first, and records only the nodes after that:
 
     with recorded(op) as nodes:
         gradients = ...
@@ -42,16 +42,16 @@ def composite(
     outputs: int = 1,
     unread: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let what a rule writes be one call of a function of domain `onward`.
+    """Make the nodes that a rule adds one call of a function of domain `onward`.
 
-    With `unread=False`, the call is not given what its body does not read: else it stays in memory
-    until the backward.
+    With `unread=False`, the call does not take inputs that its body does not read: they would stay
+    in memory until the backward pass.
     """
 
     def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(rule)
         def outlined(op: GradientOps, node: ir.Node, *dys: Any) -> Any:
-            if not op.outlines:  # nobody keeps calls: the nodes as they are
+            if not op.outlines:
                 return rule(op, node, *dys)
             with recorded(op) as nodes:
                 found = rule(op, node, *dys)
@@ -74,10 +74,10 @@ def composite(
 
 @contextmanager
 def recorded(op: GradientOps) -> Iterator[list[ir.Node]]:
-    """The nodes that are written at the graph's end meanwhile; complete once it is left.
+    """Record the nodes that are added to the graph; the list is complete when the block ends.
 
-    Composites among them are written out: a body calls nothing. Where calls are not kept at all,
-    nothing is recorded.
+    Composites among them are not outlined, since a function body calls no functions. Without
+    `op.outlines`, nothing is recorded.
     """
     nodes: list[ir.Node] = []
     if not op.outlines:
@@ -86,7 +86,7 @@ def recorded(op: GradientOps) -> Iterator[list[ir.Node]]:
     last = next(reversed(op.graph), None)
     op.outlines = False
     try:
-        with op.own_sizes():
+        with op.separate_sizes():
             yield nodes
     finally:
         op.outlines = True
@@ -101,9 +101,9 @@ def as_call(
     attributes: Mapping[str, Any],
     found: Any,
 ) -> list[Gradient]:
-    """The gradients as outputs of one call; those that no new node makes stay as they are.
+    """The gradients as outputs of one call; gradients that no new node computes are unchanged.
 
-    What is the gradient of two inputs at once is one output, said to be the first one's.
+    One value that is the gradient of two inputs is one output, listed for the first input.
     """
     gradients: list[Gradient] = [found] if isinstance(found, ir.Value) else list(found or ())
     made = {value for each in nodes for value in each.outputs}
@@ -122,7 +122,7 @@ def as_call(
 
 
 def attributes_of(node: ir.Node) -> dict[str, Any]:
-    """A node's attributes as plain values."""
+    """A node's attributes as Python values."""
     return {key: attribute.value for key, attribute in node.attributes.items()}
 
 

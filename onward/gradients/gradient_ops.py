@@ -1,14 +1,15 @@
-"""GradientOps: what a rule writes with: GraphOps, and what only gradients ask."""
+"""GradientOps: the builder with which gradient rules add nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import final
 
 import onnx_ir as ir
 
-from onward.graph.graph_ops import GraphOps
 from onward.graph.graph_ops import Size as Size
+from onward.graph.graph_ops import TensorOps
 from onward.graph.graph_ops import axes_of as axes_of
 from onward.graph.graph_ops import numpy_type as numpy_type
 from onward.graph.graph_ops import rank as rank
@@ -16,7 +17,8 @@ from onward.graph.operator_table import OpTable
 from onward.passes.composites import Functions
 
 
-class GradientOps(GraphOps):
+@final
+class GradientOps(TensorOps):
     """Adds the nodes of gradients at the end of an existing graph."""
 
     prefix = "gradient"
@@ -33,18 +35,18 @@ class GradientOps(GraphOps):
     ) -> None:
         super().__init__(graph, taken, opsets)
         self.rules = rules
-        self.active: set[ir.Value] = set()  # what the walk wants gradients of
-        self.functions = functions  # of the model, if it may have any
-        self.outlines = outlines  # whether composites become calls
+        self.active: set[ir.Value] = set()  # values whose gradients are needed
+        self.functions = functions  # of the model; None: functions are not allowed
+        self.outlines = outlines  # whether composites become function calls
 
     @property
     def opsets(self) -> Mapping[str, int]:
-        """The version of every domain that nodes are written in."""
+        """The version of each domain in which nodes are written."""
         return self._opsets
 
     @contextmanager
-    def own_sizes(self) -> Iterator[None]:
-        """Forget afterwards which nodes compute sizes: they become part of a function."""
+    def separate_sizes(self) -> Iterator[None]:
+        """Forget afterwards which nodes compute sizes: this block's nodes move to a function."""
         known = dict(self._sizes)
         try:
             yield
@@ -57,7 +59,7 @@ class GradientOps(GraphOps):
         return self.filled_like(x, 0.0)
 
     def total(self, terms: Sequence[ir.Value]) -> ir.Value:
-        """The sum of gradients of one value; of sequences, element by element."""
+        """The sum of the gradients of one value; sequences are added element by element."""
         if isinstance(terms[0].type, ir.SequenceType):
             result = terms[0]
             for term in terms[1:]:
@@ -73,7 +75,7 @@ class GradientOps(GraphOps):
         *inputs: ir.Value,
         like: ir.Value | None = None,
     ) -> ir.Value:
-        """A sequence of what `write(op, element, ...)` gives; tensors among the inputs go whole."""
+        """The sequence of `write(op, element, ...)`; inputs that are tensors are passed whole."""
         body = ir.Graph((), (), nodes=(), name="body")
         inner = self.inside(body)
         for value in inputs:
@@ -85,7 +87,6 @@ class GradientOps(GraphOps):
         return result
 
     def inside(self, body: ir.Graph) -> GradientOps:
-        """What writes into a body of a node of this graph; names stay apart from all others."""
         return GradientOps(
             body, self._taken, self._opsets, self.rules, self.functions, outlines=self.outlines
         )

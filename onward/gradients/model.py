@@ -1,4 +1,4 @@
-"""gradient(): a model extended with the gradients of its outputs, in standard operators."""
+"""gradient(): add the gradients of a model's outputs to the model, in standard operators."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
-from onward.gradients.backward import FLOATS, backward
-from onward.gradients.computed_ranks import kept_open, know_ranks
-from onward.gradients.formula_shapes import make_known
+from onward.gradients.backward import backward
+from onward.gradients.computed_ranks import as_inputs, infer_computed_ranks
+from onward.gradients.formula_shapes import infer_from_formulas
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.table import GRADIENTS
+from onward.graph.dtypes import FLOATS
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.graph.initializer_names import rename
 from onward.graph.scopes import ancestors, graphs_of
-from onward.names import near, some
+from onward.names import list_names, suggest_names
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.exporters.restore_parameters import split_merged_parameters
 from onward.passes.linear_models import write_linear_models
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.rewrite import Names
 from onward.passes.zip_maps import unzipped, zipped_tensor
@@ -47,26 +48,26 @@ def gradient(
     `outputs` are scalars, whose sum is differentiated; or, for outputs of any shape, a mapping from
     outputs to the names of new inputs that take their cotangents: {"y": "dy"}. `wrt` names float
     inputs, initializers (those of subgraphs too), values in between, or the coefficients of
-    ai.onnx.ml's linear models, after their nodes: "lr.coefficients", "lr.intercepts". Parameters
-    that torch's exporters have merged are separate ones again, under their names in torch.
+    ai.onnx.ml's linear models, named after their nodes: "lr.coefficients", "lr.intercepts".
+    Parameters that torch's exporters merged become separate again, with their names in torch.
     With `composites`, gradients that an engine may have as one kernel are calls of model-local
     functions of domain `onward`, whose bodies are standard operators.
     """
     cotangents = dict.fromkeys(_names(outputs)) if not isinstance(outputs, Mapping) else outputs
     copy = load(model, any_domain=True).clone()
     split_merged_parameters(copy)
-    if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is an attribute yet
+    if not {*_names(wrt)} <= {*_values(copy)}:  # a coefficient that is still an attribute
         copy = write_linear_models(copy)
     prepared = PREPARE(copy) if composites else inline_calls(PREPARE(copy))
     extend(prepared, cotangents, _names(wrt), rules, composites=composites)
-    with kept_open(prepared.graph, _names(wrt)):
+    with as_inputs(prepared.graph, _names(wrt)):
         prepared = TRAINING(prepared)
-    if composites:  # for whichever engine; a session spells it for its own
+    if composites:  # for any engine; a session lowers it for its own
         return prepared
-    prepared = spell_for_onnxruntime(prepared)
+    prepared = apply_ort_workarounds(prepared)
     try:
         return lower_opset(prepared, STOCK_OPSET)
-    except UnsupportedModel:  # its own forward needs a newer one
+    except UnsupportedModel:  # the forward graph needs a newer opset
         return prepared
 
 
@@ -80,18 +81,18 @@ def extend(
     omit_zeros: bool = False,
     composites: bool = False,
 ) -> dict[str, str]:
-    """Add the gradients to a prepared model, in place; wrt's names to their gradients'.
+    """Add the gradients to a prepared model, in place; return {name in wrt: gradient's name}.
 
-    Where shapes are computed, other values than outputs, wrt and the model's own may change.
-    What the outputs do not depend on is refused, or, with `allow_unused`, has a gradient of zeros.
-    So has what they depend on through operators alone that carry no gradients, such as
-    comparisons; with `omit_zeros`, neither has one. With `composites`, gradients that an engine may
-    have whole are calls of functions of domain `onward` (gradients/functions.py).
+    Where shapes are computed, values other than outputs, wrt and the model's own may change.
+    A value that the outputs do not depend on is an error, or with `allow_unused` has a gradient of
+    zeros. So has one that they depend on only through operators without gradients, such as
+    comparisons; with `omit_zeros`, neither has a gradient. With `composites`, gradients that an
+    engine may have as one kernel are calls of functions of domain `onward` (functions.py).
     """
-    # a gradient's gradient is that of its operators; other calls have rules of their own
+    # calls without a rule, such as gradients themselves, are differentiated through their bodies
     graph = inline_calls(model, lambda call: _has_rule(rules, call)).graph
     lift_weights(model, wrt)
-    know_ranks(model, list(outputs), wrt)
+    infer_computed_ranks(model, list(outputs), wrt)
     values = _values(model)
     sources = [_source(values, name) for name in wrt]
     results = {_value(values, name): cotangent for name, cotangent in outputs.items()}
@@ -100,7 +101,7 @@ def extend(
     taken = taken_names(model)
     op = GradientOps(graph, taken, model.opset_imports, rules, model.functions, outlines=composites)
     nodes = dict.fromkeys(graph)
-    make_known(op, list(nodes))
+    infer_from_formulas(op, list(nodes))
     seeds = {y: _seed(op, y, cotangent, taken) for y, cotangent in results.items()}
     found = backward(op, list(nodes), seeds, sources)
     if model.functions:
@@ -113,8 +114,8 @@ def extend(
         total = found[x] if x in found else op.zeros_like(x)
         maker = total.producer()
         if maker is None or maker in nodes or total.is_graph_output():
-            total = op.Identity(total)  # it has a name already
-        names[str(x.name)] = _give(op, total, x, taken)
+            total = op.Identity(total)  # it has another name already
+        names[str(x.name)] = _add_gradient_output(op, total, x, taken)
     return names
 
 
@@ -123,10 +124,10 @@ def _has_rule(rules: GradientTable, call: ir.Node) -> bool:
 
 
 def reached(model: ir.Model, output: str, wrt: Sequence[str]) -> list[str]:
-    """The names in `wrt` that a gradient of the output gets to; the model stays as it is."""
+    """The names in `wrt` that a gradient of the output reaches; the model is not changed."""
     copy = model.clone()
     if all(value.name != output for value in copy.graph.outputs):
-        copy.graph.outputs.append(_value(_values(copy), output))  # so that it keeps its name
+        copy.graph.outputs.append(_value(_values(copy), output))  # outputs keep their names
     prepared = PREPARE(copy)
     cotangent = Names(prepared).fresh(f"{output}{SUFFIX}")
     found = extend(prepared, {output: cotangent}, wrt, GRADIENTS, omit_zeros=True)
@@ -134,9 +135,9 @@ def reached(model: ir.Model, output: str, wrt: Sequence[str]) -> list[str]:
 
 
 def lift_weights(model: ir.Model, names: Sequence[str]) -> None:
-    """Initializers of subgraphs that gradients are asked of move to the model's own graph.
+    """Move initializers with these names from subgraphs to the main graph.
 
-    Where several have one name, it is the first one's, and the others get another and stay.
+    If several have the same name, the first one moves; the others stay and get new names.
     """
     fresh = Names(model)
     for body in graphs_of(model)[1:]:
@@ -146,7 +147,7 @@ def lift_weights(model: ir.Model, names: Sequence[str]) -> None:
                 rename(value, fresh.fresh(name))
                 continue
             del body.initializers[name]
-            if value.is_graph_output():  # what lies outside can only be returned as a copy
+            if value.is_graph_output():  # a subgraph cannot return an outer value
                 _return_copy(body, value, fresh)
             model.graph.register_initializer(value)
 
@@ -178,7 +179,9 @@ def _made(graph: ir.Graph) -> list[ir.Value]:
 
 def _value(values: Mapping[str, ir.Value], name: str) -> ir.Value:
     if name not in values:
-        raise OptionError(f"the model has no value {name!r}\n{near(name, values, 'it has')}")
+        raise OptionError(
+            f"the model has no value {name!r}\n{suggest_names(name, values, 'it has')}"
+        )
     return values[name]
 
 
@@ -186,12 +189,12 @@ def _source(values: Mapping[str, ir.Value], name: str) -> ir.Value:
     value = _value(values, name)
     if value.dtype not in FLOATS:
         kind = value.dtype.name if value.dtype is not None else str(value.type)
-        raise OptionError(f"{name!r} is {kind}: gradients are of float values")
+        raise OptionError(f"{name!r} is {kind}: only float values have gradients")
     return value
 
 
 def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value]) -> None:
-    """A gradient that is zero because nothing depends on its value is a mistake, not an answer."""
+    """Refuse values that no result depends on: a gradient of zeros would hide a mistake."""
     needed = ancestors(graph, results)
     for source in sources:
         if source not in needed:
@@ -200,7 +203,7 @@ def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value
 
 
 def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) -> ir.Value:
-    """dy: one for a scalar, or what is fed under the cotangent's name."""
+    """dy: one for a scalar, or a new input with the cotangent's name."""
     tensor = zipped_tensor(y)
     if tensor is not None:
         raise OptionError(
@@ -210,13 +213,13 @@ def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) 
     if y.dtype not in FLOATS:
         floats = [unzipped(value) for value in op.graph.outputs]
         known = [str(value.name) for value in floats if value.dtype in FLOATS]
-        hint = f"\nask for one that is: {some(known)}" if known else ""
+        hint = f"\nask for one that is: {list_names(known)}" if known else ""
         raise OptionError(f"output {y.name!r} is not of a float type: it has no gradient{hint}")
     if cotangent is not None:
         if cotangent in taken:
             raise OptionError(
                 f"the cotangent of {y.name!r} cannot be named {cotangent!r}: the name is taken\n"
-                f'give it one of its own: outputs={{"{y.name}": "{y.name}_cotangent"}}'
+                f'give it another name: outputs={{"{y.name}": "{y.name}_cotangent"}}'
             )
         taken.add(cotangent)
         value = ir.val(cotangent, type=y.type, shape=y.shape)
@@ -231,10 +234,10 @@ def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) 
     return op.constant(np.ones(y.shape.numpy(), y.dtype.numpy()))
 
 
-def _give(op: GradientOps, total: ir.Value, x: ir.Value, taken: set[str]) -> str:
-    """A gradient as an output under its own name and x's type and shape."""
+def _add_gradient_output(op: GradientOps, total: ir.Value, x: ir.Value, taken: set[str]) -> str:
+    """Add a gradient to the outputs with the name and the shape that x gives it."""
     name = f"{x.name}{SUFFIX}"
-    while name in taken:  # a gradient's gradient
+    while name in taken:  # x has a gradient already: this is a second derivative
         name += SUFFIX
     taken.add(name)
     total.name, total.shape = name, x.shape

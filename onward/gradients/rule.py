@@ -1,4 +1,4 @@
-"""What a rule is: one short function `(op, node, *dys) -> gradient of each input`.
+"""The protocol of gradient rules: one short function `(op, node, *dys) -> gradient per input`.
 
     @gradient("Sin")
     def sin(op, node, dy):
@@ -8,8 +8,8 @@
 
 A rule returns one gradient (of the first input), a sequence (None: no gradient flows there), or,
 where subgraphs capture values, a mapping from values to gradients. It never asks whether a
-gradient is wanted: what nobody reads is pruned. An output that nothing depends on has dy = 0, or
-None for rules entered with `absent=True`.
+gradient is needed: unused nodes are pruned. An unused output has dy = 0, or None for rules
+decorated with `@absent`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rule(Protocol):
 
 
 class NoGradient:
-    """Stands in the table for an operator through which no gradient flows, and says why."""
+    """The entry of an operator without a gradient, with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -44,15 +44,15 @@ class NoGradient:
 
 
 class GradientTable(OpTable):
-    """An OpTable of rules; `gradient.none(reason, ...)` states that operators have none."""
+    """An OpTable of gradient rules; `gradient.none(reason, ...)` declares operators without one."""
 
     def none(self, reason: str, *operators: str, domain: str = "") -> None:
-        """State, by name, that no gradient flows through these operators."""
+        """Declare that these operators have no gradient."""
         self(*operators, domain=domain)(NoGradient(reason))
 
 
 def broadcasting(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Sum each gradient that the rule returns back to its input's shape."""
+    """Sum each gradient that a rule returns to the shape of its input."""
 
     @functools.wraps(rule)
     def summed(op: GradientOps, node: ir.Node, *dys: Any) -> list[Gradient]:
@@ -66,6 +66,6 @@ def broadcasting(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def absent(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a rule have None, not zeros, for outputs that nothing depends on."""
+    """Pass None instead of zeros to a rule for outputs without a gradient."""
     rule.takes_none = True  # type: ignore[attr-defined]
     return rule

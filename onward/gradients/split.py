@@ -1,10 +1,10 @@
-"""Split a graph into pieces that run one after the other: forward, backward, and finer ones.
+"""Split a graph into models that run one after the other, such as forward and backward.
 
     forward, backward = split(model, [["loss", "logits"], ["w_grad", "x_grad"]])
     forward, of_inputs, of_weights = split(model, [["loss"], ["x_grad"], ["w_grad"]])
 
-The cut points are data: each group names the values that a piece makes, outputs of the graph or
-values inside it. A piece has the nodes that its group needs and no earlier piece has.
+Each group names the values that one piece computes: outputs of the graph or values inside it. A
+piece has the nodes that its group needs and that no earlier piece has.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, reads
-from onward.names import near
+from onward.names import suggest_names
 from onward.passes.prune import drop_unused
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a graph as a model of its own.
+    """A part of a graph as a model.
 
-    Its outputs are its group, then what later pieces take from it; its inputs are the graph's own,
-    as far as it reads them, then what it takes from earlier pieces.
+    Its outputs are its group, then values for later pieces; its inputs are those of the graph's
+    inputs that it reads, then values from earlier pieces.
     """
 
     model: ir.Model
-    takes: list[str]  # values that earlier pieces make
-    gives: list[str]  # values that later pieces take, in addition to the group
+    takes: list[str]  # values that earlier pieces compute
+    gives: list[str]  # values for later pieces, in addition to the group
 
 
 def split(model: ir.Model, groups: Sequence[Sequence[str]]) -> list[Piece]:
-    """The pieces of a model that make these groups of values; the model stays as it is."""
+    """The pieces of a model that compute these groups of values; the model is not changed."""
     graph = model.graph
     made = {str(value.name): value for node in graph for value in node.outputs if value.name}
-    home: dict[ir.Node, int] = {}  # node -> the piece that has it
+    piece_of: dict[ir.Node, int] = {}
     for i, group in enumerate(groups):
         needed = ancestors(graph, [_value(made, graph, name) for name in group])
         for node in graph:
-            if node not in home and any(value in needed for value in node.outputs):
-                home[node] = i
+            if node not in piece_of and any(value in needed for value in node.outputs):
+                piece_of[node] = i
     readers: dict[str, set[int]] = {}
-    for node, i in home.items():
+    for node, i in piece_of.items():
         for value in reads(node):
             maker = value.producer()
-            if maker is not None and home.get(maker, i) < i:
+            if maker is not None and piece_of.get(maker, i) < i:
                 readers.setdefault(str(value.name), set()).add(i)
-    for i, group in enumerate(groups):  # what an earlier piece makes, and this one returns
+    for i, group in enumerate(groups):  # values of earlier pieces that this one returns
         for name in group:
             maker = made[name].producer() if name in made else None
-            if maker is not None and home[maker] < i:
+            if maker is not None and piece_of[maker] < i:
                 readers.setdefault(name, set()).add(i)
     pieces = []
     for i, group in enumerate(groups):
         takes = [name for name, others in readers.items() if i in others]
-        here = {str(v.name) for node, home_of in home.items() if home_of == i for v in node.outputs}
+        here = {str(v.name) for node, piece in piece_of.items() if piece == i for v in node.outputs}
         gives = [name for name in readers if name in here and name not in group]
         pieces.append(Piece(_piece(model, group, takes, gives), takes, gives))
     return pieces
@@ -87,5 +87,7 @@ def _piece(
 def _value(made: dict[str, ir.Value], graph: ir.Graph, name: str) -> ir.Value:
     given = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
     if name not in made and name not in given:
-        raise OptionError(f"the graph has no value {name!r} to split at\n{near(name, made)}")
+        raise OptionError(
+            f"the graph has no value {name!r} to split at\n{suggest_names(name, made)}"
+        )
     return made.get(name) or given[name]

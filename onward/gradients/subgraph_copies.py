@@ -1,4 +1,4 @@
-"""Bodies: the graphs inside a node, copied, so that their reverse can be written behind them."""
+"""Copies of a node's subgraphs, to which their backward pass is added."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from onward.graph.scopes import bodies, reads
 
 
 def captures(op: GradientOps, node: ir.Node) -> list[ir.Value]:
-    """The values that a node's bodies read from outside and that a gradient is wanted of."""
-    inside = {v for body in bodies(node) for v in _everything(body)}
+    """The outer values that a node's subgraphs read and whose gradients are needed."""
+    inside = {v for body in bodies(node) for v in _all_values(body)}
     return [v for v in _reads_of_bodies(node) if v in op.active and v not in inside]
 
 
@@ -27,25 +27,25 @@ def _reads_of_bodies(node: ir.Node) -> list[ir.Value]:
     return list(found)
 
 
-def _everything(body: ir.Graph) -> set[ir.Value]:
-    """Every value that lives in a body or in a body of one of its nodes."""
+def _all_values(body: ir.Graph) -> set[ir.Value]:
+    """Every value of a subgraph and of the subgraphs inside it."""
     values = {*body.inputs, *body.initializers.values()}
     for node in body:
         values.update(node.outputs)
         for deeper in bodies(node):
-            values |= _everything(deeper)
+            values |= _all_values(deeper)
     return values
 
 
-def written_out(op: GradientOps, body: ir.Graph, *inputs: ir.Value) -> list[ir.Value]:
-    """A body's nodes written into the graph itself, reading these inputs; what they return."""
+def inline_subgraph(op: GradientOps, body: ir.Graph, *inputs: ir.Value) -> list[ir.Value]:
+    """Copy a subgraph's nodes into op's graph, reading these inputs; return their outputs."""
     known = dict(zip(body.inputs, inputs))
     for value in body.initializers.values():
         assert value.const_value is not None
         known[value] = op.constant(value.const_value.numpy())
     for node in body:
         if bodies(node):
-            raise ValueError(f"its body holds a body: {node.op_type}")
+            raise ValueError(f"its subgraph has a node with a subgraph: {node.op_type}")
         given = [None if x is None else known.get(x, x) for x in node.inputs]
         made = op.node(
             node.op_type,
@@ -58,13 +58,13 @@ def written_out(op: GradientOps, body: ir.Graph, *inputs: ir.Value) -> list[ir.V
     return [known.get(value, value) for value in body.outputs]
 
 
-class Body:
-    """A body's forward part, copied into a graph that its reverse is then written into."""
+class SubgraphCopy:
+    """A copy of a subgraph, to which the backward pass of its nodes is added."""
 
     def __init__(self, op: GradientOps, original: ir.Graph) -> None:
         self._copy = original.clone(allow_outer_scope_values=True)
         pairs = [*zip(original.inputs, self._copy.inputs)]
-        self._twins: dict[ir.Value, ir.Value] = dict(pairs)
+        self._copies: dict[ir.Value, ir.Value] = dict(pairs)
         self.outputs = list(self._copy.outputs)
         self._rename(op, self._copy)
         self._graph = self._copy
@@ -74,7 +74,7 @@ class Body:
         self._bound: dict[ir.Value, ir.Value] = {}
 
     def _rename(self, op: GradientOps, graph: ir.Graph) -> None:
-        """Names in a copy are its own: no scope may hide another's."""
+        """Give new names to all values: no scope may hide a name of another."""
         for value in (*graph.inputs, *list(graph.initializers.values())):
             rename(value, op.name("copy"))
         for node in graph:
@@ -91,7 +91,7 @@ class Body:
         return value
 
     def like(self, value: ir.Value, typed: ir.Value) -> ir.Value:
-        """A new input of the backward body that has a value's type and shape."""
+        """A new input of the backward subgraph, with a value's type and shape."""
         kind = value.type if value.type is not None else typed.type
         shape = value.shape if value.shape is not None else typed.shape
         made = ir.val(self.op.name("state"), type=kind, shape=shape)
@@ -99,29 +99,29 @@ class Body:
         return made
 
     def bind(self, values: Mapping[ir.Value, ir.Value]) -> None:
-        """Let these stand for the original body's inputs."""
+        """Replace the inputs of the original subgraph by these values."""
         for original, value in values.items():
-            twin = self._twins[original]
+            copy = self._copies[original]
             if value.shape is None:
                 value.shape = original.shape
             if value.type is None:
                 value.type = original.type
-            twin.replace_all_uses_with(value)
-            self.outputs = [value if output is twin else output for output in self.outputs]
+            copy.replace_all_uses_with(value)
+            self.outputs = [value if output is copy else output for output in self.outputs]
             self._bound[original] = value
         made = list(self._graph)[len(self._nodes) :]
-        if self._nodes:  # what made them comes before what reads them
+        if self._nodes:  # producers before consumers
             self._graph.remove(made)
             self._graph.insert_before(self._nodes[0], made)
 
     def at(self, original: ir.Value) -> ir.Value:
-        """What stands for one of the original body's inputs."""
+        """The value that replaces an input of the original subgraph."""
         return self._bound[original]
 
     def backward(
         self, seeds: Sequence[tuple[ir.Value, ir.Value | None]], wrt: Sequence[ir.Value]
     ) -> Found:
-        """The reverse of the copied nodes."""
+        """Add the backward pass of the copied nodes."""
         given: dict[ir.Value, ir.Value] = {}
         for output, dy in seeds:
             if dy is not None and is_differentiable(output):
@@ -129,12 +129,12 @@ class Body:
         return backward(self.op, self._nodes, given, wrt)
 
     def forward(self, carried: int) -> ir.Graph:
-        """The copy as it is, of a Loop: the condition and what it carries, nothing else."""
+        """The copy of a Loop's subgraph; it returns only the condition and the carried values."""
         del self._graph.outputs[1 + carried :]
         return self._graph
 
     def finish(self, outputs: Sequence[ir.Value]) -> ir.Graph:
-        """The backward body: its new inputs, and these outputs, each of them made inside it."""
+        """The backward subgraph: its new inputs, and these outputs, each computed inside it."""
         self._graph.inputs.clear()
         self._graph.inputs.extend(self._inputs)
         self._graph.outputs.clear()

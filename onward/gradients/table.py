@@ -1,4 +1,4 @@
-"""GRADIENTS: every rule, by family. A user's own go along as `GRADIENTS | mine`."""
+"""GRADIENTS: the table of all gradient rules. Users add their own rules with `GRADIENTS | mine`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from onward.gradients.rules import (
 )
 
 GRADIENTS = (
-    math.gradient  # one line a family
+    math.gradient
     | elementary.gradient
     | activation.gradient
     | reduce.gradient

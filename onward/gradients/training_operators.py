@@ -1,8 +1,8 @@
-"""ONNX's own training operators (ai.onnx.preview.training) written in standard ones.
+"""Expand ONNX's training operators (ai.onnx.preview.training) to standard operators.
 
-`expand(model)` puts the gradient graph in the place of each Gradient node and the formula in the
-place of each Adam, Adagrad and Momentum node: any runtime then runs the model. `step_model` joins a
-model and its TrainingInfo into the model of one training step.
+`expand(model)` replaces each Gradient node by the gradient graph and each Adam, Adagrad and
+Momentum node by its formula: any runtime then runs the model. `step_model` combines a model and its
+TrainingInfo into the model of one training step.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from onward.passes.rewrite import Names, nodes_of, substitute
 from onward.passes.value_facts import attribute
 
 DOMAIN = "ai.onnx.preview.training"
-_CONNECTED = "onward.preview"  # where a Gradient is, once it reads what it names
+_CONNECTED = "onward.preview"  # the domain of Gradient nodes that read the values they name
 
 
 def expand(model: ir.Model, rules: GradientTable = GRADIENTS) -> ir.Model:
-    """The model, in place, with its training operators in standard ones; prepared.
+    """Prepare a model and expand its training operators, in place.
 
-    Gradient(v, w; xs=[x], zs=[z], y) = d sum(y) / dx, with v in the place of x and w in that of z.
+    Gradient(v, w; xs=[x], zs=[z], y) = d sum(y) / dx, at x = v and z = w.
     """
     for graph in (*model.graphs(), *(f.graph for f in model.functions.values())):
         _connect(graph)
@@ -43,10 +43,10 @@ def expand(model: ir.Model, rules: GradientTable = GRADIENTS) -> ir.Model:
     for node in [node for node in nodes_of(model) if node.domain in (DOMAIN, _CONNECTED)]:
         if node.graph is not model.graph:
             raise UnsupportedModel(
-                f"{node.op_type} (node {node.name!r}) stands inside a subgraph\n"
-                "training operators are run in a model's own graph: move it there"
+                f"{node.op_type} (node {node.name!r}) is inside a subgraph\n"
+                "training operators must be in the main graph: move it there"
             )
-        if grown and node.op_type == "Gradient":  # of a gradient: types and defaults are asked for
+        if grown and node.op_type == "Gradient":  # a second derivative needs types and defaults
             model = PREPARE(model)
         _expand(model, node, rules)
         grown = True
@@ -56,9 +56,9 @@ def expand(model: ir.Model, rules: GradientTable = GRADIENTS) -> ir.Model:
 
 
 def _connect(graph: ir.Graph) -> None:
-    """Let each Gradient node read the values that it names: passes rename, edges they keep.
+    """Make each Gradient node read the values that it names: passes change names, but keep edges.
 
-    Its inputs are then the values given, y, and the values of xs and zs.
+    Its inputs are then the given values, y, and the values of xs and zs.
     """
     wanted = [node for node in graph if (node.domain, node.op_type) == (DOMAIN, "Gradient")]
     if not wanted:
@@ -119,7 +119,7 @@ def _gradients(op: GradientOps, node: ir.Node) -> list[ir.Value]:
 
 
 def _path(graph: ir.Graph, y: ir.Value, cut: Sequence[ir.Value]) -> list[ir.Node]:
-    """The nodes that make y from the values of the cut, in order."""
+    """The nodes that compute y from the values of `cut`, in order."""
     needed, ends, found = {y}, set(cut), []
     for node in reversed(graph):
         if any(value in needed and value not in ends for value in node.outputs):
@@ -131,57 +131,57 @@ def _path(graph: ir.Graph, y: ir.Value, cut: Sequence[ir.Value]) -> list[ir.Node
 def _copied(
     op: GradientOps, path: Sequence[ir.Node], y: ir.Value, moved: Mapping[ir.Value, ir.Value]
 ) -> tuple[list[ir.Node], ir.Value]:
-    """The path once more, at other values; what does not depend on them is not copied."""
-    twins, copies = dict(moved), []
+    """A copy of the path that reads other values; nodes that do not depend on them are reused."""
+    replaced, copies = dict(moved), []
     for node in path:
-        if not any(value in twins for value in reads(node)):
+        if not any(value in replaced for value in reads(node)):
             copies.append(node)
             continue
         copy = ir.node(
             node.op_type,
-            [twins.get(value, value) if value is not None else None for value in node.inputs],
+            [replaced.get(value, value) if value is not None else None for value in node.inputs],
             domain=node.domain,
             num_outputs=len(node.outputs),
             name=op.name(node.op_type),
         )
-        copy.attributes.update(_own_bodies(op, node, twins))
+        copy.attributes.update(_copied_attributes(op, node, replaced))
         for old, new in zip(node.outputs, copy.outputs):
             new.name = op.name(node.op_type) if old.name else ""
             new.type, new.shape = old.type, old.shape
-            twins[old] = new
+            replaced[old] = new
         op.graph.append(copy)
         copies.append(copy)
-    return copies, twins.get(y, y)
+    return copies, replaced.get(y, y)
 
 
-def _own_bodies(
-    op: GradientOps, node: ir.Node, twins: Mapping[ir.Value, ir.Value]
+def _copied_attributes(
+    op: GradientOps, node: ir.Node, replaced: Mapping[ir.Value, ir.Value]
 ) -> dict[str, ir.Attr]:
-    """A node's attributes, its subgraphs copied, in which the twins stand."""
+    """A node's attributes; its subgraphs are copied and read the replaced values."""
     attributes = dict(node.attributes)
     for name, held in node.attributes.items():
         if held.type is ir.AttributeType.GRAPH:
             body = held.as_graph().clone(allow_outer_scope_values=True)
-            _rename(op, body, twins)
+            _rename(op, body, replaced)
             attributes[name] = ir.AttrGraph(name, body)
     return attributes
 
 
-def _rename(op: GradientOps, body: ir.Graph, twins: Mapping[ir.Value, ir.Value]) -> None:
+def _rename(op: GradientOps, body: ir.Graph, replaced: Mapping[ir.Value, ir.Value]) -> None:
     for value in (*body.inputs, *list(body.initializers.values())):
         rename(value, op.name("copy"))
     for inner in body:
         inner.name = op.name(inner.op_type)
         for index, read in enumerate(inner.inputs):
-            if read is not None and read in twins:
-                inner.replace_input_with(index, twins[read])
+            if read is not None and read in replaced:
+                inner.replace_input_with(index, replaced[read])
         for value in inner.outputs:
             value.name = op.name(inner.op_type) if value.name else ""
         for deeper in bodies(inner):
-            _rename(op, deeper, twins)
+            _rename(op, deeper, replaced)
     for index, value in enumerate(body.outputs):
-        if value in twins:
-            body.outputs[index] = twins[value]
+        if value in replaced:
+            body.outputs[index] = replaced[value]
 
 
 # -- TrainingInfo ----------------------------------------------------------------------------------
@@ -191,14 +191,14 @@ def step_model(model: ir.Model, info: TrainingInfo) -> ir.Model:
     """One step of a training algorithm as a model: the inference graph, then the algorithm's.
 
     Its outputs are those of both. The variables, which `info.update_binding` maps to the outputs
-    that hold their next values, are inputs whose first values stand as initializers: feed each
-    step's results to the next.
+    with their next values, are inputs whose first values are initializers: feed each step's
+    results to the next.
     """
     check_training_info(model, [info])
     step = model.clone()
     if info.algorithm is None:
         return step
-    _join(step.graph, info.algorithm.clone(allow_outer_scope_values=True))
+    _append_algorithm(step.graph, info.algorithm.clone(allow_outer_scope_values=True))
     for node in nodes_of(step):
         step.opset_imports.setdefault(node.domain, 1)
     for name in info.update_binding:
@@ -210,7 +210,7 @@ def step_model(model: ir.Model, info: TrainingInfo) -> ir.Model:
 
 
 def initial_model(model: ir.Model, info: TrainingInfo) -> ir.Model | None:
-    """What gives the variables their first values, as `info.initialization_binding` says."""
+    """The model that computes the variables' first values (see `info.initialization_binding`)."""
     if info.initialization is None:
         return None
     graph = info.initialization.clone()
@@ -220,12 +220,12 @@ def initial_model(model: ir.Model, info: TrainingInfo) -> ir.Model | None:
     )
 
 
-def _join(graph: ir.Graph, algorithm: ir.Graph) -> None:
-    """Append a graph that reads the values of another by their names."""
+def _append_algorithm(graph: ir.Graph, algorithm: ir.Graph) -> None:
+    """Append the algorithm's graph, which reads the values of `graph` by name."""
     known = _by_name(graph)
     for name in set(known) & set(_by_name(algorithm)):
         raise InvalidModel(f"the model and its training algorithm both have a value {name!r}")
-    _bind(algorithm, known)
+    _bind_outer_values(algorithm, known)
     outputs, initializers = list(algorithm.outputs), list(algorithm.initializers.values())
     inputs, nodes = list(algorithm.inputs), list(algorithm)
     for values in (algorithm.inputs, algorithm.outputs, algorithm.initializers):
@@ -238,21 +238,21 @@ def _join(graph: ir.Graph, algorithm: ir.Graph) -> None:
     graph.outputs.extend(value for value in outputs if value not in list(graph.outputs))
 
 
-def _bind(graph: ir.Graph, known: Mapping[str | None, ir.Value]) -> None:
-    """Let values that a graph reads and does not make be those of these names."""
+def _bind_outer_values(graph: ir.Graph, known: Mapping[str | None, ir.Value]) -> None:
+    """Replace values that a graph reads and does not compute by the known ones of the same name."""
     for node in graph:
         for index, value in enumerate(node.inputs):
-            if value is not None and _is_loose(value):
+            if value is not None and _is_unbound(value):
                 if value.name not in known:
                     raise InvalidModel(
                         f"the training algorithm's {node.op_type} (node {node.name!r}) reads "
-                        f"{value.name!r}, which neither graph makes"
+                        f"{value.name!r}, which neither graph computes"
                     )
                 node.replace_input_with(index, known[value.name])
         for body in bodies(node):
-            _bind(body, known)
+            _bind_outer_values(body, known)
     for index, value in enumerate(graph.outputs):
-        if _is_loose(value) and value.name in known:
+        if _is_unbound(value) and value.name in known:
             graph.outputs[index] = known[value.name]
 
 
@@ -261,5 +261,5 @@ def _by_name(graph: ir.Graph) -> dict[str | None, ir.Value]:
     return {v.name: v for v in (*graph.inputs, *graph.initializers.values(), *made) if v.name}
 
 
-def _is_loose(value: ir.Value) -> bool:
+def _is_unbound(value: ir.Value) -> bool:
     return value.graph is None and value.producer() is None

@@ -1,7 +1,7 @@
-"""Adam, Adagrad and Momentum of ai.onnx.preview.training as their formulas.
+"""Adam, Adagrad and Momentum of ai.onnx.preview.training, expanded to their formulas.
 
-Each takes R, the learning rate, T, the number of updates so far, and groups of tensors: all that
-are optimised, all their gradients, then all of each state. The c of a formula is the node's
+Each takes R, the learning rate, T, the number of updates so far, and groups of tensors: all
+parameters, all their gradients, then all of each state. The c of a formula is the node's
 `norm_coefficient`; the formulas are those of ONNX's specification.
 """
 
@@ -16,7 +16,7 @@ from onward.errors import InvalidModel
 from onward.gradients.gradient_ops import GradientOps
 from onward.passes.value_facts import attribute
 
-Update = Callable[[GradientOps, ir.Node], list[ir.Value]]
+UpdateRule = Callable[[GradientOps, ir.Node], list[ir.Value]]
 
 
 def adam(op: GradientOps, node: ir.Node) -> list[ir.Value]:
@@ -70,11 +70,11 @@ def momentum(op: GradientOps, node: ir.Node) -> list[ir.Value]:
     return _in_order(news)
 
 
-UPDATES: dict[str, Update] = {"Adam": adam, "Adagrad": adagrad, "Momentum": momentum}
+UPDATES: dict[str, UpdateRule] = {"Adam": adam, "Adagrad": adagrad, "Momentum": momentum}
 
 
 def _groups(node: ir.Node, size: int) -> list[tuple[ir.Value, ...]]:
-    """The tensors that belong together: x, its gradient, its states."""
+    """For each parameter: x, its gradient, its states."""
     tensors = [value for value in node.inputs[2:] if value is not None]
     count = len(tensors) // size
     if not count or len(tensors) % size:
@@ -107,7 +107,7 @@ def _count(op: GradientOps, node: ir.Node) -> ir.Value:
 
 
 def _scalar(op: GradientOps, value: ir.Value | None) -> ir.Value:
-    """One number, whether it came as a scalar or as a vector of one."""
+    """A scalar from a scalar or a vector of one element."""
     assert value is not None
     is_scalar = value.shape is not None and len(value.shape) == 0
     return value if is_scalar else op.Reshape(value, op.shape())

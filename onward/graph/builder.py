@@ -1,4 +1,4 @@
-"""OpBuilder: write a graph the way one writes the formula.
+"""OpBuilder builds a model from formulas; NodeBuilder is the abstract class of all builders.
 
 op = OpBuilder()
 x = op.input("x", "float32", ("batch", 64))
@@ -9,8 +9,9 @@ model = op.model(y=op.Softmax(op.MatMul(x, w) , axis=-1))
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 import numpy as np
 import onnx
@@ -24,30 +25,37 @@ Operand = ir.Value | np.ndarray[Any, Any] | float | int | bool | Sequence[float]
 DEFAULT_OPSET = 23  # new enough for Attention and RMSNormalization, old enough for every engine
 
 
-class OpBuilder:
-    """Each `op.Name(inputs, attribute=value)` adds a node and returns its output.
+class NodeBuilder(ABC):
+    """Adds nodes to a graph: each `op.Name(inputs, attribute=value)` returns the node's output.
 
-    Numbers and arrays become constants of the type that their neighbours have; types and shapes
-    are inferred as the graph grows. `outputs=n` asks for n outputs and returns a tuple.
-
-    >>> op = OpBuilder()
-    >>> y = op.Mul(op.input("x", "float16", (2, 3)), 2.0)
-    >>> y.dtype.name, y.shape
-    ('FLOAT16', Shape([2, 3]))
+    Numbers and arrays become constants of the type of the operands beside them; types and shapes
+    are inferred as the graph grows. `outputs=n` returns a tuple of n outputs.
     """
 
-    def __init__(self, opset: int = DEFAULT_OPSET, name: str = "graph") -> None:
-        self.graph = ir.Graph((), (), nodes=(), opset_imports={"": opset}, name=name)
+    prefix = ""
+
+    def __init__(self, graph: ir.Graph, taken: set[str], opsets: Mapping[str, int]) -> None:
+        self.graph = graph
+        self._taken, self._opsets = taken, opsets
         self._count = 0
 
+    @abstractmethod
+    def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """A constant with a generated name."""
+
     def opset(self, domain: str = "") -> int:
-        """The version of a domain that nodes are written in."""
-        return self.graph.opset_imports.get(domain, 1)
+        """The version of a domain in which nodes are written."""
+        return self._opsets.get(domain, 1)
 
     def name(self, wish: str) -> str:
-        """A name for a new value or constant; nobody else in the graph has it."""
-        self._count += 1
-        return f"{wish}_{self._count}"
+        """A new name that starts with `wish`."""
+        stem = f"{self.prefix}/{wish}" if self.prefix else wish
+        while True:
+            self._count += 1
+            name = f"{stem}_{self._count}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
 
     def input(self, name: str, dtype: Any, shape: Sequence[int | str | None]) -> ir.Value:
         """A new graph input."""
@@ -59,17 +67,13 @@ class OpBuilder:
         return value
 
     def initializer(self, name: str, array: Any) -> ir.Value:
-        """A named constant: a weight."""
+        """A named constant, such as a weight."""
         tensor = ir.tensor(array, name=name)
         value = ir.val(
             name, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
         )
         self.graph.register_initializer(value)
         return value
-
-    def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
-        """A constant that needs no name of its own."""
-        return self.initializer(self.name("constant"), array)
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         if not op_type[:1].isupper():
@@ -91,13 +95,13 @@ class OpBuilder:
         outputs: int = 1,
         domain: str = "",
     ) -> ir.Value | tuple[ir.Value, ...]:
-        """Add a node; its output, or the tuple of them when more than one is asked for."""
+        """Add a node; return its output, or a tuple if `outputs` is not 1."""
         schema = self._schema(op_type, domain)
-        while operands and operands[-1] is None:  # absent, and nobody comes after it
+        while operands and operands[-1] is None:  # trailing absent inputs are left out
             operands = operands[:-1]
         inputs = [self._value(operand, i, operands, schema) for i, operand in enumerate(operands)]
-        plain = [_attribute(name, value) for name, value in attributes.items() if value is not None]
-        node = ir.Node(domain, op_type, inputs, plain, num_outputs=outputs)
+        given = [_attribute(name, value) for name, value in attributes.items() if value is not None]
+        node = ir.Node(domain, op_type, inputs, given, num_outputs=outputs)
         for output in node.outputs:
             output.name = self.name(op_type)
         self.graph.append(node)
@@ -134,8 +138,27 @@ class OpBuilder:
             return operand
         array = np.asarray(operand)
         if not isinstance(operand, (np.ndarray, np.generic)):
-            array = array.astype(_neighbours_type(array, index, operands, schema))
+            array = array.astype(_shared_type(array, index, operands, schema))
         return self.constant(array)
+
+
+@final
+class OpBuilder(NodeBuilder):
+    """Builds a new model.
+
+    >>> op = OpBuilder()
+    >>> y = op.Mul(op.input("x", "float16", (2, 3)), 2.0)
+    >>> y.dtype.name, y.shape
+    ('FLOAT16', Shape([2, 3]))
+    """
+
+    def __init__(self, opset: int = DEFAULT_OPSET, name: str = "graph") -> None:
+        graph = ir.Graph((), (), nodes=(), opset_imports={"": opset}, name=name)
+        super().__init__(graph, set(), graph.opset_imports)
+
+    def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """An initializer with a generated name."""
+        return self.initializer(self.name("constant"), array)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -147,12 +170,12 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 @functools.lru_cache(maxsize=1024)
 def _input_kinds(schema: onnx.defs.OpSchema) -> tuple[str, ...]:
-    """The letters by which a schema says which inputs share a type."""
+    """The type variables of a schema's inputs: inputs with the same one share a type."""
     return tuple(formal.type_str for formal in schema.inputs)
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:
-    """An attribute from a Python value: the common kinds here, the others as onnx-ir says."""
+    """An attribute from a Python value: the common types here, the others by onnx-ir."""
     if type(value) is int:
         return ir.AttrInt64(name, value)
     if type(value) in (list, tuple) and value and all(type(each) is int for each in value):
@@ -161,13 +184,13 @@ def _attribute(name: str, value: Any) -> ir.Attr:
     return made
 
 
-def _neighbours_type(
+def _shared_type(
     array: np.ndarray[Any, Any],
     index: int,
     operands: Sequence[Operand],
     schema: onnx.defs.OpSchema | None,
 ) -> Any:
-    """The type of a plain number: that of the operands which share its type in the schema."""
+    """The type of a Python number: that of an operand which shares its type in the schema."""
     if schema is not None:
         kinds = _input_kinds(schema)
         last = len(kinds) - 1

@@ -1,11 +1,11 @@
-"""External data: opened by us, from inside the model's folder alone, and mapped.
+"""Open and map external data, from inside the model's folder alone.
 
 No absolute path, no `..`, no link of either kind, nothing but ordinary files. Each part of the path
 is opened from the folder before it, and what was opened is what is checked: a file that is swapped
 between the check and the use is never read.
 
-A mapped file that somebody cuts short while it is in use ends the process (SIGBUS): where others
-can write to a model's folder, copy the model first, or open it with `isolated=True`.
+A mapped file that is truncated while it is in use ends the process (SIGBUS): if others can write
+to a model's folder, copy the model first, or open it with `isolated=True`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BY_FOLDER = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
 def external_tensors(model: ir.Model) -> list[External]:
-    """Every tensor whose data lies in another file: of initializers and of attributes."""
+    """Every tensor whose data is in another file: of initializers and of attributes."""
     return [tensor for tensor, _ in _holders(model)]
 
 
 def map_external(model: ir.Model, folder: Path | None) -> None:
-    """Map the external data of a model that came from a folder; check all of it first."""
+    """Map the external data of a model from its folder; every range is checked."""
     files: dict[str, tuple[mmap.mmap | None, int]] = {}
     for tensor, replace in list(_holders(model)):
         if isinstance(tensor, MappedTensor):
@@ -57,10 +57,10 @@ def map_external(model: ir.Model, folder: Path | None) -> None:
 
 @contextmanager
 def embedded(model: ir.Model) -> Iterator[None]:
-    """Write the model with all its tensors inside it; it is as it was afterwards.
+    """While in this context, the model is written with all its tensors embedded.
 
-    Mapped tensors are written so by themselves. Those of onnx-ir, in a model that a user built or
-    loaded with it, would be written as references, or close their mapping while it is in use.
+    Mapped tensors are embedded anyway. Those of onnx-ir, in a model that a user built or loaded
+    with it, would be written as references, or close their mapping while it is in use.
     """
     pairs = [
         (tensor, put) for tensor, put in _holders(model) if not isinstance(tensor, MappedTensor)
@@ -71,14 +71,14 @@ def embedded(model: ir.Model) -> Iterator[None]:
 
 @contextmanager
 def referenced(model: ir.Model) -> Iterator[None]:
-    """Write the model with references to the files of its mapped tensors; it is as it was then."""
+    """While in this context, mapped tensors are written as references to their files."""
     pairs = [(tensor, put) for tensor, put in _holders(model) if isinstance(tensor, MappedTensor)]
     with _replaced(pairs, MappedTensor.reference):
         yield
 
 
 def forget_pages(model: ir.Model) -> None:
-    """Give the memory of mapped pages back; they are read again when somebody needs them."""
+    """Release the memory of mapped pages; they are read again when needed."""
     for tensor in external_tensors(model):
         if isinstance(tensor, MappedTensor):
             tensor.forget_pages()
@@ -108,7 +108,7 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _holders(model: ir.Model) -> Iterator[Holder]:
-    """Every external tensor, with how to put another in its place."""
+    """Every external tensor, with a function that replaces it."""
     functions = [function.graph for function in model.functions.values()]
     for graph in (*model.graphs(), *functions, *(sub for f in functions for sub in f.subgraphs())):
         for value in graph.initializers.values():
@@ -162,19 +162,19 @@ def _map(folder: Path, location: str, what: str) -> tuple[mmap.mmap | None, int]
 
 
 def map_file(file: int) -> tuple[mmap.mmap | None, int]:
-    """An open file as memory, None where it is empty, and its size."""
+    """Map an open file: the mapping, None if the file is empty, and its size."""
     size = os.fstat(file).st_size
     return (mmap.mmap(file, 0, access=mmap.ACCESS_READ) if size else None), size
 
 
 def open_inside(folder: Path, location: str, what: str) -> int:
-    """Open an ordinary file below a folder for reading; links and all else are refused."""
+    """Open a regular file below a folder for reading; links and special files are refused."""
     parts = _parts(location, what)
     try:
         file = _open_by_folder(folder, parts, what) if _BY_FOLDER else _open(folder, parts, what)
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidModel(
-            f"{what} is missing: {folder / location}\nkeep it beside the model"
+            f"{what} is missing: {folder / location}\nkeep it in the model's folder"
         ) from None
     except UnsafeModel:
         raise
@@ -223,7 +223,7 @@ def _open_by_folder(folder: Path, parts: tuple[str, ...], what: str) -> int:
 
 
 def _open(folder: Path, parts: tuple[str, ...], what: str) -> int:
-    """Where folders cannot be opened (Windows): the parts are looked at one by one."""
+    """Where folders cannot be opened (Windows): each part is checked by its path."""
     path = folder
     for index, part in enumerate(parts):
         path = path / part

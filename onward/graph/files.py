@@ -1,4 +1,4 @@
-"""Load and save models: ONNX in any of its spellings, weights memory-mapped where they lie.
+"""Load and save ONNX models in any of their formats, weights memory-mapped.
 
 model = load("model.onnx")        # external data is mapped, not read: any size opens
 save(model, "copy.onnx")          # over 1 GiB, the weights go to copy.onnx.data
@@ -22,8 +22,8 @@ from onward.errors import InvalidModel, OnwardError
 from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
 from onward.graph.paths import read_model, to_path, writing
-from onward.graph.protos import from_proto, maps_aside, write_maps
-from onward.graph.scan.model_scan import survey
+from onward.graph.protos import from_proto, without_maps, write_maps
+from onward.graph.scan.model_scan import scan_model
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 
@@ -39,14 +39,14 @@ def load(
 ) -> ir.Model:
     """Load a model from a path, from bytes, or from what onnx or onnx-ir already hold.
 
-    What goes over the limits is refused before anything of it is built; `any_domain` allows
-    operators of every domain, for whoever has registered their implementation.
+    A model that exceeds the limits is refused before anything of it is built; `any_domain` allows
+    operators of every domain, if their implementation is registered.
     """
     if isinstance(source, ir.Model):
         _check_operators(source, limits, any_domain)
         return source
-    proto, folder, looked = read_proto(source, limits, any_domain=any_domain)
-    if looked:
+    proto, folder, scanned = read_proto(source, limits, any_domain=any_domain)
+    if scanned:
         return _from_proto(proto, folder)
     return _from_parsed(proto, folder, limits, any_domain)
 
@@ -59,11 +59,11 @@ def build_scanned(data: bytes, name: str, folder: Path | None) -> ir.Model:
 def read_proto(
     source: Source, limits: ModelLimits = DEFAULT_LIMITS, *, any_domain: bool = False
 ) -> tuple[onnx.ModelProto, Path | None, bool]:
-    """ONNX's message, the folder of its external data, and whether its limits were held already."""
+    """ONNX's message, the folder of its external data, and whether it was scanned."""
     if isinstance(source, (str, os.PathLike)):
         return _read_file(Path(source), limits, any_domain)
     if isinstance(source, bytes):
-        survey(source, limits, any_domain=any_domain, name="these bytes")
+        scan_model(source, limits, any_domain=any_domain, name="these bytes")
         return _parse(source, "these bytes"), None, True
     if isinstance(source, onnx.ModelProto):
         return source, None, False
@@ -79,12 +79,12 @@ def _read_file(
     form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     if form in (None, "protobuf"):
         data = read_model(path, limits.file_bytes)
-        survey(data, limits, any_domain=any_domain, name=str(path))
+        scan_model(data, limits, any_domain=any_domain, name=str(path))
         return _parse(data, str(path)), path.parent, True
     data = read_model(path, limits.text_bytes, "text_bytes")
     try:
         proto = onnx.load_model_from_string(data, format=form)
-    except Exception as error:  # each text format has parse errors of its own
+    except Exception as error:  # each text format raises its own parse errors
         first = (str(error).splitlines() or [""])[0][:200]
         raise InvalidModel(f"{path} is not an ONNX model in the form of {form}: {first}") from error
     return proto, path.parent, False
@@ -93,16 +93,16 @@ def _read_file(
 def _from_parsed(
     proto: onnx.ModelProto, folder: Path | None, limits: ModelLimits, any_domain: bool
 ) -> ir.Model:
-    """What somebody else has parsed; beyond 2 GiB protobuf cannot write it for a look."""
+    """A model from a parsed message; beyond 2 GiB protobuf cannot write it for a scan."""
     with contextlib.suppress(EncodeError):
-        survey(proto.SerializeToString(), limits, any_domain=any_domain)
+        scan_model(proto.SerializeToString(), limits, any_domain=any_domain)
     model = _from_proto(proto, folder)
     _check_operators(model, limits, any_domain)
     return model
 
 
 def _check_operators(model: ir.Model, limits: ModelLimits, any_domain: bool) -> None:
-    """The limits that a graph in memory can still break: how many nodes, of which domains."""
+    """Check the limits that hold for a graph in memory: number of nodes, domains."""
     nodes = [node for graph in model.graphs() for node in graph]
     if len(nodes) > limits.nodes:
         raise exceeded(limits, "nodes", len(nodes), "nodes", "the model")
@@ -140,13 +140,13 @@ def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
 
 
 def _check_values(model: ir.Model) -> None:
-    """Whatever is read must have been made, and what an operator needs must be read."""
+    """Refuse values that are read but not produced, and missing inputs of operators."""
     opset = model.opset_imports.get("", 1)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if not node.domain and len(node.inputs) < _least_inputs(node.op_type, opset):
+        if not node.domain and len(node.inputs) < _min_inputs(node.op_type, opset):
             raise InvalidModel(
                 f"{node.op_type} (node {node.name!r}) has {len(node.inputs)} inputs, "
-                f"but needs {_least_inputs(node.op_type, opset)}"
+                f"but needs {_min_inputs(node.op_type, opset)}"
             )
         for value in node.inputs:
             if value is not None and value.graph is None:
@@ -154,19 +154,19 @@ def _check_values(model: ir.Model) -> None:
                     f"node {node.name!r} ({node.op_type}) reads {value.name!r}, which nothing makes"
                 )
     for value in model.graph.outputs:
-        if value.graph is None or (value.producer() is None and not _is_given(value)):
+        if value.graph is None or (value.producer() is None and not _is_input_or_weight(value)):
             raise InvalidModel(f"nothing makes the output {value.name!r}")
 
 
 @functools.cache
-def _least_inputs(op_type: str, opset: int) -> int:
-    """How many inputs an operator needs; 0 for those that ONNX does not know."""
+def _min_inputs(op_type: str, opset: int) -> int:
+    """How many inputs an operator needs; 0 for an operator that ONNX does not know."""
     if not onnx.defs.has(op_type, max_inclusive_version=opset):
         return 0
     return int(onnx.defs.get_schema(op_type, opset).min_input)
 
 
-def _is_given(value: ir.Value) -> bool:
+def _is_input_or_weight(value: ir.Value) -> bool:
     return value.is_graph_input() or value.is_initializer()
 
 
@@ -177,9 +177,9 @@ def weight_bytes(model: ir.Model) -> int:
 
 
 def least_ir_version(model: ir.Model) -> int:
-    """The model's IR version, or what its opset needs if initializers have come to be no inputs.
+    """The model's IR version, or the one that its opset needs if initializers are not inputs.
 
-    Before version 4 they had to be; graphs that were rewritten since then lose such inputs.
+    Before version 4 initializers had to be inputs; rewritten graphs lose such inputs.
     """
     version = model.ir_version or 0
     if version >= _FIRST_FREE_IR:
@@ -193,7 +193,7 @@ def least_ir_version(model: ir.Model) -> int:
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") -> None:
-    """Save a model; large weights go beside it. The old file stands until the new one is whole.
+    """Save a model; large weights go to a second file. The old file stays until the end.
 
     `more` is appended: fields of the model's message that onnx-ir does not hold.
     """
@@ -212,7 +212,7 @@ def _save(model: ir.Model, path: Path, more: bytes) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         made = Path(aside) / path.name
-        with maps_aside(model) as maps:
+        with without_maps(model) as maps:
             ir.save(model, made, external_data=outside)
         if maps:
             proto = onnx.load(made, load_external_data=False)

@@ -8,19 +8,19 @@ import onnx_ir as ir
 
 
 def rename(value: ir.Value, name: str) -> None:
-    """Give a value another name; an initializer's tensor becomes its own first.
+    """Rename a value; an initializer's tensor is copied first, without its data.
 
-    onnx-ir renames a value's tensor along with it, and copies of a model share their tensors, with
-    each other and with the message that they were read from: it would no longer be read.
+    onnx-ir renames a value's tensor, too, and copies of a model share their tensors, with each
+    other and with the message that they were read from, which would then be unreadable.
     """
     tensor = value.const_value
     if tensor is not None and tensor.name != name:
-        value.const_value = _own(tensor)
+        value.const_value = _copy_tensor(tensor)
     value.name = name
 
 
-def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """The same data under a name of its own; nothing large is copied."""
+def _copy_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A tensor of the same data with a separate name; nothing large is copied."""
     if not isinstance(tensor, ir.serde.TensorProtoTensor):
         return copy.copy(tensor)
     if tensor.dtype == ir.DataType.STRING:

@@ -1,8 +1,8 @@
-"""Lifetimes: when each value of a graph is born and dies, in whose memory it lies, what that takes.
+"""Compute when each value of a graph is allocated and freed, in which buffer, and the peak memory.
 
 A graph runs node by node, in its own order. A value is born when its node runs and dies after its
-last reader; what an engine does beyond that (write in place, hand a dead buffer on) is given as
-`Rules`. Feeds and weights belong to others and take nothing here.
+last reader; what an engine does beyond that (alias an input, write in place) is given as
+`MemoryRules`. Feeds and weights are not counted.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ Sizes = Callable[[ir.Value], int]  # the bytes of a value
 
 
 @dataclass(frozen=True)
-class Rules:
+class MemoryRules:
     """What an engine does with memory. Operators of other domains are written "domain::Name"."""
 
     aliases: Mapping[str, Pairs] = field(default_factory=dict)  # the output is the input's memory
-    in_place: Mapping[str, Pairs] = field(default_factory=dict)  # ... where nobody else reads it
-    reuses_dead: bool = False  # a dead buffer of the same shape and width serves again
+    in_place: Mapping[str, Pairs] = field(default_factory=dict)  # ... if no other node reads it
 
 
 @dataclass
 class Buffer:
-    """Memory that one value, or several after each other, lie in."""
+    """Memory of one value, or of several one after another."""
 
     name: str  # of the value that it was made for
     nbytes: int
@@ -41,24 +40,24 @@ class Buffer:
 
 
 @dataclass
-class Step:
-    """One node: what is born, what dies after it, and how much lives while it runs."""
+class NodeMemory:
+    """One node: buffers born, buffers that die after it, and the bytes live while it runs."""
 
     name: str
     op_type: str
     node: ir.Node
     births: list[int] = field(default_factory=list)  # numbers of buffers
     deaths: list[int] = field(default_factory=list)
-    inner: Lifetimes | None = None  # of the subgraph that takes most
+    inner: Lifetimes | None = None  # of the subgraph with the highest peak
     live: int = 0  # bytes, those of a subgraph included
 
 
 @dataclass
 class Lifetimes:
-    """The life of every buffer of a graph."""
+    """The lifetime of every buffer of a graph."""
 
     buffers: list[Buffer]
-    steps: list[Step]
+    steps: list[NodeMemory]
 
     @property
     def peak(self) -> int:
@@ -67,88 +66,55 @@ class Lifetimes:
 
     @property
     def outputs(self) -> int:
-        """The bytes that the caller gets."""
+        """The bytes of the graph's outputs."""
         return sum(buffer.nbytes for buffer in self.buffers if buffer.is_output)
 
-    def layout(self, alignment: int = 64) -> tuple[list[int], int]:
-        """Each buffer's offset in one block of memory, and the size of the block.
 
-        Greedy by size: the largest buffer first, each in the smallest gap that those alive at the
-        same time leave, else behind them.
-        """
-        offsets = [0] * len(self.buffers)
-        placed: list[int] = []
-        for number in sorted(range(len(self.buffers)), key=lambda n: -self.buffers[n].nbytes):
-            buffer = self.buffers[number]
-            size = aligned(buffer.nbytes, alignment)
-            taken = sorted(
-                (offsets[other], aligned(self.buffers[other].nbytes, alignment))
-                for other in placed
-                if _meet(buffer, self.buffers[other])
-            )
-            offsets[number] = _best_gap(taken, size)
-            placed.append(number)
-        ends = (
-            start + aligned(b.nbytes, alignment)
-            for start, b in zip(offsets, self.buffers, strict=True)
-        )
-        return offsets, max(ends, default=0)
-
-
-def lifetimes(graph: ir.Graph, rules: Rules, nbytes: Sizes) -> Lifetimes:
-    """The lives of a graph's values, in the order of its nodes."""
+def lifetimes(graph: ir.Graph, rules: MemoryRules, nbytes: Sizes) -> Lifetimes:
+    """The lifetimes of a graph's values, in the order of its nodes."""
     return _Walk(graph, rules, nbytes).walk()
 
 
-def aligned(size: int, alignment: int) -> int:
-    """A size rounded up.
-
-    >>> aligned(257, 256)
-    512
-    """
-    return -(-size // alignment) * alignment
-
-
 def spelled(node: ir.Node) -> str:
-    """A node's operator as `Rules` writes it."""
+    """A node's operator as `MemoryRules` names it."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
 class _Walk:
-    """The state of one walk: who lies where, and how many uses a buffer still has."""
+    """The state of one walk: each value's buffer, and each buffer's remaining uses."""
 
-    def __init__(self, graph: ir.Graph, rules: Rules, nbytes: Sizes) -> None:
+    def __init__(self, graph: ir.Graph, rules: MemoryRules, nbytes: Sizes) -> None:
         self._graph, self._rules, self._nbytes = graph, rules, nbytes
         self._given = {*graph.inputs, *graph.initializers.values()}
         self._outputs = set(graph.outputs)
         self._uses = _count_uses(graph)
         self._home: dict[ir.Value, int | None] = {}  # None: memory of a feed or a weight
         self._left: list[int] = []  # uses of each buffer that are still to come
-        self._owner: list[ir.Value] = []
-        self._dead: list[int] = []  # the latest first
         self._buffers: list[Buffer] = []
 
     def walk(self) -> Lifetimes:
-        steps: list[Step] = []
+        steps: list[NodeMemory] = []
         for number, node in enumerate(self._graph):
-            step = Step(node.name or "", node.op_type, node)
+            step = NodeMemory(node.name or "", node.op_type, node)
             for place, value in enumerate(node.outputs):
                 if value.name:
-                    self._settle(node, place, value, step, number)
+                    self._place(node, place, value, step, number)
             step.inner = _largest_body(node, self._rules, self._nbytes)
             steps.append(step)
-            self._forget(node, number)
+            self._release(node, number)
         end = len(steps) - 1
         for buffer, left in zip(self._buffers, self._left, strict=True):
             buffer.death = end if left > 0 else buffer.death
         for number, buffer in enumerate(self._buffers):
             if not buffer.is_output:
                 steps[buffer.death].deaths.append(number)
-        _add_up(steps, self._buffers)
+        _sum_live_bytes(steps, self._buffers)
         return Lifetimes(self._buffers, steps)
 
-    def _settle(self, node: ir.Node, place: int, value: ir.Value, step: Step, number: int) -> None:
-        """Find the memory of an output: its own, an input's, or a dead one's."""
+    def _place(
+        self, node: ir.Node, place: int, value: ir.Value, step: NodeMemory, number: int
+    ) -> None:
+        """Find the buffer of an output: a new one, or an input's."""
         home = None if value in self._outputs else self._shared(node, place, value)
         if home is not None:
             found = home[0]
@@ -156,8 +122,6 @@ class _Walk:
             if found is not None:
                 self._left[found] += self._uses[value]
                 self._buffers[found].values.append(str(value.name))
-                if found in self._dead:
-                    self._dead.remove(found)
             return
         self._home[value] = len(self._buffers)
         step.births.append(len(self._buffers))
@@ -166,10 +130,9 @@ class _Walk:
         name = str(value.name)
         self._buffers.append(Buffer(name, size, number, number, is_output, [name]))
         self._left.append(self._uses[value])
-        self._owner.append(value)
 
     def _shared(self, node: ir.Node, place: int, value: ir.Value) -> tuple[int | None] | None:
-        """The buffer that an output shares, as a tuple; None where it needs its own."""
+        """The buffer that an output shares, as a tuple; None if it needs a new one."""
         operator = spelled(node)
         for source, target in self._rules.aliases.get(operator, ()):
             given = node.inputs[source] if source < len(node.inputs) else None
@@ -182,26 +145,20 @@ class _Walk:
             home = self._home.get(given)
             if home is not None and self._left[home] == 1 and _same_size(given, value):
                 return (home,)
-        if self._rules.reuses_dead and value.shape is not None and len(value.shape):
-            for home in self._dead:
-                if _same_size(self._owner[home], value):
-                    return (home,)
         return None
 
-    def _forget(self, node: ir.Node, number: int) -> None:
-        """Count this node's uses off; a buffer without any is dead."""
+    def _release(self, node: ir.Node, number: int) -> None:
+        """Subtract this node's uses; a buffer without uses dies with its last one."""
         for value in _occurrences(node):
             home = self._home.get(value)
             if home is None:
                 continue
             self._left[home] -= 1
             self._buffers[home].death = number
-            if self._left[home] == 0:
-                self._dead.insert(0, home)
 
 
 def _occurrences(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node touches, as often as it does: inputs, what its bodies capture, outputs."""
+    """The values of a node, repeated as used: inputs, captured values, outputs."""
     direct = [value for value in node.inputs if value is not None]
     yield from direct
     if bodies(node):
@@ -210,7 +167,7 @@ def _occurrences(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _count_uses(graph: ir.Graph) -> Counter[ir.Value]:
-    """How often each value is touched; what the caller holds once more, so that it never dies."""
+    """How often each value is used; once more for what the caller holds, so that it never dies."""
     uses = Counter(value for node in graph for value in _occurrences(node))
     uses.update({*graph.inputs, *graph.initializers.values()})
     uses.update(set(graph.outputs))
@@ -218,7 +175,7 @@ def _count_uses(graph: ir.Graph) -> Counter[ir.Value]:
 
 
 def _same_size(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two values surely fill the same memory: shapes equal dimension by dimension."""
+    """Whether two values are known to have the same size: equal in each dimension."""
     if a.dtype is None or b.dtype is None or a.shape is None or b.shape is None:
         return False
     if ir.DataType.STRING in (a.dtype, b.dtype) or a.dtype.itemsize != b.dtype.itemsize:
@@ -238,10 +195,10 @@ def _same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
     return a == b
 
 
-def _largest_body(node: ir.Node, rules: Rules, nbytes: Sizes) -> Lifetimes | None:
-    """The subgraph that takes most: of an If one branch runs, nobody knows which.
+def _largest_body(node: ir.Node, rules: MemoryRules, nbytes: Sizes) -> Lifetimes | None:
+    """The subgraph with the highest peak: only one branch of an If runs.
 
-    What a branch returns is what its If returns, and is counted there.
+    A branch's outputs are its If's outputs, and are counted there.
     """
 
     def inside(value: ir.Value) -> int:
@@ -251,26 +208,9 @@ def _largest_body(node: ir.Node, rules: Rules, nbytes: Sizes) -> Lifetimes | Non
     return max(inner, key=lambda lives: lives.peak, default=None)
 
 
-def _add_up(steps: list[Step], buffers: list[Buffer]) -> None:
+def _sum_live_bytes(steps: list[NodeMemory], buffers: list[Buffer]) -> None:
     live = 0
     for step in steps:
         live += sum(buffers[number].nbytes for number in step.births)
         step.live = live + (step.inner.peak if step.inner else 0)
         live -= sum(buffers[number].nbytes for number in step.deaths)
-
-
-def _meet(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers live at the same time; what the caller keeps has no end."""
-    return (a.is_output or a.death >= b.birth) and (b.is_output or b.death >= a.birth)
-
-
-def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
-    """The smallest gap that holds `size` among (start, size) in order of start, else the end."""
-    best: tuple[int, int] | None = None
-    end = 0
-    for start, length in taken:
-        gap = start - end
-        if gap >= size and (best is None or gap < best[0]):
-            best = (gap, end)
-        end = max(end, start + length)
-    return end if best is None else best[1]

@@ -1,4 +1,4 @@
-"""What a model may ask of us before we refuse it: limits that no honest model meets.
+"""ModelLimits: how large a model may be before it is refused; honest models stay far below.
 
 options = SessionOptions(limits=ModelLimits(nodes=10_000))
 load("model.onnx", limits=ModelLimits(allow_domains=frozenset({"my.domain"})))
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from onward.errors import LimitExceeded, OptionError
-from onward.settings import explain_frozen, explain_keywords
+from onward.errors import LimitExceeded
+from onward.settings import check_fields, explain_frozen, explain_keywords, integer, list_of
 
 _DEEPEST = 32  # protobuf itself stops at a nesting of about 33 graphs
 
@@ -35,7 +35,7 @@ KNOWN_DOMAINS = frozenset(
 @explain_frozen
 @dataclass(frozen=True, kw_only=True)
 class ModelLimits:
-    """How much a model may ask for. Each default is far above what honest models have.
+    """How large a model may be. Each default is far above what honest models have.
 
     Attributes:
         file_bytes: of the model's own file; protobuf ends at the default too
@@ -73,16 +73,10 @@ class ModelLimits:
     allow_data_by_path: bool = False
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name.startswith("allow_"):
-                continue
-            if not isinstance(value, int) or value < 0:
-                raise OptionError(f"limits: {each.name} is a number from 0 on, not {value!r}")
-        if self.nesting > _DEEPEST:
-            raise OptionError(f"limits: nesting is at most {_DEEPEST}, not {self.nesting}")
-        if isinstance(self.allow_domains, str):
-            raise OptionError("limits: allow_domains is a set of names, not one name")
+        counts = [each.name for each in fields(self) if not each.name.startswith("allow_")]
+        check_fields(self, **dict.fromkeys(counts, integer(0)))
+        domains = list_of(str, "a set of names", "{'my.domain'}")
+        check_fields(self, nesting=integer(0, _DEEPEST), allow_domains=domains)
         object.__setattr__(self, "allow_domains", frozenset(self.allow_domains))
 
 
@@ -90,7 +84,7 @@ DEFAULT_LIMITS = ModelLimits()
 
 
 def exceeded(limits: ModelLimits, name: str, value: int, what: str, where: str) -> LimitExceeded:
-    """The refusal of what is over a limit: which limit, how much there is, where, what to do."""
+    """The error for an exceeded limit: which limit, by how much, where, and what to do."""
     return LimitExceeded(
         f"{where}: {_number(value)} {what}, more than the limit of {getattr(limits, name):,}\n"
         f"if you trust this model, raise ModelLimits.{name}"
@@ -112,13 +106,13 @@ def check_operators(
 ) -> None:
     """Refuse operators of unknown domains, and other engines' compiled programs.
 
-    Each comes with the place where the model has it; `own` are the domains of its functions.
+    `operators` are pairs of operator and first node; `own` are the domains of the functions.
     """
     known = KNOWN_DOMAINS | limits.allow_domains | own
     for (domain, name), where in operators:
         if name == "EPContext" and not limits.allow_ep_context:
             raise LimitExceeded(
-                f"{where} holds another engine's compiled program, which nobody can look into\n"
+                f"{where} holds another engine's compiled program, which cannot be checked\n"
                 "if you trust this model, set ModelLimits.allow_ep_context"
             )
         if domain not in known and not any_domain:

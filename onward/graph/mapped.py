@@ -5,7 +5,7 @@ Nothing but the mapping is read: not the path again, so the file may be moved or
 working directory may change.
 
 onnx-ir's own ExternalTensor opens its path when it is first read, is written into messages as a
-reference to that path, and closes its mapping when somebody wants it in memory.
+reference to that path, and closes its mapping when it is loaded into memory.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 
 
 class MappedTensor(ir.TensorProtocol):
-    """A tensor in a mapped file; onnx-ir takes it for one in memory."""
+    """A tensor in a mapped file, which onnx-ir treats as one in memory."""
 
     def __init__(self, source: ir.ExternalTensor, mapping: mmap.mmap | None, folder: Path) -> None:
-        """The data that `source` refers to; `mapping` is its file, None where that is empty."""
+        """The data that `source` refers to; `mapping` is its file, None if that is empty."""
         self.name, self.doc_string = source.name, source.doc_string
         self.dtype, self.shape = source.dtype, source.shape
         self.metadata_props = dict(source.metadata_props)
@@ -46,7 +46,7 @@ class MappedTensor(ir.TensorProtocol):
 
     @property
     def packed(self) -> Array:
-        """The bytes as they lie in the file: a view, not a copy."""
+        """The bytes as in the file: a view, not a copy."""
         if self.raw is None or self.nbytes == 0:
             return np.empty(0, np.uint8)
         return np.frombuffer(self.raw, np.uint8, self.nbytes, self.offset)
@@ -86,7 +86,7 @@ class MappedTensor(ir.TensorProtocol):
         return f"MappedTensor<{self.dtype},{self.shape}>({place}, name={self.name!r})"
 
     def reference(self) -> ir.ExternalTensor:
-        """What a message says of the tensor where its data stays in the file."""
+        """The tensor as a message refers to it, its data in the file."""
         return ir.ExternalTensor(
             self.location, self.offset, self.nbytes, self.dtype, shape=ir.Shape(self.shape.numpy()),
             name=self.name or "", doc_string=self.doc_string, base_dir=self.base_dir,
@@ -94,6 +94,6 @@ class MappedTensor(ir.TensorProtocol):
         )  # fmt: skip
 
     def forget_pages(self) -> None:
-        """Give the memory of the file's pages back; they are read again when needed."""
+        """Release the memory of the file's pages; they are read again when needed."""
         if self.raw is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.raw.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a graph, described in ONNX Runtime's words."""
+"""Describe the inputs and outputs of a graph as onnxruntime's NodeArg does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import onnx_ir as ir
 from onward.graph.protos import MapType
 from onward.graph.signature import NodeArg
 
-_WORDS = {"FLOAT": "float", "DOUBLE": "double"}
-
 
 def describe(value: ir.Value) -> NodeArg:
-    """An input or output: its name, type and shape."""
+    """The name, type and shape of an input or output."""
     shape = [] if value.shape is None else [_dimension(dim) for dim in value.shape]
-    return NodeArg(str(value.name), _spell(value.type), shape, value.shape is not None)
+    return NodeArg(str(value.name), _ort_type(value.type), shape, value.shape is not None)
 
 
 def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
@@ -24,17 +22,13 @@ def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
     return dim if dim >= 0 else None  # exporters write -1 for any size
 
 
-def _spell(kind: Any) -> str:
+def _ort_type(kind: Any) -> str:
     if kind is None:
         return ""
     if isinstance(kind, ir.SequenceType):
-        return f"seq({_spell(kind.elem_type)})"
+        return f"seq({_ort_type(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):
-        return f"optional({_spell(kind.elem_type)})"
+        return f"optional({_ort_type(kind.elem_type)})"
     if isinstance(kind, MapType):
-        return f"map({_word(kind.key_type)},{_spell(kind.elem_type)})"
-    return f"tensor({_word(kind.dtype)})"
-
-
-def _word(dtype: ir.DataType) -> str:
-    return _WORDS.get(dtype.name, dtype.name.lower())
+        return f"map({kind.key_type.name.lower()},{_ort_type(kind.elem_type)})"
+    return f"tensor({kind.dtype.name.lower()})"

@@ -44,7 +44,7 @@ class OpTable:
         versions[since] = function
 
     def find(self, domain: str, operator: str, opset: int) -> Callable[..., Any] | None:
-        """The function for this operator at this opset: the newest that is not newer."""
+        """The newest function for this operator that is not newer than the opset."""
         versions = self._entries.get((_plain(domain), operator), {})
         fitting = [since for since in versions if since <= opset]
         return versions[max(fitting)] if fitting else None
@@ -69,5 +69,5 @@ class OpTable:
 
 
 def _plain(domain: str) -> str:
-    """ONNX writes its default domain in two ways."""
+    """The default domain as "": ONNX also writes it "ai.onnx"."""
     return "" if domain == "ai.onnx" else domain

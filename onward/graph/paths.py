@@ -1,4 +1,4 @@
-"""Paths that a user gives: whether a file is there or can be written, and the reading of models."""
+"""Check the paths that users give, explain why a file cannot be read or written, read models."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from onward.errors import (
     WriteFailed,
 )
 from onward.graph.limits import ModelLimits
-from onward.names import some
+from onward.names import list_names
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def to_path(given: object) -> Path:
-    """A path from what a user gave, or what a path is; no system has names with a null character.
+    """Convert a user's text or path to a Path; refuse anything else, and null characters.
 
     >>> to_path("model.onnx").suffix
     '.onnx'
@@ -44,7 +44,7 @@ def to_path(given: object) -> Path:
 
 
 def absolute(source: Any) -> Any:
-    """A path that stays true when the working directory changes; all else as it is.
+    """An absolute path from a path; any other source unchanged.
 
     >>> absolute(b"a model's bytes")
     b"a model's bytes"
@@ -53,20 +53,20 @@ def absolute(source: Any) -> Any:
 
 
 def check_readable(path: Path, what: str = "model") -> None:
-    """Refuse what is not a file, in one line that says so."""
+    """Refuse a path that is not a file."""
     check_exists(path, what)
     if not path.is_file():
         raise InvalidModel(f"{path} is not a file\ngive the path of the .onnx file inside it")
 
 
 def check_exists(path: Path, what: str) -> None:
-    """Refuse a path that leads nowhere."""
+    """Refuse a path that does not exist."""
     if not path.exists():
-        raise FileMissing(f"no {what} at {path}\n{look_around(path)}")
+        raise FileMissing(f"no {what} at {path}\n{suggest_path(path)}")
 
 
-def look_around(path: Path) -> str:
-    """What to do about a path that leads nowhere: a name like it, or what its folder has."""
+def suggest_path(path: Path) -> str:
+    """A hint for a path that does not exist: a similar name, or what its folder has."""
     folder = path.absolute().parent
     try:
         names = sorted(os.listdir(folder))
@@ -74,16 +74,16 @@ def look_around(path: Path) -> str:
         return f"there is no folder {folder}: check the path"
     stems = difflib.get_close_matches(path.stem, {Path(name).stem for name in names})
     if stems:  # whatever the suffix: it would make any two names alike
-        return f"did you mean {some(name for name in names if Path(name).stem in stems)}?"
+        return f"did you mean {list_names(name for name in names if Path(name).stem in stems)}?"
     same_kind = [name for name in names if Path(name).suffix == path.suffix]
     if not same_kind:
         return f"nothing in {folder} has a name like it: check the path"
-    return f"check the path: {folder} has {some(same_kind)}"
+    return f"check the path: {folder} has {list_names(same_kind)}"
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Tell what cannot be written by the path that the user gave, and what to do about it."""
+    """Turn errors of the system while writing into errors with the user's path and what to do."""
     try:
         yield
     except OnwardError:
@@ -97,13 +97,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder to write files to, and those that it is in, where they are not there."""
+    """Make a folder and its parents if they do not exist."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path where a file could not be written, before the work for it is done."""
+    """Refuse a path that cannot be written, before the work is done."""
     with writing(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -128,13 +128,13 @@ def explain_failure(path: Path, error: OSError) -> tuple[str, str]:
         return why, f"let this process write in {there}, or write to another folder"
     if error.errno in _FULL:
         return why, f"make room on the disk of {there}, or write to another folder"
-    return why, f"see to the disk of {there}, or write to another folder"
+    return why, f"check the disk of {there}, or write to another folder"
 
 
 def check_archive(path: Path, limits: ModelLimits) -> None:
-    """Refuse what cannot be a torch program, before torch is asked: no archive, or a bomb.
+    """Refuse a file that is not a torch program, before torch reads it: no archive, or a bomb.
 
-    What can be one is refused, too, unless pickles are allowed: unpickling runs whatever it holds.
+    A torch program is refused, too, unless pickles are allowed: unpickling may run any code.
     """
     check_readable(path)
     try:
@@ -155,7 +155,7 @@ def check_archive(path: Path, limits: ModelLimits) -> None:
 
 
 def read_model(path: Path, most: int, limit: str = "file_bytes") -> bytes:
-    """A model's own bytes, at most so many: what is opened is what is checked."""
+    """Read a model's file, of at most `most` bytes; the opened file is the one that is checked."""
     check_readable(path)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:  # a FIFO would make us wait

@@ -1,4 +1,4 @@
-"""Models to and from ONNX's messages, map types included, which onnx-ir has no word for.
+"""Convert models to and from ONNX's messages, map types included, which onnx-ir lacks.
 
 ZipMap (scikit-learn's converter ends every classifier with one) gives a sequence of maps, and
 DictVectorizer and CastMap take a map. While onnx-ir reads or writes a model, such values have no
@@ -23,7 +23,7 @@ class MapType:
     """A map from keys, integers or strings, to values of one type."""
 
     key_type: ir.DataType
-    elem_type: Any  # a type; a DataType, as the protocol would have it too, it never is
+    elem_type: Any  # a type, never a DataType, which the protocol would allow
     denotation: str | None = None
     # a map has no element type itself: it must not be taken for a tensor
     dtype: ir.DataType = field(default=ir.DataType.UNDEFINED, init=False)
@@ -40,7 +40,7 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """An onnx-ir model from ONNX's message."""
     try:
         return ir.from_proto(proto)
-    except Exception:  # onnx-ir raises many kinds; a map is what is looked for, and the rest stays
+    except Exception:  # onnx-ir raises many kinds; only maps are handled here
         maps = {info.name: info.type for info in _infos(proto) if _has_map(info.type)}
         if not maps:
             raise
@@ -61,7 +61,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     try:
         return ir.to_proto(model)
     except Exception:  # as above
-        with maps_aside(model) as maps:
+        with without_maps(model) as maps:
             if not maps:
                 raise
             proto: onnx.ModelProto = ir.to_proto(model)
@@ -70,8 +70,8 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 @contextmanager
-def maps_aside(model: ir.Model) -> Iterator[dict[str, onnx.TypeProto]]:
-    """Let no value of a model be a map for a while; yields the types by the values' names."""
+def without_maps(model: ir.Model) -> Iterator[dict[str, onnx.TypeProto]]:
+    """While in this context, values of map types have no type; yields the types by name."""
     held = [(value, value.type) for value in _values(model) if holds_map(value.type)]
     for value, _ in held:
         value.type = None
@@ -83,7 +83,7 @@ def maps_aside(model: ir.Model) -> Iterator[dict[str, onnx.TypeProto]]:
 
 
 def write_maps(proto: onnx.ModelProto, maps: dict[str, onnx.TypeProto]) -> None:
-    """Give what a message declares without a type the map types that were set aside."""
+    """Write map types onto the values of a message that have no type."""
     for info in _infos(proto) if maps else ():
         if info.name in maps and info.type.WhichOneof("value") is None:
             info.type.CopyFrom(maps[info.name])
@@ -140,7 +140,7 @@ def _has_map(proto: onnx.TypeProto) -> bool:
 
 
 def _infos(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
-    """What a model's message declares of values, in its subgraphs and functions too."""
+    """The declared values of a model's message, subgraphs and functions included."""
     yield from _graph_infos(proto.graph)
     for function in proto.functions:
         yield from function.value_info
@@ -161,7 +161,7 @@ def _inner_infos(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.ValueInfoProt
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """The inputs, the outputs and what every node makes, in subgraphs and functions too."""
+    """Inputs, outputs and nodes' outputs, subgraphs and functions included."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         yield from graph.inputs
         yield from graph.outputs

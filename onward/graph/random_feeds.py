@@ -1,4 +1,4 @@
-"""Sizes of open dimensions, and random feeds of the types and shapes that a session takes."""
+"""Make random feeds for a session's inputs, and check the sizes of open dimensions."""
 
 from __future__ import annotations
 
@@ -6,31 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from onward.errors import FeedError, OptionError
-from onward.names import near
-
-_DTYPES: dict[str, Any] = {
-    "float": np.float32,
-    "double": np.float64,
-    "string": np.object_,
-    **{
-        f"{kind}{bits}": np.dtype(f"{kind}{bits}")
-        for kind in ("int", "uint")
-        for bits in (8, 16, 32, 64)
-    },
-    "float16": np.float16,
-    "bool": np.bool_,
-    "complex64": np.complex64,
-    "complex128": np.complex128,
-    "bfloat16": ml_dtypes.bfloat16,
-    "int4": ml_dtypes.int4,
-    "uint4": ml_dtypes.uint4,
-    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
-    "float8e5m2": ml_dtypes.float8_e5m2,
-}
+from onward.graph.dtypes import numpy_type
+from onward.names import suggest_names
 
 
 def random_feeds(
@@ -49,16 +29,16 @@ def random_feeds(
 
 
 def check_sizes(sizes: Iterable[str], known: Collection[str]) -> None:
-    """Refuse a size that no open dimension has the name of."""
+    """Refuse a size whose name no open dimension has."""
     for name in sizes:
         if name not in known:
             fixed = "the model has none: every size is fixed"
-            hint = near(name, sorted(known), "the model has") if known else fixed
+            hint = suggest_names(name, sorted(known), "the model has") if known else fixed
             raise OptionError(f"no open dimension {name!r}\n{hint}")
 
 
 def open_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
-    """What the open dimensions of these inputs, each a name and a shape, may be called by."""
+    """The names of the open dimensions of inputs, each given as name and shape."""
     return {
         name
         for given, shape in inputs
@@ -68,7 +48,7 @@ def open_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
 
 
 def names_of_size(name: str, place: int, size: Any) -> list[str]:
-    """What one size of an input may be called by; nothing where the model fixes it."""
+    """The names of one dimension of an input; none if the model fixes its size."""
     if isinstance(size, int):
         return []
     return [f"{name}:{place}", *([size] if size else [])]
@@ -82,7 +62,9 @@ def input_shapes(
         names = sorted(name for name, _, _ in inputs)
         for name in sizes:
             if name not in names:
-                raise FeedError(f"no input {name!r}; {near(name, names, 'the model takes')}")
+                raise FeedError(
+                    f"no input {name!r}; {suggest_names(name, names, 'the model takes')}"
+                )
         return {name: tuple(np.shape(feed)) for name, feed in sizes.items()}
     check_sizes(sorted(sizes), open_names((name, dims) for name, _, dims in inputs))
     shapes: dict[str, tuple[int, ...]] = {}
@@ -118,11 +100,11 @@ def _shape(arg: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def _draw(rng: np.random.Generator, arg: Any, shape: tuple[int, ...]) -> Any:
     kind = re.fullmatch(r"(?:optional\()?tensor\((\w+)\)+", arg.type)
-    if kind is None or kind[1] not in _DTYPES:
+    dtype = None if kind is None else numpy_type(kind[1])
+    if dtype is None or dtype.name == "float8_e8m0fnu":  # which has no negative numbers
         raise FeedError(
             f"no random feed for input {arg.name!r} of type {arg.type}\nfeed it yourself"
         )
-    dtype = np.dtype(_DTYPES[kind[1]])
     if dtype == np.object_:
         return np.full(shape, "onward", dtype)
     if dtype.kind in "iub" or "int" in dtype.name:

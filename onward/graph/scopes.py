@@ -1,4 +1,4 @@
-"""Who reads what: nodes read their inputs, and what their subgraphs capture from outside."""
+"""Walk graphs with their subgraphs, and find the values that nodes read, captured ones included."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-COMPOSITES = "onward"  # the domain of calls that an engine may have whole (passes/composites.py)
+COMPOSITES = (
+    "onward"  # the domain of calls that an engine may run as one kernel (passes/composites.py)
+)
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The subgraphs of a node."""
-    attributes = node.attributes.data  # plain dict: passes ask this of every node, many times
+    attributes = node.attributes.data  # the plain dict is faster: passes call this for every node
     if not attributes:
         return []
     return [a.as_graph() for a in attributes.values() if a.type is ir.AttributeType.GRAPH]
@@ -21,7 +23,7 @@ def walk(graph: ir.Graph) -> Iterator[ir.Node]:
     """Every node of a graph and its subgraphs, each before those inside it."""
     for node in graph:
         yield node
-        for attribute in node.attributes.data.values():  # as bodies() says, without a call for each
+        for attribute in node.attributes.data.values():  # as in bodies(), without a call for each
             if attribute.type is ir.AttributeType.GRAPH:
                 yield from walk(attribute.as_graph())
 
@@ -42,7 +44,7 @@ def reads(node: ir.Node) -> list[ir.Value]:
 
 
 def ancestors(graph: ir.Graph, values: Iterable[ir.Value]) -> set[ir.Value]:
-    """What these values are made from, themselves included."""
+    """These values and all values that they are computed from."""
     needed = set(values)
     for node in reversed(graph):
         if any(value in needed for value in node.outputs):
@@ -51,7 +53,7 @@ def ancestors(graph: ir.Graph, values: Iterable[ir.Value]) -> set[ir.Value]:
 
 
 def last_uses(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
-    """For each node, the values of this graph that nobody reads after it."""
+    """For each node, the values of this graph that no later node reads."""
     last: dict[ir.Value, ir.Node] = {}
     for node in graph:
         last.update(dict.fromkeys((*node.outputs, *reads(node)), node))

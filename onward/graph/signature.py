@@ -1,8 +1,7 @@
-"""What a model takes and gives: names, types, symbolic shapes; feeds read and checked by them."""
+"""NodeArg: the name, type and shape of a model's input or output; feeds are checked by it."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,24 +9,10 @@ from typing import Any
 import numpy as np
 
 from onward.errors import FeedError
-from onward.names import near, spell_sizes
+from onward.graph.dtypes import numpy_type, ort_type
+from onward.names import format_sizes, suggest_names
 
 Dimension = int | str | None  # a size, a symbol, or unknown
-
-# ONNX Runtime's spelling of a type <- numpy's name of it
-_SPELLINGS = {
-    "float32": "float",
-    "float64": "double",
-    "str_": "string",
-    "object": "string",
-    "complex64": "complex64",
-    "float8_e4m3fn": "float8e4m3fn",
-    "float8_e4m3fnuz": "float8e4m3fnuz",
-    "float8_e5m2": "float8e5m2",
-    "float8_e5m2fnuz": "float8e5m2fnuz",
-    "float8_e8m0fnu": "float8e8m0",
-    "float4_e2m1fn": "float4e2m1",
-}
 
 
 @dataclass(frozen=True)
@@ -37,40 +22,14 @@ class NodeArg:
     name: str
     type: str  # as ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))"
     shape: Sequence[Dimension]
-    is_ranked: bool = True  # False: the shape is not known, and [] stands for any
-
-
-@functools.cache
-def spell(dtype: np.dtype[Any]) -> str:
-    """A numpy type in ONNX Runtime's words.
-
-    >>> spell(np.dtype("float32"))
-    'tensor(float)'
-    """
-    name = "str_" if dtype.kind in "US" else dtype.name
-    return f"tensor({_SPELLINGS.get(name, name)})"
-
-
-@functools.cache
-def numpy_type(kind: str) -> np.dtype[Any] | None:
-    """The numpy type of a tensor type in ONNX Runtime's words; None where there is none.
-
-    >>> numpy_type("tensor(float)")
-    dtype('float32')
-    """
-    word = kind.removeprefix("optional(").removeprefix("tensor(").rstrip(")")
-    named = {spelling: name for name, spelling in _SPELLINGS.items()}
-    try:
-        return np.dtype(named.get(word, word))
-    except TypeError:
-        return None
+    is_ranked: bool = True  # False: the rank is unknown, and the shape is []
 
 
 def read_feeds(feeds: Any, inputs: Sequence[Any], defaulted: Sequence[Any] = ()) -> dict[str, Any]:
-    """Feeds as engines take them: tensors as they are, numbers and nested lists as arrays.
+    """Convert feeds to what engines take: numbers and nested lists to arrays, tensors unchanged.
 
     `inputs` and `defaulted`, which need no feed, are NodeArgs (ours or ONNX Runtime's). A feed
-    that does not fit its input is a FeedError of one line.
+    that does not fit its input raises a FeedError of one line.
     """
     if not hasattr(feeds, "items"):
         names = ", ".join(f"{arg.name!r}: ..." for arg in inputs[:3])
@@ -85,14 +44,14 @@ def read_feeds(feeds: Any, inputs: Sequence[Any], defaulted: Sequence[Any] = ())
 
 
 def check_names(names: Iterable[Any], known: Collection[str]) -> None:
-    """Refuse a feed that no input has the name of."""
+    """Refuse a feed whose name no input has."""
     for name in names:
         if name not in known:
-            raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
+            raise FeedError(f"no input {name!r}; {suggest_names(name, known, 'the model takes')}")
 
 
 def _read_feed(feed: Any, arg: Any) -> Any:
-    """One feed as a tensor; what is none, and cannot become one, is refused."""
+    """Convert one feed to a tensor, or refuse it."""
     if feed is None:
         if arg.type.startswith("optional"):
             return None
@@ -109,9 +68,9 @@ def _read_feed(feed: Any, arg: Any) -> Any:
 
 
 def to_array(value: Any, dtype: np.dtype[Any] | None, takes: str) -> np.ndarray[Any, Any]:
-    """Numbers, text or nested lists as an array of the declared type.
+    """Convert numbers, text or nested lists to an array of the declared type.
 
-    `takes` begins the message where the type cannot hold them.
+    `takes` is the start of the message if the type cannot hold them.
     """
     try:
         found = np.asarray(value)
@@ -142,7 +101,7 @@ def _kind(value: Any) -> str:
 
 
 def check_feeds(feeds: Mapping[str, Any], inputs: Sequence[Any], optional: Sequence[str]) -> None:
-    """Say in one line what is wrong with the feeds: a name, a type, a rank, a dimension.
+    """Refuse feeds of a wrong name, type, rank or dimension, in one line.
 
     `inputs` are NodeArgs (ours or ONNX Runtime's); `optional` are inputs that have a default.
     """
@@ -161,7 +120,7 @@ def check_feeds(feeds: Mapping[str, Any], inputs: Sequence[Any], optional: Seque
 
 
 def _sizes(feed: Any) -> tuple[int, ...] | None:
-    """The shape of an array, or of another engine's tensor that tells it; else None."""
+    """The shape of an array or of another engine's tensor, else None."""
     shape = getattr(feed, "shape", None)
     return tuple(shape) if isinstance(shape, tuple) else None
 
@@ -170,10 +129,10 @@ def _check_feed(feed: Any, arg: Any) -> None:
     given = _sizes(feed)
     if not arg.type.startswith("tensor(") or given is None:
         return
-    if isinstance(feed, (np.ndarray, np.generic)) and (kind := spell(feed.dtype)) != arg.type:
+    if isinstance(feed, (np.ndarray, np.generic)) and (kind := ort_type(feed.dtype)) != arg.type:
         raise FeedError(f"input {arg.name!r} takes {arg.type}, but was given {kind}")
     shape = list(arg.shape)
-    if not shape and not getattr(arg, "is_ranked", False):  # ONNX Runtime does not tell
+    if not shape and not getattr(arg, "is_ranked", False):  # a scalar, or of unknown rank
         return
     if len(given) != len(shape):
         raise FeedError(
@@ -190,7 +149,7 @@ def _check_feed(feed: Any, arg: Any) -> None:
 def check_symbols(
     name: str, shape: Sequence[int], law: Sequence[Any], seen: dict[str, tuple[int, str]]
 ) -> None:
-    """A symbol has one size in all the feeds of a call: `seen` is those of the feeds before."""
+    """Refuse a symbol with two sizes in one call; `seen` has those of the previous feeds."""
     for size, symbol in zip(shape, law):
         if not isinstance(symbol, str):
             continue
@@ -202,4 +161,4 @@ def check_symbols(
 
 
 def _shape(shape: Sequence[Dimension]) -> str:
-    return f"({spell_sizes(shape)})"
+    return f"({format_sizes(shape)})"

@@ -1,4 +1,4 @@
-"""What a model is made of, counted from its graph; no weight is read."""
+"""Count a model's nodes, operators, functions and weights, without reading a weight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 10
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """One weight: where its data lies, and how much of it there is."""
+    """One weight: its type, shape, size and file."""
 
     name: str
     dtype: str
@@ -30,7 +30,7 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class Amount:
-    """So many tensors, elements and bytes."""
+    """A number of tensors, elements and bytes."""
 
     tensors: int = 0
     elements: int = 0
@@ -43,7 +43,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """A function that the model carries."""
+    """A function in the model."""
 
     name: str
     nodes: int
@@ -52,7 +52,7 @@ class FunctionFacts:
 
 @dataclass(frozen=True)
 class Summary:
-    """A model's parts, counted."""
+    """The counts of a model."""
 
     ir_version: int
     opsets: dict[str, int]
@@ -69,7 +69,7 @@ class Summary:
 
 
 def summarize(model: ir.Model) -> Summary:
-    """Count what a model is made of."""
+    """Count a model's parts."""
     nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
     tensors = list(_tensors(model, nodes))
     operators = Counter(map(operator, nodes))
@@ -120,6 +120,6 @@ def _facts(name: str, tensor: ir.TensorProtocol) -> TensorFacts:
 
 
 def file_bytes(path: Path, summary: Summary) -> int:
-    """The bytes on disk of a model and of the files beside it."""
-    beside = (path.parent / name for name in summary.external_files)
-    return path.stat().st_size + sum(file.stat().st_size for file in beside)
+    """The bytes on disk of a model and of its external files."""
+    external = (path.parent / name for name in summary.external_files)
+    return path.stat().st_size + sum(file.stat().st_size for file in external)

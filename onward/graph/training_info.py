@@ -1,10 +1,10 @@
-"""TrainingInfo: how a model is trained, as ONNX writes it down beside the model.
+"""Read and write TrainingInfo: how a model is trained, stored in the model's file.
 
     infos = read_training_info("model.onnx")
     write_training_info(model, infos, "copy.onnx")
 
-onnx-ir has no place for it (ONNX's TrainingInfoProto), so it is read and written here, each part an
-onnx-ir graph. An algorithm may read the values of the model's own graph by their names.
+onnx-ir lacks it (ONNX's TrainingInfoProto), so it is read and written here, each part an onnx-ir
+graph. An algorithm may read the values of the model's own graph by their names.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import onnx_ir as ir
 from onward.errors import InvalidModel
 from onward.graph import protos
 from onward.graph.files import Source, read_proto, save
-from onward.names import near
+from onward.names import suggest_names
 
 
 @dataclass(frozen=True)
 class TrainingInfo:
-    """One way to train a model: where its variables start, and what a step makes of them."""
+    """One way to train a model: the initial values of its variables, and one step."""
 
     algorithm: ir.Graph | None = None  # one step: loss, gradients, the variables' next values
     update_binding: Mapping[str, str] = field(default_factory=dict)  # variable -> its next value
@@ -33,7 +33,7 @@ class TrainingInfo:
 
 
 def read_training_info(source: Source) -> list[TrainingInfo]:
-    """What a model's file says about its training; empty where it says nothing."""
+    """The training info in a model's file; empty if it has none."""
     if isinstance(source, ir.Model):
         raise TypeError("an onnx_ir.Model holds no training info: give what it was loaded from")
     proto, *_ = read_proto(source)
@@ -47,14 +47,14 @@ def read_training_info(source: Source) -> list[TrainingInfo]:
 def write_training_info(
     model: ir.Model, infos: Sequence[TrainingInfo], path: str | os.PathLike[str]
 ) -> None:
-    """Save a model together with how it is trained."""
+    """Save a model with its training info."""
     check_training_info(model, infos)
-    # messages are joined by joining their bytes: what is repeated is appended
+    # concatenated messages are merged: repeated fields are appended
     save(model, path, more=_message(infos).SerializeToString())
 
 
 def to_proto(model: ir.Model, infos: Sequence[TrainingInfo]) -> onnx.ModelProto:
-    """A model and how it is trained as ONNX's message."""
+    """ONNX's message of a model with its training info."""
     check_training_info(model, infos)
     proto = protos.to_proto(model)
     proto.training_info.extend(_message(infos).training_info)
@@ -62,7 +62,7 @@ def to_proto(model: ir.Model, infos: Sequence[TrainingInfo]) -> onnx.ModelProto:
 
 
 def check_training_info(model: ir.Model, infos: Iterable[TrainingInfo]) -> None:
-    """Each binding must lead from an output to an initializer, and no two to the same one."""
+    """Refuse bindings that are not from an output to an initializer, or two to the same one."""
     graph = model.graph
     _check(infos, set(graph.initializers), {str(value.name) for value in graph.outputs})
 
@@ -89,12 +89,13 @@ def _check_binding(what: str, binding: Mapping[str, str], keys: set[str], values
     for key, value in binding.items():
         if key not in keys:
             raise InvalidModel(
-                f"{what} updates {key!r}, which is no initializer\n"
-                f"{near(key, sorted(keys), 'the model and the algorithm have')}"
+                f"{what} updates {key!r}, which is not an initializer\n"
+                f"{suggest_names(key, sorted(keys), 'the model and the algorithm have')}"
             )
         if value not in values:
             raise InvalidModel(
-                f"{what} takes {value!r}, which is no output\n{near(value, sorted(values))}"
+                f"{what} takes {value!r}, which is not an output\n"
+                f"{suggest_names(value, sorted(values))}"
             )
 
 

@@ -1,6 +1,6 @@
-"""Which values of two models are the same: by how they are computed, else by name.
+"""Match the values of two models by how they are computed, else by name.
 
-Tools that rewrite a model rename values, number them anew, or keep them. A value is first paired
+Tools that rewrite a model rename values, number them again, or keep them. A value is first paired
 with one that is computed by the same operators from the same inputs and weights; what is then left
 (behind a changed weight, a fusion, a quantised layer) is paired by name.
 """
@@ -21,7 +21,7 @@ Prints = dict[ir.Value, str]  # a value's fingerprint: how it is computed
 
 @dataclass(frozen=True)
 class Pair:
-    """A value of the first model and the one of the second that should hold the same."""
+    """A value of the first model and the value of the second that should be equal."""
 
     first: ir.Value
     second: ir.Value
@@ -29,9 +29,10 @@ class Pair:
 
 
 def pair_values(a: ir.Model, b: ir.Model, inputs: Mapping[str, str]) -> list[Pair]:
-    """What both models compute, in the first one's order; `inputs` maps its inputs to the other's.
+    """The values of both models in pairs, in the first one's order.
 
-    Values inside subgraphs and functions are not looked at.
+    `inputs` maps the first one's inputs to the second's. Values inside subgraphs and functions are
+    not matched.
     """
     leaves_a, leaves_b = _leaves(a, b, inputs)
     prints_a, prints_b = _prints(a.graph, leaves_a), _prints(b.graph, leaves_b)
@@ -45,13 +46,13 @@ def pair_values(a: ir.Model, b: ir.Model, inputs: Mapping[str, str]) -> list[Pai
     named = {value.name: value for value in prints_b if value not in taken}
     for first in prints_a:
         second_named = named.get(first.name)
-        if first not in partner and second_named is not None and _may_be(first, second_named):
+        if first not in partner and second_named is not None and _names_match(first, second_named):
             partner[first] = (second_named, True)
     return [Pair(value, *partner[value]) for value in prints_a if value in partner]
 
 
-def _may_be(a: ir.Value, b: ir.Value) -> bool:
-    """Exporters number what has no name: there, a number alone says nothing."""
+def _names_match(a: ir.Value, b: ir.Value) -> bool:
+    """Whether equal names mean equal values: a bare number does only for the same operator."""
     name, makers = str(a.name), (a.producer(), b.producer())
     if not name.strip("_").isdecimal():
         return True
@@ -70,7 +71,7 @@ def _by_print(prints: Prints) -> dict[str, list[ir.Value]]:
 
 
 def _leaves(a: ir.Model, b: ir.Model, inputs: Mapping[str, str]) -> tuple[Prints, Prints]:
-    """What nobody computes: inputs by their pairs; weights by content, by name, else by shape."""
+    """Fingerprints of inputs (by pair) and of weights (by content, by name, else by shape)."""
     contents_a, contents_b = _contents(a.graph), _contents(b.graph)
     shared = set(contents_a.values()) & set(contents_b.values())
     names = set(a.graph.initializers) & set(b.graph.initializers)
@@ -110,13 +111,13 @@ def _tensor_print(tensor: ir.TensorProtocol) -> str:
 
 
 def _prints(graph: ir.Graph, leaves: Prints) -> Prints:
-    """The fingerprint of everything that the graph's nodes make, in order."""
+    """The fingerprints of all outputs of the graph's nodes, in order."""
     known, made = dict(leaves), dict[ir.Value, str]()
     for node in graph:
         inputs = [known.get(v, f"? {v.name}") if v is not None else "" for v in node.inputs]
         attributes = sorted(f"{name}={_attribute(a)}" for name, a in node.attributes.items())
         whole = [*_kind(node), *inputs, *attributes]
-        if bodies(node):  # what a body captures is not followed: such a node is its own
+        if bodies(node):  # captured values are not followed: such a node only matches its own name
             whole.append(str(node.name))
         digest = hashlib.blake2b("\0".join(whole).encode(), digest_size=16).hexdigest()
         for place, value in enumerate(node.outputs):

@@ -10,39 +10,21 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
 
 import onnx_ir as ir
 
 from onward.errors import WeightsError
 from onward.graph.external import map_file
 from onward.graph.mapped import MappedTensor
-from onward.graph.paths import look_around
-
-# safetensors' names of types -> ONNX's
-_DTYPES = {
-    "F64": ir.DataType.DOUBLE,
-    "F32": ir.DataType.FLOAT,
-    "F16": ir.DataType.FLOAT16,
-    "BF16": ir.DataType.BFLOAT16,
-    "F8_E4M3": ir.DataType.FLOAT8E4M3FN,
-    "F8_E5M2": ir.DataType.FLOAT8E5M2,
-    "F8_E8M0": ir.DataType.FLOAT8E8M0,
-    "I64": ir.DataType.INT64,
-    "I32": ir.DataType.INT32,
-    "I16": ir.DataType.INT16,
-    "I8": ir.DataType.INT8,
-    "U64": ir.DataType.UINT64,
-    "U32": ir.DataType.UINT32,
-    "U16": ir.DataType.UINT16,
-    "U8": ir.DataType.UINT8,
-    "BOOL": ir.DataType.BOOL,
-    "C64": ir.DataType.COMPLEX64,
-}
-_LONGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
+from onward.graph.paths import suggest_path
+from onward.graph.safetensors_header import (
+    HeaderError,
+    header_length,
+    numpy_type,
+    parse_header,
+)
 
 
 def swap_weights(
@@ -103,7 +85,7 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, MappedTensor]:
     if path.is_dir():
         path = _main_file(path)
     if not path.is_file():
-        raise WeightsError(f"no weights at {path}\n{look_around(path)}")
+        raise WeightsError(f"no weights at {path}\n{suggest_path(path)}")
     if path.suffix == ".json":
         return _read_shards(path)
     return _read_file(path)
@@ -144,53 +126,20 @@ def _read_shards(index: Path) -> dict[str, MappedTensor]:
 def _read_file(path: Path) -> dict[str, MappedTensor]:
     with path.open("rb") as file:
         mapping, size = map_file(file.fileno())
-        header, start = _read_header(file, path, size)
-    tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
         try:
-            dtype, shape = _DTYPES[entry["dtype"]], ir.Shape(_sizes(entry["shape"]))
-            begin, end = _sizes(entry["data_offsets"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise WeightsError(f"{path}: the entry of {name!r} is broken: {error!r}") from error
-        if not 0 <= begin <= end <= size - start:
-            raise WeightsError(f"{path}: {name!r} ends at byte {start + end:,} of {size:,}")
+            header = file.read(header_length(file.read(8), size))
+            entries, _ = parse_header(header, size)
+        except HeaderError as error:
+            raise WeightsError(f"{path} is not a safetensors file: {error}") from error
+    start, tensors = 8 + len(header), {}
+    for name, entry in entries.items():
         place = ir.ExternalTensor(
-            path.name, start + begin, end - begin, dtype, shape=shape, name=name
+            path.name,
+            start + entry.begin,
+            entry.end - entry.begin,
+            ir.DataType.from_numpy(numpy_type(entry.code)),
+            shape=ir.Shape(entry.shape),
+            name=name,
         )
-        if place.nbytes != end - begin:
-            raise WeightsError(f"{path}: {name!r} has {end - begin:,} bytes for {place.nbytes:,}")
         tensors[name] = MappedTensor(place, mapping, path.parent)
-    _check_apart(path, tensors)
     return tensors
-
-
-def _sizes(numbers: Any) -> list[int]:
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise ValueError(f"{str(numbers)[:80]} are not sizes")
-    return list(numbers)
-
-
-def _check_apart(path: Path, tensors: dict[str, MappedTensor]) -> None:
-    """No two tensors share bytes: what one of them says would change the other."""
-    end, before = 0, ""
-    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.nbytes)):
-        if tensor.offset < end and tensor.nbytes:
-            raise WeightsError(f"{path}: {tensor.name!r} and {before!r} overlap")
-        end, before = tensor.offset + tensor.nbytes, str(tensor.name)
-
-
-def _read_header(file: IO[bytes], path: Path, size: int) -> tuple[dict[str, Any], int]:
-    """The JSON header of a safetensors file, and where its data starts."""
-    prefix = file.read(8)
-    length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
-    if length > min(size - 8, _LONGEST_HEADER):
-        raise WeightsError(f"{path} is not a safetensors file")
-    try:
-        header = json.loads(file.read(length))
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is not a safetensors file: {error}") from error
-    if not isinstance(header, dict):
-        raise WeightsError(f"{path} is not a safetensors file")
-    return header, 8 + length

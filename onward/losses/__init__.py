@@ -1,9 +1,9 @@
-"""Losses: graphs that are written behind a model's, to be differentiated with it.
+"""Losses: graphs that are added to a model, to be differentiated with it.
 
 loss = onward.losses.CrossEntropy(label_smoothing=0.1)
 loss = onward.losses.Total({"digit": CrossEntropy(output="digit"), "size": (MSE(), 0.1)})
 
-The names load when they are first used: importing the package costs next to nothing.
+Names are imported when they are first used, so that importing the package is fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onward.losses.regression import Huber as Huber
     from onward.losses.regression import SmoothL1 as SmoothL1
 
-_HOMES = {
+_MODULES = {
     "Loss": "onward.losses.loss",
     "CrossEntropy": "onward.losses.classification",
     "BCEWithLogits": "onward.losses.classification",
@@ -44,14 +44,14 @@ _HOMES = {
     "Total": "onward.losses.combined",
 }
 
-__all__ = [*_HOMES]
+__all__ = [*_MODULES]
 
-if not TYPE_CHECKING:  # a type checker would take any name to exist
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module 'onward.losses' has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
+        value = getattr(import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
 

@@ -1,4 +1,4 @@
-"""Losses of classes: cross entropy, binary cross entropy, Kullback and Leibler's divergence."""
+"""Losses for classification: cross entropy, binary cross entropy, Kullback-Leibler divergence."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from onward.graph.graph_ops import GraphOps, numpy_type
 from onward.losses.loss import (
     REDUCTIONS,
     Values,
-    check_fields,
-    check_number,
+    check_loss,
     check_rank,
     find,
     integers,
-    numbers,
+    nested_numbers,
     read,
     reduced,
     shown,
@@ -26,20 +25,20 @@ from onward.losses.loss import (
     target,
     target_like,
 )
+from onward.settings import integer, number, optional, true_or_false
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy:
     """-log softmax(x)[label], of scores of shape (batch, classes, ...) and integer labels.
 
-    If every label is ignored there is nothing to take a mean of: the loss is not a number, and
-    its gradients are 0.
+    If every label is ignored, the mean is over nothing: the loss is NaN and its gradients are 0.
 
     Attributes:
         output: the output with the scores; None: the first one
         target: the input that holds the labels
         weight: one number per class; None: all count the same
-        ignore_index: labels of this number count for nothing; None: every label is a class
+        ignore_index: labels of this number are ignored; None: every label is a class
         label_smoothing: this share of each label is spread over all classes
         soft_labels: the target holds probabilities, in the shape of the scores
         axis: where the classes are; -1 for text models: (batch, time, classes)
@@ -59,10 +58,14 @@ class CrossEntropy:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "label_smoothing", self.label_smoothing, "between 0 and 1", 0.0, 1.0)
-        if self.weight is not None:
-            object.__setattr__(self, "weight", numbers(self, "weight", self.weight))
+        check_loss(
+            self,
+            weight=optional(nested_numbers),
+            ignore_index=optional(integer()),
+            label_smoothing=number(high=1.0),
+            soft_labels=true_or_false,
+            axis=integer(),
+        )
         if self.soft_labels and self.ignore_index is not None:
             raise OptionError(
                 "CrossEntropy cannot ignore labels that are probabilities\n"
@@ -94,7 +97,7 @@ class CrossEntropy:
         return 0, classes if isinstance(classes, int) else None
 
     def _is_soft(self, known: ir.Value | None) -> bool:
-        """As the type of the labels says, if the model has them already."""
+        """Whether labels are probabilities; by their type if the model has them."""
         if known is None or known.dtype is None:
             return self.soft_labels
         soft = known.dtype.is_floating_point()
@@ -113,8 +116,7 @@ class CrossEntropy:
         count = len(sizes_of(x))
         if not -count <= self.axis < count:
             raise OptionError(
-                f"CrossEntropy looks for classes on axis {self.axis} of {x.name!r}, "
-                f"which has shape {shown(x)}"
+                f"CrossEntropy.axis is {self.axis}, but {x.name!r} has shape {shown(x)}"
             )
         return self.axis % count
 
@@ -124,7 +126,7 @@ class CrossEntropy:
         array, classes = np.asarray(self.weight, numpy_type(x)), sizes_of(x)[axis]
         if array.ndim != 1 or (isinstance(classes, int) and len(array) != classes):
             raise OptionError(
-                f"weight of CrossEntropy is one number per class: shape [{classes}], "
+                f"CrossEntropy.weight is one number per class: shape [{classes}], "
                 f"not {list(array.shape)}"
             )
         return op.constant(array)
@@ -155,7 +157,7 @@ class CrossEntropy:
         return op.Add(op.Mul(nll, 1 - self.label_smoothing), spread)
 
     def _kept(self, op: GraphOps, labels: ir.Value) -> tuple[ir.Value | None, ir.Value]:
-        """Which labels count, and the labels with a class for those that do not."""
+        """The mask of labels that count, and the labels with class 0 for the others."""
         if self.ignore_index is None:
             return None, labels
         kept = op.Not(op.Equal(labels, self.ignore_index))
@@ -175,7 +177,7 @@ class CrossEntropy:
 
 
 def _rows(op: GraphOps, x: ir.Value, axis: int) -> ir.Value:
-    """(n, classes): the classes last, all else in one axis."""
+    """x as (n, classes): the classes last, all other axes merged."""
     count = len(sizes_of(x))
     classes = op.size(x, axis)
     if axis != count - 1:
@@ -197,7 +199,7 @@ def _total_weight(
     kept: ir.Value | None,
     weight: ir.Value | None,
 ) -> Any:
-    """What the mean is over: the weights of the labels that count, or how many they are."""
+    """The divisor of the mean: the sum of the weights of the labels that count."""
     if weight is None and kept is None:
         return op.number(op.product(*op.sizes(labels)), x)
     if weight is None:
@@ -229,10 +231,7 @@ class BCEWithLogits:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for field in ("weight", "pos_weight"):
-            if getattr(self, field) is not None:
-                object.__setattr__(self, field, numbers(self, field, getattr(self, field)))
+        check_loss(self, weight=optional(nested_numbers), pos_weight=optional(nested_numbers))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         """-(p t log sigmoid(x) + (1 - t) log sigmoid(-x)), with -log sigmoid(x) = softplus(-x)"""
@@ -255,7 +254,7 @@ class BCEWithLogits:
         clash = any(n != 1 and isinstance(size, int) and n != size for n, size in pairs)
         if clash or array.ndim > len(sizes):
             raise OptionError(
-                f"{field} of BCEWithLogits has shape {list(array.shape)}, which does not "
+                f"BCEWithLogits.{field} has shape {list(array.shape)}, which does not "
                 f"broadcast to {x.name!r} of shape {shown(x)}"
             )
         return op.constant(array)
@@ -263,10 +262,10 @@ class BCEWithLogits:
 
 @dataclass(frozen=True, kw_only=True)
 class KL:
-    """Kullback and Leibler's divergence: t (log t - x), of log probabilities x and probabilities t.
+    """Kullback-Leibler divergence: t (log t - x), of log probabilities x and probabilities t.
 
-    Reduction "batchmean", the sum over the size of the first axis, is the divergence as mathematics
-    has it; "mean" is over all elements.
+    Reduction "batchmean", the sum over the size of the first axis, is the mathematical
+    definition; "mean" is over all elements.
 
     Attributes:
         output: the output with the log probabilities; None: the first one
@@ -281,7 +280,7 @@ class KL:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self, (*REDUCTIONS, "batchmean"))
+        check_loss(self, (*REDUCTIONS, "batchmean"), log_target=true_or_false)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         x = read(op, self, values, self.output)

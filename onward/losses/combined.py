@@ -1,4 +1,4 @@
-"""Losses made of others: a weighted total, an output that is the loss already, a user's graph."""
+"""A weighted sum of losses, an output of the model as the loss, and a user's graph as the loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from onward.errors import OptionError
 from onward.graph.files import Source
 from onward.graph.graph_ops import GraphOps
 from onward.losses.inlining import inline
-from onward.losses.loss import Loss, Values, check_fields, read_as_is, scalar, shown, sizes_of
+from onward.losses.loss import Loss, Values, read_as_is, scalar, shown, sizes_of
+from onward.settings import check_fields, nonempty_name, optional
 
 Part: TypeAlias = "Loss | tuple[Loss, float]"
 Parts: TypeAlias = dict[str, ir.Value]
@@ -21,7 +22,7 @@ Parts: TypeAlias = dict[str, ir.Value]
 
 @dataclass(frozen=True)
 class Output:
-    """This output of the model is the loss already; without a name, the first one.
+    """An output of the model that is already the loss.
 
     Attributes:
         name: the output that is the loss; None: the first one
@@ -33,7 +34,7 @@ class Output:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, name=optional(nonempty_name))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         return scalar(op, self, read_as_is(op, self, values, self.name))
@@ -41,10 +42,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Graph:
-    """A loss of one's own: a function (op, values) -> value, or an ONNX model.
+    """A custom loss: a function (op, values) -> value, or an ONNX model.
 
-    A model's inputs that are named like values of the model read those, all others become new
-    inputs; its first output is the loss. Names inside it may be the same as the model's.
+    Inputs of a loss model that have the names of the model's values read those; the others become
+    new inputs. Its first output is the loss. Other names in it may be the same as the model's.
 
     Attributes:
         graph: a function (op, values) -> value, or a model as a path, bytes or an object
@@ -61,7 +62,7 @@ class Graph:
         found = self.graph(op, values)
         if not isinstance(found, ir.Value):
             raise OptionError(
-                f"the function of Graph gave {type(found).__name__}, not a value\n"
+                f"the function of Graph returned {type(found).__name__}, not a value\n"
                 "return what op's last operator returned"
             )
         return scalar(op, self, found)
@@ -71,8 +72,8 @@ class Graph:
 class Total:
     """The weighted sum of several losses, by name: {"digit": CrossEntropy(), "size": (MSE(), 0.1)}.
 
-    A loss without a weight counts once. In a list, the losses are named by their classes. Losses
-    that share a target's name share the input. `build_with_parts` gives each part beside the sum.
+    A loss without a weight has weight 1. In a list, losses are named by their classes. Losses with
+    the same target share the input. `build_with_parts` also returns each part.
 
     Attributes:
         parts: losses, or (loss, weight) pairs, by name or in a list
@@ -100,7 +101,7 @@ class Total:
         return self.add_up(op, self.build_parts(op, values))
 
     def build_parts(self, op: GraphOps, values: Values) -> Parts:
-        """Each loss by its name, before its weight; a value of its own, for whoever reports it."""
+        """Each loss by name, without its weight, as a separate value that can be an output."""
         built: Parts = {}
         for name, loss, _ in self._each():
             value = loss.build(op, values)
@@ -124,17 +125,17 @@ class Total:
         return op.Sum(*terms)
 
     def losses(self) -> list[Loss]:
-        """The losses that are added up."""
+        """The losses in the sum."""
         return [loss for _, loss, _ in self._each()]
 
     def _each(self) -> Iterator[tuple[str, Loss, float]]:
-        parts: Any = self.parts  # as __post_init__ left them
+        parts: Any = self.parts  # __post_init__ normalised them
         for name, (loss, weight) in parts.items():
             yield name, loss, weight
 
 
 def build_with_parts(loss: Loss, op: GraphOps, values: Values) -> tuple[ir.Value, Parts]:
-    """A loss, and the parts of which it is the weighted sum: none unless it is a Total."""
+    """A loss and its parts by name; only a Total has parts."""
     if not _is_loss(loss):
         raise OptionError(
             f"a loss has a method build(op, values), and {loss!r} has none\n"

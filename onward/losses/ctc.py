@@ -1,12 +1,12 @@
 """CTC: the loss of an unaligned sequence, as a Scan over time in log space.
 
-A label sequence "ab" is spread out as "-a-b-", where - is the blank: S labels, 2 S + 1 places.
-alpha[t][s] is the log probability of all ways to have reached place s at time t:
+A label sequence "ab" is extended to "-a-b-", where - is the blank: S labels, 2 S + 1 places.
+alpha[t][s] is the log probability of all paths that reach place s at time t:
 
 alpha[t][s] = log p[t][place s] + logsumexp(alpha[t-1][s], alpha[t-1][s-1], alpha[t-1][s-2] *)
 
-* where the place is a label that differs from the one two places before. What cannot be is not
-minus infinity but a number far below any: nothing is ever infinity minus infinity.
+* if the place is a label that differs from the one two places before. An impossible path has a very
+low number instead of minus infinity, so that infinity minus infinity never occurs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps
 from onward.losses.loss import (
     Values,
-    check_fields,
+    check_loss,
     check_rank,
     integers,
     read,
@@ -28,10 +28,11 @@ from onward.losses.loss import (
     sizes_of,
     target,
 )
+from onward.settings import integer, nonempty_name, optional, true_or_false
 
-_NEVER = -1e30  # the log of a probability of zero
-_HARDLY = -1e29  # sums below it have something in them that cannot be
-_ONE_ON = (0, 0, 1, 0, 0, -1)  # pads that move the last axis one place on
+_IMPOSSIBLE = -1e30  # in the place of log 0
+_LIMIT = -1e29  # sums below it contain an impossible term
+_SHIFT = (0, 0, 1, 0, 0, -1)  # pads that shift the last axis by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,27 +58,33 @@ class CTC:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_loss(
+            self,
+            input_lengths=optional(nonempty_name),
+            target_lengths=optional(nonempty_name),
+            blank=integer(),
+            zero_infinity=true_or_false,
+        )
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         log_probs = read(op, self, values, self.output)
         check_rank(self, log_probs, 3, "log probabilities of shape (time, batch, classes)", 3)
         _, batch, classes = sizes_of(log_probs)
         if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
-            raise OptionError(f"blank of CTC is a class, 0 to {classes} - 1, not {self.blank}")
+            raise OptionError(f"CTC.blank is a class, 0 to {classes} - 1, not {self.blank}")
         longest = f"{self.target}_length"
         labels = target(op, self, values, self.target, "int64", [batch, longest])
         labels = integers(op, self, labels)
         lengths = self._lengths(op, values, self.target_lengths, batch)
         inputs = self._lengths(op, values, self.input_lengths, batch)
-        if lengths is not None:  # whatever fills a row up is no class
+        if lengths is not None:  # padding may be any number
             within = op.Less(op.arange(op.size(labels, 1)), op.Unsqueeze(lengths, [1]))
             labels = op.Where(within, labels, self.blank)
-        places = _spread(op, labels, self.blank)  # (batch, places)
+        places = _extend_labels(op, labels, self.blank)  # (batch, places)
         alpha = _scan(op, log_probs, places, inputs, self.blank)
         if lengths is None:
             lengths = op.Expand(op.shape(op.size(labels, 1)), op.shape(op.size(labels, 0)))
-        return self._finish(op, alpha, lengths)
+        return self._read_out(op, alpha, lengths)
 
     def _lengths(
         self, op: GraphOps, values: Values, name: str | None, batch: int | str | None
@@ -86,15 +93,15 @@ class CTC:
             return None
         return integers(op, self, target(op, self, values, name, "int64", [batch]))
 
-    def _finish(self, op: GraphOps, alpha: ir.Value, lengths: ir.Value) -> ir.Value:
-        """A row ends at its last label or at the blank behind it."""
+    def _read_out(self, op: GraphOps, alpha: ir.Value, lengths: ir.Value) -> ir.Value:
+        """The loss from the last alpha: a row ends at its last label or at the blank after it."""
         end = op.Unsqueeze(op.Mul(lengths, 2), [1])  # (batch, 1)
         behind = op.GatherElements(alpha, end, axis=1)
         label = op.GatherElements(alpha, op.Max(op.Sub(end, 1), 0), axis=1)
-        label = op.Where(op.Equal(end, 0), _NEVER, label)  # of a row that has none
+        label = op.Where(op.Equal(end, 0), _IMPOSSIBLE, label)  # of a row without labels
         ways = op.Concat(behind, label, axis=1)
         log_likelihood = op.ReduceLogSumExp(ways, [1], keepdims=0)
-        possible = op.Greater(log_likelihood, _HARDLY)
+        possible = op.Greater(log_likelihood, _LIMIT)
         never = 0.0 if self.zero_infinity else np.inf
         each = op.Where(possible, op.Neg(log_likelihood), never)
         if self.reduction == "mean":
@@ -103,7 +110,7 @@ class CTC:
         return reduced(op, each, self.reduction)
 
 
-def _spread(op: GraphOps, labels: ir.Value, blank: int) -> ir.Value:
+def _extend_labels(op: GraphOps, labels: ir.Value, blank: int) -> ir.Value:
     """-a-b- for ab: (batch, S) -> (batch, 2 S + 1)"""
     batch, longest = op.sizes(labels)
     blanks = op.Expand(np.array(blank), op.shape(batch, longest, 1))
@@ -121,11 +128,11 @@ def _scan(
     known = [sizes_of(log_probs)[1], sizes_of(places)[1]]
     sizes = [op.name("size") if size is None else size for size in known]
     spread = op.Expand(places, op.shape(time, batch, count))
-    emitted = op.Clip(op.GatherElements(log_probs, spread, axis=2), _NEVER)
-    first = op.Where(op.Equal(op.arange(count), 0), zero, _NEVER)
+    emitted = op.Clip(op.GatherElements(log_probs, spread, axis=2), _IMPOSSIBLE)
+    first = op.Where(op.Equal(op.arange(count), 0), zero, _IMPOSSIBLE)
     start = op.Expand(first, op.shape(1, batch, count))
-    skip = op.Where(_may_skip(op, places, blank), zero, _NEVER)
-    # unknown sizes get names: the gradient then sees which of them are equal
+    skip = op.Where(_may_skip(op, places, blank), zero, _IMPOSSIBLE)
+    # unknown sizes get names, so that the gradient knows which of them are equal
     emitted.shape = ir.Shape([sizes_of(log_probs)[0], *sizes])
     start.shape, skip.shape = ir.Shape([1, *sizes]), ir.Shape(sizes)
     scanned = [emitted]
@@ -140,14 +147,14 @@ def _scan(
 
 
 def _may_skip(op: GraphOps, places: ir.Value, blank: int) -> ir.Value:
-    """Where two places may be taken at once: to a label that is not the one before it."""
+    """Where a path may skip a blank: to a label that differs from the previous label."""
     ahead = op.Expand(np.array(blank), op.shape(op.size(places, 0), 2))
     earlier = op.Slice(op.Concat(ahead, places, axis=1), [0], [-2], [1])
     return op.Not(op.Or(op.Equal(places, blank), op.Equal(places, earlier)))
 
 
 def _step(op: GraphOps, start: ir.Value, skip: ir.Value, scanned: list[ir.Value]) -> ir.Graph:
-    """One time: alpha (1, batch, places), what is emitted, whether the row goes on -> alpha"""
+    """The subgraph of one time step: alpha (1, batch, places), log probabilities, mask -> alpha"""
     body = ir.Graph((), (), nodes=(), name="ctc")
     inside = op.inside(body)
     alpha = ir.val(op.name("alpha"), type=start.type, shape=start.shape)
@@ -155,8 +162,8 @@ def _step(op: GraphOps, start: ir.Value, skip: ir.Value, scanned: list[ir.Value]
     for value in scanned:
         sizes = ir.Shape(sizes_of(value)[1:])
         body.inputs.append(ir.val(op.name("at"), type=value.type, shape=sizes))
-    by_one = inside.Pad(alpha, _ONE_ON, _NEVER)
-    by_two = inside.Pad(by_one, _ONE_ON, _NEVER)
+    by_one = inside.Pad(alpha, _SHIFT, _IMPOSSIBLE)
+    by_two = inside.Pad(by_one, _SHIFT, _IMPOSSIBLE)
     by_one.shape = by_two.shape = alpha.shape
     ways = inside.Concat(alpha, by_one, inside.Add(by_two, skip), axis=0)
     reached = inside.ReduceLogSumExp(ways, [0], keepdims=1)

@@ -1,4 +1,4 @@
-"""Losses of embeddings: vectors along the last axis that should be near each other, or far."""
+"""Losses for embeddings: distances of vectors along the last axis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps
 from onward.losses.loss import (
-    ABOVE_ZERO,
     Values,
     agree,
-    check_fields,
-    check_number,
+    check_loss,
     check_rank,
     read,
     reduced,
@@ -23,19 +21,20 @@ from onward.losses.loss import (
     target,
     target_like,
 )
+from onward.settings import above, nonempty_name, number, optional, true_or_false
 
 _TINY = 1e-12  # added to squared lengths, as torch does: a vector of zeros has a gradient
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """1 - cos for pairs that are alike, max(0, cos - margin) for those that are not.
+    """1 - cos for similar pairs, max(0, cos - margin) for dissimilar pairs.
 
     Attributes:
         output: the output with the vectors; None: the first one
         target: the other vectors: a second output of the model, or else a new input
-        labels: the input with 1 (alike) or -1 (not) for each pair; None: all are alike
-        margin: how alike pairs that are not alike may be
+        labels: the input with 1 (similar) or -1 (dissimilar) for each pair; None: all are similar
+        margin: the cosine up to which dissimilar pairs have no loss
         reduction: "mean", "sum" or "none" (one loss per element)
     """
 
@@ -46,8 +45,7 @@ class Cosine:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "margin", self.margin, "between -1 and 1", -1.0, 1.0)
+        check_loss(self, labels=optional(nonempty_name), margin=number(-1.0, 1.0))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         """cos = a b / (|a| |b|)"""
@@ -74,8 +72,8 @@ class Triplet:
 
     Attributes:
         output: the output with the anchors; None: the first one
-        positive: the value with vectors like the anchors
-        negative: the value with vectors unlike the anchors
+        positive: the value with vectors similar to the anchors
+        negative: the value with vectors dissimilar to the anchors
         margin: how much farther the negative has to be
         p: the norm: 2 is the Euclidean distance
         eps: added to differences
@@ -93,10 +91,15 @@ class Triplet:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "margin", self.margin, "above 0", ABOVE_ZERO)
-        check_number(self, "p", self.p, "above 0", ABOVE_ZERO)
-        check_number(self, "eps", self.eps, "0 or more", 0.0)
+        check_loss(
+            self,
+            positive=nonempty_name,
+            negative=nonempty_name,
+            margin=above(0.0),
+            p=above(0.0, infinite=True),
+            eps=number(),
+            swap=true_or_false,
+        )
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         anchor = read(op, self, values, self.output)
@@ -116,7 +119,7 @@ class Triplet:
         if not agree(sizes_of(anchor), sizes_of(other)) or anchor.dtype != other.dtype:
             raise OptionError(
                 f"Triplet compares {anchor.name!r} of shape {shown(anchor)} "
-                f"with {other.name!r} of shape {shown(other)}: they must be alike"
+                f"with {other.name!r} of shape {shown(other)}: they must have one shape and type"
             )
         return other
 

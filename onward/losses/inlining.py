@@ -1,4 +1,4 @@
-"""One model's graph written behind another's: by names where they mean the same, by none else."""
+"""Append the graph of a loss model to a model, and connect its inputs by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onward.passes.pipelines import PREPARE
 
 
 def inline(op: GraphOps, loss: Loss, source: Source, values: Values) -> ir.Value:
-    """A model's nodes at the end of op's graph, in its opset; the model's first output."""
+    """Append a model's nodes to op's graph, in its opset; return the model's first output."""
     model = PREPARE(load(source, any_domain=True).clone())
     if model.opset_imports[""] > op.opset():
         model = lower_opset(model, op.opset())
@@ -49,7 +49,7 @@ def inline(op: GraphOps, loss: Loss, source: Source, values: Values) -> ir.Value
 def _bound(
     op: GraphOps, loss: Loss, values: Values, value: ir.Value, dims: _Dims
 ) -> ir.Value | None:
-    """What an input reads: a value of the model, a new input, or (None) its own default."""
+    """The value for an input: one of the model, a new input, or None for its default."""
     known = find(op, values, str(value.name))
     if known is None and value.is_initializer():
         return None
@@ -78,7 +78,7 @@ def _kind(value: ir.Value) -> str:
 
 
 class _Dims:
-    """What a symbolic dimension of the inlined model is called in the model around it."""
+    """The outer model's names or sizes of the symbolic dimensions of the inlined model."""
 
     def __init__(self, op: GraphOps) -> None:
         self._op = op
@@ -91,7 +91,7 @@ class _Dims:
                     self._names.setdefault(name, size)
 
     def sizes(self, value: ir.Value) -> list[int | str | None]:
-        """A value's sizes; a name that nobody has bound stands for a size of its own."""
+        """A value's sizes; an unbound name gets a new name."""
         found: list[int | str | None] = []
         for size in sizes_of(value):
             if isinstance(size, str) and size not in self._names:
@@ -101,7 +101,7 @@ class _Dims:
 
 
 def _rename(op: GraphOps, node: ir.Node) -> None:
-    """Names of which nobody has one, inside the node's bodies too."""
+    """Give a node, its outputs and its subgraphs new, unused names."""
     node.name = op.name(node.op_type)
     for value in node.outputs:
         if value.name:
@@ -119,7 +119,7 @@ def _rename(op: GraphOps, node: ir.Node) -> None:
 
 
 def _infer(op: GraphOps, node: ir.Node, dims: _Dims) -> None:
-    """Types and shapes again, from what the node reads now."""
+    """Infer types and shapes again, from the node's new inputs."""
     if bodies(node) or not onnx.defs.has(node.op_type, node.domain):
         for value in node.outputs:
             if value.shape is not None:

@@ -1,115 +1,105 @@
-"""What every loss shares: where it reads, what it is compared with, how it becomes one number.
+"""The protocol of losses, and functions that losses share: outputs, targets, reductions.
 
-A loss is a frozen value. `loss.build(op, values)` writes it at the end of a model: `op` is what
-`onward.graph.graph_ops.extend(model)` gives, `values` are the model's values by name, its outputs
-first. What it is compared with is a value of that name, or becomes a new input of the model.
+A loss is a frozen dataclass. `loss.build(op, values)` adds it to the end of a model: `op` is
+`onward.graph.graph_ops.extend(model)`, `values` are the model's values by name, its outputs first.
+A target is a value of the model with that name, or a new input.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.dtypes import FLOATS, HALVES
 from onward.graph.graph_ops import GraphOps
-from onward.names import near, spell_sizes
+from onward.names import format_sizes, suggest_names
 from onward.passes.zip_maps import zipped_tensor
+from onward.settings import Check, check_fields, choice, nonempty_name, optional, setting_error
 
 Values: TypeAlias = Mapping[str, ir.Value]
 Sizes: TypeAlias = list[int | str | None]
 
 REDUCTIONS = ("mean", "sum", "none")
-ABOVE_ZERO = math.ulp(0.0)
-_NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *_NARROW}
-_KINDS: dict[str, tuple[Any, str]] = {  # of fields, by what their types are called
-    "str": (str, "a name"),
-    "int": (Integral, "a whole number"),
-    "float": (Real, "a number"),
-    "bool": ((bool, np.bool_), "True or False"),
-}
-_OLDEST_OPSET = 18  # since then, what is reduced over is an input
+_OLDEST_OPSET = 18  # since then, the axes of reductions are inputs
 
 
 class Loss(Protocol):
-    """What can be minimised: a graph that is written behind a model's."""
+    """A graph that is added to a model; training minimises its value."""
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
-        """The loss: a scalar, or what is left unreduced where reduction is "none"."""
+        """Add the loss: a scalar, or one value per element if reduction is "none"."""
         ...
 
 
-# -- what it reads ---------------------------------------------------------------------------------
+# -- outputs of the model --------------------------------------------------------------------------
 
 
 def read(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir.Value:
-    """A float value of the model, the first output if no name is given; 16 bits are widened."""
+    """A float value of the model (None: the first output), 16-bit floats as float32."""
     return widened(op, checked_float(loss, read_as_is(op, loss, values, name)))
 
 
 def read_as_is(op: GraphOps, loss: Loss, values: Values, name: str | None) -> ir.Value:
-    """A value of the model, the first output if no name is given."""
+    """A value of the model; None: the first output."""
     if op.opset() < _OLDEST_OPSET:
         raise OptionError(
-            f"{_who(loss)} is written in opset {_OLDEST_OPSET} or newer, "
-            f"the model in {op.opset()}\n"
-            "bring it there first: onward.passes.upgrade.upgrade_opset(model)"
+            f"{_who(loss)} needs opset {_OLDEST_OPSET} or newer, "
+            f"the model has {op.opset()}\n"
+            "upgrade it first: onward.passes.upgrade.upgrade_opset(model)"
         )
     value = find(op, values, name) if name is not None else next(iter(values.values()), None)
     if value is None:
         asked = "the first output" if name is None else repr(name)
         raise OptionError(
             f"{_who(loss)} reads {asked}, which the model does not have\n"
-            f"{near(name or '', values, 'its values are')}"
+            f"{suggest_names(name or '', values, 'its values are')}"
         )
     return value
 
 
 def checked_float(loss: Loss, value: ir.Value) -> ir.Value:
-    """The value, if it is of a float type and its rank is known."""
+    """The value; an error unless it is a float tensor of known rank."""
     tensor = zipped_tensor(value)
     if tensor is not None:
         raise OptionError(
             f"{_who(loss)} reads {value.name!r}, which is a list of maps (ZipMap)\n"
             f"name the tensor that it is made from: {tensor.name!r}"
         )
-    if value.dtype not in _FLOATS:
+    if value.dtype not in FLOATS:
         kind = value.dtype.name if value.dtype is not None else "of no known type"
         raise OptionError(
-            f"{_who(loss)} reads {value.name!r}, which is {kind}: a loss is of float values\n"
+            f"{_who(loss)} reads {value.name!r}, which is {kind}: a loss needs float values\n"
             "name another output, or cast it in the model"
         )
     if value.shape is None:
         raise OptionError(
-            f"{_who(loss)} reads {value.name!r}, of which not even the number of axes is known\n"
-            "give the model's inputs their shapes, so that it can be inferred"
+            f"{_who(loss)} reads {value.name!r}, whose rank is not known\n"
+            "give the model's inputs shapes, so that it can be inferred"
         )
     return value
 
 
 def widened(op: GraphOps, x: ir.Value) -> ir.Value:
-    """float32 for what has 16 bits: sums of squares and loss scales overflow there."""
-    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in _NARROW else x
+    """16-bit floats as float32: sums of squares and loss scales overflow in 16 bits."""
+    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in HALVES else x
 
 
 def check_rank(loss: Loss, x: ir.Value, least: int, law: str, most: int | None = None) -> None:
-    """So many axes, as the law says in words."""
+    """Check the number of axes; `law` describes it in the error."""
     count = len(sizes_of(x))
     if count < least or (most is not None and count > most):
-        raise OptionError(f"{_who(loss)} wants {law}; {x.name!r} has shape {shown(x)}")
+        raise OptionError(f"{_who(loss)} needs {law}; {x.name!r} has shape {shown(x)}")
 
 
-# -- what it is compared with ----------------------------------------------------------------------
+# -- targets ---------------------------------------------------------------------------------------
 
 
 def target_like(op: GraphOps, loss: Loss, x: ir.Value, values: Values, name: str) -> ir.Value:
-    """What has x's type and shape: a value of the model, or a new input."""
+    """The target with x's type and shape: a value of the model, or a new input."""
     value = target(op, loss, values, name, x.dtype, sizes_of(x))
     return op.cast_like(value, x)
 
@@ -122,15 +112,15 @@ def target(
     dtype: Any,
     sizes: Sequence[int | str | None],
 ) -> ir.Value:
-    """The value of that name, which must have these sizes; else a new input of this type."""
+    """The value of that name, which must have these sizes, or a new input of this type."""
     known = find(op, values, name)
     if known is None:
         return op.input(name, dtype, sizes)
     found = None if known.shape is None else sizes_of(known)
     if found is not None and not agree(found, list(sizes)):
         raise OptionError(
-            f"{_who(loss)} compares with {name!r}, which should have shape [{spell_sizes(sizes)}] "
-            f"and has {shown(known)}\ngive this loss a target of its own: target='...'"
+            f"{_who(loss)} compares with {name!r}, which should have shape [{format_sizes(sizes)}] "
+            f"and has {shown(known)}\ngive this loss another target: target='...'"
         )
     return known
 
@@ -139,34 +129,34 @@ def integers(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
     """Labels and lengths as int64."""
     if value.dtype is None or not value.dtype.is_integer():
         kind = value.dtype.name if value.dtype is not None else "of no known type"
-        raise OptionError(f"{_who(loss)} reads {value.name!r}, which is {kind}: it wants integers")
+        raise OptionError(f"{_who(loss)} reads {value.name!r}, which is {kind}: it needs integers")
     return value if value.dtype == ir.DataType.INT64 else op.Cast(value, to=int(ir.DataType.INT64))
 
 
 def find(op: GraphOps, values: Values, name: str) -> ir.Value | None:
-    """A value of the model, or an input that another loss has made."""
+    """A value of the model, or an input that another loss has added."""
     made = (value for value in op.graph.inputs if value.name == name)
     return values[name] if name in values else next(made, None)
 
 
 def sizes_of(x: ir.Value) -> Sizes:
-    """Sizes as `op.input` takes them: numbers, names, None."""
+    """The sizes of x for `op.input`: numbers, names, None."""
     assert x.shape is not None
     return [size if isinstance(size, int) else size.value for size in x.shape]
 
 
 def agree(a: Sizes, b: Sizes) -> bool:
-    """Whether two shapes can be one: names may stand for any size."""
+    """Whether two shapes can be equal: a name may be any size."""
     pairs = zip(a, b)
     clash = any(isinstance(m, int) and isinstance(n, int) and m != n for m, n in pairs)
     return len(a) == len(b) and not clash
 
 
-# -- one number ------------------------------------------------------------------------------------
+# -- reduction -------------------------------------------------------------------------------------
 
 
 def reduced(op: GraphOps, each: ir.Value, reduction: str) -> ir.Value:
-    """The mean of all elements, their sum, or each as it is."""
+    """The mean of all elements, their sum, or the elements."""
     if reduction == "none":
         return each
     return (
@@ -175,12 +165,12 @@ def reduced(op: GraphOps, each: ir.Value, reduction: str) -> ir.Value:
 
 
 def scalar(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
-    """The value without axes, if it is one float."""
+    """The value as a scalar; an error unless it is one float."""
     checked_float(loss, value)
     sizes = sizes_of(value)
     if any(size != 1 for size in sizes):
         raise OptionError(
-            f"{_who(loss)} gives {value.name!r} of shape {shown(value)}: a loss is one number\n"
+            f"{_who(loss)} returns {value.name!r} of shape {shown(value)}: a loss is one number\n"
             "reduce it to its mean or its sum first"
         )
     return op.Reshape(value, np.zeros(0, np.int64)) if sizes else value
@@ -189,40 +179,22 @@ def scalar(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
 # -- fields ----------------------------------------------------------------------------------------
 
 
-def check_fields(loss: Any, reductions: Sequence[str] = REDUCTIONS) -> None:
-    """Fields hold what their types say, in Python's own numbers; the reduction is a known one."""
-    for field in dataclasses.fields(loss):
-        given, kind = getattr(loss, field.name), str(field.type).removesuffix(" | None")
-        if kind not in _KINDS or (given is None and kind != field.type):
-            continue
-        kinds, law = _KINDS[kind]
-        is_flag = isinstance(given, (bool, np.bool_))
-        if not isinstance(given, kinds) or is_flag != (kind == "bool") or given == "":
-            raise OptionError(f"{field.name} of {_who(loss)} is {law}, not {given!r}")
-        if isinstance(given, np.generic):  # numpy's numbers are no attributes of nodes
-            object.__setattr__(loss, field.name, given.item())
-    given = getattr(loss, "reduction", reductions[0])
-    if given not in reductions:
-        words = ", ".join(repr(word) for word in reductions)
-        raise OptionError(f"{_who(loss)} has no reduction {given!r}\nit is one of {words}")
+def check_loss(loss: object, reductions: Sequence[str] = REDUCTIONS, **checks: Check) -> None:
+    """Check the fields that most losses have, and those with the given checks."""
+    shared = {"output": optional(nonempty_name), "target": nonempty_name}
+    shared["reduction"] = choice(*reductions)
+    shared = {name: check for name, check in shared.items() if hasattr(loss, name)}
+    check_fields(loss, **shared, **checks)
 
 
-def check_number(
-    loss: Loss, field: str, given: float, law: str, low: float, high: float = math.inf
-) -> None:
-    """A setting between two numbers, both included, as the law says in words."""
-    if not low <= given <= high:  # not a number is between none
-        raise OptionError(f"{field} of {_who(loss)} is {law}, not {given}")
-
-
-def numbers(loss: Loss, field: str, given: Any) -> Any:
-    """An array as nested tuples: a loss can then be compared, printed and written to a file."""
+def nested_numbers(name: str, value: Any) -> Any:
+    """An array as nested tuples, so that a loss can be compared, printed and written to a file."""
     try:
-        array = np.asarray(given, np.float64)
+        array = np.asarray(value, np.float64)
     except (TypeError, ValueError):
-        raise OptionError(f"{field} of {_who(loss)} is numbers, not {given!r}") from None
+        raise setting_error(name, "an array of numbers", value) from None
     if not np.isfinite(array).all():
-        raise OptionError(f"{field} of {_who(loss)} holds a number that is not finite")
+        raise setting_error(name, "an array of finite numbers", value)
     return _frozen(array.tolist())
 
 
@@ -235,5 +207,5 @@ def _who(loss: Loss) -> str:
 
 
 def shown(x: ir.Value) -> str:
-    """A shape as messages write it."""
-    return f"[{spell_sizes(sizes_of(x))}]"
+    """A shape as text for messages."""
+    return f"[{format_sizes(sizes_of(x))}]"

@@ -1,4 +1,4 @@
-"""Losses of numbers: the output and a target of its shape, element by element.
+"""Losses for regression: the output and a target of its shape, element by element.
 
 x: the output; t: the target; d = x - t.
 """
@@ -10,16 +10,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps
-from onward.losses.loss import (
-    ABOVE_ZERO,
-    Loss,
-    Values,
-    check_fields,
-    check_number,
-    read,
-    reduced,
-    target_like,
-)
+from onward.losses.loss import Loss, Values, check_loss, read, reduced, target_like
+from onward.settings import above, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +32,7 @@ class MSE:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_loss(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -62,7 +54,7 @@ class L1:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_loss(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -71,12 +63,12 @@ class L1:
 
 @dataclass(frozen=True, kw_only=True)
 class Huber:
-    """Squares near zero, lines beyond delta: d^2 / 2, or delta (|d| - delta / 2).
+    """Quadratic up to delta, linear beyond: d^2 / 2, or delta (|d| - delta / 2).
 
     Attributes:
         output: the model's output that is compared; None: the first one
         target: the name of the input that holds the targets
-        delta: the difference at which squares become lines
+        delta: the difference at which the loss becomes linear
         reduction: "mean", "sum" or "none" (one loss per element)
     """
 
@@ -86,8 +78,7 @@ class Huber:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "delta", self.delta, "above 0", ABOVE_ZERO)
+        check_loss(self, delta=above(0.0, infinite=True))
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -96,12 +87,12 @@ class Huber:
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1:
-    """Huber's loss over beta: d^2 / (2 beta), or |d| - beta / 2; with beta 0, |d|.
+    """Huber loss divided by beta: d^2 / (2 beta), or |d| - beta / 2; with beta 0, |d|.
 
     Attributes:
         output: the model's output that is compared; None: the first one
         target: the name of the input that holds the targets
-        beta: the difference at which squares become lines
+        beta: the difference at which the loss becomes linear
         reduction: "mean", "sum" or "none" (one loss per element)
     """
 
@@ -111,8 +102,7 @@ class SmoothL1:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_number(self, "beta", self.beta, "0 or more", 0.0)
+        check_loss(self, beta=number())
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         d = _difference(op, self, values, self.output, self.target)
@@ -129,6 +119,6 @@ def _difference(
 
 
 def _huber(op: GraphOps, d: ir.Value, delta: float) -> ir.Value:
-    """c (d - c / 2) with c = d, at most delta long: no branch that could overflow unseen"""
+    """c (d - c / 2) with c = clip(d, -delta, delta): no branch that could overflow"""
     c = op.Clip(d, -delta, delta)
     return op.Mul(c, op.Sub(d, op.Mul(c, 0.5)))

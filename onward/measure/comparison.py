@@ -22,7 +22,7 @@ from onward.measure.tensor_difference import (
     compare_tensors,
     worst_of,
 )
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.choose import Asked
 from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions
@@ -32,26 +32,26 @@ from onward.sessions.model_description import numpy_dtype
 if TYPE_CHECKING:
     from onward.graph.files import Source
 
-_AT_ONCE = 64  # values that one run gives back: their memory is held until they are compared
+_AT_ONCE = 64  # values that one run returns: all of them are in memory until they are compared
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A value of both models, the nodes that make it, and how far it is apart."""
+    """A value of both models, the nodes that compute it, and how it differs."""
 
     name: str
     other: str  # its name in the second model
-    node: str  # "Conv 'conv1'"; "" for what no node makes
+    node: str  # "Conv 'conv1'"; "" for inputs and initializers
     other_node: str
     difference: Difference
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two models give for the same feeds."""
+    """How the results of two models on the same feeds differ."""
 
     outputs: list[Compared]
-    notes: list[str] = field(default_factory=list)  # what had to be taken for the same
+    notes: list[str] = field(default_factory=list)  # how names and types were matched
     first: Compared | None = None  # the first value, in the first model's order, that differs
     agreed: int = 0  # values before it that agree
     values: list[Compared] = field(default_factory=list)  # every one that was compared
@@ -76,11 +76,11 @@ def compare_models(
 
     Where outputs differ, values that both models compute are compared too, to find where it
     begins, on the first set that shows it; with `every`, all of them in any case. `names` pairs
-    inputs and outputs, the first model's with the second's; the others go by name, then by place.
+    inputs and outputs, the first model's with the second's; the others by name, then by position.
     """
     tolerance, notes = tolerance or Tolerance(), list[str]()
     first, second = open_model(a), open_model(b)
-    inputs, outputs = _paired(first, second, names or {}, notes)
+    inputs, outputs = _match_names(first, second, names or {}, notes)
     samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
     others = [_other_feeds(sample, inputs, second, notes) for sample in samples]
     notes = list(dict.fromkeys(notes))
@@ -91,7 +91,7 @@ def compare_models(
         for ours, theirs in zip(found, expected, strict=True)
     ]
     compared = [
-        Compared(name, other, _maker(first, name), _maker(second, other), worst_of(each))
+        Compared(name, other, _producer(first, name), _producer(second, other), worst_of(each))
         for (name, other), *each in zip(outputs.items(), *differences, strict=True)
     ]
     comparison = Comparison(compared, notes, samples=len(samples))
@@ -110,14 +110,14 @@ def feeds_for_other(
 ) -> dict[str, Any]:
     """The first model's feeds by the second one's names and types."""
     first, second = open_model(a), open_model(b)
-    inputs, _ = _paired(first, second, names or {}, [])
+    inputs, _ = _match_names(first, second, names or {}, [])
     return _other_feeds(feeds, inputs, second, [])
 
 
-def _paired(
+def _match_names(
     a: ir.Model, b: ir.Model, names: Mapping[str, str], notes: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The inputs of both models, and their outputs: as told, then by name, then by place."""
+    """The inputs of both models, and their outputs: by `names`, by name, then by position."""
     ends = [("input", _inputs(a), _inputs(b)), ("output", _outputs(a), _outputs(b))]
     for name, other in names.items():
         if any(name in ours and other in theirs for _, ours, theirs in ends):
@@ -125,7 +125,7 @@ def _paired(
         for wrong, model in ((name, a), (other, b)):
             known = [*_inputs(model), *_outputs(model)]
             if wrong not in known:
-                hint = near(wrong, known, "that model has")
+                hint = suggest_names(wrong, known, "that model has")
                 raise OptionError(f"no input or output {wrong!r} to pair\n{hint}")
         raise OptionError(f"{name!r} and {other!r} cannot be paired: an input and an output")
     inputs, outputs = (_pair_names(what, x, y, names, notes) for what, x, y in ends)
@@ -141,19 +141,19 @@ def _outputs(model: ir.Model) -> list[str]:
 
 
 def _pair_names(
-    what: str, a: Sequence[str], b: Sequence[str], told: Mapping[str, str], notes: list[str]
+    what: str, a: Sequence[str], b: Sequence[str], given: Mapping[str, str], notes: list[str]
 ) -> dict[str, str]:
-    """Names of the first model and theirs in the second: as told, the same, at the same place."""
-    pairs = {name: other for name, other in told.items() if name in a and other in b}
+    """Names of the first model and those of the second: as given, equal, or by position."""
+    pairs = {name: other for name, other in given.items() if name in a and other in b}
     taken = set(pairs.values())
     pairs |= {name: name for name in a if name in b and name not in pairs and name not in taken}
     left = [name for name in a if name not in pairs]
     right = [name for name in b if name not in pairs.values()]
     if len(a) == len(b) and not all(a.index(x) == b.index(y) for x, y in zip(left, right)):
-        left = right = []  # what is left stands at other places: nothing pairs it
+        left = right = []  # the others are at different positions: nothing pairs them
     for name, other in zip(left, right) if len(left) == len(right) else ():
         pairs[name] = other
-        notes.append(f"{what} {name!r} is taken for {other!r}, by its place")
+        notes.append(f"{what} {name!r} is compared with {other!r}, by its position")
     for name in (*(n for n in a if n not in pairs), *(n for n in b if n not in pairs.values())):
         if what == "input":
             raise FeedError(
@@ -172,7 +172,7 @@ def _pair_names(
 def _other_feeds(
     feeds: Mapping[str, Any], inputs: Mapping[str, str], model: ir.Model, notes: list[str]
 ) -> dict[str, Any]:
-    """The same feeds for the second model: its names, and its types where they are others."""
+    """The same feeds with the second model's names and types."""
     values = {str(value.name): value for value in model.graph.inputs}
     others = {}
     for name, feed in feeds.items():
@@ -197,7 +197,7 @@ def _run(
 
 
 def _quiet() -> SessionOptions:
-    """What fails is raised: the engine need not print it too."""
+    """Options without the engine's prints: errors are raised."""
     return SessionOptions(log_severity_level=4)
 
 
@@ -214,25 +214,25 @@ def _compare_inside(
     for model in (a, b):
         infer_shapes(model)
     pairs = [pair for pair in pair_values(a, b, inputs) if _exposable(pair)]
-    ours = _exposed(a, [pair.first for pair in pairs], providers)
-    theirs = _exposed(b, [pair.second for pair in pairs], providers)
+    ours = _open_with_outputs(a, [pair.first for pair in pairs], providers)
+    theirs = _open_with_outputs(b, [pair.second for pair in pairs], providers)
     for start in range(0, len(pairs), _AT_ONCE):
-        some = pairs[start : start + _AT_ONCE]
-        found = ours.run([str(pair.first.name) for pair in some], feeds[0])
-        expected = theirs.run([str(pair.second.name) for pair in some], feeds[1])
-        for pair, x, y in zip(some, found, expected, strict=True):
+        batch = pairs[start : start + _AT_ONCE]
+        found = ours.run([str(pair.first.name) for pair in batch], feeds[0])
+        expected = theirs.run([str(pair.second.name) for pair in batch], feeds[1])
+        for pair, x, y in zip(batch, found, expected, strict=True):
             if pair.by_name and np.shape(x) != np.shape(y):
-                continue  # one name for two things
+                continue  # an equal name, but another value
             difference = compare_tensors(x, y, tolerance)
             names = str(pair.first.name), str(pair.second.name)
-            makers = _node(pair.first.producer()), _node(pair.second.producer())
-            yield Compared(*names, *makers, difference)
+            producers = _node(pair.first.producer()), _node(pair.second.producer())
+            yield Compared(*names, *producers, difference)
             if not difference.same and not every:
                 return
 
 
 def _exposable(pair: Pair) -> bool:
-    """Tensors of numbers; onnxruntime neither takes nor gives what is smaller than a byte."""
+    """Whether a pair can be outputs: tensors, and not of types smaller than a byte."""
     return all(
         (value.type is None or isinstance(value.type, ir.TensorType))
         and (value.dtype is None or value.dtype == ir.DataType.STRING or value.dtype.bitwidth >= 8)
@@ -240,8 +240,10 @@ def _exposable(pair: Pair) -> bool:
     )
 
 
-def _exposed(model: ir.Model, values: Sequence[ir.Value], providers: Asked) -> InferenceSession:
-    """A session that gives these values too."""
+def _open_with_outputs(
+    model: ir.Model, values: Sequence[ir.Value], providers: Asked
+) -> InferenceSession:
+    """A session with these values as additional outputs."""
     listed = list(model.graph.outputs)
     model.graph.outputs.extend(value for value in values if value not in listed)
     try:
@@ -250,7 +252,7 @@ def _exposed(model: ir.Model, values: Sequence[ir.Value], providers: Asked) -> I
         del model.graph.outputs[len(listed) :]
 
 
-def _maker(model: ir.Model, name: str) -> str:
+def _producer(model: ir.Model, name: str) -> str:
     (value,) = (value for value in model.graph.outputs if value.name == name)
     return _node(value.producer())
 

@@ -1,4 +1,4 @@
-"""What the graph alone tells of a model, as one report: what it is made of, what a run costs."""
+"""A report on a model by its graph: what it consists of, and what a run costs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import onnx_ir as ir
 from onward.graph.costs.node_costs import Costs, model_costs, operator
 from onward.graph.random_feeds import input_shapes
 from onward.graph.summary import file_bytes, summarize
-from onward.measure.memory.budget import VIEWS, follow
+from onward.measure.memory.budget import VIEWS, estimate_memory
 from onward.passes.pipelines import PREPARE
 from onward.sessions.model_description import describe, metadata
 
 
 def model_facts(model: ir.Model, path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """What a model is made of, and what one run of it costs; open dimensions are 1, or as given.
+    """What a model consists of, and what one run costs; open dimensions are 1, or as given.
 
     Plain values: names, numbers, lists and dicts. What cannot be found out is None, and the
     report's `warnings` say why.
@@ -67,11 +67,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _memory(model: ir.Model, costs: Costs, warnings: list[str]) -> dict[str, int] | None:
-    """What a run holds at most, from the graph alone: no engine is asked."""
+    """The peak memory of a run, from the graph alone, without any engine."""
     args = [describe(value) for value in model.graph.inputs]
     try:
         shapes = input_shapes([(arg.name, arg.type, arg.shape) for arg in args], costs.sizes)
-        values = follow(PREPARE(model.clone()), shapes, VIEWS)
+        values = estimate_memory(PREPARE(model.clone()), shapes, VIEWS)
     except Exception as error:  # a broken model shows itself in many ways
         warnings.append(f"the memory is not known: {_first_line(error)}")
         return None

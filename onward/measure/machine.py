@@ -1,4 +1,4 @@
-"""What a measurement is true of: this machine, these versions. And where measurements are kept."""
+"""This machine and its versions, which measurements depend on, and the files that cache them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def versions() -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use: a container may have fewer than the machine."""
+    """The number of cores that this process may use: in a container, fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _processor() -> str:
-    """The processor's own name; ARM's Linux gives numbers instead."""
+    """The processor's name; on ARM, Linux has only numbers."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     named = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
@@ -63,12 +63,12 @@ def cache_folder(name: str) -> Path:
 
 
 def digest(*parts: Any) -> str:
-    """A short name for what these parts say."""
+    """A short hash of these values, for a file's name."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def keep(path: Path, record: dict[str, Any]) -> bool:
-    """Write a record whole or not at all, and return whether: a read-only folder is no error."""
+def write_record(path: Path, record: dict[str, Any]) -> bool:
+    """Write a record atomically; return whether it was written: a read-only folder is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
@@ -79,8 +79,8 @@ def keep(path: Path, record: dict[str, Any]) -> bool:
     return True
 
 
-def kept(path: Path) -> dict[str, Any] | None:
-    """A record that was kept, or None where there is none or it is broken."""
+def read_record(path: Path) -> dict[str, Any] | None:
+    """A record that was written, or None if there is none or it is damaged."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):

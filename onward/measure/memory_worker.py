@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.graph.random_feeds import input_shapes, random_feeds
 from onward.measure.memory import resident_memory
-from onward.providers.choose import OURS
+from onward.providers.choose import OWN_PROVIDERS
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 from onward.workers import messages
@@ -51,7 +51,9 @@ def measure(request: Request) -> tuple[dict[str, Any], list[Any]]:
     with InferenceSession(_TINY, subject.options, subject.providers) as session:
         session.run(None, _TINY_FEEDS)  # loads the engine
     answer = _measure_once(subject)
-    if any(name in OURS for name in answer["providers"]):  # the model itself loaded an engine
+    if any(
+        name in OWN_PROVIDERS for name in answer["providers"]
+    ):  # the model itself loaded an engine
         answer = _measure_once(subject)
     return answer, []
 

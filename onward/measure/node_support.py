@@ -1,8 +1,8 @@
-"""Who would run which node of a model: each provider asked alone, and how a session divides it.
+"""Which provider runs which node of a model: each one alone, and as a session divides it.
 
 The nodes are those of the prepared model (functions inlined, opset upgraded), before it is
-optimised. An engine that can is shown the whole model, without its weights, before it is asked
-node by node.
+optimised. An engine that can check a whole model gets it, without weights, before it is asked node
+by node.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import defect
 from onward.providers.ort.provider import serialize
-from onward.providers.provider import TakesWhole
+from onward.providers.provider import WholeModelProvider
 from onward.sessions.partitioned_plan import first_engine, keep_calls
 
-_SHOWN_WHOLE = 256 << 20  # bytes; an engine sets memory aside for inputs, and these are weights
+_MAX_WHOLE = 256 << 20  # bytes; engines allocate memory for inputs, and here weights are
 
 
 @dataclass(frozen=True)
 class NodePlace:
-    """A node and the provider that a session would give it to; None: nobody runs it."""
+    """A node and the provider that runs it in a session; None: no provider does."""
 
     name: str
     operator: str
     provider: str | None
-    why: str = ""  # it is not with the first provider
+    why: str = ""  # it is not on the first provider
 
 
 @dataclass(frozen=True)
 class Support:
-    """What each provider takes of a model, and how a session divides it."""
+    """How many nodes each provider runs, and how a session divides a model."""
 
     nodes: int
-    takes: dict[str, int]  # how many nodes each provider runs by itself
-    refuses: dict[str, dict[str, int]]  # the operators that it does not, and how many nodes
+    takes: dict[str, int]  # number of nodes that each provider runs
+    refuses: dict[str, dict[str, int]]  # operators that it does not run, and their nodes
     division: list[NodePlace] = field(default_factory=list)
 
     @property
     def shares(self) -> dict[str | None, int]:
-        """How many nodes each provider gets in the division."""
+        """The number of nodes of each provider in the division."""
         return dict(Counter(place.provider for place in self.division))
 
 
-def who_runs(model: ir.Model, providers: Asked = None) -> Support:
-    """Ask each provider of this machine, and divide as a session with these providers would."""
+def find_support(model: ir.Model, providers: Asked = None) -> Support:
+    """Ask each provider of this machine, and divide the model as a session would."""
     options = SessionOptions()
     choice = choose(providers, None, options)
     try:
@@ -83,9 +83,9 @@ def who_runs(model: ir.Model, providers: Asked = None) -> Support:
 
 
 def provider_facts(model: ir.Model, providers: Asked, warnings: list[str]) -> dict[str, Any] | None:
-    """Which provider runs which nodes; None, with a warning, where that cannot be asked."""
+    """Which provider runs which nodes; None, with a warning, if that cannot be found out."""
     try:
-        support = who_runs(model, providers)
+        support = find_support(model, providers)
     except OnwardError as error:
         warnings.append(str(error).replace("\n", "; "))
         return None
@@ -105,16 +105,16 @@ def _refused(
 
 
 def _takes_whole(engine: Engine, bare: onnx.ModelProto) -> bool:
-    """Whether one look is enough: the engine opens the model, weights or not."""
+    """Whether the engine opens the whole model, so that no node needs to be asked."""
     quiet = SessionOptions(log_severity_level=4, graph_optimization_level=0)
     try:
         if engine.is_ort:
             ort.create(bare.SerializeToString(), quiet, [(name, {}) for name in engine.names])
             return True
         provider = engine.provider
-        shown = isinstance(provider, TakesWhole) and _input_bytes(bare) < _SHOWN_WHOLE
+        shown = isinstance(provider, WholeModelProvider) and _input_bytes(bare) < _MAX_WHOLE
         return shown and provider.takes(ir.from_proto(bare))  # type: ignore[attr-defined]
-    except Exception:  # whatever it says: the nodes are asked one by one
+    except Exception:  # then the nodes are asked one by one
         return False
 
 
@@ -130,7 +130,7 @@ def _input_bytes(bare: onnx.ModelProto) -> int:
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto | None:
-    """The model with its larger weights as inputs, so that nobody reads them."""
+    """The model with its larger weights as inputs, so that no data is read."""
     try:
         proto = onnx.load_model_from_string(serialize(model)[0])
     except Exception:  # a model that only its own providers can read

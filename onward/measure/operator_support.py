@@ -1,7 +1,7 @@
-"""Which operators each provider runs: asked about an example of each, and remembered.
+"""Which operators each provider runs: tested on an example of each, and cached.
 
-Of onnxruntime's own providers, its list of kernels says so too; operators of domains that ONNX does
-not define are known from the providers' lists alone, and None is "nobody can say".
+For onnxruntime's providers, its list of kernels is used, too. Operators of domains that ONNX does
+not define are known only from the providers' lists; None means unknown.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 import onnx
 
 from onward.lazy import LazyModule
-from onward.measure.machine import cache_folder, digest, keep, kept, versions
-from onward.providers.choose import INDUCTOR, OURS, TORCH, choose
+from onward.measure.machine import cache_folder, digest, read_record, versions, write_record
+from onward.providers.choose import INDUCTOR, OWN_PROVIDERS, TORCH, choose
 from onward.providers.operator_examples import example, newest_opsets
 from onward.providers.options import SessionOptions
-from onward.providers.ort.kernels import contributed, kernel_types
+from onward.providers.ort.kernels import contrib_operators, kernel_types
 
 torch_table = LazyModule("onward.providers.torch.table")  # it loads torch
 
 Key = tuple[str, str]  # (domain, operator)
 Answers = dict[str, bool | None]  # by "domain::operator"
-Progress = Callable[[str], None]  # is told whom it is asking
+Progress = Callable[[str], None]  # gets the provider that is asked next
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of the newest opset, and who runs it."""
+    """An operator of the newest opset, and the providers that run it."""
 
     domain: str  # "ai.onnx" for ONNX's own
     name: str
@@ -42,36 +42,36 @@ def operators(
 ) -> list[Operator]:
     """Every operator of the newest opsets, by domain and name, and which providers run it.
 
-    Answers are kept on disk by versions, in `folder` or in the user's cache.
+    Answers are cached on disk by versions, in `folder` or in the user's cache.
     """
     answers = {}
     for name in providers:
         if progress is not None:
             progress(name)
-        answers[name] = _remembered(name, folder or cache_folder("operators"))
+        answers[name] = _cached_answers(name, folder or cache_folder("operators"))
     return [
         Operator(
             domain or "ai.onnx",
             name,
             since,
-            {provider: answers[provider].get(_word((domain, name))) for provider in providers},
+            {provider: answers[provider].get(_key_text((domain, name))) for provider in providers},
         )
         for (domain, name), since in sorted(known_operators().items())
     ]
 
 
 def known_operators() -> dict[Key, int]:
-    """Every operator that ONNX or onnxruntime defines and has not withdrawn: its version.
+    """The version of every operator that ONNX or onnxruntime defines and has not deprecated.
 
-    Of ai.onnx.ml those too that it has: scikit-learn's converter goes on writing them.
+    Deprecated ones of ai.onnx.ml are included: scikit-learn's converter still writes them.
     """
     schemas = onnx.defs.get_all_schemas()
     defined = {(s.domain, s.name): int(s.since_version) for s in schemas if not s.deprecated}
-    return contributed() | _withdrawn("ai.onnx.ml") | defined
+    return contrib_operators() | _deprecated("ai.onnx.ml") | defined
 
 
-def _withdrawn(domain: str) -> dict[Key, int]:
-    """Operators by their last version before they were withdrawn."""
+def _deprecated(domain: str) -> dict[Key, int]:
+    """The last version of each operator before it was deprecated."""
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
     last: dict[Key, int] = {}
     for schema in schemas:
@@ -82,47 +82,47 @@ def _withdrawn(domain: str) -> dict[Key, int]:
 
 
 def types_of(key: Key, provider: str) -> list[str]:
-    """The types that a provider's kernel takes; empty where its list does not tell."""
-    return [] if provider in OURS else kernel_types(provider).get(key, [])
+    """The types that a provider's kernel takes; empty if its list does not have them."""
+    return [] if provider in OWN_PROVIDERS else kernel_types(provider).get(key, [])
 
 
-def _word(key: Key) -> str:
+def _key_text(key: Key) -> str:
     return "::".join(key)
 
 
-def _remembered(provider: str, folder: Path) -> Answers:
-    path = folder / f"{digest(provider, versions(), onnx.__version__, _our_state())}.json"
-    record = kept(path)
+def _cached_answers(provider: str, folder: Path) -> Answers:
+    path = folder / f"{digest(provider, versions(), onnx.__version__, _source_state())}.json"
+    record = read_record(path)
     if record is not None:
         return record
-    answers = {_word(key): _ask(key, provider) for key in known_operators()}
-    keep(path, answers)
+    answers = {_key_text(key): _ask(key, provider) for key in known_operators()}
+    write_record(path, answers)
     return answers
 
 
-def _our_state() -> list[int]:
-    """Changes with our own sources, which decide too."""
+def _source_state() -> list[int]:
+    """Changes when our own sources change, which the answers depend on."""
     files = [path.stat() for path in Path(__file__).parents[1].joinpath("providers").rglob("*.py")]
     return [len(files), max(file.st_mtime_ns for file in files)]
 
 
 def _ask(key: Key, provider: str) -> bool | None:
     domain, name = key
-    if provider not in OURS and key in kernel_types(provider):
+    if provider not in OWN_PROVIDERS and key in kernel_types(provider):
         return True
     newest = newest_opsets()
     if domain not in newest:
         if provider in (TORCH, INDUCTOR):
             return key in torch_table.KERNELS
-        return None if provider in OURS and provider not in _DEFINED_ALONE else False
+        return None if provider in OWN_PROVIDERS and provider not in _DEFINED_ALONE else False
     try:
         node = example(domain, name)
-    except Exception:  # a type that onnx-ir has no word for: nothing but lists can tell
+    except Exception:  # a type that onnx-ir does not have: only lists can tell
         return False
     return bool(_provider(provider).supports(node, newest))
 
 
-_DEFINED_ALONE = {"ReferenceExecutionProvider"}  # what ONNX does not define, it never runs
+_DEFINED_ALONE = {"ReferenceExecutionProvider"}  # it runs only what ONNX defines
 _made: dict[str, Any] = {}
 
 

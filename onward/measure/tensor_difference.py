@@ -1,4 +1,4 @@
-"""How far two tensors are apart: the worst element, those beyond the tolerance, the likeness."""
+"""The difference of two tensors: the worst element, those beyond the tolerance, the similarity."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two tensors that should be equal differ by."""
+    """The difference of two tensors."""
 
     same: bool  # within the tolerance
     max_absolute: float = 0.0
     max_relative: float = 0.0  # to the largest element of the first
     worst: tuple[int, ...] = ()  # the index of the element that is furthest beyond the tolerance
-    values: tuple[str, str] = ("", "")  # that element in either
+    values: tuple[str, str] = ("", "")  # that element in both tensors
     beyond: int = 0  # elements beyond the tolerance
     elements: int = 0
     cosine: float | None = None  # similarity of the two as vectors: 1 where they point the same way
     snr: float | None = None  # dB: the first's power over that of their difference; inf: equal
-    reason: str = ""  # where the tensors cannot be compared by element
+    reason: str = ""  # why they cannot be compared element by element
 
 
 def compare_tensors(a: Any, b: Any, tolerance: Tolerance | None = None) -> Difference:
-    """How far two tensors are apart, or two sequences or maps of them.
+    """The difference of two tensors, or of two sequences or maps of them.
 
     >>> compare_tensors(np.array([1.0, 2.0]), np.array([1.0, 2.5])).beyond
     1
@@ -63,13 +63,13 @@ def _compare_numbers(a: Array, b: Array, tolerance: Tolerance) -> Difference:
     kind = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
     x, y = a.astype(kind), b.astype(kind)
     with np.errstate(all="ignore"):
-        apart = np.abs(x - y)
-        apart[(x == y) | (np.isnan(x) & np.isnan(y))] = 0  # infinities too
-        apart[np.isnan(apart)] = np.inf
-        excess = apart - (tolerance.absolute + tolerance.relative * np.abs(x))
-        excess[np.isnan(excess)] = np.where(apart == 0, -1, np.inf)[np.isnan(excess)]
+        distance = np.abs(x - y)
+        distance[(x == y) | (np.isnan(x) & np.isnan(y))] = 0  # infinities too
+        distance[np.isnan(distance)] = np.inf
+        excess = distance - (tolerance.absolute + tolerance.relative * np.abs(x))
+        excess[np.isnan(excess)] = np.where(distance == 0, -1, np.inf)[np.isnan(excess)]
     finite = np.abs(x[np.isfinite(x)])
-    largest, most = float(finite.max(initial=0)), float(apart.max())
+    largest, most = float(finite.max(initial=0)), float(distance.max())
     worst = np.unravel_index(int(np.argmax(excess)), a.shape)
     return Difference(
         same=bool((excess <= 0).all()),
@@ -117,7 +117,7 @@ def _finite(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def worst_of(differences: Sequence[Difference]) -> Difference:
-    """Of the same value on several feeds: the worst, with the counts and the least likeness of all.
+    """The worst difference of one value on several feeds, with the sums of counts.
 
     >>> worst_of([Difference(True, elements=2), Difference(False, beyond=1, elements=2)]).elements
     4
@@ -156,11 +156,11 @@ def _compare_lists(a: list[Any], b: list[Any], tolerance: Tolerance) -> Differen
 
 
 def _compare_maps(a: dict[Any, Any], b: dict[Any, Any], tolerance: Tolerance) -> Difference:
-    """Maps of the same keys, by what they hold; the first one's order counts the elements."""
+    """Compare maps with the same keys, in the first one's order."""
     for here, there in ((a, b), (b, a)):
         lone = [key for key in here if key not in there]
         if lone:
-            return Difference(False, reason=f"key {lone[0]!r} is in one map alone")
+            return Difference(False, reason=f"key {lone[0]!r} is in only one map")
     return compare_tensors(_array(list(a.values())), _array([b[key] for key in a]), tolerance)
 
 

@@ -1,6 +1,6 @@
 """Optimizers as graphs, schedules, groups, clipping, loss scaling, averages of weights.
 
-The names load when they are first used; none of them but the graphs needs onnx.
+Names are imported when they are first used; only the update graphs need onnx.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ _NAMES = {
     ],
     "sgd": ["SGD"],
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 
-if not TYPE_CHECKING:  # a type checker would take any name to exist
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module 'onward.optimizers' has no attribute {name!r}")
-        value = getattr(import_module(f"onward.optimizers.{_HOMES[name]}"), name)
+        value = getattr(import_module(f"onward.optimizers.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
 

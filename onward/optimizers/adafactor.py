@@ -1,16 +1,15 @@
-"""Adafactor: second moments of matrices as a row and a column, as torch.optim.Adafactor."""
+"""Adafactor: second moments of matrices as row and column averages, as in torch.optim.Adafactor."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from onward.errors import OptionError
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import count, decayed, one_minus, plus, times
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, setting_error, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -53,23 +52,13 @@ class Adafactor(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self, "beta2_decay", low=-math.inf, high=0.0)
-        self._check_eps()
-        check_number(self, "d", low=1.0)
-        check_number(self, "weight_decay")
-        check_flag(self, "maximize")
-
-    def _check_eps(self) -> None:
-        """Two numbers, at least 0; the first may be None."""
-        eps = self.eps
-        numbers: Sequence[object] = eps if isinstance(eps, (tuple, list)) else ()
-        fine = [isinstance(e, (int, float)) and 0.0 <= e < math.inf for e in numbers]
-        if len(fine) == 2 and (fine[0] or numbers[0] is None) and fine[1]:
-            object.__setattr__(self, "eps", tuple(numbers))
-            return
-        raise OptionError(
-            f"Adafactor.eps is two numbers, at least 0, the first of which may be None, "
-            f"not {eps!r}\ngive eps such a value"
+        check_fields(
+            self,
+            beta2_decay=number(-math.inf, 0.0),
+            eps=_check_eps,
+            d=number(1.0),
+            weight_decay=number(),
+            maximize=true_or_false,
         )
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
@@ -86,8 +75,8 @@ class Adafactor(Optimizer):
         share = op.Pow(t, op.number_like(self.beta2_decay, t))
         old, new = (op.cast_like(each, p) for each in (one_minus(op, share), share))
         root, slots = self._root(op, p, g, c, slots, (old, new))
-        u = op.Div(g, root)  # without c, which goes into the scalars
-        step_size = op.Mul(self._length(op, p), self._rho(op, by.lr, t))
+        u = op.Div(g, root)  # without c, which multiplies the scalars
+        step_size = op.Mul(self._parameter_scale(op, p), self._rho(op, by.lr, t))
         length = op.Mul(_rms(op, u), 1.0 / self.d)
         if not isinstance(c, float):
             length = op.Mul(length, op.Abs(c))
@@ -95,7 +84,7 @@ class Adafactor(Optimizer):
         p = decayed(op, p, by.lr, self.weight_decay)
         return op.Sub(p, op.Mul(u, times(op, rate, c))), slots
 
-    def _length(self, op: GraphOps, p: ir.Value) -> ir.Value:
+    def _parameter_scale(self, op: GraphOps, p: ir.Value) -> ir.Value:
         """max(eps[1], rms(p))"""
         return op.Max(_rms(op, p), self.eps[1])
 
@@ -134,13 +123,23 @@ class Adafactor(Optimizer):
         return op.Max(root, eps), factors
 
 
+def _check_eps(name: str, value: Any) -> tuple[float | None, float]:
+    """Two numbers, at least 0; the first may be None."""
+    numbers = list(value) if isinstance(value, (tuple, list)) else []
+    valid = [isinstance(each, (int, float)) and 0.0 <= each < math.inf for each in numbers]
+    if len(valid) != 2 or not (valid[0] or numbers[0] is None) or not valid[1]:
+        law = "two numbers, at least 0, the first of which may be None"
+        raise setting_error(name, law, value)
+    return numbers[0], numbers[1]
+
+
 def _rms(op: GraphOps, x: ir.Value) -> ir.Value:
-    """The root of the average square."""
+    """The root mean square."""
     return op.Mul(op.ReduceL2(x, keepdims=0), max(1, _size(x)) ** -0.5)
 
 
 def _size(x: ir.Value, axes: Sequence[int] | None = None) -> int:
-    """How many numbers x has along these axes, or in all."""
+    """The number of elements of x, or along these axes."""
     assert x.shape is not None
     sizes = x.shape.numpy()
     return math.prod(sizes if axes is None else (sizes[axis] for axis in axes))

@@ -1,4 +1,4 @@
-"""Adagrad: the gradient over the root of the sum of its squares, as torch.optim.Adagrad has it."""
+"""Adagrad: the gradient over the root of the sum of its squares, as in torch.optim.Adagrad."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import count, plus, times
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,7 +23,7 @@ class Adagrad(Optimizer):
         lr: the learning rate
         lr_decay: how fast the learning rate falls with the steps
         weight_decay: added to the gradient as wd p (an L2 penalty)
-        initial_accumulator_value: what the sum of squares begins with
+        initial_accumulator_value: the first value of the sum of squares
         eps: added to the divisor, so that it is never 0
         maximize: go up the gradient instead of down
 
@@ -40,9 +40,8 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
-            check_number(self, name)
-        check_flag(self, "maximize")
+        names = ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        check_fields(self, **dict.fromkeys(names, number()), maximize=true_or_false)
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"sum": shape}

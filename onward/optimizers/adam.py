@@ -1,4 +1,4 @@
-"""Adam and AdamW, as torch.optim has them; AdamW also as the transformers library had it."""
+"""Adam and AdamW as in torch.optim; AdamW also in the style of the transformers library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decay, times
-from onward.optimizers.setting_checks import check_betas, check_choice, check_flag, check_number
+from onward.settings import BETAS, check_fields, choice, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,11 +43,8 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        for name in ("eps", "weight_decay"):
-            check_number(self, name)
-        for name in ("amsgrad", "maximize"):
-            check_flag(self, name)
+        check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
+        check_fields(self, amsgrad=true_or_false, maximize=true_or_false)
 
     @property
     def _moments(self) -> Moments:
@@ -70,11 +67,11 @@ class AdamW(Optimizer):
     """p' = (1 - lr wd) p - lr m^ / (sqrt(v^) + eps), m^ and v^ the corrected moments of g
 
     style="torch" is torch.optim.AdamW; its slots hold the moments as sums, as Adam's do.
-    style="transformers" is what that library and onnxruntime-training had: eps beside the root of
-    the uncorrected second moment, the decay after the update, slots exp_avg and exp_avg_sq:
+    style="transformers" is that of the library and of onnxruntime-training: eps is added to the
+    root of the uncorrected second moment, the decay is last, slots exp_avg and exp_avg_sq:
     p' = (1 - lr wd) (p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)).
 
-    correct_bias=False takes the moments as they are.
+    correct_bias=False uses the moments without correction.
 
     Attributes:
         lr: the learning rate
@@ -83,7 +80,7 @@ class AdamW(Optimizer):
         weight_decay: decoupled decay: p is multiplied by 1 - lr wd
         amsgrad: divide by the largest second moment so far
         maximize: go up the gradient instead of down
-        correct_bias: correct the moments for having begun at 0
+        correct_bias: correct the moments for their start at 0
         style: "torch" or "transformers"
 
     >>> list(AdamW().slots((3,))), list(AdamW(style="transformers").slots((3,)))
@@ -100,12 +97,9 @@ class AdamW(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        for name in ("eps", "weight_decay"):
-            check_number(self, name)
-        for name in ("amsgrad", "maximize", "correct_bias"):
-            check_flag(self, name)
-        check_choice(self, "style", ("torch", "transformers"))
+        check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
+        check_fields(self, **dict.fromkeys(("amsgrad", "maximize", "correct_bias"), true_or_false))
+        check_fields(self, style=choice("torch", "transformers"))
 
     @property
     def _moments(self) -> Moments:

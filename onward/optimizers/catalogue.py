@@ -1,4 +1,4 @@
-"""Every optimizer and policy by name, to read back what to_dict() wrote."""
+"""Optimizers and policies by name, to restore them from the output of to_dict()."""
 
 from __future__ import annotations
 

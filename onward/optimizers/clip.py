@@ -1,7 +1,7 @@
-"""Clipping: gradients whose norm, or whose numbers, may not exceed a limit.
+"""Clip gradients by their norm or by value.
 
-By norm it is one number, torch's max_norm / (norm + 1e-6), that the updates take as
-`gradient_scale`; by value it is a node in the update graph.
+By norm, it is a factor, torch's max_norm / (norm + 1e-6), which updates take as `gradient_scale`;
+by value, it is a node in the update graph.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onward.optimizers.json_records import record
-from onward.optimizers.setting_checks import check_above
+from onward.settings import above, check_fields
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from onward.graph.graph_ops import GraphOps
 
 NORM = "norm_squared"  # an update's input: the sum of squares of all gradients, before scaling
-MARGIN = 1e-6  # torch's: keeps the division whole where the norm is 0
+MARGIN = 1e-6  # torch's: avoids a division by 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipByNorm:
-    """All gradients together are at most this long: torch.nn.utils.clip_grad_norm_.
+    """Limit the norm of all gradients together, as torch.nn.utils.clip_grad_norm_.
 
     Attributes:
         max_norm: the largest norm of all gradients together
@@ -36,10 +36,10 @@ class ClipByNorm:
     max_norm: float
 
     def __post_init__(self) -> None:
-        check_above(self, "max_norm", 0.0)
+        check_fields(self, max_norm=above(0.0))
 
     def scale(self, norm: float) -> float:
-        """What gradients of this norm are multiplied by; 0 or NaN if it is not finite."""
+        """The factor for gradients of this norm; 0 or NaN if it is not finite."""
         ratio = self.max_norm / (norm + MARGIN)
         return 1.0 if ratio > 1.0 else ratio
 
@@ -50,7 +50,7 @@ class ClipByNorm:
         return norm, op.Min(ratio, 1.0)
 
     def scaled(self, op: GraphOps, scale: ir.Value, squares: ir.Value) -> ir.Value:
-        """A scale of gradients that clips them too, given their sum of squares in float64."""
+        """A gradient scale that also clips, given the gradients' sum of squares in float64."""
         share = op.cast_like(scale, squares)
         norm = op.Mul(op.Sqrt(squares), share)
         ratio = op.Div(self.max_norm, op.Add(norm, MARGIN))
@@ -62,7 +62,7 @@ class ClipByNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipByValue:
-    """Each number of a gradient lies between -limit and limit: torch's clip_grad_value_.
+    """Limit each element of a gradient to -limit ... limit, as torch's clip_grad_value_.
 
     Attributes:
         limit: the largest absolute value of an element
@@ -71,10 +71,10 @@ class ClipByValue:
     limit: float
 
     def __post_init__(self) -> None:
-        check_above(self, "limit", 0.0)
+        check_fields(self, limit=above(0.0))
 
     def build(self, op: GraphOps, g: ir.Value, scale: ir.Value | None = None) -> ir.Value:
-        """The clipped gradient; with a scale (above 0), what times the scale is clipped."""
+        """The clipped gradient; with a scale (above 0), its product with the scale is clipped."""
         if scale is None:
             return op.Clip(g, op.number_like(-self.limit, g), op.number_like(self.limit, g))
         limit = op.Div(op.number_like(self.limit, g), scale)

@@ -1,4 +1,4 @@
-"""EMA: an average of the weights, which often generalises better than the last ones."""
+"""EMA: an exponential moving average of the weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.optimizers.json_records import record
 from onward.optimizers.scalars import count, one_minus
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -17,21 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EMA:
-    """average' = d average + (1 - d) p', from the first weights on
+    """average' = d average + (1 - d) p', starting from the first weights
 
     With warm_up, d is at most (1 + t) / (10 + t), so that the first weights are soon forgotten.
 
     Attributes:
         decay: d, how much of the average is kept at each step
-        warm_up: begin with a smaller decay
+        warm_up: start with a smaller decay
     """
 
     decay: float = 0.999
     warm_up: bool = False
 
     def __post_init__(self) -> None:
-        check_number(self, "decay", high=1.0)
-        check_flag(self, "warm_up")
+        check_fields(self, decay=number(high=1.0), warm_up=true_or_false)
 
     def build(self, op: GraphOps, average: ir.Value, p: ir.Value, step: ir.Value) -> ir.Value:
         """The new average; p is the new parameter."""

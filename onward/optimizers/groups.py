@@ -1,4 +1,4 @@
-"""Groups: some parameters with settings of their own, or with none because they are frozen."""
+"""Parameter groups: parameters with different optimizer settings, or frozen ones."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 from onward.optimizers.optimizer import Optimizer, check_optimizer
-from onward.optimizers.setting_checks import check_flag
+from onward.settings import check_fields, true_or_false
 
 Predicate: TypeAlias = Callable[[str, tuple[int, ...]], bool]
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Group:
-    """Parameters (names, glob patterns, or a predicate of name and shape) and what they differ in.
+    """Parameters (names, glob patterns, or a predicate of name and shape) and their settings.
 
-    Overrides are fields of the optimizer; `optimizer` is another one altogether; `frozen` leaves
-    the parameters as they are.
+    Overrides are fields of the optimizer; `optimizer` is another optimizer; `frozen` parameters are
+    not updated.
 
     Attributes:
         parameters: names, glob patterns, or a function of a name and a shape
         optimizer: another optimizer for these parameters; None: the session's
-        frozen: leave these parameters as they are
-        overrides: fields of the optimizer that differ here, such as weight_decay=0.0
+        frozen: do not update these parameters
+        overrides: other values for fields of the optimizer, such as weight_decay=0.0
 
     >>> Group(parameters="*.bias", weight_decay=0.0)
     Group(parameters='*.bias', weight_decay=0.0)
@@ -48,7 +48,7 @@ class Group:
         given = {"optimizer": optimizer, "frozen": frozen, "overrides": overrides}
         for name, value in {"parameters": parameters, **given}.items():
             object.__setattr__(self, name, value)
-        check_flag(self, "frozen")
+        check_fields(self, frozen=true_or_false)
         if optimizer is not None:
             check_optimizer(optimizer, "Group.optimizer")
         if frozen and (optimizer is not None or overrides):
@@ -73,7 +73,7 @@ class Group:
 
 
 class Assignment(NamedTuple):
-    """An optimizer and the names that it updates; None updates nothing: they are frozen."""
+    """An optimizer and the parameters that it updates; None: they are frozen."""
 
     optimizer: Optimizer | None
     names: list[str]
@@ -108,7 +108,7 @@ def resolve(
             )
         left = {name: shape for name, shape in left.items() if name not in matched}
         if names:
-            assignments.append(Assignment(_of(group, optimizer), names))
+            assignments.append(Assignment(_optimizer_of(group, optimizer), names))
     if left:
         assignments.append(Assignment(optimizer, list(left)))
     for chosen, names in assignments:
@@ -126,21 +126,21 @@ def _matches(group: Group, parameters: Mapping[str, Sequence[int]]) -> set[str]:
         exact = {pattern} & set(parameters)
         names = exact or {name for name in parameters if fnmatchcase(name, pattern)}
         if not names:
-            hint = near(pattern, parameters)
+            hint = suggest_names(pattern, parameters)
             raise OptionError(f"no parameter matches {pattern!r} of {group!r}\n{hint}")
         found |= names
     return found
 
 
-def _of(group: Group, optimizer: Optimizer) -> Optimizer | None:
-    """The group's optimizer with its overrides; None where it is frozen."""
+def _optimizer_of(group: Group, optimizer: Optimizer) -> Optimizer | None:
+    """The group's optimizer with its overrides; None: it is frozen."""
     if group.frozen:
         return None
     own = optimizer if group.optimizer is None else group.optimizer
     known = [field.name for field in fields(own)]
     for name in group.overrides:
         if name not in known:
-            hint = near(name, known, "it has")
+            hint = suggest_names(name, known, "it has")
             raise OptionError(f"{type(own).__name__} has no setting {name!r} ({group!r})\n{hint}")
     return replace(own, **group.overrides)
 
@@ -148,7 +148,7 @@ def _of(group: Group, optimizer: Optimizer) -> Optimizer | None:
 def _check_shapes(
     optimizer: Optimizer | None, names: list[str], parameters: Mapping[str, Sequence[int]]
 ) -> None:
-    """Ask for the slots of each: an optimizer refuses the shapes that it cannot update."""
+    """Compute the slots of each parameter: an optimizer refuses shapes that it cannot update."""
     for name in names if optimizer is not None else ():
         try:
             assert optimizer is not None

@@ -1,6 +1,6 @@
-"""Frozen dataclasses as JSON: {"kind": class name, field: value, ...} and back.
+"""Convert frozen dataclasses to JSON, {"kind": class name, field: value, ...}, and back.
 
-What is written in checkpoints, programs and artifacts is read again by the same names.
+Checkpoints, programs and artifacts contain these records.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 
 T = TypeVar("T")
 
 
 def record(value: Any) -> dict[str, Any]:
-    """The class and the fields of a dataclass, in plain JSON values."""
+    """The class name and the fields of a dataclass as JSON values."""
     return {
         "kind": type(value).__name__,
         **{field.name: _plain(getattr(value, field.name)) for field in fields(value)},
@@ -24,18 +24,18 @@ def record(value: Any) -> dict[str, Any]:
 
 
 def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
-    """The dataclass that a record was made from; `what` says in errors what it should be."""
+    """The dataclass from its record; `what` names the kind of object in errors."""
     if not isinstance(data, Mapping) or "kind" not in data:
         raise OptionError(f"no {what}: {data!r} has no 'kind'\ngive what to_dict() returned")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
-        hint = near(str(data["kind"]), sorted(kinds))
+        hint = suggest_names(str(data["kind"]), sorted(kinds))
         raise OptionError(f"no {what} is called {data['kind']!r}\n{hint}")
     given = {name: value for name, value in data.items() if name != "kind"}
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            hint = near(str(name), known, "it has")
+            hint = suggest_names(str(name), known, "it has")
             raise OptionError(f"{kind.__name__} has no setting {name!r}\n{hint}")
     for name, field in known.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:

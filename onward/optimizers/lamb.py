@@ -1,4 +1,4 @@
-"""LAMB: Adam's direction, with a step as long as the parameter asks (You et al., 2020)."""
+"""LAMB: Adam's direction, scaled to the norm of the parameter (You et al., 2020)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import product
-from onward.optimizers.setting_checks import check_betas, check_flag, check_number
+from onward.settings import BETAS, check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -28,7 +28,7 @@ class LAMB(Optimizer):
         betas: decays of the first and the second moment
         eps: added to the divisor, so that it is never 0
         weight_decay: wd in the formula
-        correct_bias: correct the moments for having begun at 0
+        correct_bias: correct the moments for their start at 0
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
@@ -40,10 +40,8 @@ class LAMB(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        for name in ("eps", "weight_decay"):
-            check_number(self, name)
-        check_flag(self, "correct_bias")
+        check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
+        check_fields(self, correct_bias=true_or_false)
 
     @property
     def _moments(self) -> Moments:

@@ -1,4 +1,4 @@
-"""Learning rates: the optimizer's own, and those of groups, which keep their ratio to it."""
+"""Learning rates of the optimizer and of groups, which keep their ratio to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def rate_ratio(lr: float, own: float) -> float | None:
     """A group's learning rate divided by the optimizer's own.
 
-    None where there is no such number, because the own rate is 0: the group's rate is constant.
+    None if the own rate is 0: the group's rate is then constant.
 
     >>> rate_ratio(0.5, 2.0), rate_ratio(0.5, 0.0), rate_ratio(0.0, 0.0)
     (0.25, None, 1.0)
@@ -24,7 +24,7 @@ def rate_ratio(lr: float, own: float) -> float | None:
 class LearningRates:
     """The optimizer's own rate, and the rate of each update graph.
 
-    Ratios are those of the rates that training began with: they survive an own rate of 0.
+    Ratios are those of the first rates, so that they stay the same after an own rate of 0.
 
     >>> rates = LearningRates(0.5, [0.125, 0.5])
     >>> rates.set(2.0)
@@ -37,13 +37,13 @@ class LearningRates:
         self.own, self.updates = own, list(updates)
 
     def set(self, own: float) -> None:
-        """Take this rate as the optimizer's own."""
+        """Set the optimizer's own rate."""
         first, updates = self._first
         self.own = own
         self.updates = [_scaled(rate, first, own) for rate in updates]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         own, updates = self._first
         return {
             "learning_rate": self.own,
@@ -52,9 +52,9 @@ class LearningRates:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint kept."""
+        """Restore the state of a checkpoint."""
         updates = [float(rate) for rate in state["learning_rates"]]
-        if "initial_learning_rates" not in state:  # version 0.1 kept the rates of updates alone
+        if "initial_learning_rates" not in state:  # version 0.1 saved only the rates of updates
             self._first = self._own_of(updates), updates
             self.own, self.updates = self._first[0], list(updates)
             return
@@ -63,13 +63,13 @@ class LearningRates:
         self.own, self.updates = float(state["learning_rate"]), updates
 
     def _own_of(self, updates: Sequence[float]) -> float:
-        """The own rate when updates have these; the last one's is the own unless it is a group's"""
+        """The own rate for these rates of updates, from that of the last update."""
         own, first = self._first
         return own * updates[-1] / first[-1] if first[-1] else updates[-1]
 
 
 def is_state(state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint's entry is one that `LearningRates.restore` can take.
+    """Whether a checkpoint's entry is a valid state for `LearningRates.restore`.
 
     >>> is_state(LearningRates(0.5, [0.125, 0.5]).state()), is_state({"learning_rates": ["a"]})
     (True, False)
@@ -91,6 +91,6 @@ def _are_numbers(given: Any) -> bool:
 
 
 def _scaled(rate: float, first: float, own: float) -> float:
-    """A group's rate when the own one has gone from `first` to `own`."""
+    """A group's rate after the own rate changed from `first` to `own`."""
     ratio = rate_ratio(rate, first)
     return rate if ratio is None or own == first else own * ratio

@@ -1,4 +1,4 @@
-"""Lion: steps of one size in the direction of a sign (Chen et al., 2023)."""
+"""Lion: updates by the sign of an average gradient (Chen et al., 2023)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
 from onward.optimizers.scalars import decayed
-from onward.optimizers.setting_checks import check_betas, check_number
+from onward.settings import BETAS, check_fields, number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -36,8 +36,7 @@ class Lion(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_betas(self)
-        check_number(self, "weight_decay")
+        check_fields(self, betas=BETAS, weight_decay=number())
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"exp_sum": shape}
@@ -47,12 +46,12 @@ class Lion(Optimizer):
     ) -> tuple[ir.Value, Slots]:
         b1, b2 = self.betas
         g = g if by.scale is None else op.Mul(g, by.scale)
-        # A sign has no length: b1 m + (1 - b1) g points where k M + g does.
+        # b1 m + (1 - b1) g and k M + g have the same sign.
         k = b1 * (1.0 - b2) / (1.0 - b1)
         if k:
-            # The old sum is read once, on the way to the new one, so that both may share memory.
-            part = op.Mul(slots["exp_sum"], k)
-            direction, total = op.Add(part, g), op.Add(op.Mul(part, b2 / k), g)
+            # The old sum is read once, before the new one is written: they may share memory.
+            scaled = op.Mul(slots["exp_sum"], k)
+            direction, total = op.Add(scaled, g), op.Add(op.Mul(scaled, b2 / k), g)
         else:
             direction, total = g, op.Add(op.Mul(slots["exp_sum"], b2), g)
         kept = decayed(op, p, by.lr, self.weight_decay)

@@ -1,4 +1,4 @@
-"""Loss scaling for 16-bit gradients: the scale grows while all is well and backs off at an inf."""
+"""Dynamic loss scaling for 16-bit gradients: grow while gradients are finite, else back off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from onward.errors import OptionError
 from onward.optimizers.json_records import record
-from onward.optimizers.setting_checks import check_above, check_count, check_number, check_scale
+from onward.settings import above, check_fields, float32_above_0, integer, number
 
 State = dict[str, float | int]
 
@@ -18,12 +18,12 @@ State = dict[str, float | int]
 class DynamicLossScale:
     """torch.amp.GradScaler's rule: `growth` after `interval` good steps, `backoff` after a bad one.
 
-    The state is a plain dict, which checkpoints keep; `update` returns the next one.
+    The state is a dict, which checkpoints contain; `update` returns the next one.
 
     Attributes:
         initial: the scale of the first step
         growth: the factor after good steps
-        backoff: the factor after a step with infinite or undefined gradients
+        backoff: the factor after a step with infinite or NaN gradients
         interval: how many good steps in a row before the scale grows
 
     >>> scaling = DynamicLossScale(interval=1)
@@ -39,18 +39,15 @@ class DynamicLossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        check_scale(self, "initial")
-        check_above(self, "growth", 1.0)
-        check_above(self, "backoff", 0.0)
-        check_number(self, "backoff", high=1.0, below=True)
-        check_count(self, "interval")
+        check_fields(self, initial=float32_above_0, growth=above(1.0), backoff=above(0.0))
+        check_fields(self, backoff=number(high=1.0, below=True), interval=integer(1))
 
     def start(self) -> State:
         """The state before the first step."""
         return {"scale": _float32(self.initial), "good_steps": 0}
 
     def update(self, state: State, *, finite: bool) -> State:
-        """The state after a step whose gradients were all finite, or were not (it was skipped)."""
+        """The state after a step; if its gradients were not all finite, it was skipped."""
         scale, good = _read(state)
         if not finite:
             return {"scale": _float32(scale * self.backoff), "good_steps": 0}
@@ -74,7 +71,7 @@ def _read(state: State) -> tuple[float, int]:
 
 
 def _float32(number: float) -> float:
-    """The nearest float32, as the scale meets the loss; infinity where there is none."""
+    """The nearest float32, or infinity."""
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:

@@ -1,8 +1,8 @@
-"""The two moments of Adam, kept as sums or as averages.
+"""The two moments of Adam, stored as sums or as averages.
 
-torch keeps averages, m' = b1 m + (1 - b1) g and v' = b2 v + (1 - b2) g^2. The sums M = m / (1 - b1)
-and V = v / (1 - b2) obey M' = b1 M + g and V' = b2 V + g^2: two passes over memory less, since the
-factors go into the scalars.
+torch has averages, m' = b1 m + (1 - b1) g and v' = b2 v + (1 - b2) g^2. The sums M = m / (1 - b1)
+and V = v / (1 - b2) obey M' = b1 M + g and V' = b2 V + g^2: two passes over memory less, because
+the factors are merged into scalars.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ AVERAGES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
 
 class Moments(NamedTuple):
-    """How moments are kept and read: Adam's settings."""
+    """The settings of Adam's moments, and their update."""
 
     betas: tuple[float, float]
     eps: float
     amsgrad: bool = False
     correct_bias: bool = True
     sums: bool = True
-    corrected_eps: bool = True  # eps beside sqrt(v / (1 - b2^t)), as torch has it, or sqrt(v)
+    corrected_eps: bool = True  # eps is added to sqrt(v / (1 - b2^t)), as in torch, or to sqrt(v)
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         names = SUMS if self.sums else AVERAGES
@@ -68,7 +68,7 @@ class Moments(NamedTuple):
         return dict(zip(names, news))
 
     def _scalars(self, op: GraphOps, step: ir.Value, like: ir.Value) -> tuple[Number, Number]:
-        """k and the eps that belongs beside sqrt(V), whatever V's unit is.
+        """k, and the eps to add to sqrt(V).
 
         With m = k1 M, v = k2^2 V and the corrections c1 = 1 - b1^t, c2 = 1 - b2^t:
         (m / c1) / (sqrt(v / c2) + eps) = (k1 sqrt(c2)) / (k2 c1) M / (sqrt(V) + eps sqrt(c2) / k2)

@@ -1,16 +1,15 @@
-"""Muon: momentum whose matrices are made orthogonal, as torch.optim.Muon has it."""
+"""Muon: orthogonalised momentum of matrices, as in torch.optim.Muon."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from onward.errors import OptionError
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import decayed, plus, product, times
-from onward.optimizers.setting_checks import check_choice, check_count, check_flag, check_number
+from onward.settings import check_fields, choice, integer, number, several, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
 class Muon(Optimizer):
     """b' = mu b + (1 - mu) g,  u = mu b' + (1 - mu) g or b',  p' = (1 - lr wd) p - lr r NS(u)
 
-    NS is `ns_steps` rounds of Newton and Schulz, X' = a X + (b X X^T + c (X X^T)^2) X, after X was
-    divided by its norm; torch takes them in bfloat16, this in the parameter's type. r is
+    NS is `ns_steps` Newton-Schulz iterations, X' = a X + (b X X^T + c (X X^T)^2) X, after X was
+    divided by its norm; torch computes them in bfloat16, this in the parameter's type. r is
     sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with "match_rms_adamw".
-    Parameters are matrices; others go to another optimizer, in a group of their own.
+    Parameters must be matrices; put others into a group with another optimizer.
 
     Attributes:
         lr: the learning rate
         weight_decay: decoupled decay: p is multiplied by 1 - lr wd
         momentum: mu, how much of the last direction is kept
         nesterov: look ahead along the direction
-        ns_coefficients: a, b and c of the Newton-Schulz rounds
+        ns_coefficients: a, b and c of the Newton-Schulz iterations
         eps: the least norm that a matrix is divided by
-        ns_steps: how many Newton-Schulz rounds
+        ns_steps: the number of Newton-Schulz iterations
         adjust_lr_fn: the factor r: "original" or "match_rms_adamw"
     """
 
@@ -50,20 +49,16 @@ class Muon(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("weight_decay", "eps"):
-            check_number(self, name)
-        check_number(self, "momentum", high=1.0, below=True)
-        check_flag(self, "nesterov")
-        check_count(self, "ns_steps")
-        check_choice(self, "adjust_lr_fn", ("original", "match_rms_adamw"))
-        numbers = self.ns_coefficients
-        fine = isinstance(numbers, Sequence) and len(numbers) == 3
-        if not fine or not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
-            raise OptionError(
-                f"Muon.ns_coefficients is three numbers, not {numbers!r}\n"
-                "give ns_coefficients such a value"
-            )
-        object.__setattr__(self, "ns_coefficients", tuple(numbers))
+        check_fields(
+            self,
+            weight_decay=number(),
+            momentum=number(high=1.0, below=True),
+            nesterov=true_or_false,
+            ns_coefficients=several(number(-math.inf), "three numbers", 3),
+            eps=number(),
+            ns_steps=integer(1),
+            adjust_lr_fn=choice("original", "match_rms_adamw"),
+        )
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         if len(shape) != 2:
@@ -89,7 +84,7 @@ class Muon(Optimizer):
         return op.Sub(p, op.Mul(u, times(op, by.lr, ratio))), {"momentum_buffer": buffer}
 
     def _orthogonal(self, op: GraphOps, u: ir.Value, wide: bool) -> ir.Value:
-        """NS(u); a tall matrix is multiplied from its right, where the squares are small."""
+        """NS(u); a tall matrix is multiplied from the right, so that the squares are small."""
         a, b, c = self.ns_coefficients
         x = op.Mul(u, op.Reciprocal(op.Max(op.ReduceL2(u, keepdims=0), self.eps)))
         for _ in range(self.ns_steps):

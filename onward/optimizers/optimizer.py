@@ -1,9 +1,9 @@
-"""Optimizer: settings, and the graph that turns a parameter and its gradient into the next one.
+"""Optimizer: the abstract class of optimizers: their settings and the graph of one update.
 
-An optimizer is a frozen dataclass. `update` writes one update with the operators of `op`; the
-learning rate and the step come in as values, so that schedules need no new graph. Updates are
-bound in place: every node that reads the old parameter (or slot) comes before the node that makes
-the new one, which is elementwise (onward.optimizers.update_models checks it).
+An optimizer is a frozen dataclass. `update` adds the nodes of one update with `op`; the learning
+rate and the step are inputs, so that schedules need no new graph. Updates run in place: every node
+that reads the old parameter (or slot) runs before the node that computes the new one, which is
+elementwise (onward.optimizers.update_models checks it).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from onward.errors import OptionError
 from onward.optimizers.json_records import record
 from onward.optimizers.scalars import plus, times
-from onward.optimizers.setting_checks import check_number
+from onward.settings import check_fields, number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -29,19 +29,19 @@ Slots: TypeAlias = "dict[str, ir.Value]"
 
 
 class Scalars(NamedTuple):
-    """What steers one update: numbers that come in as values of rank 0."""
+    """The scalar inputs of one update."""
 
     lr: ir.Value  # of the parameter's type
     step: ir.Value  # int64, 1 at the first update
-    scale: ir.Value | None = None  # what the gradient is multiplied by
+    scale: ir.Value | None = None  # a factor of the gradient
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
-    """What every optimizer has: a learning rate, slots (its state) and an update.
+    """An optimizer has a learning rate, slots (its state) and an update.
 
-    `elementwise` says that the formula looks at each number alone, so that one flat vector may
-    hold many parameters.
+    `elementwise`: the formula treats each element separately, so that one flat vector may contain
+    many parameters.
 
     Attributes:
         lr: the learning rate
@@ -52,14 +52,14 @@ class Optimizer(ABC):
     elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_number(self, "lr")
+        check_fields(self, lr=number())
 
     @abstractmethod
     def slots(self, shape: Shape) -> dict[str, Shape]:
-        """The state that one parameter of this shape has: names and shapes."""
+        """The names and shapes of the state of a parameter of this shape."""
 
     def initial(self, slot: str) -> float:
-        """What a slot holds before the first update."""
+        """The value of a slot before the first update."""
         return 0.0
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Optimizer(ABC):
 
 
 def check_optimizer(given: object, what: str = "the optimizer") -> None:
-    """Refuse what is none of these, such as a class that was not called, or torch's."""
+    """Refuse other objects, such as a class that was not called, or an optimizer of torch."""
     if isinstance(given, Optimizer):
         return
     hint = "for example: onward.optimizers.AdamW(lr=0.001)"
@@ -84,14 +84,14 @@ def check_optimizer(given: object, what: str = "the optimizer") -> None:
 
 
 def coefficient(op: GraphOps, scale: ir.Value | None, maximize: bool) -> Number:
-    """c, where c g is the gradient to descend along: the scale, and -1 to climb."""
+    """c, where c g is the gradient to descend along: the scale, negative to maximise."""
     return times(op, 1.0 if scale is None else scale, -1.0 if maximize else 1.0)
 
 
 def regularized(
     op: GraphOps, p: ir.Value, g: ir.Value, c: Number, weight_decay: float
 ) -> tuple[ir.Value, Number]:
-    """(d, c') with c' d = c g + wd p: L2 regularisation, where there is one."""
+    """(d, c') with c' d = c g + wd p: L2 regularisation, if there is one."""
     if not weight_decay:
         return g, c
     return plus(op, op.Mul(p, weight_decay), g, c), 1.0

@@ -1,10 +1,10 @@
-"""Pairs: a x + b y in one pass over memory, where x and y lie one behind the other.
+"""Compute a x + b y in one pass over memory, where x and y are adjacent rows of one buffer.
 
-onnxruntime has no kernel that adds two scaled vectors; Mul, Mul and Add go over memory three times.
-But two numbers times a matrix of two rows is that sum, and one pass. So an update graph is written
-anew: vectors that are added become the rows of an input `x|y`, and results that are rows are
-outputs (`new_x`; for what the update keeps to itself, `new_scratch_0`), bound in the rows' memory.
-A product reads the memory of a result of this very run only after a value that waits for it.
+onnxruntime has no kernel that adds two scaled vectors; Mul, Mul and Add are three passes over
+memory. But a vector of two factors times a matrix of two rows is that sum, in one pass. So an
+update graph is rewritten: vectors that are added become the rows of an input `x|y`, and results
+that are rows are outputs (`new_x`; for intermediate results, `new_scratch_0`), bound to the rows'
+memory. A product that reads a result of the same run depends on it, so that it runs after it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.scopes import ancestors
-from onward.optimizers.vector_blocks import SCRATCH, Blocks, beside
+from onward.optimizers.vector_blocks import SCRATCH, Blocks, pair_name
 from onward.passes.prune import drop_unused
 
 NEW = "new_"
 
 
 class Paired(NamedTuple):
-    """A flat update over pairs, and which of its vectors lie one behind the other."""
+    """A flat update over pairs, and the blocks of its adjacent vectors."""
 
     model: ir.Model
     blocks: Blocks
 
 
 def paired(model: ir.Model) -> Paired:
-    """The same update with as few passes as pairs allow; the model itself if they allow none.
+    """The same update with fewer passes over memory; the model itself if there are no pairs.
 
-    Only in float32, for which it was tried that a product may write over what it reads.
+    Only in float32, for which a product may overwrite its inputs (that was tested).
 
     >>> from onward.optimizers.update_models import flat_update
     >>> from onward.optimizers.sgd import SGD
@@ -41,7 +41,7 @@ def paired(model: ir.Model) -> Paired:
     """
     work = _Pairing(model.clone())
     for node in list(work.graph):
-        work.consider(node)
+        work.replace_sum(node)
     if not work.below:
         return Paired(model, ())
     drop_unused(work.model)
@@ -53,7 +53,7 @@ def paired(model: ir.Model) -> Paired:
 
 
 class _Term(NamedTuple):
-    """A vector, and the scalar that it is multiplied by."""
+    """A vector and its scalar factor."""
 
     vector: ir.Value
     factor: ir.Value | None
@@ -61,18 +61,18 @@ class _Term(NamedTuple):
 
 
 class _Pairing:
-    """An update graph while its sums become products."""
+    """Rewrites the sums of an update graph to products."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model, self.graph = model, model.graph
         self._op: GraphOps = extend(model)
         self._op.prefix = "pairs"
         self._matrices: dict[str, ir.Value] = {}
-        self.below: dict[str, str] = {}  # row -> the row behind it
+        self.below: dict[str, str] = {}  # row -> the next row
         self._above: dict[str, str] = {}
 
-    def consider(self, node: ir.Node) -> None:
-        """Turn a sum of two vectors into a product, if that spares a pass and is safe."""
+    def replace_sum(self, node: ir.Node) -> None:
+        """Replace a sum of two vectors by a product, if that saves a pass and is safe."""
         if node.op_type not in ("Add", "Sub") or not _is_vector(node.outputs[0]):
             return
         terms = [_term(value) for value in node.inputs if value is not None]
@@ -80,31 +80,31 @@ class _Pairing:
             return
         if all(term.factor is None for term in terms) or terms[0].vector is terms[1].vector:
             return
-        if all(self._is_in_time(term.vector, node) for term in terms):
+        if all(self._is_unchanged(term.vector, node) for term in terms):
             first, second = terms
             if node.op_type == "Sub":
                 second = second._replace(negative=True)
             for pair in ((first, second), (second, first)):
-                if self._fit(*(self._row(term.vector) for term in pair)):
+                if self._can_be_adjacent(*(self._row(term.vector) for term in pair)):
                     self._replace(node.outputs[0], pair)
                     break
 
-    def _is_in_time(self, vector: ir.Value, node: ir.Node) -> bool:
-        """Whether a vector that is fed still has its old value when the node runs."""
+    def _is_unchanged(self, vector: ir.Value, node: ir.Node) -> bool:
+        """Whether an input vector still has its old value when the node runs."""
         new = next((v for v in self.graph.outputs if v.name == f"{NEW}{vector.name}"), None)
         if vector.producer() is not None or new is None or new is node.outputs[0]:
             return True
         return node.outputs[0] in ancestors(self.graph, [new])
 
     def _row(self, vector: ir.Value) -> str:
-        """Where a vector lies: an input in its own row, a new value in the old one's."""
+        """The row of a vector: an input's own row; a new value is in the row of the old one."""
         name = str(vector.name)
         if vector.producer() is None:
             return name
         return name.removeprefix(NEW) if vector.is_graph_output() else f"({name})"
 
-    def _fit(self, first: str, second: str) -> bool:
-        """Whether the second row can lie behind the first."""
+    def _can_be_adjacent(self, first: str, second: str) -> bool:
+        """Whether the second row can be next to the first."""
         if self.below.get(first) == second:
             return True
         if first in self.below or second in self._above:
@@ -115,8 +115,8 @@ class _Pairing:
         return last != first
 
     def _replace(self, total: ir.Value, terms: tuple[_Term, _Term]) -> None:
-        """Make a sum by a product."""
-        rows = [self._placed(term.vector) for term in terms]
+        """Replace a sum by a product."""
+        rows = [self._assign_row(term.vector) for term in terms]
         self.below[rows[0]], self._above[rows[1]] = rows[1], rows[0]
         product = self._op.MatMul(self._factors(terms), self._matrix(rows))
         product.name, total.name = total.name, f"{total.name}.sum"
@@ -124,8 +124,8 @@ class _Pairing:
         ir.convenience.replace_all_uses_with(total, product, replace_graph_outputs=True)
         self.graph.sort()
 
-    def _placed(self, vector: ir.Value) -> str:
-        """A vector's row; what no output holds yet gets a row of its own to be kept in."""
+    def _assign_row(self, vector: ir.Value) -> str:
+        """A vector's row; an intermediate result gets a new scratch row."""
         if vector.producer() is None or vector.is_graph_output():
             return self._row(vector)
         count = sum(str(v.name).startswith(SCRATCH.format("")) for v in self.graph.inputs)
@@ -136,7 +136,7 @@ class _Pairing:
         return name
 
     def _factors(self, terms: tuple[_Term, _Term]) -> ir.Value:
-        """The two factors as a vector, which is there only when the terms are."""
+        """The two factors as a vector, which depends on the terms: it is computed after them."""
         parts = [self._factor(term) for term in terms]
         made = [term.vector for term in terms if term.vector.producer() is not None]
         waits = [self._op.Slice(vector, [0], [0], [0]) for vector in made]
@@ -154,13 +154,13 @@ class _Pairing:
         return self._op.Neg(term.factor) if term.negative else term.factor
 
     def _matrix(self, rows: list[str]) -> ir.Value:
-        name = beside(*rows)
+        name = pair_name(*rows)
         if name not in self._matrices:
             self._matrices[name] = self._op.input(name, "float32", (2, "n"))
         return self._matrices[name]
 
     def blocks(self) -> Blocks:
-        """Rows that lie one behind the other, from the first to the last."""
+        """The blocks of adjacent rows, from the first row to the last."""
         found = []
         for row in self.below:
             if row not in self._above:
@@ -178,7 +178,7 @@ def _column(op: GraphOps, factor: float | ir.Value) -> ir.Value:
 
 
 def _term(value: ir.Value) -> _Term:
-    """What is added: a vector times a scalar if a node makes it that and for this sum alone."""
+    """A term of a sum: a vector times a scalar if it is a Mul that only this sum reads."""
     node = value.producer()
     if node is not None and node.op_type == "Mul" and len(value.uses()) == 1:
         a, b = node.inputs

@@ -1,4 +1,4 @@
-"""RMSprop: the gradient over the root of its average square, as torch.optim.RMSprop has it."""
+"""RMSprop: the gradient over the root of its average square, as in torch.optim.RMSprop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import plus, times
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -45,11 +45,9 @@ class RMSprop(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self, "alpha", high=1.0, below=True)
-        for name in ("eps", "weight_decay", "momentum"):
-            check_number(self, name)
-        for name in ("centered", "maximize"):
-            check_flag(self, name)
+        check_fields(self, alpha=number(high=1.0, below=True))
+        check_fields(self, eps=number(), weight_decay=number(), momentum=number())
+        check_fields(self, centered=true_or_false, maximize=true_or_false)
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         kept = {"square_avg": True, "grad_avg": self.centered, "momentum_buffer": self.momentum}
@@ -65,7 +63,7 @@ class RMSprop(Optimizer):
         if self.centered:
             share = times(op, c, 1.0 - self.alpha)
             mean = plus(op, op.Mul(slots["grad_avg"], self.alpha), d, share)
-            # Rounding must not bring the difference below 0: its root would be NaN for good.
+            # Rounding must not make the difference negative: its root would stay NaN.
             spread = op.Max(op.Sub(square, op.Mul(mean, mean)), 0.0)
             new["grad_avg"] = mean
         direction = op.Div(d, op.Add(op.Sqrt(spread), self.eps))

@@ -1,6 +1,6 @@
-"""Numbers that steer an update: Python numbers fold away, values become rank-0 nodes.
+"""Arithmetic on the scalars of an update: Python numbers are folded, values become rank-0 nodes.
 
-What a scalar costs is nothing beside a pass over a vector; so whatever can be a scalar is one.
+A scalar costs nothing compared with a pass over a vector, so factors are merged into scalars.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def times(op: GraphOps, a: Number, b: Number) -> Number:
 
 
 def product(op: GraphOps, x: ir.Value, c: Number) -> ir.Value:
-    """c x, which is x itself where c is 1"""
+    """c x, or x if c is 1"""
     return cast("ir.Value", times(op, x, c))
 
 
 def plus(op: GraphOps, x: ir.Value, y: ir.Value, c: Number) -> ir.Value:
-    """x + c y, in one pass less where c is 1 or -1"""
+    """x + c y, with one pass less if c is 1 or -1"""
     if isinstance(c, (int, float)) and abs(c) == 1.0:
         return op.Add(x, y) if c > 0 else op.Sub(x, y)
     return op.Add(x, op.Mul(y, c))
@@ -44,7 +44,7 @@ def one_minus(op: GraphOps, a: ir.Value) -> ir.Value:
 
 
 def count(op: GraphOps, step: ir.Value) -> ir.Value:
-    """The step as a float64, in which 1 - 0.999 keeps its digits."""
+    """The step as a float64, in which 1 - 0.999 has enough digits."""
     return op.Cast(step, to=FLOAT64)
 
 

@@ -1,31 +1,34 @@
-"""Schedules: the learning rate as a pure function of how many updates were done.
+"""Schedules: the learning rate as a pure function of the number of updates.
 
-`rate(step, lr)`: step counts from 0, lr is the optimizer's own rate. Nothing is kept between
-calls, so a resumed run goes on exactly where it was. What torch has too is equal to torch's.
+`rate(step, lr)`: step counts from 0, lr is the optimizer's own rate. Schedules have no state, so a
+resumed run continues exactly. Those that torch has as well are equal to torch's.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from onward.errors import OptionError
 from onward.optimizers.json_records import record, restore
-from onward.optimizers.setting_checks import (
-    check_above,
-    check_choice,
-    check_count,
-    check_flag,
-    check_number,
+from onward.settings import (
+    above,
+    check_fields,
+    choice,
+    instance_of,
+    integer,
+    number,
+    several,
+    true_or_false,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
-    """What every schedule has: a rate for each step, and a form in JSON."""
+    """A schedule has a rate for each step, and a JSON form."""
 
     @abstractmethod
     def rate(self, step: int, lr: float = 1.0) -> float:
@@ -42,7 +45,7 @@ class Constant(Schedule):
 
     Attributes:
         factor: of the learning rate, during the first `steps` updates
-        steps: how many updates the factor holds for; 0: none
+        steps: the number of updates with this factor; 0: none
 
     >>> Constant().rate(7, lr=0.1)
     0.1
@@ -52,8 +55,7 @@ class Constant(Schedule):
     steps: int = 0
 
     def __post_init__(self) -> None:
-        check_number(self, "factor")
-        check_count(self, "steps", low=0)
+        check_fields(self, factor=number(), steps=integer(0))
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         return lr * self.factor if step < self.steps else lr
@@ -77,9 +79,7 @@ class Linear(Schedule):
     end_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        for name in ("start_factor", "end_factor"):
-            check_number(self, name)
+        check_fields(self, steps=integer(1), start_factor=number(), end_factor=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         done = min(step, self.steps) / self.steps
@@ -104,9 +104,7 @@ class Polynomial(Schedule):
     end_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        for name in ("power", "end_factor"):
-            check_number(self, name)
+        check_fields(self, steps=integer(1), power=number(), end_factor=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         left = 1.0 - min(step, self.steps) / self.steps
@@ -117,14 +115,14 @@ class Polynomial(Schedule):
 class Cosine(Schedule):
     """Half a cosine from lr down to `minimum` in `steps` updates, then flat (CosineAnnealingLR)
 
-    With restarts it begins anew each time, every period `multiplier` times as long as the one
-    before (CosineAnnealingWarmRestarts).
+    With restarts it begins again after each period, every period `multiplier` times as long as the
+    previous one (CosineAnnealingWarmRestarts).
 
     Attributes:
         steps: updates from the top to the minimum; with restarts, of the first period
         minimum: the rate at the end (a rate, not a factor)
         restarts: begin again after each period
-        multiplier: how many times as long each period is as the one before
+        multiplier: the length of each period divided by that of the previous one
 
     >>> [round(Cosine(steps=2, restarts=True).rate(step), 3) for step in range(4)]
     [1.0, 0.5, 1.0, 0.5]
@@ -136,10 +134,8 @@ class Cosine(Schedule):
     multiplier: int = 1
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        check_number(self, "minimum")
-        check_flag(self, "restarts")
-        check_count(self, "multiplier")
+        check_fields(self, steps=integer(1), minimum=number())
+        check_fields(self, restarts=true_or_false, multiplier=integer(1))
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         done, period = min(step, self.steps), self.steps
@@ -181,12 +177,9 @@ class OneCycle(Schedule):
     three_phase: bool = False
 
     def __post_init__(self) -> None:
-        check_count(self, "steps")
-        check_number(self, "pct_start", high=1.0)
-        check_choice(self, "anneal_strategy", ("cos", "linear"))
-        for name in ("div_factor", "final_div_factor"):
-            check_above(self, name, 0.0)
-        check_flag(self, "three_phase")
+        check_fields(self, steps=integer(1), pct_start=number(high=1.0))
+        check_fields(self, anneal_strategy=choice("cos", "linear"), three_phase=true_or_false)
+        check_fields(self, div_factor=above(0.0), final_div_factor=above(0.0))
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         step = min(step, self.steps - 1)
@@ -226,8 +219,7 @@ class Step(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        check_count(self, "size")
-        check_number(self, "gamma")
+        check_fields(self, size=integer(1), gamma=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         return lr * _power(self, self.gamma, step // self.size)
@@ -249,14 +241,8 @@ class MultiStep(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        given = self.milestones
-        if not isinstance(given, Sequence) or not all(type(each) is int for each in given):
-            raise OptionError(
-                f"MultiStep.milestones is a list of whole numbers, not {given!r}\n"
-                "give milestones such a value"
-            )
-        object.__setattr__(self, "milestones", tuple(given))
-        check_number(self, "gamma")
+        whole_numbers = several(integer(), "a list of whole numbers")
+        check_fields(self, milestones=whole_numbers, gamma=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         passed = sum(step >= milestone for milestone in self.milestones)
@@ -277,7 +263,7 @@ class Exponential(Schedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        check_number(self, "gamma")
+        check_fields(self, gamma=number())
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         return lr * _power(self, self.gamma, step)
@@ -285,13 +271,13 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp(Schedule):
-    """A line from start_factor up to the first rate of a schedule in `steps` updates; then that one
+    """A line from start_factor to the first rate of a schedule in `steps` updates; then the latter
 
     The schedule begins when the warm-up ends (torch: SequentialLR of LinearLR and the schedule).
 
     Attributes:
         steps: updates of the warm-up
-        schedule: what follows it
+        schedule: the schedule after the warm-up
         start_factor: of the first rate, where the line begins
 
     >>> warm = WarmUp(steps=4, schedule=Linear(steps=2))
@@ -304,13 +290,8 @@ class WarmUp(Schedule):
     start_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count(self, "steps", low=0)
-        check_number(self, "start_factor")
-        if not isinstance(self.schedule, Schedule):
-            raise OptionError(
-                f"WarmUp.schedule is a schedule, not {self.schedule!r}\n"
-                "give one, such as Constant() or Cosine(steps=1000)"
-            )
+        follows = instance_of(Schedule, "Constant() or Cosine(steps=1000)", "a schedule")
+        check_fields(self, steps=integer(0), start_factor=number(), schedule=follows)
 
     def rate(self, step: int, lr: float = 1.0) -> float:
         if step >= self.steps:
@@ -324,8 +305,7 @@ def _power(schedule: Schedule, gamma: float, times: int) -> float:
         return float(gamma**times)
     except OverflowError:
         raise OptionError(
-            f"{schedule!r} has grown beyond all numbers after {times} times gamma\n"
-            "take a gamma of at most 1"
+            f"{schedule!r} overflows after {times} times gamma\ntake a gamma of at most 1"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""SGD: stochastic gradient descent, with momentum as in torch.optim.SGD."""
+"""SGD: stochastic gradient descent, with momentum, as in torch.optim.SGD."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onward.errors import OptionError
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decayed, plus, product, times
-from onward.optimizers.setting_checks import check_flag, check_number
+from onward.settings import check_fields, number, true_or_false
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,11 +43,8 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("momentum", "weight_decay"):
-            check_number(self, name)
-        check_number(self, "dampening", high=1.0)
-        for name in ("nesterov", "maximize"):
-            check_flag(self, name)
+        check_fields(self, momentum=number(), weight_decay=number(), dampening=number(high=1.0))
+        check_fields(self, nesterov=true_or_false, maximize=true_or_false)
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise OptionError(
                 "SGD.nesterov needs momentum above 0 and dampening 0, not "

@@ -1,8 +1,8 @@
-"""Update graphs: an optimizer's formula as a model, over one flat vector or over named tensors.
+"""Build update models: an optimizer's formula over one flat vector or over named tensors.
 
-Outputs may be bound onto the memory of their inputs. That is safe if every node that reads the
-old values comes before the node that writes the new ones, which reads and writes them element by
-element; both builders check it.
+Outputs may be bound to the memory of their inputs. That is safe if every node that reads the old
+values runs before the node that writes the new ones, and that node is elementwise; both functions
+check it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
-from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps, extend
-from onward.graph.operators import VIEWS
+from onward.graph.operators import IN_PLACE, VIEWS
 from onward.optimizers.clip import NORM, ClipByNorm, ClipByValue
 from onward.optimizers.ema import EMA
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
+from onward.passes.deduplicate import share_expressions
 
 OPSET, IR_VERSION = 21, 10
 DTYPES = ("float32", "float64")
-
-ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Identity", "Clip", "Where"})
 
 Specs: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
 
@@ -51,18 +49,18 @@ def flat_update(
     """
     if not optimizer.elementwise:
         raise OptionError(
-            f"{type(optimizer).__name__} looks at each parameter as a whole: it cannot update one "
+            f"{type(optimizer).__name__} needs each parameter as a whole: it cannot update one "
             "flat vector\nuse named_update"
         )
     _check_dtype("flat_update", dtype)
-    update = _Update(optimizer, scaled, clip, clip_norm, average)
+    update = _UpdateBuilder(optimizer, scaled, clip, clip_norm, average)
     slots = optimizer.slots(("n",))
     tensors = {"parameters": ("n",), "gradients": ("n",), **slots}
     if average is not None:
         tensors["average"] = ("n",)
     values = {name: update.op.input(name, dtype, shape) for name, shape in tensors.items()}
     update.scalars(dtype)
-    news = update.one(*values.values())
+    news = update.update_one(*values.values())
     pairs = {f"new_{name}": name for name in values if name != "gradients"}
     return update.model(dict(zip(pairs, news)), pairs)
 
@@ -87,7 +85,7 @@ def named_update(
     >>> [value.name for value in model.graph.outputs]
     ['w.new', 'w.exp_sum.new', 'w.exp_sum_sq.new']
     """
-    update = _Update(optimizer, scaled, clip, clip_norm, average)
+    update = _UpdateBuilder(optimizer, scaled, clip, clip_norm, average)
     values: dict[str, list[ir.Value]] = {}
     for name, (dtype, shape) in parameters.items():
         _check_dtype(f"parameter {name!r}", dtype)
@@ -104,13 +102,13 @@ def named_update(
     for inputs_of in values.values():
         p, _, *rest = inputs_of
         own = {f"{value.name}.new": str(value.name) for value in (p, *rest)}
-        outputs |= zip(own, update.one(*inputs_of))
+        outputs |= zip(own, update.update_one(*inputs_of))
         pairs |= own
     return update.model(outputs, pairs)
 
 
-class _Update:
-    """An update graph while it is written: the optimizer with what goes before and after it."""
+class _UpdateBuilder:
+    """Builds an update graph: clipping, the optimizer, the average."""
 
     def __init__(
         self,
@@ -128,7 +126,7 @@ class _Update:
         self._typed: dict[tuple[str, str], ir.Value] = {}
 
     def input(self, name: str, dtype: str, shape: Shape) -> ir.Value:
-        """A graph input, whose name nobody else may have."""
+        """A new graph input; an error if the name is taken."""
         if any(name == value.name for value in self.op.graph.inputs):
             raise OptionError(
                 f"two inputs of the update would be called {name!r}\nrename one of the parameters"
@@ -136,7 +134,7 @@ class _Update:
         return self.op.input(name, dtype, shape)
 
     def scalars(self, dtype: str) -> None:
-        """learning_rate, step and gradient_scale: they come after the tensors."""
+        """Add learning_rate, step and gradient_scale; they come after the tensors."""
         self.lr = self.input("learning_rate", dtype, ())
         self.step = self.input("step", "int64", ())
         self.scale = self.input("gradient_scale", dtype, ()) if self.scaled else None
@@ -145,7 +143,7 @@ class _Update:
             squares = self.input(NORM, "float64", ())
             self.scale = self.clip_norm.scaled(self.op, self.scale, squares)
 
-    def one(self, p: ir.Value, g: ir.Value, *state: ir.Value) -> list[ir.Value]:
+    def update_one(self, p: ir.Value, g: ir.Value, *state: ir.Value) -> list[ir.Value]:
         """The new parameter, its new slots and its new average."""
         assert p.shape is not None
         names = list(self.optimizer.slots(tuple(p.shape)))  # type: ignore[arg-type]
@@ -168,15 +166,15 @@ class _Update:
         return self._typed[key]
 
     def model(self, outputs: dict[str, ir.Value], pairs: dict[str, str]) -> ir.Model:
-        """The model with these outputs; equal nodes are one, and outputs may lie on inputs."""
+        """The model with these outputs, without common subexpressions, checked to run in place."""
         model = self.op.model(**outputs)
-        CommonSubexpressionEliminationPass()(model)
+        share_expressions(model)
         hazards = in_place_hazards(model, pairs)
         if hazards:
             raise OptionError(
                 f"the update of {type(self.optimizer).__name__} cannot run in place: "
                 f"{'; '.join(hazards)}\n"
-                "let every reader of the old value lead to the node that makes the new one"
+                "the node that computes the new value must depend on every reader of the old one"
             )
         return model
 
@@ -187,27 +185,27 @@ def in_place_safe(model: ir.Model, pairs: Mapping[str, str]) -> bool:
 
 
 def in_place_hazards(model: ir.Model, pairs: Mapping[str, str]) -> list[str]:
-    """What breaks the law of updates in place, a line each; nothing if all is well."""
+    """Why outputs cannot be written into the memory of their inputs; empty: they can."""
     outputs = {str(value.name): value for value in model.graph.outputs}
     inputs = {str(value.name): value for value in model.graph.inputs}
     hazards = []
     for output, source in pairs.items():
         writer = outputs[output].producer()
         if writer is None:
-            hazards.append(f"no node makes {output}")
+            hazards.append(f"no node computes {output}")
             continue
         before = _ancestors(writer)
         for reader, read in _readers(inputs[source]):
             if reader is writer:
-                if writer.op_type not in ELEMENTWISE or read.shape != outputs[output].shape:
-                    hazards.append(f"{writer.op_type} makes {output}, but not element by element")
+                if writer.op_type not in IN_PLACE or read.shape != outputs[output].shape:
+                    hazards.append(f"{writer.op_type} computes {output}, but not elementwise")
             elif reader not in before:
-                hazards.append(f"{reader.op_type} reads {source} apart from what makes {output}")
+                hazards.append(f"{reader.op_type} reads {source}, but {output} does not need it")
     return hazards
 
 
 def _readers(value: ir.Value) -> list[tuple[ir.Node, ir.Value]]:
-    """The nodes that read a value's memory, through views too, and what each of them reads."""
+    """The nodes that read a value's memory, also through views, and the value that each reads."""
     found = []
     for node in value.consumers():
         found.append((node, value))

@@ -1,4 +1,4 @@
-"""How vectors lie together: in blocks, as rows one behind the other. Light: names alone."""
+"""Names of vectors that are adjacent rows of a block of memory; without onnx, for devices."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TypeAlias
 
 Blocks: TypeAlias = tuple[tuple[str, ...], ...]
 
-SCRATCH = "scratch_{}"  # a row that an update keeps to itself
+SCRATCH = "scratch_{}"  # a row for an intermediate result of an update
 
 
-def beside(first: str, second: str) -> str:
-    """The name of two rows as one matrix.
+def pair_name(first: str, second: str) -> str:
+    """The name of two adjacent rows as one matrix.
 
-    >>> beside("parameters", "gradients")
+    >>> pair_name("parameters", "gradients")
     'parameters|gradients'
     """
     return f"{first}|{second}"
 
 
 def pairs_of(block: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Every two rows of a block that lie together: where they begin, and their name.
+    """Every two adjacent rows of a block: the index of the first, and the name of the pair.
 
     >>> list(pairs_of(("a", "b", "c")))
     [(0, 'a|b'), (1, 'b|c')]
     """
     for i, rows in enumerate(itertools.pairwise(block)):
-        yield i, beside(*rows)
+        yield i, pair_name(*rows)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
 from onward.passes.composites import DOMAIN, VERSION, outline
 from onward.passes.fuse.attention import Scores, below_scale, find_product, find_softmax
 from onward.passes.masks import MaskReader
@@ -36,7 +37,6 @@ from onward.passes.value_facts import (
 
 NAME = "Attention"
 
-_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _PLACES = 7  # inputs of the standard Attention
 _SWAP = [0, 1, 3, 2]
 _SHARING = ("Reshape", "Expand", "Identity", "Slice", "Unsqueeze")  # how heads are repeated
@@ -138,7 +138,7 @@ def _outline(model: ir.Model, match: _Match) -> None:
 def _find(draft: _Draft, root: ir.Node, reader: MaskReader) -> _Match | None:
     weights, v = root.inputs
     scores = Scores()
-    if v is None or v.dtype not in _FLOATS or rank(v) != 4:
+    if v is None or v.dtype not in FLOATS or rank(v) != 4:
         return None
     softmax = find_softmax(weights, scores)
     product = None if softmax is None else find_product(softmax.inputs[0], scores)

@@ -1,4 +1,10 @@
-"""What is computed or stored twice is computed or stored once."""
+"""Merge equal nodes and equal initializers.
+
+onnx-ir has a CommonSubexpressionEliminationPass, too. Ours is used because onnx-ir 1.1 merges two
+draws of Bernoulli or of Dropout in training, nodes of unknown domains (which may keep state) and
+attributes 0.0 and -0.0; it writes an invalid model where an optional output is missing from the
+first node alone; and it does not enter subgraphs.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +18,29 @@ from onward.graph.scopes import graphs_of
 from onward.passes.rewrite import Names, substitute, take_out
 from onward.passes.value_facts import is_constant
 
-_KNOWN_DOMAINS = frozenset(["", "ai.onnx.ml"])  # operators of others may keep state
-_LARGEST_SHARED = 1 << 20  # bytes of an initializer that is worth reading for a comparison
-_LARGEST_ATTRIBUTE = 64  # elements of a tensor attribute that is worth comparing
+_KNOWN_DOMAINS = frozenset(["", "ai.onnx.ml"])  # operators of other domains may keep state
+_LARGEST_INITIALIZER = 1 << 20  # bytes; larger ones are not read for a comparison
+_LARGEST_ATTRIBUTE = 64  # elements of a tensor; larger ones are not compared
 
 
 def share_expressions(model: ir.Model) -> ir.Model:
-    """Common subexpressions: of equal nodes (operator, inputs, attributes) the first one stays."""
+    """Common subexpression elimination: of equal nodes, in one graph, keep the first.
+
+    Equal nodes have the same operator, inputs, attributes and missing outputs.
+    """
     names = Names(model)
     for graph in graphs_of(model):
-        alike: dict[Hashable, list[ir.Node]] = {}  # few nodes read the same: only they are compared
-        seen: dict[Hashable, ir.Node] = {}
+        # attributes are compared only among nodes with the same operator and inputs: they are few
+        candidates: dict[Hashable, list[ir.Node]] = {}
+        first_of: dict[Hashable, ir.Node] = {}
         for node in graph:
-            same = alike.setdefault((node.op_type, *map(id, node.inputs)), [])
-            same.append(node)
-            if len(same) == 1:
+            group = candidates.setdefault((node.op_type, *map(id, node.inputs)), [])
+            group.append(node)
+            if len(group) == 1:
                 continue
-            for each in same if len(same) == 2 else [node]:
-                key = _key(each)
-                first = each if key is None else seen.setdefault(key, each)
+            for each in group if len(group) == 2 else [node]:
+                key = _node_key(each)
+                first = each if key is None else first_of.setdefault(key, each)
                 if first is not each:
                     for old, new in zip(each.outputs, first.outputs):
                         if old.name:
@@ -39,12 +49,13 @@ def share_expressions(model: ir.Model) -> ir.Model:
     return model
 
 
-def _key(node: ir.Node) -> Hashable | None:
+def _node_key(node: ir.Node) -> Hashable | None:
+    """What equal nodes have in common; None for a node that is never merged."""
     if node.domain not in _KNOWN_DOMAINS or is_random(node) or not node.outputs:
         return None
     attributes = []
     for name, attribute in sorted(node.attributes.items()):
-        content = _content(attribute)
+        content = _attribute_key(attribute)
         if content is None:
             return None
         attributes.append((name, content))
@@ -53,8 +64,8 @@ def _key(node: ir.Node) -> Hashable | None:
     return node.op_identifier(), inputs, outputs, tuple(attributes)
 
 
-def _content(attribute: ir.Attr) -> Hashable | None:
-    """An attribute as something that can be compared; None where that is not worth it."""
+def _attribute_key(attribute: ir.Attr) -> Hashable | None:
+    """A hashable copy of an attribute; None for one that is not compared (large, or a graph)."""
     value = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
         if value.size > _LARGEST_ATTRIBUTE or value.dtype == ir.DataType.STRING:
@@ -68,25 +79,25 @@ def _content(attribute: ir.Attr) -> Hashable | None:
 
 
 def share_initializers(model: ir.Model) -> ir.Model:
-    """Of small initializers with equal type, shape and bytes, within one graph, one stays."""
+    """Of small initializers with equal type, shape and bytes, in one graph, keep the first."""
     for graph in graphs_of(model):
-        alike: dict[Hashable, list[ir.Value]] = {}
+        candidates: dict[Hashable, list[ir.Value]] = {}
         for value in graph.initializers.values():
             tensor = value.const_value
             if not is_constant(value) or tensor is None or value.is_graph_output():
                 continue
-            if tensor.dtype != ir.DataType.STRING and tensor.nbytes <= _LARGEST_SHARED:
-                alike.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(value)
-        for values in alike.values():
+            if tensor.dtype != ir.DataType.STRING and tensor.nbytes <= _LARGEST_INITIALIZER:
+                candidates.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(value)
+        for values in candidates.values():
             first: dict[bytes, ir.Value] = {}
             for value in values if len(values) > 1 else ():
-                kept = first.setdefault(_bytes(value), value)
+                kept = first.setdefault(_contents(value), value)
                 if kept is not value:
                     value.replace_all_uses_with(kept)
                     del graph.initializers[value.name]  # type: ignore[arg-type]
     return model
 
 
-def _bytes(value: ir.Value) -> bytes:
+def _contents(value: ir.Value) -> bytes:
     assert value.const_value is not None
     return np.ascontiguousarray(value.const_value.numpy()).tobytes()

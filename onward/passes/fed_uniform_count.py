@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
 from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
-from onward.graph.operators import is_random
+from onward.graph.operators import SAME_COUNT, SHAPE_ONLY, is_random
 from onward.graph.scopes import reads
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.prune import drop_unused
@@ -22,15 +22,6 @@ Factor = int | tuple[str, int | None]  # a value's size along an axis, or all of
 Symbols = dict[str, tuple[str, int]]  # a dimension's name -> an input that has it, and where
 
 _OPSET = 21  # of a model that only multiplies sizes
-# Operators whose output has as many elements as their first input.
-_SAME_COUNT = (
-    *("Abs", "BatchNormalization", "Bernoulli", "Cast", "Clip", "Dropout", "Elu", "Erf", "Exp"),
-    *("Flatten", "Gelu", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization"),
-    *("LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Mish", "Neg", "Not", "Relu"),
-    *("Reshape", "RMSNormalization", "Sigmoid", "Sign", "Softmax", "Softplus", "Sqrt", "Squeeze"),
-    *("Tanh", "Transpose", "Unsqueeze", "GroupNormalization", "LpNormalization", "Selu"),
-    *("RandomNormalLike", "RandomUniformLike"),
-)
 # Operators that make shapes of what they read: from which input on.
 _SHAPED_BY = {
     **dict.fromkeys(("ConstantOfShape", "If", "Loop", "NonMaxSuppression", "NonZero"), 0),
@@ -96,7 +87,7 @@ def _elements(x: ir.Value | None, symbols: Symbols) -> tuple[Factor, ...]:
         return tuple(n if isinstance(n, int) else symbols[str(n)] for n in known)
     if known is not None and x.is_graph_input():
         return tuple(n if isinstance(n, int) else (str(x.name), i) for i, n in enumerate(known))
-    maker = made_by(x, *_SAME_COUNT)
+    maker = made_by(x, *SAME_COUNT)
     if maker is not None and maker.outputs[0] is x:
         return _elements(maker.inputs[0], symbols)
     return ((str(x.name), None),)
@@ -219,9 +210,9 @@ def _shaped_by_chance(graph: ir.Graph) -> set[ir.Value]:
         read = reads(node)
         if any(value in shaped for value in read) or _is_shaped(node, drawn):
             drawn.update(node.outputs)
-            if node.op_type not in ("Shape", "Size"):
+            if node.op_type not in SHAPE_ONLY:
                 shaped.update(node.outputs)
-        elif node.op_type not in ("Shape", "Size") and (
+        elif node.op_type not in SHAPE_ONLY and (
             is_random(node) or any(value in drawn for value in read)
         ):
             drawn.update(node.outputs)

@@ -15,10 +15,17 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from onward.graph.operators import is_random
+from onward.graph.operators import (
+    ELEMENTWISE,
+    REARRANGING,
+    REDUCTIONS,
+    SHAPE_ONLY,
+    is_random,
+    named,
+)
 from onward.graph.scopes import bodies
 from onward.passes.rewrite import Names, Ops, nodes_of, release, replace, substitute
-from onward.passes.value_facts import is_constant, operators, static
+from onward.passes.value_facts import is_constant, static
 
 _LARGEST_RESULT = 1 << 20  # bytes that folding may add for one node
 _LARGEST_WORK = 1 << 28  # bytes read and written by an operator that only moves or maps elements
@@ -28,12 +35,12 @@ _LARGEST_HARD_WORK = 1 << 18  # ... by any other operator: its cost may grow fas
 # Dequantizing weights would undo their compression; providers read the pair themselves. Resize is
 # slow in the evaluator, and rounds as each engine does: a gradient's matrix must agree with it.
 _KEPT = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Resize"])
-_EASY = operators(
-    "Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape Div Equal Erf Exp Expand Flatten "
-    "Floor Gather Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max Min Mod Mul "
-    "Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape "
-    "Round Shape Sigmoid Sign Size Slice Split Sqrt Squeeze Sub Tanh Tile Transpose Trilu "
-    "Unsqueeze Where Xor"
+_EASY = (
+    ELEMENTWISE
+    | REARRANGING
+    | REDUCTIONS
+    | SHAPE_ONLY
+    | named("CastLike Concat ConstantOfShape Pad Range Trilu")
 )
 
 

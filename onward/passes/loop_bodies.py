@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.graph.operators import LOOPS
 from onward.graph.scopes import bodies
 from onward.passes.rewrite import Names, detach, nodes_of, substitute
 
@@ -47,7 +48,7 @@ def release_invariants(model: ir.Model) -> ir.Model:
     """
     names = Names(model)
     for node in reversed(list(nodes_of(model))):  # those inside first: they may return an input
-        if node.op_type in ("Loop", "Scan") and node.domain == "" and "body" in node.attributes:
+        if node.op_type in LOOPS and node.domain == "" and "body" in node.attributes:
             _release(node, names)
     return model
 

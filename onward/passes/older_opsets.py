@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onward.graph.operators import REDUCTIONS
 from onward.passes.downgrade import STOCK_OPSET, fits_opset, lower_opset
 from onward.passes.rewrite import Names, Ops, discard, nodes_of, replace
 from onward.passes.value_facts import attribute, dims, input_of, ints, operators
@@ -104,10 +105,7 @@ _SPELLINGS: dict[str, Spelling] = {
     "Shape": _part_of_shape,
     "ScatterElements": _add_one_each,
     **dict.fromkeys(
-        operators(
-            "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-            "ReduceProd ReduceSumSquare"
-        ),
+        REDUCTIONS - {"ReduceSum"},
         _axes_as_attribute,
     ),
 }

@@ -1,26 +1,29 @@
-"""Spellings: what stock onnxruntime refuses, or gets wrong, in one and runs in another."""
+"""Rewrite nodes that stock onnxruntime refuses, or computes wrongly, into forms that it runs.
+
+It is in passes, not in providers/ort, because `gradient()` applies it to the models it returns.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import HALVES
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 from onward.passes.value_facts import attribute, dims, input_of, ints, rank
 
 _rules = Rules()
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def spell_for_onnxruntime(model: ir.Model) -> ir.Model:
-    """Say it as onnxruntime takes it; the meaning stays. What was read before and is not goes."""
+def apply_ort_workarounds(model: ir.Model) -> ir.Model:
+    """Apply every workaround, and remove the nodes that are unused after it."""
     return drop_unused(model) if rewrite(model, _rules) else model
 
 
 @_rules("Attention")
 def _full_mask(op: Ops, node: ir.Node) -> Replacement:
-    """A mask that broadcasts over the queries, written out: onnxruntime's kernel wants each row."""
+    """Expand a mask that broadcasts over the queries: onnxruntime's kernel needs every row."""
     q, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
     known = dims(mask)
     if known is None or len(known) < 2 or known[-2] != 1 or rank(q) not in (3, 4):
@@ -38,7 +41,7 @@ def _full_mask(op: Ops, node: ir.Node) -> Replacement:
 
 @_rules("Pad")
 def _every_axis(op: Ops, node: ir.Node) -> Replacement:
-    """The pads of all axes for those of some, which ORT forgets when it moves a Transpose."""
+    """Give pads for all axes: onnxruntime ignores `axes` when it moves a Transpose."""
     x, axes, pads = node.inputs[0], ints(input_of(node, 3)), ints(input_of(node, 1))
     count = rank(x)
     if axes is None or pads is None or count is None:
@@ -52,7 +55,7 @@ def _every_axis(op: Ops, node: ir.Node) -> Replacement:
 
 @_rules("Softplus")
 def _softplus_of_doubles(op: Ops, node: ir.Node) -> Replacement:
-    """max(x, 0) + log(1 + exp(-|x|)) for float64, in which onnxruntime has no Softplus."""
+    """max(x, 0) + log(1 + exp(-|x|)) for float64, for which onnxruntime has no Softplus."""
     (x,) = node.inputs
     if x is None or x.dtype != ir.DataType.DOUBLE:
         return None
@@ -62,9 +65,9 @@ def _softplus_of_doubles(op: Ops, node: ir.Node) -> Replacement:
 
 @_rules("ScatterElements", "ScatterND")
 def _scatter_of_narrow_floats(op: Ops, node: ir.Node) -> Replacement:
-    """Reductions of 16-bit floats, in float32: onnxruntime only puts those where they belong."""
+    """Reduce 16-bit floats in float32: onnxruntime's kernel has no reduction for them."""
     data, indices, updates = node.inputs
-    if data is None or data.dtype not in _NARROW or attribute(node, "reduction", "none") == "none":
+    if data is None or data.dtype not in HALVES or attribute(node, "reduction", "none") == "none":
         return None
     wide = int(ir.DataType.FLOAT)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}

@@ -18,12 +18,12 @@ after 2**32 elements.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import onnx_ir as ir
 
-from onward.graph.builder import OpBuilder
+from onward.graph.builder import NodeBuilder
 
 DOMAIN = "onward"
 RANDOM_KEY, UNIFORM = "RandomKey", "Uniform"
@@ -40,7 +40,8 @@ UINT32, UINT64 = ir.DataType.UINT32, ir.DataType.UINT64
 FRACTION = 24  # bits of a number: as many as a float32 holds exactly
 
 
-class _BodyOps(OpBuilder):
+@final
+class _BodyOps(NodeBuilder):
     """Writes a function's body, which has no initializers: its constants are nodes."""
 
     def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -79,12 +80,13 @@ def calls(graph: ir.Graph, *names: str) -> list[ir.Node]:
 
 
 def _function(name: str, opset: int) -> ir.Function:
-    op = _BodyOps(opset, name=name)
+    graph = ir.Graph((), (), nodes=(), opset_imports={"": opset}, name=name)
+    op = _BodyOps(graph, set(), graph.opset_imports)
     result, attributes = _BODIES[name](op)
     result.name = "result"
-    op.graph.outputs.append(result)
+    graph.outputs.append(result)
     parameters = [ir.Attr(each, kind, None) for each, kind in attributes.items()]
-    return ir.Function(DOMAIN, name, graph=op.graph, attributes=parameters)
+    return ir.Function(DOMAIN, name, graph=graph, attributes=parameters)
 
 
 _Attributes = dict[str, ir.AttributeType]

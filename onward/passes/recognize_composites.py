@@ -7,12 +7,13 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
+from onward.graph.shapes.fast import size_added_axes
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.attention_calls import last_row, outline_attention, shared_heads
 from onward.passes.masks import MaskReader
 from onward.passes.pipelines import SETTLE
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
-from onward.passes.value_facts import Dim, attribute, dims, input_of, ints, rank
+from onward.passes.value_facts import Dim, attribute, dims, input_of, rank
 
 
 def recognise_composites(model: ir.Model, parameters: Collection[str] = ()) -> ir.Model:
@@ -25,7 +26,7 @@ def recognise_composites(model: ir.Model, parameters: Collection[str] = ()) -> i
     """
     with _kept_open(model.graph, parameters):
         SETTLE(model)
-        if know_added_axes(model):
+        if size_added_axes(model):
             infer_shapes(model)
     reader = MaskReader(model, parameters)
     simplify_masks(model, reader)
@@ -45,24 +46,6 @@ def _kept_open(graph: ir.Graph, names: Collection[str]) -> Iterator[None]:
     finally:
         for value in opened:
             graph.inputs.remove(value)
-
-
-def know_added_axes(model: ir.Model) -> bool:
-    """Give the axes that Unsqueeze adds their size, 1, where inference left it open.
-
-    It does where it would have to follow a vector of positions; whether there was one.
-    """
-    found = False
-    for node in model.graph:
-        axes = ints(input_of(node, 1)) if node.op_type == "Unsqueeze" else None
-        given = dims(node.inputs[0]) if axes else None
-        if axes and given is not None and not node.outputs[0].is_graph_output():
-            count = len(given) + len(axes)
-            added, rest = {axis % count for axis in axes}, iter(given)
-            sizes = tuple(1 if axis in added else next(rest) for axis in range(count))
-            if sizes != dims(node.outputs[0]):
-                node.outputs[0].shape, found = ir.Shape(sizes), True
-    return found
 
 
 def simplify_masks(model: ir.Model, reader: MaskReader) -> int:

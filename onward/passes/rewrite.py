@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onward.graph.initializer_names import rename
 from onward.graph.scopes import bodies, graphs_of, walk
-from onward.graph.shapes.fast import tell
+from onward.graph.shapes.fast import infer_fast
 from onward.passes.value_facts import Array
 
 Values = tuple[ir.Value, ...]
@@ -216,7 +216,7 @@ def place(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
         made.metadata_props.update(node.metadata_props)
         for value in made.outputs:
             value.name = names.fresh(f"{hint}/{made.op_type}")
-        tell(made)  # what is plain is known at once
+        infer_fast(made)
     graph.insert_before(node, op.nodes)
     return graph
 

@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from onward.graph.operators import PRODUCTS
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 
 HALF = ir.DataType.FLOAT16
-SUMS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Softmax", "Attention")
+SUMS = (PRODUCTS - {"DeformConv"}) | {"Softmax", "Attention"}
 
 
 def widen_sums(model: ir.Model, operators: Collection[str] = SUMS) -> ir.Model:

@@ -1,1 +1,1 @@
-"""Programs: a model, a loss and an optimizer compiled for training, for any engine."""
+"""Training programs: a model, a loss and an optimizer, compiled for any engine."""

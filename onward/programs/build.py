@@ -1,4 +1,4 @@
-"""build_program: a model, a loss and an optimizer become a Program."""
+"""build_program: compile a model, a loss and an optimizer to a Program."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from onward.passes.recognize_composites import recognise_composites
 from onward.passes.training_mode import eval_mode, train_mode, untie_statistics
 from onward.passes.zip_maps import unzipped
 from onward.programs.custom_state import check_state, return_state
-from onward.programs.input_tensors import Tensors
+from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
-from onward.programs.labels import find_labels, promised_labels
+from onward.programs.labels import find_labels, labels_of_loss
 from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Settings
 from onward.programs.select import (
@@ -72,17 +72,17 @@ def build_program(
     frozen = batch_norms(train, settings.frozen_batch_norms)
     state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
     state |= return_state(train, settings.state)
-    evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_own(base))
-    draws = open_composites(train, [*names, *state])
-    fed = Tensors.of(base.model, names, list(state))
-    fed.open(train)
+    evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_inference_model(base))
+    draws = prepare_training_graph(train, [*names, *state])
+    fed = InputTensors.of(base.model, names, list(state))
+    fed.make_inputs(train)
     gradients = _differentiate(train, names, settings)
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
     warn_of_exporter(base.model, gradients, base.guesses)
-    _warn_of_chance(train)
+    _warn_of_unrepeatable_nodes(train)
     for graph in (evaluated, predicted):
-        fed.open(graph)
+        fed.make_inputs(graph)
     _omit_inputs(drop_unused(predicted), [*base.inputs])
     kept = [_kept(each, gradients) for each in assignments]
     updates, update_layouts = build_updates(kept, fed.trained, settings)
@@ -113,11 +113,11 @@ def build_program(
     )
 
 
-def open_composites(train: ir.Model, kept: Collection[str]) -> Draws | None:
-    """Make a model in training mode ready to be differentiated, in place; what it draws.
+def prepare_training_graph(train: ir.Model, kept: Collection[str]) -> Draws | None:
+    """Prepare a model in training mode for differentiation, in place; return its random draws.
 
-    Random nodes become formulas, and what engines may have whole is recognised; `kept` name the
-    initializers that training will change.
+    Random nodes become formulas, and composites that engines may have as one kernel are recognised;
+    `kept` are the initializers that training changes.
     """
     draws = draw_uniforms(train)
     recognise_composites(train, kept)
@@ -125,7 +125,7 @@ def open_composites(train: ir.Model, kept: Collection[str]) -> Draws | None:
 
 
 def scalar_loss(op: GraphOps, loss: ir.Value) -> ir.Value:
-    """A loss as one number without axes: the sum of one that has more elements."""
+    """A loss as a scalar: the sum if it has several elements."""
     if loss.shape is None or any(size != 1 for size in loss.shape):
         total: ir.Value = op.ReduceSum(loss, keepdims=0)
         return total
@@ -133,7 +133,7 @@ def scalar_loss(op: GraphOps, loss: ir.Value) -> ir.Value:
 
 
 def _assigned(base: _Base, optimizer: Optimizer, settings: TrainingOptions) -> list[Assignment]:
-    """The parameters, and who updates them."""
+    """The parameters with their optimizers."""
     chosen = select(base.model, base.weights, base.loss, settings.trainable, settings.frozen)
     shapes = _shapes(base.model, chosen)
     found = [each for each in resolve(optimizer, settings.groups, shapes) if each.optimizer]
@@ -146,8 +146,8 @@ def _kept(assignment: Assignment, names: Collection[str]) -> Assignment:
     return assignment._replace(names=[name for name in assignment.names if name in names])
 
 
-def _own(base: _Base) -> ir.Model:
-    """The model as it was, without a loss: it returns what it returned."""
+def _inference_model(base: _Base) -> ir.Model:
+    """The model without the loss, with its own outputs."""
     model = base.model.clone()
     model.graph.outputs[:] = [_find(model, name) for name in base.own_outputs]
     return model
@@ -161,7 +161,7 @@ def _shapes(model: ir.Model, names: Sequence[str]) -> dict[str, tuple[int, ...]]
 
 @dataclass
 class _Base:
-    """The prepared model with its loss, and what it takes and gives."""
+    """The prepared model with its loss, and the names of its inputs and outputs."""
 
     model: ir.Model
     loss: ir.Value
@@ -171,18 +171,18 @@ class _Base:
     outputs: list[str]
     labels: tuple[LabelRange, ...]
     weights: list[str]  # that may be trained
-    restored: ir.Model  # as it was, its parameters as they were before it was exported
+    restored: ir.Model  # the given model, its parameters as before the export
     guesses: Guesses
 
     @classmethod
     def of(cls, source: ir.Model, loss: Loss, settings: TrainingOptions) -> _Base:
         _check_inputs(source)
         model = source.clone()
-        apart = settings.trainable or ()
-        guesses = restore_parameters(model, _named(settings), apart, settings.tied)
+        separate = settings.trainable or ()
+        guesses = restore_parameters(model, _named(settings), separate, settings.tied)
         restored = model.clone()
         model = write_linear_models(model)
-        carried = set(initializers(model))  # not what lies in Constant nodes
+        carried = set(initializers(model))  # without values of Constant nodes
         model = untie_statistics(PREPARE(model))
         known = [name for name in weights(model, carried) if name not in settings.state]
         graph = model.graph
@@ -210,25 +210,25 @@ class _Base:
         graph.outputs[:] = [made, *shown]
         targets = [_name(v) for v in graph.inputs if _name(v) not in inputs]
         owns = [_name(value) for value in own]
-        found = (*promised_labels(loss, values), *find_labels(model))
+        found = (*labels_of_loss(loss, values), *find_labels(model))
         labels = tuple({each.name: each for each in found}.values())
         return cls(model, made, inputs, targets, owns, asked, labels, known, restored, guesses)
 
 
 def _named(settings: TrainingOptions) -> set[str]:
-    """Every name that a user has written: Constants that have one of them are weights."""
+    """All names in the user's options: Constants with these names are weights."""
     tied = [name for group in settings.tied or () for name in group]
     return {*(settings.trainable or ()), *settings.frozen, *settings.state, *tied}
 
 
 def _check_inputs(model: ir.Model) -> None:
-    """A step is fed with tensors."""
+    """Refuse inputs that are not tensors."""
     for value in model.graph.inputs:
         if holds_map(value.type):
             raise UnsupportedModel(
                 f"input {value.name!r} is a map: a training step takes tensors\n"
-                "train the model that comes after it: what reads the map (DictVectorizer, CastMap) "
-                "is run beforehand"
+                "run the nodes that read the map (DictVectorizer, CastMap) beforehand, and train "
+                "the rest of the model"
             )
 
 
@@ -242,7 +242,7 @@ def _named_loss(made: ir.Value, values: Mapping[str, ir.Value]) -> ir.Value:
     return made
 
 
-def _warn_of_chance(train: ir.Model) -> None:
+def _warn_of_unrepeatable_nodes(train: ir.Model) -> None:
     for name in left_random(train):
         log.warning(
             "%s is random inside a branch or a loop: a resumed run will not repeat it", name
@@ -269,8 +269,8 @@ def _differentiate(
 ) -> dict[str, str]:
     """Add the gradients of the loss; parameter -> gradient.
 
-    What no gradient can reach (numbers that are compared, scales of Resize) is no parameter, unless
-    it was asked for.
+    A weight that no gradient reaches (numbers that are compared, scales of Resize) is not trained,
+    unless the user named it.
     """
     cotangent = None if settings.loss_scale is None else SCALE
     rules = GRADIENTS if settings.rules is None else settings.rules
@@ -284,7 +284,7 @@ def _differentiate(
 
 
 def _omit_inputs(model: ir.Model, kept: Sequence[str]) -> None:
-    """Remove the graph inputs that nobody reads, but for the model's own."""
+    """Remove unused graph inputs, except those in `kept`."""
     graph = model.graph
     used = [v for v in graph.inputs if v.uses() or v.is_graph_output() or _name(v) in kept]
     graph.inputs[:] = used

@@ -1,4 +1,4 @@
-"""State of a user's own: a tensor of the model that each step replaces by a value of the graph."""
+"""Custom state: initializers that each step replaces by values of the graph."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.graph_ops import extend
-from onward.names import near
+from onward.names import suggest_names
 
 
 def check_state(model: ir.Model, state: Mapping[str, str]) -> None:
-    """Each is an initializer and the value that it becomes: of one type and shape."""
+    """Check that each initializer and its new value have the same type and shape."""
     values = _values(model)
     for name, value in state.items():
         if name not in model.graph.initializers:
             raise OptionError(
-                f"state: {name!r} is no initializer of the model\n"
+                f"state: {name!r} is not an initializer of the model\n"
                 "state is {name of an initializer: name of the value that it becomes}"
             )
         if value not in values:
             raise OptionError(
                 f"state: the model has no value {value!r} for {name!r} to become\n"
-                f"{near(value, values)}"
+                f"{suggest_names(value, values)}"
             )
         old, new = model.graph.initializers[name], values[value]
         if (old.dtype, old.shape) != (new.dtype, new.shape):
@@ -34,7 +34,7 @@ def check_state(model: ir.Model, state: Mapping[str, str]) -> None:
 
 
 def return_state(model: ir.Model, state: Mapping[str, str]) -> dict[str, str]:
-    """Let the graph return the new contents; initializer -> output, which is its last ones."""
+    """Add the new values to the end of the outputs; initializer -> output."""
     op, values, found = extend(model), _values(model), {}
     for name, value in state.items():
         renewed = op.Identity(values[value])

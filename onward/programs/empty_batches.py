@@ -1,4 +1,4 @@
-"""Empty batches: feeds without a single sample, which have no loss and train nothing."""
+"""Empty batches: feeds without samples, which have no loss and change no parameters."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from onward.graph.signature import numpy_type
+from onward.graph.dtypes import numpy_type
 
-EMPTY = "step %d: the batch is empty, it is left out"  # what a log says of it
+EMPTY = "step %d: the batch is empty, it is left out"  # a log message
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple[int, ...]]  # of feeds, by name
 
 
 def is_empty(shapes: Shapes, inputs: Iterable[Any]) -> bool:
-    """Whether no feed with a free dimension holds an element.
+    """Whether all feeds with a free dimension are empty.
 
-    Feeds of fixed sizes (a scalar, one weight for each class) tell nothing about the batch.
-    `inputs` describe the feeds: name and shape.
+    Feeds of fixed sizes (a scalar, one weight for each class) do not depend on the batch.
+    `inputs` have the name and shape of each feed.
 
     >>> from onward.graph.signature import NodeArg
     >>> inputs = NodeArg("x", "tensor(float)", ("batch", 4)), NodeArg("s", "tensor(float)", (1,))
@@ -33,9 +33,9 @@ def is_empty(shapes: Shapes, inputs: Iterable[Any]) -> bool:
 
 
 def empty_results(outputs: Iterable[Any], shapes: Shapes, inputs: Iterable[Any]) -> list[Array]:
-    """What a graph gives for an empty batch, without running it: NaN where there is an element.
+    """The outputs of a graph for an empty batch, without running it: NaN for each element.
 
-    Engines differ on empty tensors: one kernel says that the mean of nothing is 0, another fails.
+    Engines differ on empty tensors: in one kernel, the mean of nothing is 0; another fails.
     """
     sizes = {
         symbol: size
@@ -47,7 +47,7 @@ def empty_results(outputs: Iterable[Any], shapes: Shapes, inputs: Iterable[Any])
 
 
 def _is_free(law: Sequence[Any], shape: tuple[int, ...]) -> bool:
-    """Whether a size of an input is up to the feeds; a shape that is not known looks like ()."""
+    """Whether an input has a dimension without a fixed size; () may be an unknown shape."""
     return any(not isinstance(size, int) or size < 0 for size in law) if law else bool(shape)
 
 

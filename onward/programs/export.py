@@ -1,7 +1,7 @@
-"""Export: a clean inference model from the one that was trained and its new tensors.
+"""Export an inference model: the original model with its trained tensors.
 
 trained = export_model(original, session.tensors, outputs=["logits"])
-onward.graph.files.save(trained, "trained.onnx")   # large weights go beside the file
+onward.graph.files.save(trained, "trained.onnx")   # large weights in a second file
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onward.errors import OptionError, WeightsError
 from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import walk
 from onward.graph.shapes.infer import infer_shapes
-from onward.names import near
+from onward.names import suggest_names
 from onward.passes.exporters.constant_weights import lift_constant_weights
 from onward.passes.exporters.restore_parameters import split_merged_parameters, ties
 from onward.passes.linear_models import write_linear_models
@@ -25,7 +25,7 @@ from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.training_mode import eval_mode, untie_statistics
 from onward.programs.program import Layout
-from onward.programs.select import distinct, initializers
+from onward.programs.select import initializers, unique_initializer_names
 
 Array = np.ndarray[Any, Any]
 
@@ -36,19 +36,19 @@ def export_model(
     outputs: Sequence[str] | None = None,
     inputs: Sequence[str] | None = None,
 ) -> ir.Model:
-    """The original model with these tensors for its initializers, in inference mode; a copy.
+    """A copy of the original model with these tensors as initializers, in inference mode.
 
-    `outputs` are what it returns, in order, values in between included; None: what it returned.
-    What they do not need goes: nodes, weights, inputs such as labels. `inputs` are those to keep,
-    in order, needed or not; None: those that are needed. Names, opset and metadata stay as they
-    were. Tensors come back in the types of the initializers whose names they have: parameters that
-    were trained in float32 beside a float16 model are rounded.
+    `outputs` are its outputs, in order, intermediate values included; None: the original ones.
+    Unused nodes, weights and inputs (such as labels) are removed. `inputs` are the inputs to keep,
+    in order; None: those that are used. Names, opset and metadata do not change. Tensors are
+    converted to the types of the initializers: parameters of a float16 model, which are trained in
+    float32, are rounded.
     """
     copy = _with_tensors(original, tensors)
     if outputs is not None:
-        _return_only(copy, outputs)
+        _set_outputs(copy, outputs)
     eval_mode(copy)
-    _take_only(copy, inputs)
+    _set_inputs(copy, inputs)
     drop_unused(copy)
     _drop_functions(copy)
     copy.ir_version = least_ir_version(copy)
@@ -61,10 +61,10 @@ def write(
     path: str | os.PathLike[str],
     outputs: Sequence[str] | None = None,
 ) -> None:
-    """Save the model of a program with these tensors; large weights go beside the file."""
+    """Save the model of a program with these tensors; large weights go to a second file."""
     if layout.model is None:
         raise OptionError(
-            "the program does not hold the model that it was compiled from: nothing to export\n"
+            "the program does not contain the model from which it was compiled: nothing to export\n"
             "compile it again, or use export_model with the original model"
         )
     save(export_model(load(layout.model, any_domain=True), tensors, outputs), path)
@@ -74,28 +74,30 @@ def write(
 
 
 def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
-    """A copy that holds the tensors; prepared only if its names came with being prepared."""
-    copy = distinct(lift_constant_weights(original.clone(), tensors))
+    """A copy with the tensors; prepared only if names exist only in the prepared model."""
+    copy = unique_initializer_names(lift_constant_weights(original.clone(), tensors))
     split_merged_parameters(copy)
     places = {str(value.name): value for value in initializers(copy)}
-    if not places.keys() >= tensors.keys():  # statistics that were merged
+    if not places.keys() >= tensors.keys():  # merged statistics
         untie_statistics(copy)
         places = {str(value.name): value for value in initializers(copy)}
-    if not places.keys() >= tensors.keys():  # coefficients were attributes
+    if not places.keys() >= tensors.keys():  # coefficients that were attributes
         copy = write_linear_models(copy)
         places = {str(value.name): value for value in initializers(copy)}
-    if not places.keys() >= tensors.keys():  # weights that lay in functions
+    if not places.keys() >= tensors.keys():  # weights in functions
         copy = untie_statistics(PREPARE(copy))
         places = {str(value.name): value for value in initializers(copy)}
     for name, array in {**_tied(copy, tensors), **tensors}.items():
         if name not in places:
-            raise WeightsError(f"the model has no initializer {name!r}\n{near(name, places)}")
+            raise WeightsError(
+                f"the model has no initializer {name!r}\n{suggest_names(name, places)}"
+            )
         places[name].const_value = _fitted(name, np.asarray(array), places[name])
     return copy
 
 
 def _tied(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """What copies of the tensors hold, which are trained with them."""
+    """The tensors of tied copies of the parameters."""
     found = {name: each for name, each in ties(model).items() if each[0] in tensors}
     return {
         name: np.asarray(tensors[parameter]).T if transposed else tensors[parameter]
@@ -104,7 +106,7 @@ def _tied(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _fitted(name: str, array: Array, value: ir.Value) -> ir.TensorProtocol:
-    """The array in the shape, which must be the same, and in the type of an initializer."""
+    """The array in the type of an initializer; an error if the shapes differ."""
     old = value.const_value
     assert old is not None
     shape, dtype = tuple(old.shape.numpy()), old.dtype
@@ -129,27 +131,27 @@ def _fitted(name: str, array: Array, value: ir.Value) -> ir.TensorProtocol:
     return ir.Tensor(np.ascontiguousarray(array).reshape(shape), dtype=dtype, name=name)
 
 
-# -- what goes in and out ------------------------------------------------------------------------
+# -- inputs and outputs --------------------------------------------------------------------------
 
 
-def _return_only(model: ir.Model, names: Sequence[str]) -> None:
-    """Let the graph return these values; those that were not outputs get a type."""
+def _set_outputs(model: ir.Model, names: Sequence[str]) -> None:
+    """Set the graph's outputs; intermediate values get a type."""
     graph = model.graph
     names = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     if not names:
-        raise OptionError("an exported model returns something: outputs is empty")
+        raise OptionError("outputs is empty: an exported model needs at least one output")
     returned = {str(value.name): value for value in graph.outputs}
     made = {str(v.name): v for node in graph for v in node.outputs if v.name}
     given = {*graph.initializers, *(str(value.name) for value in graph.inputs)}
     for name in names:
         if name in given and name not in returned:
             raise OptionError(
-                f"{name!r} is given to the model, not made by it: it cannot be an output\n"
-                f"{near(name, made)}"
+                f"{name!r} is an input or initializer of the model: it cannot be an output\n"
+                f"{suggest_names(name, made)}"
             )
         if name not in made and name not in returned:
             raise OptionError(
-                f"the model makes no value {name!r}\n{near(name, [*returned, *made])}"
+                f"the model has no value {name!r}\n{suggest_names(name, [*returned, *made])}"
             )
     values = [returned.get(name) or made[name] for name in names]
     if any(value.type is None or value.shape is None for value in values):
@@ -164,8 +166,8 @@ def _return_only(model: ir.Model, names: Sequence[str]) -> None:
     graph.outputs.extend(values)
 
 
-def _take_only(model: ir.Model, names: Sequence[str] | None) -> None:
-    """Let the graph take these inputs, or those that it needs."""
+def _set_inputs(model: ir.Model, names: Sequence[str] | None) -> None:
+    """Set the graph's inputs; None: those that are used."""
     graph = drop_unused(model).graph
     given = {str(value.name): value for value in graph.inputs}
     needed = [name for name, value in given.items() if value.uses() or value.is_graph_output()]
@@ -175,7 +177,7 @@ def _take_only(model: ir.Model, names: Sequence[str] | None) -> None:
         kept = [names] if isinstance(names, str) else list(dict.fromkeys(names))
         for name in kept:
             if name not in given:
-                raise OptionError(f"the model has no input {name!r}\n{near(name, given)}")
+                raise OptionError(f"the model has no input {name!r}\n{suggest_names(name, given)}")
         for name in needed:
             if name not in kept and not given[name].is_initializer():
                 raise OptionError(
@@ -187,7 +189,7 @@ def _take_only(model: ir.Model, names: Sequence[str] | None) -> None:
 
 
 def _drop_functions(model: ir.Model) -> None:
-    """Functions that nobody calls any more."""
+    """Remove unused functions."""
     called: set[ir.OperatorIdentifier] = set()
     waiting = [model.graph]
     while waiting:

@@ -1,4 +1,4 @@
-"""FeedRules: what a graph of a program may be fed, checked for any engine."""
+"""FeedRules: check the feeds of a program's graph, for any engine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from onward.programs.program import Array, Layout
 
 
 class FeedRules:
-    """The inputs of a graph that come from the user: names, types, shapes, ranges of labels.
+    """The user's inputs of a graph: names, types, shapes, ranges of labels.
 
-    Feeds are described by arrays; where only types and shapes are looked at, an array may stand for
-    a tensor that lies elsewhere.
+    Feeds are arrays; where only types and shapes are checked, an array may represent a tensor on
+    another device.
     """
 
     def __init__(self, arguments: Iterable[Any], layout: Layout, *, partial: bool = False) -> None:
@@ -31,36 +31,36 @@ class FeedRules:
         self.labels = [each.name for each in self._labels]
 
     def check_mapping(self, feeds: object) -> None:
-        """Refuse feeds that are no dictionary."""
+        """Refuse feeds that are not a dictionary."""
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             names = ", ".join(f"{argument.name!r}: ..." for argument in self.arguments)
             kind = type(feeds).__name__
             raise FeedError(f"feeds are a dictionary of arrays, not {kind}\ngive {{{names}}}")
 
     def select(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        """The feeds that this graph reads, of all that the step is given."""
+        """The feeds of a step that this graph reads."""
         if self._partial and feeds.keys() <= self._known:
             return {name: feed for name, feed in feeds.items() if name in self.names}
         return feeds
 
     def check(self, arrays: Mapping[str, Any]) -> None:
-        """Say what is wrong with the names, types and shapes of feeds."""
+        """Check the names, types and shapes of feeds."""
         check_feeds(arrays, self.arguments, [])
 
     def check_labels(self, arrays: Mapping[str, Array]) -> None:
-        """Refuse labels that are no class; feeds that are not among `arrays` are not looked at."""
+        """Refuse labels that are not classes; only feeds in `arrays` are checked."""
         for labels in self._labels:
             if labels.name in arrays:
                 check_labels(arrays[labels.name], labels)
 
     def is_empty(self, arrays: Mapping[str, Any]) -> bool:
-        """Whether feeds hold no sample."""
+        """Whether feeds have no samples."""
         if all(array.size for array in arrays.values()):
             return False
         return is_empty(_shapes(arrays), self.arguments)
 
     def targets_fit(self, arrays: Mapping[str, Any]) -> bool:
-        """Whether targets have the sizes of the inputs: kernels drop or repeat samples else."""
+        """Whether targets have the sizes of the inputs; if not, kernels drop or repeat samples."""
         sizes: dict[str, int] = {}
         for argument in self.arguments:  # targets come last
             for symbol, size in zip(argument.shape, arrays[argument.name].shape):
@@ -70,7 +70,7 @@ class FeedRules:
         return True
 
     def results_of_empty(self, results: Iterable[Any], arrays: Mapping[str, Any]) -> list[Array]:
-        """What an empty batch gives: NaN for the loss, outputs without a sample."""
+        """The results of an empty batch: NaN for the loss, outputs without samples."""
         return empty_results(results, _shapes(arrays), self.arguments)
 
 
@@ -79,6 +79,6 @@ def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def select_results(results: Iterable[Any], names: Sequence[str]) -> list[Any]:
-    """Some of a graph's outputs, in another order."""
+    """The outputs with these names, in this order."""
     known = {result.name: result for result in results}
     return [known[name] for name in names]

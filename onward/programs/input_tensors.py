@@ -1,4 +1,4 @@
-"""Tensors that graphs take as inputs while training: parameters, state, large frozen weights."""
+"""The tensors that training graphs take as inputs: parameters, state, large frozen weights."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.gradients.model import lift_weights
-from onward.passes.exporters.constant_weights import FLOATS
+from onward.graph.dtypes import FLOATS, HALVES
 from onward.programs.program import Array
 
-_MASTER = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}  # they are trained in float32
-_LARGE = 1 << 16  # bytes: frozen weights from here on are bound, not copied into each graph
+_LARGE = 1 << 16  # bytes: larger frozen weights are bound, not copied into each graph
 
 
 @dataclass
-class Tensors:
-    """The tensors that graphs take as inputs while training, and what they hold at first."""
+class InputTensors:
+    """The tensors that training graphs take as inputs, and their first values."""
 
     trained: dict[str, tuple[str, tuple[int, ...]]]  # name -> type in training, shape
     state: list[str]
@@ -26,13 +25,13 @@ class Tensors:
     initial: dict[str, Array]
 
     @classmethod
-    def of(cls, model: ir.Model, names: Sequence[str], state: list[str]) -> Tensors:
+    def of(cls, model: ir.Model, names: Sequence[str], state: list[str]) -> InputTensors:
         lift_weights(model, names)
         initializers = model.graph.initializers
         frozen = [
             name
             for name, value in initializers.items()
-            if name not in names and name not in state and value.dtype in FLOATS - _MASTER
+            if name not in names and name not in state and value.dtype in FLOATS - HALVES
             if value.const_value is not None and value.const_value.nbytes >= _LARGE
         ]
         trained, initial = {}, {}
@@ -45,8 +44,8 @@ class Tensors:
             initial[name] = array
         return cls(trained, state, frozen, initial)
 
-    def open(self, model: ir.Model) -> None:
-        """Turn the tensors from initializers into inputs; 16-bit parameters come as float32."""
+    def make_inputs(self, model: ir.Model) -> None:
+        """Turn the tensors from initializers into inputs; 16-bit parameters become float32."""
         lift_weights(model, list(self.trained))
         graph = model.graph
         for name in self.initial:
@@ -54,14 +53,14 @@ class Tensors:
             if value is None:  # a statistic that this graph does not use
                 continue
             value.const_value = None
-            if name in self.trained and value.dtype in _MASTER:
+            if name in self.trained and value.dtype in HALVES:  # trained in float32
                 _feed_master(graph, value)
             elif value not in graph.inputs:
                 graph.inputs.append(value)
 
-    def only(self, names: Sequence[str], base: ir.Model, opened: ir.Model) -> Tensors:
-        """The same for fewer parameters; in the graph that was opened the others are constants."""
-        left = Tensors.of(base, names, self.state)
+    def only(self, names: Sequence[str], base: ir.Model, opened: ir.Model) -> InputTensors:
+        """The same for fewer parameters; the others become constants of the graph `opened`."""
+        left = InputTensors.of(base, names, self.state)
         graph = opened.graph
         for value in list(graph.inputs):
             name = str(value.name)
@@ -73,7 +72,7 @@ class Tensors:
 
 
 def _feed_master(graph: ir.Graph, value: ir.Value) -> None:
-    """Feed a 16-bit parameter as float32, and cast it where the graph begins."""
+    """Feed a 16-bit parameter as float32, and cast it at the beginning of the graph."""
     name, dtype, shape = str(value.name), value.dtype, value.shape
     master = ir.val(name, dtype=ir.DataType.FLOAT, shape=shape)
     cast = ir.node("Cast", [master], {"to": int(dtype or 1)})

@@ -1,4 +1,4 @@
-"""Ranges of class labels: what a feed of labels may hold, and the check of it."""
+"""The ranges of class labels, and their check in feeds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"idx=(-?\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRange:
-    """Whole numbers that a feed may hold: 0 up to `classes`, and one that is ignored."""
+    """The labels that a feed may contain: 0 to `classes` - 1, and one that is ignored."""
 
     name: str
     classes: int
@@ -35,13 +35,13 @@ class LabelRange:
 
 
 def check_labels(array: np.ndarray[Any, Any], labels: LabelRange) -> None:
-    """Say which label is no class: an engine would take -1 for the last one, or read past its end.
+    """Refuse labels that are not classes: an engine would read other memory for them.
 
     >>> check_labels(np.array([0, 2]), LabelRange(name="labels", classes=3, ignored=None))
     """
     if array.dtype == _INT64 and array.size and _are_below(array, labels.classes):
         return
-    if array.dtype.kind not in "biuf":  # whoever takes the feed refuses its type
+    if array.dtype.kind not in "biuf":  # refused by the check of types
         return
     wrong = (array < 0) | (array >= labels.classes)
     if labels.ignored is not None:
@@ -56,7 +56,7 @@ def check_labels(array: np.ndarray[Any, Any], labels: LabelRange) -> None:
 
 
 def index_refusal(error: ProviderError) -> FeedError | None:
-    """What to say of a run that failed because an index was out of range; None: it was not."""
+    """The error for a run that failed because an index was out of range; None: another reason."""
     text = str(error)
     is_index = any(words in text.lower() for words in _OUT_OF_RANGE)
     if not isinstance(error, NodeFailed) or not is_index:
@@ -71,16 +71,16 @@ def index_refusal(error: ProviderError) -> FeedError | None:
 
 
 def _are_below(array: np.ndarray[Any, Any], classes: int) -> bool:
-    """Whether all of them are classes, quickly: a few one by one, many in one pass."""
+    """Whether all labels are classes, with a fast path for a few labels."""
     if array.ndim == 1 and array.size <= _FEW:
         numbers = array.tolist()
         return bool(min(numbers) >= 0 and max(numbers) < classes)
-    largest = np.maximum.reduce(array.view(_UINT64), axis=None)  # a negative one is huge
+    largest = np.maximum.reduce(array.view(_UINT64), axis=None)  # negative labels become huge
     return int(largest) < classes
 
 
 def to_json(ranges: Iterable[LabelRange]) -> str:
-    """As a model's metadata has them.
+    """Label ranges as JSON, for a model's metadata.
 
     >>> to_json([LabelRange(name="labels", classes=3, ignored=None)])
     '[{"name": "labels", "classes": 3, "ignored": null}]'
@@ -89,14 +89,14 @@ def to_json(ranges: Iterable[LabelRange]) -> str:
 
 
 def from_json(text: str) -> tuple[LabelRange, ...]:
-    """What `to_json` wrote."""
+    """Label ranges from the output of `to_json`."""
     try:
         ranges = tuple(LabelRange(**each) for each in json.loads(text))
         for each in ranges:
             if not isinstance(each.name, str) or not isinstance(each.classes, int):
-                raise TypeError(f"{each} has no name or no number of classes")
+                raise TypeError(f"{each} needs a name and a number of classes")
             if not isinstance(each.ignored, int | None):
-                raise TypeError(f"{each.ignored!r} is no label")
+                raise TypeError(f"{each.ignored!r} is not a label")
     except (TypeError, ValueError) as error:
         raise InvalidModel(
             f"the model's ranges of labels cannot be read: {error}\n"

@@ -1,4 +1,4 @@
-"""Labels: which inputs of a model hold classes, and how many classes there are."""
+"""Find the inputs of a model that contain class labels, and their numbers of classes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onward.passes.value_facts import attribute
 from onward.programs.label_ranges import LabelRange
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-_SAME = ("Cast", "Identity", "Reshape")  # their results are labels where their inputs are
+_SAME = ("Cast", "Identity", "Reshape")  # they keep labels
 
 
 def find_labels(model: ir.Model) -> Iterator[LabelRange]:
-    """The class labels among the inputs, with as many classes as the scores have."""
+    """The class labels among the inputs, with the number of classes of the scores."""
     for node in walk(model.graph):
         if node.op_type not in _LOSSES:
             continue
@@ -37,8 +37,8 @@ def find_labels(model: ir.Model) -> Iterator[LabelRange]:
             )
 
 
-def promised_labels(loss: Loss, values: Mapping[str, ir.Value]) -> Iterator[LabelRange]:
-    """The class labels that a loss itself speaks of, however it is spelled."""
+def labels_of_loss(loss: Loss, values: Mapping[str, ir.Value]) -> Iterator[LabelRange]:
+    """The class labels that a loss declares."""
     parts = loss.losses() if isinstance(loss, Total) else [loss]
     for part in parts:
         if not isinstance(part, CrossEntropy):

@@ -1,4 +1,4 @@
-"""TrainingOptions: every setting of a training session beside its model, loss and optimizer."""
+"""TrainingOptions: the settings of training, in addition to the model, loss and optimizer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Any
 
 from onward.errors import OptionError
 from onward.graph.operator_table import OpTable
-from onward.names import near
+from onward.names import suggest_names
 from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
-from onward.optimizers.setting_checks import check_above, check_count, check_flag, check_scale
-from onward.settings import explain_frozen, explain_keywords
+from onward.settings import (
+    above,
+    check_fields,
+    explain_frozen,
+    explain_keywords,
+    float32_above_0,
+    instance_of,
+    integer,
+    list_of,
+    optional,
+    setting_error,
+    true_or_false,
+)
 
 Names = Sequence[str]  # names, or patterns as in "encoder.*"
 
@@ -70,61 +81,31 @@ class TrainingOptions:
     rules: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("trainable", "frozen", "frozen_batch_norms", "outputs"):
-            if getattr(self, name) is not None or name not in ("trainable", "outputs"):
-                self._check_list(name, str, "a list of names", "['encoder.*']")
-        self._check_list("groups", Group, "a list of Group", "[Group(parameters='*.bias', lr=0.1)]")
-        if not isinstance(self.state, Mapping) or not _all(str, self.state, self.state.values()):
-            raise _refusal("state", "a dictionary of names", self.state, "{'count': 'new_count'}")
-        self._check_tied()
-        check_count(self, "accumulate")
-        check_count(self, "seed", low=0)
-        for name in ("unbiased_variance", "skip_nonfinite"):
-            check_flag(self, name)
-        for name in ("clip_norm", "clip_value"):
-            if getattr(self, name) is not None:
-                check_above(self, name, 0.0)
-        if self.loss_scale is not None and not isinstance(self.loss_scale, DynamicLossScale):
-            check_scale(self, "loss_scale")
-        self._check_kind("schedule", Schedule, "a schedule", "Cosine(steps=1000)")
-        self._check_kind("average", EMA, "an EMA", "EMA(decay=0.999)")
-        self._check_kind("rules", OpTable, "a table of gradient rules", "GRADIENTS | mine")
-
-    def _check_list(self, name: str, kind: type, law: str, example: str) -> None:
-        """A list, or anything that can be gone through, of this kind; it becomes a tuple."""
-        given = getattr(self, name)
-        if isinstance(given, (str, Group)):
-            raise OptionError(f"{name} is {law}, not one\nwrite [{given!r}]")
-        if not isinstance(given, Iterable):
-            raise _refusal(name, law, given, example)
-        listed = tuple(given)
-        if not _all(kind, listed):
-            raise _refusal(name, law, given, example)
-        object.__setattr__(self, name, listed)
-
-    def _check_tied(self) -> None:
-        """Groups of two names or more; they become tuples."""
-        if self.tied is None:
-            return
-        law, example = "a list of groups of names", "[['embedding.weight', 'head.weight']]"
-        given = self.tied
-        if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-            raise _refusal("tied", law, given, example)
-        groups = [group if isinstance(group, str) else tuple(group) for group in given]
-        if any(isinstance(group, str) or len(group) < 2 for group in groups):
-            raise _refusal("tied", law, given, example)
-        if not _all(str, *groups):
-            raise _refusal("tied", law, given, example)
-        object.__setattr__(self, "tied", tuple(groups))
-
-    def _check_kind(self, name: str, kind: type, law: str, example: str) -> None:
-        given = getattr(self, name)
-        if given is not None and not isinstance(given, kind):
-            raise _refusal(name, law, given, example)
+        check_fields(
+            self,
+            trainable=optional(_NAMES),
+            frozen=_NAMES,
+            groups=list_of(Group, "a list of Group", "[Group(parameters='*.bias', lr=0.1)]"),
+            tied=optional(_tied),
+            frozen_batch_norms=_NAMES,
+            unbiased_variance=true_or_false,
+            state=_state,
+            accumulate=integer(1),
+            clip_norm=optional(above(0.0)),
+            clip_value=optional(above(0.0)),
+            schedule=optional(instance_of(Schedule, "Cosine(steps=1000)", "a schedule")),
+            average=optional(instance_of(EMA, "EMA(decay=0.999)", "an EMA")),
+            skip_nonfinite=true_or_false,
+            outputs=optional(_NAMES),
+            seed=integer(0),
+            rules=optional(instance_of(OpTable, "GRADIENTS | mine", "a table of gradient rules")),
+        )
+        if not isinstance(self.loss_scale, DynamicLossScale):
+            check_fields(self, loss_scale=optional(float32_above_0))
 
     @classmethod
     def of(cls, given: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:
-        """Options from what a user gave: these, a mapping, or nothing."""
+        """Options from an argument: TrainingOptions, a dictionary, or None."""
         if given is None:
             return cls()
         if isinstance(given, cls):
@@ -137,13 +118,30 @@ class TrainingOptions:
         known = [each.name for each in fields(cls)]
         for name in given:
             if name not in known:
-                raise OptionError(f"there is no option {name!r}\n{near(name, known)}")
+                raise OptionError(f"there is no option {name!r}\n{suggest_names(name, known)}")
         return cls(**given)
 
 
-def _all(kind: type, *groups: Iterable[object]) -> bool:
-    return all(isinstance(each, kind) for group in groups for each in group)
+_NAMES = list_of(str, "a list of names", "['encoder.*']")
 
 
-def _refusal(name: str, law: str, given: object, example: str) -> OptionError:
-    return OptionError(f"TrainingOptions.{name} is {law}, not {given!r}\nsuch as {example}")
+def _state(name: str, value: Any) -> Mapping[str, str]:
+    """A dictionary from names to names."""
+    if not isinstance(value, Mapping) or not _all_names([*value, *value.values()]):
+        hint = "such as {'count': 'new_count'}"
+        raise setting_error(name, "a dictionary of names", value, hint)
+    return value
+
+
+def _tied(name: str, value: Any) -> tuple[tuple[str, ...], ...]:
+    """Groups of two names or more."""
+    listed = isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
+    groups = [() if isinstance(group, str) else tuple(group) for group in value] if listed else [()]
+    if any(len(group) < 2 or not _all_names(group) for group in groups):
+        hint = "such as [['embedding.weight', 'head.weight']]"
+        raise setting_error(name, "a list of groups of names", value, hint)
+    return tuple(groups)
+
+
+def _all_names(listed: Iterable[object]) -> bool:
+    return all(isinstance(each, str) for each in listed)

@@ -1,11 +1,11 @@
-"""Program: what a model, a loss and an optimizer were compiled into, for any engine.
+"""Program: the graphs compiled from a model, a loss and an optimizer, for any engine.
 
     train     feeds, parameters, state -> loss, outputs, gradients, new state
     evaluate  feeds, parameters, state -> loss, outputs
     predict   the model's own inputs, parameters, state -> its own outputs
     updates   parameters, gradients, slots, learning rate, step -> new parameters, new slots
 
-The graphs are in standard operators and calls of domain `onward`; nothing in them is spelled for
+The graphs are in standard operators and calls of domain `onward`; nothing in them is specific to
 one engine. Providers lower them when they open a program (onward/providers/ort/training).
 """
 
@@ -53,16 +53,16 @@ class UpdateLayout:
 
     dtype: str
     parameters: tuple[str, ...]
-    flat: bool  # whether it sees them as one vector, or each by its name
+    flat: bool  # whether they are one vector, or separate tensors by name
     slots: dict[str, dict[str, Shape]]  # slot -> parameter -> shape; of all parameters where flat
-    initial: dict[str, float]  # what slots hold at first, where that is not 0
+    initial: dict[str, float]  # the first values of slots that do not start at 0
     learning_rate: float
-    optimizer: str  # its repr, for those who look
+    optimizer: str  # its repr, for messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a program is trained, as numbers."""
+    """The settings of training that a program needs."""
 
     accumulate: int
     clip_norm: float | None
@@ -78,14 +78,14 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """All of a program but its graphs: what it takes, gives and holds, and what it starts from."""
+    """A program without its graphs: the names and shapes of its tensors, and their first values."""
 
     parameters: tuple[Parameter, ...]
     updates: tuple[UpdateLayout, ...]
-    state: dict[str, str]  # tensor that training changes by itself -> output that renews it
-    frozen: tuple[str, ...]  # tensors that the graphs take as inputs and nobody changes
+    state: dict[str, str]  # tensor that each step replaces -> output with its new value
+    frozen: tuple[str, ...]  # tensors that the graphs take as inputs and that do not change
     inputs: tuple[str, ...]  # the model's own
-    targets: tuple[str, ...]  # what the loss takes in addition to them
+    targets: tuple[str, ...]  # the inputs of the loss, in addition to them
     outputs: tuple[str, ...]  # in addition to the loss, of `train` and `evaluate`
     model_outputs: tuple[str, ...]  # of `predict`
     labels: tuple[LabelRange, ...]
@@ -104,7 +104,7 @@ class Layout:
         return found | {n: (self.initial[n].dtype, self.initial[n].shape) for n in self.state}
 
     def tensors(self) -> dict[str, Spec]:
-        """Type and shape of every tensor that a checkpoint holds, by its name there.
+        """Type and shape of every tensor in a checkpoint, by its name there.
 
         Parameters and statistics have their own names, slots `optimizer/{slot}/{parameter}`.
         """
@@ -122,7 +122,7 @@ def slot_name(slot: str, parameter: str) -> str:
 
 
 def gradient_name(parameter: str) -> str:
-    """The name of a gradient that awaits an update, in a checkpoint."""
+    """The name of an accumulated gradient in a checkpoint."""
     return f"gradients/{parameter}"
 
 

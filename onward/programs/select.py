@@ -1,4 +1,4 @@
-"""Which tensors of a model are trained."""
+"""Select the tensors of a model that are trained."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import ancestors, graphs_of, walk
-from onward.names import near, some
+from onward.names import list_names, suggest_names
 from onward.passes.exporters.constant_weights import (
-    FLOATS,
     is_named_parameter,
     lift_constant_weights,
 )
@@ -22,29 +22,26 @@ from onward.passes.normalize import name_values, sort_nodes
 from onward.passes.pipelines import PREPARE
 
 _STATISTICS = (3, 4)  # of BatchNormalization's inputs
-# where a single number with an axis is a parameter all the same, by an operator's inputs
+# inputs at which a tensor of one element is a parameter, not a constant of a formula
 _BIASES = {"Gemm": (1, 2), "Conv": (2,), "ConvTranspose": (2,), "PRelu": (1,)}
 
 
-def free_weights(model: ir.Model) -> ir.Model:
-    """Initializers that are listed as inputs too, to be overridden, no longer are, in place.
-
-    Training changes them, and a step feeds them.
-    """
+def remove_weight_inputs(model: ir.Model) -> ir.Model:
+    """Remove initializers from the graph inputs, in place: a training step feeds them itself."""
     inputs = model.graph.inputs
     inputs[:] = [value for value in inputs if not value.is_initializer()]
     return model
 
 
-def distinct(model: ir.Model) -> ir.Model:
-    """The model with a name of its own for each initializer, in place: those that PREPARE gives.
+def unique_initializer_names(model: ir.Model) -> ir.Model:
+    """Give each initializer a unique name, in place, as PREPARE does.
 
-    Two branches may each have one of the same name.
+    Two branches of an If may each have an initializer with the same name.
     """
     values = initializers(model)
     if len({value.name for value in values}) == len(values):
         return model
-    for value in values:  # tensors are renamed with their values, and others may have them too
+    for value in values:  # a tensor is renamed with its value, and values may share it
         tensor = value.const_value
         if tensor is not None:
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
@@ -54,15 +51,15 @@ def distinct(model: ir.Model) -> ir.Model:
 def restore_parameters(
     model: ir.Model,
     named: Collection[str],
-    apart: Collection[str] = (),
+    separate: Collection[str] = (),
     tied: Sequence[Sequence[str]] | None = None,
 ) -> Guesses:
-    """All weights as initializers with names of their own, restored as `restore` does, in place.
+    """Make all weights uniquely named initializers, and restore them as `restore` does, in place.
 
-    Constants that are `named` by the user are weights as well.
+    Constants that the user has `named` are weights as well.
     """
-    distinct(lift_constant_weights(free_weights(model), named))
-    return restore(model, apart, tied)
+    unique_initializer_names(lift_constant_weights(remove_weight_inputs(model), named))
+    return restore(model, separate, tied)
 
 
 def initializers(model: ir.Model) -> list[ir.Value]:
@@ -71,7 +68,7 @@ def initializers(model: ir.Model) -> list[ir.Value]:
 
 
 def weights(model: ir.Model, among: Collection[ir.Value] | None = None) -> list[str]:
-    """The float initializers of a model, or some, but for BatchNormalization's statistics."""
+    """The float initializers of a model (of `among`), without BatchNormalization's statistics."""
     statistics = {
         value
         for node in walk(model.graph)
@@ -94,7 +91,7 @@ def select(
     trainable: Sequence[str] | None,
     frozen: Sequence[str],
 ) -> list[str]:
-    """The names of the parameters: what is asked for, or all that are worth it."""
+    """The names of the parameters: those in `trainable`, or all that are likely parameters."""
     kept = matching(known, frozen, "frozen")
     if trainable is not None:
         needed = {value.name for value in ancestors(model.graph, [loss])}
@@ -105,7 +102,7 @@ def select(
                 f"trainable: the loss does not depend on {idle[0]!r}\nleave it out, or freeze it"
             )
     else:
-        chosen = [name for name in worth_training(model, known, [loss]) if name not in kept]
+        chosen = [name for name in likely_parameters(model, known, [loss]) if name not in kept]
     if not chosen:
         raise nothing_to_train(known)
     return chosen
@@ -114,29 +111,29 @@ def select(
 def nothing_to_train(known: Sequence[str]) -> OptionError:
     return OptionError(
         "there is nothing to train: no float weight is left that the loss depends on\n"
-        f"the model's weights are {some(known)}"
+        f"the model's weights are {list_names(known)}"
     )
 
 
-def worth_training(
+def likely_parameters(
     model: ir.Model, known: Collection[str], results: Collection[ir.Value]
 ) -> list[str]:
-    """Those of the weights that are parameters, and that the results depend on.
+    """The weights that are parameters and that the results depend on.
 
-    Where the exporter says which are, they are those; else all that are more than one number.
+    The exporter's metadata decides, if there is any; else all weights of more than one element.
     """
-    said, needed = Provenance(model), ancestors(model.graph, results)
+    provenance, needed = Provenance(model), ancestors(model.graph, results)
     found = []
     for value in initializers(model):
         if value.name in known and value in needed:
-            is_parameter = said.is_parameter(value)
+            is_parameter = provenance.is_parameter(value)
             if is_parameter or (is_parameter is None and not _is_number(value)):
                 found.append(str(value.name))
     return found
 
 
 def batch_norms(model: ir.Model, patterns: Sequence[str]) -> list[str]:
-    """The BatchNormalization nodes that patterns mean, by their names or their outputs'."""
+    """The BatchNormalization nodes whose names or outputs match patterns."""
     if not patterns:
         return []
     nodes = [node for node in walk(model.graph) if node.op_type == "BatchNormalization"]
@@ -148,21 +145,21 @@ def batch_norms(model: ir.Model, patterns: Sequence[str]) -> list[str]:
 def matching(
     known: Collection[str], patterns: Sequence[str], field: str, kind: str = "weight"
 ) -> list[str]:
-    """The names that one of the patterns means; each pattern must mean one."""
+    """The names that match a pattern; each pattern must match one."""
     found: dict[str, None] = {}
     for pattern in patterns:
         names = [pattern] if pattern in known else fnmatch.filter(known, pattern)
         if not names:
             raise OptionError(
-                f"{field}: {pattern!r} is no {kind} of the model\n"
-                f"patterns are written like 'encoder.*'; {near(pattern, known)}"
+                f"{field}: {pattern!r} matches no {kind} of the model\n"
+                f"patterns are written like 'encoder.*'; {suggest_names(pattern, known)}"
             )
         found.update(dict.fromkeys(names))
     return list(found)
 
 
 def _is_number(value: ir.Value) -> bool:
-    """One number: exporters write constants of formulas so; a bias of one output is none."""
+    """Whether a weight is a constant of a formula: one element, and not a bias."""
     if value.shape is None or math.prod(value.shape.numpy()) > 1 or is_named_parameter(value):
         return False
     return not value.shape or not any(_is_bias(node, index) for node, index in value.uses())

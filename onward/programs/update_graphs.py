@@ -1,4 +1,4 @@
-"""The update graphs of a program: one for each type and group of parameters."""
+"""Build the update graphs of a program: one for each type and group of parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Specs = Mapping[str, tuple[str, Shape]]  # name -> type, shape
 def build_updates(
     assignments: Sequence[Assignment], parameters: Specs, settings: TrainingOptions
 ) -> tuple[tuple[ir.Model, ...], tuple[UpdateLayout, ...]]:
-    """A graph for each assignment and type, over one vector where its optimizer is elementwise."""
+    """A graph for each assignment and type, over one vector if its optimizer is elementwise."""
     built = []
     for optimizer, names in assignments:
         for dtype in dict.fromkeys(parameters[name][0] for name in names):
@@ -64,7 +64,7 @@ def build_update(
 
 
 def is_scaled(settings: TrainingOptions) -> bool:
-    """Whether gradients are multiplied by a number before they are used."""
+    """Whether updates take a gradient scale."""
     return (
         settings.accumulate > 1 or settings.clip_norm is not None or settings.loss_scale is not None
     )

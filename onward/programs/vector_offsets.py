@@ -1,4 +1,4 @@
-"""Where tensors lie in vectors, such as the parameters of one update: the same on every engine."""
+"""The offsets of tensors in a flat vector, such as the parameters of one update."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from onward.programs.program import Layout, Shape, UpdateLayout
 
-_LINE = 64  # bytes: a tensor begins where a line of a processor's cache does
+_LINE = 64  # bytes of a cache line, at which tensors are aligned
 
 
 @dataclass(frozen=True)
 class Places:
-    """Each tensor's part of a vector, and how long the vector is."""
+    """Each tensor's slice of a vector, and the size of the vector."""
 
     slices: dict[str, slice]
     shapes: dict[str, Shape]
@@ -23,14 +23,14 @@ class Places:
 
 
 def place_parameters(layout: Layout, update: UpdateLayout) -> Places:
-    """The parameters of an update one behind the other; gaps between them are filled with zeros."""
+    """The parameters of an update, one after the other; gaps between them are zeros."""
     known = {parameter.name: parameter.shape for parameter in layout.parameters}
     shapes = {name: known[name] for name in update.parameters}
     return place(shapes, np.dtype(update.dtype))
 
 
 def place(shapes: Mapping[str, Shape], dtype: np.dtype[Any]) -> Places:
-    """Tensors of one type one behind the other, each at the beginning of a cache line.
+    """Tensors of one type, one after the other, each aligned to a cache line.
 
     >>> place({"w": (2, 3), "b": (3,)}, np.dtype("float32")).slices
     {'w': slice(0, 6, None), 'b': slice(16, 19, None)}

@@ -1,4 +1,4 @@
-"""Stopping a run between two nodes, in the engines that go node by node."""
+"""Terminate a run between two nodes, in engines that run node by node."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from onward.errors import ProviderError
 
 
-def stopper(run_options: Any) -> Callable[[], None]:
-    """What an engine calls before each node: it raises once the options say `terminate`."""
+def termination_check(run_options: Any) -> Callable[[], None]:
+    """A function to call before each node: it raises once `terminate` is set on the options."""
 
     def check() -> None:
         if run_options.terminate:
-            raise ended()
+            raise terminated_error()
 
     return check
 
 
-def ended() -> ProviderError:
+def terminated_error() -> ProviderError:
     return ProviderError("the run was ended by RunOptions.terminate")

@@ -1,11 +1,11 @@
-"""Which providers a session uses: names checked, defaults filled in, engines made when needed."""
+"""Choose the providers of a session: check names, fill in defaults, create engines when needed."""
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
 import shutil
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.provider_names import AUTO, find_name
@@ -40,11 +40,20 @@ else:  # each engine is imported when a node needs it
 TORCH, INDUCTOR = "TorchExecutionProvider", "InductorExecutionProvider"
 REFERENCE = "ReferenceExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
-# onnxruntime has builds with an OpenVINO of their own: there, the name means theirs
-OURS = (*((OPENVINO,) if OPENVINO not in ort.available() else ()), TORCH, INDUCTOR, REFERENCE)
-STAND_INS = ("CPUExecutionProvider", TORCH, REFERENCE)  # who may run what the list cannot
+# some builds of onnxruntime have their own OpenVINO provider, which then has the name
+OWN_PROVIDERS = (
+    *((OPENVINO,) if OPENVINO not in ort.available() else ()),
+    TORCH,
+    INDUCTOR,
+    REFERENCE,
+)
+FALLBACKS = (
+    "CPUExecutionProvider",
+    TORCH,
+    REFERENCE,
+)  # for nodes that the listed providers cannot run
 
-_COMPILERS = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
+_COMPILERS = ("c++", "g++", "clang++", "cl")
 
 Named = tuple[str, Mapping[str, Any]]  # a provider's name and its options
 Asked = str | Sequence[str | tuple[str, Mapping[str, Any]]] | None  # a str: "auto" alone
@@ -52,18 +61,20 @@ Asked = str | Sequence[str | tuple[str, Mapping[str, Any]]] | None  # a str: "au
 
 @dataclass(frozen=True)
 class Engine:
-    """One or more providers that run as one, made when first asked for."""
+    """One provider, or several of onnxruntime's in one session; created when first used."""
 
     names: tuple[str, ...]
     make: Callable[[], Provider]
-    may_have: Callable[[str, str], bool] = lambda domain, operator: True  # without loading it
+    may_have: Callable[[str, str], bool] = lambda domain, operator: (
+        True
+    )  # decided without an import
 
     @property
     def is_ort(self) -> bool:
-        return self.names[0] not in OURS
+        return self.names[0] not in OWN_PROVIDERS
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
-        """Whether it runs a node; it is loaded only where it may."""
+        """Whether it runs a node; its package is imported only if `may_have` is true."""
         return self.may_have(node.domain, node.op_type) and self.provider.supports(node, opsets)
 
     @cached_property
@@ -75,43 +86,50 @@ class Engine:
 class Choice:
     """The providers of a session, the preferred ones first."""
 
-    listed: tuple[Named, ...]  # what the user named, or this machine's default
-    fallback: tuple[Named, ...]  # what may run the nodes that are left
-    named: bool  # whether the user named any
-    failed: frozenset[str] = frozenset()  # operators that failed while onnxruntime ran them
+    listed: tuple[Named, ...]  # given by the user, or the defaults of this machine
+    fallback: tuple[Named, ...]  # for nodes that those cannot run
+    named: bool  # whether the user gave any
+    failed: frozenset[str] = frozenset()  # operators that failed in a run of onnxruntime
 
-    def judged_by_definition(self) -> Choice:
-        """onnxruntime, and ONNX's definitions for what failed there: no other engine is loaded."""
+    def with_reference_fallback(self) -> Choice:
+        """onnxruntime, and ONNX's reference for operators that failed there; no other engine."""
         kept = (*ort.available(), REFERENCE)
         listed = tuple(pair for pair in self.listed if pair[0] in kept)
         return replace(self, listed=listed, fallback=())
 
     @property
     def may_move(self) -> bool:
-        """Whether a node that onnxruntime gets wrong may go to torch: the user named nothing."""
+        """Whether nodes with a known defect in onnxruntime may run in torch."""
         return not self.named and any(name == TORCH for name, _ in self.listed)
 
     @property
     def leading_ort(self) -> tuple[Named, ...]:
-        """The onnxruntime providers at the head of the list: onnxruntime divides among them."""
-        return tuple(itertools.takewhile(lambda pair: pair[0] not in OURS, self.listed))
+        """The onnxruntime providers at the start of the list, which share one session."""
+        return tuple(itertools.takewhile(lambda pair: pair[0] not in OWN_PROVIDERS, self.listed))
 
     def engines(self, options: SessionOptions) -> list[Engine]:
-        """All of them in order, neighbours of onnxruntime's joined into one session."""
+        """All engines in order; adjacent providers of onnxruntime become one session."""
         engines = []
         everyone = (*self.listed, *self.fallback)
-        for is_ort, group in itertools.groupby(everyone, key=lambda pair: pair[0] not in OURS):
+        for is_ort, group in itertools.groupby(
+            everyone, key=lambda pair: pair[0] not in OWN_PROVIDERS
+        ):
             run = tuple(group)
-            engines += [_ort(run, options)] if is_ort else [_ours(named, options) for named in run]
+            engines += (
+                [_ort_engine(run, options)]
+                if is_ort
+                else [_own_engine(named, options) for named in run]
+            )
         return engines
 
 
 def available() -> list[str]:
     """Every provider that this machine can use, the preferred ones first."""
     torch = [TORCH, INDUCTOR] if importlib.util.find_spec("torch") is not None else []
-    if INDUCTOR in torch and not any(map(shutil.which, _COMPILERS)):
-        torch.remove(INDUCTOR)  # it writes C++ and needs somebody to compile it
-    has_openvino = OPENVINO in OURS and importlib.util.find_spec("openvino") is not None
+    own = str(sysconfig.get_config_var("CXX") or "").split()[:1]  # what built this Python
+    if INDUCTOR in torch and not any(map(shutil.which, (*own, *_COMPILERS))):
+        torch.remove(INDUCTOR)  # it compiles C++
+    has_openvino = OPENVINO in OWN_PROVIDERS and importlib.util.find_spec("openvino") is not None
     openvino = [OPENVINO] if has_openvino else []
     return [*ort.available(), *openvino, *torch, REFERENCE]
 
@@ -119,12 +137,12 @@ def available() -> list[str]:
 def choose(
     providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None, options: SessionOptions
 ) -> Choice:
-    """Check the user's list against this machine, and add what may stand in."""
+    """Check the user's list against this machine, and add the fallbacks."""
     here = available()
     asked = named_options(providers, provider_options)
     for name in asked:
         if name not in here:
-            message = f"{name} is not on this machine\n{how_to_get(name)}"
+            message = f"{name} is not on this machine\n{install_hint(name)}"
             if options.disable_fallback:
                 raise ProviderMissing(message)
             warnings.warn(message, stacklevel=4)
@@ -132,7 +150,7 @@ def choose(
     if not asked:
         listed = tuple((name, {}) for name in (*ort.available(), TORCH, REFERENCE) if name in here)
     names = [name for name, _ in listed]
-    spare = [name for name in STAND_INS if name in here and name not in names]
+    spare = [name for name in FALLBACKS if name in here and name not in names]
     fallback: Iterable[str] = () if options.disable_fallback else spare
     return Choice(listed, tuple((name, {}) for name in fallback), named=bool(asked))
 
@@ -140,7 +158,7 @@ def choose(
 def named_options(
     providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Mapping[str, Any]]:
-    """Full name: options, from the two ways in which onnxruntime takes them."""
+    """Options by full provider name, from either of onnxruntime's two ways to pass them."""
     if isinstance(providers, str):
         raise TypeError(f'providers is a list of names: [{providers!r}], or "auto"')
     asked = list(providers or ())
@@ -153,49 +171,49 @@ def named_options(
 
 
 def _pair(item: Any) -> Named:
-    """A name alone, or a name with its options; `full_name` refuses what is neither."""
+    """A (name, options) pair from a name or a pair; `full_name` refuses anything else."""
     if isinstance(item, (tuple, list)) and len(item) == 2:
         return full_name(item[0]), item[1]
     return full_name(item), {}
 
 
 def full_name(text: str) -> str:
-    """A provider's name in full, from the short one or from its own in any case.
+    """The full name of a provider, from its short or full name in any case.
 
     >>> full_name("cpu"), full_name("cpuexecutionprovider"), full_name("onnxruntime")
     ('CPUExecutionProvider', 'CPUExecutionProvider', 'CPUExecutionProvider')
     """
-    return find_name(text, known(), available())
+    return find_name(text, all_provider_names(), available())
 
 
 def mentions_auto(providers: Any) -> bool:
-    """Whether "auto" is among them, by itself or with options."""
+    """Whether "auto" is in the list, with or without options."""
     listed = [providers] if isinstance(providers, str) else providers or ()
     names = (item[0] if isinstance(item, (tuple, list)) and item else item for item in listed)
     return any(isinstance(name, str) and name.lower() == AUTO for name in names)
 
 
-def known() -> list[str]:
-    """Every provider that has a name, here or elsewhere."""
-    return list(dict.fromkeys([*ort.known(), *OURS]))
+def all_provider_names() -> list[str]:
+    """The name of every provider, available on this machine or not."""
+    return list(dict.fromkeys([*ort.known(), *OWN_PROVIDERS]))
 
 
-def how_to_get(name: str) -> str:
-    """What a provider that this machine lacks would need."""
+def install_hint(name: str) -> str:
+    """How to install a provider that this machine lacks."""
     if name == INDUCTOR and importlib.util.find_spec("torch") is not None:
         return "it needs a C++ compiler: install g++ or clang"
     if name in (TORCH, INDUCTOR):
         return "install it with: pip install onward[torch]"
     if name == OPENVINO:
         return "install it with: pip install onward[openvino]"
-    return f"this onnxruntime has {', '.join(ort.available())}; another build of it may have it"
+    return f"this onnxruntime has {', '.join(ort.available())}; another build may have {name}"
 
 
-def _ort(run: tuple[Named, ...], options: SessionOptions) -> Engine:
+def _ort_engine(run: tuple[Named, ...], options: SessionOptions) -> Engine:
     return Engine(tuple(n for n, _ in run), lambda: ort_provider.OrtProvider(run, options))
 
 
-def _ours(named: Named, options: SessionOptions) -> Engine:
+def _own_engine(named: Named, options: SessionOptions) -> Engine:
     name, given = named
     if name == REFERENCE:
         _check_options(name, given, ())
@@ -221,4 +239,6 @@ def _reference(options: SessionOptions) -> Provider:
 def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for option in given:
         if option not in known:
-            raise OptionError(f"{name} has no option {option!r}; {near(option, known, 'it has')}")
+            raise OptionError(
+                f"{name} has no option {option!r}; {suggest_names(option, known, 'it has')}"
+            )

@@ -1,8 +1,8 @@
-"""A known defect of an engine: what it gets wrong or lacks, in which versions, on which processors.
+"""Known defects of engines: what is wrong or missing, in which versions, on which processors.
 
-Engines have other kernels on other processors: what OpenVINO gets wrong on ARM, its x86 plugin may
-get right. So a row says where it was seen. A node is refused only where its row holds, and a test
-expects a failure only there.
+Engines have different kernels on different processors: OpenVINO's x86 plugin may be right where
+its ARM plugin is wrong. So each row of a table of defects has the architectures where it was seen;
+only there nodes are refused, and only there tests expect a failure.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # those who only compare versions must not pay for the import
+if TYPE_CHECKING:  # comparing versions must not import onnx-ir
     import onnx_ir as ir
 
 ARM, X86 = "aarch64", "x86_64"
-SURVEYED = (ARM, X86)  # on these every row was tried; on others all of them are taken to hold
+TESTED_ARCHITECTURES = (
+    ARM,
+    X86,
+)  # every row was tested on these; elsewhere all are assumed
 _SPELLINGS = {"arm64": ARM, "amd64": X86, "x86-64": X86}
 
 
 @functools.cache
 def architecture() -> str:
-    """This processor's architecture by one name: aarch64 (also macOS's arm64), x86_64, ..."""
+    """The architecture of this processor, one name for each: aarch64 (also arm64), x86_64, ..."""
     name = platform.machine().lower()
     return _SPELLINGS.get(name, name)
 
 
 @dataclass(frozen=True)
-class Place:
+class Platform:
     """An engine's version and the architecture that it runs on.
 
-    >>> Place("2026.4.1-22982", "x86_64").number
+    >>> Platform("2026.4.1-22982", "x86_64").version_tuple
     (2026, 4, 1)
     """
 
@@ -41,7 +44,7 @@ class Place:
     architecture: str
 
     @property
-    def number(self) -> tuple[int, ...]:
+    def version_tuple(self) -> tuple[int, ...]:
         return _number(self.version)
 
 
@@ -51,41 +54,42 @@ def _always(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class Defect:
-    """What an engine gets wrong or lacks, and where that was seen.
+    """One defect of an engine, and where it was seen.
 
     >>> row = Defect("Log", "openvino", "log(0) is -88", since="2026.4", architectures=("aarch64",))
-    >>> row.holds(Place("2026.4.1", "aarch64")), row.holds(Place("2026.4.1", "x86_64"))
+    >>> row.holds(Platform("2026.4.1", "aarch64")), row.holds(Platform("2026.4.1", "x86_64"))
     (True, False)
     """
 
-    subject: str  # an operator, or a node test of ONNX's
-    engine: str  # the package that has it
+    subject: str  # an operator, or one of ONNX's node tests
+    engine: str  # the package's name
     reason: str
     since: str  # the oldest version that it was seen in
-    until: str = ""  # the first version that was tried without it; empty: there is none
-    architectures: tuple[str, ...] = ()  # where it was seen; empty: on all that were surveyed
-    when: Callable[[ir.Node], bool] = _always  # which nodes of the operator it is about
+    until: str = ""  # the first version without it; empty: not fixed yet
+    architectures: tuple[str, ...] = ()  # where it was seen; empty: on all that were tested
+    when: Callable[[ir.Node], bool] = _always  # which nodes of the operator have it
 
-    def holds(self, place: Place) -> bool:
-        """Whether to expect it here. What was not tried is expected to be no better."""
-        if self.until and place.number >= _number(self.until):
+    def holds(self, place: Platform) -> bool:
+        """Whether to expect it on this platform; untested platforms are assumed to have it."""
+        if self.until and place.version_tuple >= _number(self.until):
             return False
-        known = not self.architectures or place.architecture not in SURVEYED
+        known = not self.architectures or place.architecture not in TESTED_ARCHITECTURES
         return known or place.architecture in self.architectures
 
     @property
     def bounds(self) -> str:
-        """Where it holds, as the lists of gaps have it: ' [aarch64, until 1.31]', or nothing."""
+        """Its limits as text, for lists of gaps: ' [aarch64, until 1.31]', or empty."""
         words = [*self.architectures, *([f"until {self.until}"] if self.until else [])]
         return f" [{', '.join(words)}]" if words else ""
 
-    def is_certain(self, place: Place) -> bool:
-        """Whether it was tried here, or in an older version: a test may insist on it, or on none.
+    def is_certain(self, place: Platform) -> bool:
+        """Whether it was tested on this platform, so that a test may require the failure.
 
-        A version that is newer than those that were tried counts: that a defect is mended is to
-        be noticed.
+        Newer versions count as tested, so that a test fails when a defect is fixed.
         """
-        return place.architecture in SURVEYED and place.number >= _number(self.since)
+        return place.architecture in TESTED_ARCHITECTURES and place.version_tuple >= _number(
+            self.since
+        )
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ def open_model(
     *,
     any_domain: bool = False,
 ) -> ir.Model:
-    """A model of our own to change: read, or copied from the caller's."""
+    """Read a model, or copy the caller's: the result may be changed."""
     if isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".pt2":
         check_archive(Path(source), limits)
         model: ir.Model = programs.read_program(source)

@@ -1,8 +1,7 @@
-"""One small node of each ONNX operator, to ask an engine about: does it run such a node?
+"""One example node for each ONNX operator, to find out whether an engine runs the operator.
 
-Most follow from the operator's schema: every required input is a tensor of 4 x 4, of float where
-the schema allows it. The table has the others, in ONNX's text form: inputs, then constants, then
-the node.
+Most are derived from the operator's schema: every required input is a 4 x 4 tensor, float where
+the schema allows it. The others are in a table, in ONNX's text format: inputs; constants; node.
 """
 
 from __future__ import annotations
@@ -121,12 +120,12 @@ _BY_NAME = dict(line.split(": ", 1) for line in _TABLE.strip().splitlines())
 
 @functools.cache
 def example(domain: str, name: str) -> ir.Node:
-    """A node of an operator, at the newest opset, in a graph of its own."""
+    """The example node of an operator at the newest opset, in its own graph."""
     text = _BY_NAME.get(name) if domain == "" else None
     schema = onnx.defs.get_schema(name, newest_opsets()[domain], domain)
     proto = _parse(text) if text is not None else _derive(schema)
     node = infer_shapes(ir.from_proto(proto)).graph[-1]
-    for value in node.outputs:  # of the newest, ONNX's inference may not know: they keep the type
+    for value in node.outputs:  # if ONNX does not infer a new operator: the type of its input
         value.type = value.type or next(v.type for v in node.inputs if v is not None)
     return node
 
@@ -152,7 +151,7 @@ def _parse(text: str) -> onnx.ModelProto:
 
 
 def _derive(schema: onnx.defs.OpSchema) -> onnx.ModelProto:
-    """Every required input 4 x 4, every required output there."""
+    """A model of one node whose required inputs are 4 x 4, with all required outputs."""
     types = {c.type_param_str: _choose(c.allowed_type_strs) for c in schema.type_constraints}
     single = onnx.defs.OpSchema.FormalParameterOption.Optional
     inputs = [
@@ -173,10 +172,10 @@ def _derive(schema: onnx.defs.OpSchema) -> onnx.ModelProto:
 
 
 def _choose(allowed: Sequence[str]) -> str:
-    """The commonest type that the schema allows."""
-    wishes = ("tensor(float)", "tensor(int64)", "tensor(bool)", "tensor(uint8)")
+    """The most common type that the schema allows."""
+    preferred = ("tensor(float)", "tensor(int64)", "tensor(bool)", "tensor(uint8)")
     allowed = sorted(allowed)
-    return next((wish for wish in wishes if wish in allowed), allowed[0])
+    return next((name for name in preferred if name in allowed), allowed[0])
 
 
 def _type(text: str, shaped: bool = True) -> onnx.TypeProto:

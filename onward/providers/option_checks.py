@@ -1,26 +1,26 @@
-"""What the settings of sessions and runs must be, beyond the checks of onward.settings."""
+"""Checks of session and run settings, in addition to those of onward.settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import onward.settings as settings
 from onward.errors import EntryMissing, OptionError
-from onward.names import near
+from onward.names import suggest_names
 
 THREADS = settings.whole_number(hint="give 0 to let the engine choose")
 SEVERITY = settings.whole_number(
     -1, 4, "give 0 verbose, 1 info, 2 warning, 3 error, 4 fatal, or -1 for the logger's own"
 )
 SIZE = settings.whole_number(-1, hint="give a size, or -1 to leave the dimension open")
-_ENTRY_BYTES = {"key": 1024, "value": 8192}  # the most that onnxruntime takes
+_ENTRY_BYTES = {"key": 1024, "value": 8192}  # onnxruntime's limits
 
 
 def shared_memory(name: str, value: Any) -> Any:
     if value is None or (hasattr(value, "hold") and hasattr(value, "arena")):
         return value
-    raise OptionError(f"{name} is a SharedMemory or None, not {value!r}\nsuch as SharedMemory()")
+    raise settings.setting_error(name, "a SharedMemory or None", value, "such as SharedMemory()")
 
 
 def ort_tensor(name: str, value: Any) -> Any:
@@ -30,12 +30,6 @@ def ort_tensor(name: str, value: Any) -> Any:
         f"{name} is an OrtValue, not {type(value).__name__}\n"
         "make one: OrtValue.ortvalue_from_numpy(array)"
     )
-
-
-def some_list(name: str, value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise OptionError(f"{name} is a list, not {value!r}\nwrite [{value!r}]")
-    return list(value)
 
 
 def config_entry(key: Any, value: Any) -> tuple[str, str]:
@@ -59,13 +53,14 @@ def config_entry(key: Any, value: Any) -> tuple[str, str]:
 def entry_of(entries: Mapping[str, str], key: str, kind: str) -> str:
     if key not in entries:
         raise EntryMissing(
-            f"no {kind} configuration entry {key!r} was set\n{near(key, entries, 'set are')}"
+            f"no {kind} configuration entry {key!r} was set\n"
+            f"{suggest_names(key, entries, 'set are')}"
         )
     return entries[key]
 
 
 def fix_dimension(sizes: dict[str, int], name: Any, size: Any) -> None:
-    """Note the size of a dimension; -1 leaves it open."""
+    """Set the size of a dimension; -1 leaves it open."""
     name = settings.text("the name of a dimension", name)
     number = SIZE(f"the size of dimension {name!r}", size)
     if number < 0:

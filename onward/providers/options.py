@@ -1,4 +1,4 @@
-"""SessionOptions and RunOptions: ONNX Runtime's names, and the few settings it has no name for."""
+"""SessionOptions and RunOptions: ONNX Runtime's settings, and the few that only Onward has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from onward.providers.option_checks import (
     fix_dimension,
     ort_tensor,
     shared_memory,
-    some_list,
 )
 from onward.settings import CheckedSettings, explain_keywords
 
@@ -42,14 +41,14 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """One operator or part at a time, or independent ones side by side."""
+    """One operator or part at a time, or independent ones in parallel."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(IntEnum):
-    """In which order ONNX Runtime visits a graph."""
+    """The order in which ONNX Runtime visits nodes."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -64,7 +63,7 @@ _NAME_PROVIDERS = "name them instead: InferenceSession(model, options, providers
 class SessionOptions(CheckedSettings):
     """Every setting of an inference session, under ONNX Runtime's names where it has them.
 
-    A name that does not exist and a value that cannot hold are refused when they are set.
+    Unknown names and invalid values are refused when they are set.
 
     >>> options = SessionOptions(intra_op_num_threads=2)
     >>> options.add_free_dimension_override_by_name("batch", 1)
@@ -72,7 +71,7 @@ class SessionOptions(CheckedSettings):
     Threads:
         intra_op_num_threads: threads that one operator may use; 0: the engine chooses
         inter_op_num_threads: operators or parts that run at the same time; 0: the engine chooses
-        use_per_session_threads: whether the session has threads of its own
+        use_per_session_threads: whether the session has its own threads
 
     Graph:
         graph_optimization_level: how far the graph is rewritten, a GraphOptimizationLevel
@@ -100,7 +99,7 @@ class SessionOptions(CheckedSettings):
 
     Models that are not trusted (Onward only):
         run_timeout: seconds that a run may take; None: no limit
-        isolated: open and run the model in a process of its own
+        isolated: open and run the model in a separate process
         limits: how much a model may ask for, a ModelLimits
         open_timeout: seconds that an isolated model may take to open; None: no limit
 
@@ -179,9 +178,9 @@ class SessionOptions(CheckedSettings):
         "free_dimension_denotations": settings.mapping(SIZE, "{'DATA_BATCH': 1}"),
         "config_entries": settings.mapping(settings.text, "{'session.set_denormal_as_zero': '1'}"),
         "initializers": settings.mapping(ort_tensor, "{'weight': OrtValue}"),
-        "disabled_optimizers": some_list,
-        "custom_op_libraries": some_list,
-        "added_providers": some_list,
+        "disabled_optimizers": settings.listed,
+        "custom_op_libraries": settings.listed,
+        "added_providers": settings.listed,
         "native": settings.anything,
     }
     _absent: ClassVar[Mapping[str, str]] = {
@@ -241,7 +240,7 @@ class SessionOptions(CheckedSettings):
 
     @classmethod
     def of(cls, options: Any) -> SessionOptions:
-        """These options: ours as they are, onnxruntime's read attribute by attribute."""
+        """SessionOptions from None, from ours (the same object) or from onnxruntime's (a copy)."""
         if options is None:
             return cls()
         if isinstance(options, cls):
@@ -259,13 +258,13 @@ class SessionOptions(CheckedSettings):
             entry = options.get_session_config_entry("session.disable_cpu_ep_fallback")
         except RuntimeError:  # it was not set
             entry = "0"
-        if entry == "1":  # onnxruntime refuses this beside its CPU provider: we keep it ourselves
+        if entry == "1":  # onnxruntime refuses it for its CPU provider: handled here
             ours.disable_fallback, ours.native = True, None
         return ours
 
 
 def has_own_operators(options: SessionOptions) -> bool:
-    """Whether operators of any domain may have an implementation: the user registered some."""
+    """Whether the user may have registered operators, of any domain."""
     return bool(options.custom_op_libraries) or options.native is not None
 
 
@@ -273,7 +272,7 @@ def has_own_operators(options: SessionOptions) -> bool:
 class RunOptions(CheckedSettings):
     """Settings of one run, under ONNX Runtime's names where it has them.
 
-    `terminate` may be set from another thread while the run goes on.
+    `terminate` may be set from another thread during the run.
 
     >>> RunOptions(timeout=0.5).timeout
     0.5
@@ -283,8 +282,8 @@ class RunOptions(CheckedSettings):
         log_severity_level: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal
         log_verbosity_level: how much ONNX Runtime's debug builds log at severity 0
         logid: a name for this run in ONNX Runtime's log
-        only_execute_path_to_fetches: leave out nodes that the wanted outputs do not need
-        shrink_arena: give memory back after the run (Onward only)
+        only_execute_path_to_fetches: skip nodes that the requested outputs do not need
+        shrink_arena: return memory to the system after the run (Onward only)
         terminate: True stops the runs that use these options as soon as they can
         run_config_entries: ONNX Runtime's other settings by key (add_run_config_entry)
         active_adapters: LoRA adapters (add_active_adapter)
@@ -299,7 +298,7 @@ class RunOptions(CheckedSettings):
         "shrink_arena": settings.flag,
         "terminate": settings.flag,
         "run_config_entries": settings.mapping(settings.text, "{'gpu_graph_id': '1'}"),
-        "active_adapters": some_list,
+        "active_adapters": settings.listed,
         "_terminate": settings.anything,
         "_followers": settings.anything,
         "_lock": settings.anything,
@@ -315,7 +314,7 @@ class RunOptions(CheckedSettings):
         self.run_config_entries: dict[str, str] = {}
         self.active_adapters: list[Any] = []
         self._terminate = False
-        self._followers: weakref.WeakSet[Any] = weakref.WeakSet()  # those of runs under way
+        self._followers: weakref.WeakSet[Any] = weakref.WeakSet()  # options of the runs in progress
         self._lock = threading.Lock()
 
     def add_run_config_entry(self, key: str, value: str) -> None:
@@ -345,7 +344,7 @@ class RunOptions(CheckedSettings):
             follower.terminate = value
 
     def followed_by(self, native: Any) -> Any:
-        """Let an engine's own options follow `terminate` while they live, and return them."""
+        """Keep `terminate` of an engine's options equal to ours while they exist; return them."""
         with self._lock:
             native.terminate = self._terminate
             self._followers.add(native)
@@ -353,7 +352,7 @@ class RunOptions(CheckedSettings):
 
     @classmethod
     def of(cls, native: Any) -> RunOptions:
-        """onnxruntime's, read attribute by attribute."""
+        """RunOptions with the values of onnxruntime's."""
         ours = cls()
         for name in vars(ours):
             if hasattr(native, name):
@@ -361,7 +360,7 @@ class RunOptions(CheckedSettings):
         return ours
 
     def for_one_run(self) -> RunOptions:
-        """The same settings, which can be ended without ending whoever shares them."""
+        """A copy for one run, which can be terminated without terminating others."""
         one = RunOptions()
         kept = ("_terminate", "_followers", "_lock")
         vars(one).update({k: v for k, v in vars(self).items() if k not in kept})

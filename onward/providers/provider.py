@@ -1,9 +1,13 @@
-"""The seams of execution: a Provider compiles a part of a model, an Executable runs it; a
-TrainingExecutable runs a training program over the tensors of a Store.
+"""The protocols of execution.
 
-A tensor that crosses this seam is whatever the engine holds (numpy array, torch.Tensor, OrtValue):
-anything that speaks DLPack, so that the next engine reads the same memory. Sequences are lists and
-an empty optional is None.
+    Provider            compiles a model, or a part of one
+    Executable          runs what a provider compiled
+    Store               holds the tensors of a training run
+    TrainingExecutable  runs a training program over the tensors of a store
+
+A tensor that is passed between engines is whatever the engine holds (numpy array, torch.Tensor,
+OrtValue): any object that supports DLPack, so that the next engine reads the same memory. A
+sequence is a list, an empty optional is None.
 """
 
 from __future__ import annotations
@@ -16,78 +20,80 @@ if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
 
 
 class Executable(Protocol):
-    """A compiled part: tensors in the order of its inputs, tensors in the order of its outputs."""
+    """A compiled part of a model."""
 
     @property
     def takes_numpy(self) -> bool:
-        """Whether its tensors must come as numpy, because its engine knows no other."""
+        """Whether `run` takes numpy arrays only."""
         ...
 
-    def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]: ...
+    def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
+        """Compute the outputs from the inputs, both in the order of the part's graph."""
+        ...
 
     def to_numpy(self, tensor: Any, dtype: Any) -> Any:
-        """One of its results as numpy."""
+        """Convert a result of `run` to numpy."""
         ...
 
 
 class Provider(Protocol):
-    """An engine that can run some operators."""
+    """An engine that runs some operators."""
 
     @property
     def name(self) -> str: ...
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
-        """Whether this engine can run the node: its operator, opset and types."""
+        """Whether the engine runs this node: its operator, opset and types."""
         ...
 
     def compile(self, model: ir.Model) -> Executable:
-        """Make a part, as a model of its own, ready to run."""
+        """Compile a part, given as a model; every node of it is supported."""
         ...
 
 
 @runtime_checkable
-class KeepsOnDevice(Protocol):
-    """An executable that can leave its results with the caller, on the device they are on."""
+class DLPackExecutable(Protocol):
+    """An executable that can return its results on the device where they are."""
 
     def to_dlpack(self, tensor: Any) -> Any:
-        """One of its results as a tensor that speaks DLPack and that later runs leave alone."""
+        """Convert a result of `run` to a DLPack tensor whose memory later runs do not reuse."""
         ...
 
 
 @runtime_checkable
-class TakesWhole(Protocol):
-    """A provider that is shown the whole model before it is asked about each node."""
+class WholeModelProvider(Protocol):
+    """A provider that looks at the whole model before it is asked about single nodes."""
 
     def takes(self, model: ir.Model) -> bool:
-        """Whether it will compile all of this model as one part."""
+        """Whether it compiles this model as one part."""
         ...
 
 
 class Draw(NamedTuple):
-    """Where in a run random numbers are drawn: they are a function of these alone."""
+    """The position in a training run that determines its random numbers."""
 
     seed: int
     step: int
-    micro: int  # which micro-batch of the step
+    micro: int  # the number of the micro-batch in the step
 
 
 class Store(Protocol):
     """The tensors of a training run, by name, in the memory of an engine.
 
     Names are those of checkpoints: parameters and statistics have their own, slots are
-    `optimizer/{slot}/{parameter}`, gradients that await an update `gradients/{parameter}`.
+    `optimizer/{slot}/{parameter}`, accumulated gradients `gradients/{parameter}`.
     """
 
     def read(self, name: str) -> Any:
-        """A tensor as a numpy array, which is not to be written to."""
+        """A tensor as a numpy array, which must not be written to."""
         ...
 
     def write(self, name: str, tensor: Any) -> None:
-        """Give a tensor new contents, of the same shape."""
+        """Replace the contents of a tensor by others of the same shape."""
         ...
 
     def gradient_buffers(self) -> list[Any]:
-        """The gradients that await an update as the engine's own flat vectors, to work on in place.
+        """The accumulated gradients as flat vectors of the engine, to change in place.
 
         One for each update graph. They are sums over the micro-batches, times the loss scale.
         """
@@ -97,13 +103,13 @@ class Store(Protocol):
 
 
 Results = Mapping[str, Any]  # the loss and other outputs of a graph, by name
-Flag = Any  # something that is true or false; on a GPU, to look at it waits for the GPU
+Flag = Any  # true or false; on a GPU, reading it waits for the GPU
 
 
 class TrainingExecutable(Protocol):
-    """A training program on an engine, and the tensors that it trains.
+    """A training program on an engine, with the tensors that it trains.
 
-    What runs a batch returns None where the batch is empty: then nothing was run.
+    Methods that run a batch return None for an empty batch: nothing was run.
     """
 
     @property
@@ -111,51 +117,57 @@ class TrainingExecutable(Protocol):
 
     @property
     def lookahead(self) -> int:
-        """For how many updates it takes learning rates in advance; 1: flags are known at once."""
+        """How many updates' learning rates `set_rates` takes; 1: flags are known at once."""
         ...
 
     @property
     def finite(self) -> bool:
-        """Whether the gradients that await an update are all finite; a checkpoint sets it."""
+        """Whether the accumulated gradients are all finite; a checkpoint sets it."""
         ...
 
     @finite.setter
     def finite(self, finite: bool) -> None: ...
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
-        """So many updates were made; the learning rates of the next ones, for each update graph."""
+        """Set the number of updates made, and the next learning rates of each update graph."""
         ...
 
     def step(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float
     ) -> tuple[Results, Flag] | None:
-        """Gradients, and the update if all is finite: results, and whether all was."""
+        """Compute gradients, and update if all are finite. Returns results, and if all were."""
         ...
 
     def compute_gradients(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
     ) -> Results | None:
-        """Gradients, added to those that await an update unless they are the `first`."""
+        """Compute gradients and add them to the accumulated ones; the `first` replace those."""
         ...
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
-        """The first half of `compute_gradients`; the other half needs what it keeps."""
+        """Run the forward half of `compute_gradients`, and keep what `backward` needs."""
         ...
 
-    def backward(self, scale: float, first: bool) -> None: ...
+    def backward(self, scale: float, first: bool) -> None:
+        """Run the backward half of `compute_gradients`."""
+        ...
 
     def update(self, micro: int, scale: float) -> Flag:
-        """Update with the gradients of so many micro-batches; whether they are finite."""
+        """Update with the gradients of `micro` micro-batches. Returns if they were finite."""
         ...
 
     def gradients_changed(self) -> None:
-        """Someone else has changed the gradients since they were computed."""
+        """Tell the engine that its caller changed the accumulated gradients."""
         ...
 
     def gradient_norm(self) -> float:
         """The norm of the gradients of the last update, before clipping."""
         ...
 
-    def evaluate(self, feeds: Mapping[str, Any]) -> Results: ...
+    def evaluate(self, feeds: Mapping[str, Any]) -> Results:
+        """The loss and the outputs, without gradients."""
+        ...
 
-    def predict(self, feeds: Mapping[str, Any]) -> Results: ...
+    def predict(self, feeds: Mapping[str, Any]) -> Results:
+        """The outputs of the model itself, without a loss."""
+        ...

@@ -1,19 +1,19 @@
-"""How providers are named: in full, as onnxruntime does, and short, as people type them."""
+"""Names of providers: full, as in onnxruntime, and short, as in "cpu"."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 
-AUTO = "auto"  # no provider: the fastest of them, by measurement
+AUTO = "auto"  # not a provider: choose the fastest by measurement
 _SUFFIX = "ExecutionProvider"
 _ALIASES = {"ort": "cpu", "onnxruntime": "cpu"}
 
 
 def short_name(provider: str) -> str:
-    """A provider's name as one types it.
+    """The short name of a provider.
 
     >>> short_name("CPUExecutionProvider")
     'cpu'
@@ -24,7 +24,7 @@ def short_name(provider: str) -> str:
 def find_name(text: str, known: Iterable[str], here: Iterable[str]) -> str:
     """The full name, among `known`, of a provider written in full or short, in any case.
 
-    `here` are the providers that an error offers instead: those of this machine.
+    `here` are the providers of this machine, which an error lists.
 
     >>> find_name("Torch", ["TorchExecutionProvider"], [])
     'TorchExecutionProvider'
@@ -37,6 +37,6 @@ def find_name(text: str, known: Iterable[str], here: Iterable[str]) -> str:
             return name
     offered = list(map(short_name, here))
     stem = wanted.removesuffix("provider").removesuffix("execution")
-    alike = near(stem, offered, "")
+    alike = suggest_names(stem, offered, "")
     hint = f"; {alike}" if alike.startswith("did you mean") else ""
     raise OptionError(f"no provider {text!r}\nthis machine has {', '.join(offered)}{hint}")

@@ -1,4 +1,4 @@
-"""ReferenceExecutionProvider: ONNX's own reference evaluator, slow and right."""
+"""ReferenceExecutionProvider: ONNX's reference evaluator, in numpy; slow, for comparison."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from onnx.reference import ReferenceEvaluator
 from onward.errors import ProviderError
 from onward.graph.external import embedded
 from onward.graph.protos import to_proto
-from onward.providers.cancellation import ended, stopper
-from onward.providers.trace_events import Event, Notes, TypeAndShape, type_word
+from onward.providers.cancellation import terminated_error, termination_check
+from onward.providers.trace_events import Event, NodeTimer, TypeAndShape, type_word
 
 _LACKING = {("ai.onnx.ml", name) for name in ("CastMap", "CategoryMapper", "ZipMap")}
 _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
 class ReferenceProvider:
-    """Runs a graph by ONNX's definitions, in numpy."""
+    """Runs graphs in ONNX's reference evaluator."""
 
     name = "ReferenceExecutionProvider"
 
@@ -32,7 +32,7 @@ class ReferenceProvider:
         self._profiled = profiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
-        """Whatever ONNX defines: the evaluator has its operator, or its function's body."""
+        """Whether ONNX defines the operator: the evaluator has it, or the body of its function."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) in _LACKING:
             return False
@@ -46,20 +46,22 @@ class ReferenceProvider:
                 evaluator = Evaluator(to_proto(model))
         except NotImplementedError as error:
             raise ProviderError(f"ONNX's reference evaluator lacks an operator: {error}") from error
-        return ReferenceExecutable(evaluator, self._noted(evaluator) if self._profiled else None)
+        return ReferenceExecutable(
+            evaluator, self._time_nodes(evaluator) if self._profiled else None
+        )
 
-    def _noted(self, evaluator: ReferenceEvaluator) -> Notes:
-        """Let the evaluator's nodes note what they take (subgraphs count as their node)."""
-        notes = Notes(self.name, _type_and_shape)
+    def _time_nodes(self, evaluator: ReferenceEvaluator) -> NodeTimer:
+        """Wrap the evaluator's nodes so that each run is timed (subgraphs count to their node)."""
+        notes = NodeTimer(self.name, _type_and_shape)
         for node in evaluator.rt_nodes_:
             proto = node.onnx_node
-            number = notes.enter(proto.name, proto.op_type, list(proto.output))
-            node.run = _noting(node.run, notes, number)
+            number = notes.add_node(proto.name, proto.op_type, list(proto.output))
+            node.run = _timed(node.run, notes, number)
         return notes
 
 
 class Evaluator(ReferenceEvaluator):
-    """ONNX's evaluator, which can be stopped before each of its nodes, those of bodies too."""
+    """ONNX's evaluator, which can be terminated before each node, also inside subgraphs."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -67,7 +69,7 @@ class Evaluator(ReferenceEvaluator):
             node.run = _checked(node.run)
 
     def run(self, *arguments: Any, **settings: Any) -> Any:
-        return _checked(super().run)(*arguments, **settings)  # a loop's body may have no nodes
+        return _checked(super().run)(*arguments, **settings)  # the body of a loop may have no nodes
 
 
 def _checked(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,25 +83,25 @@ def _checked(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ReferenceExecutable:
-    """A part that runs in ONNX's reference evaluator."""
+    """A part of a model in ONNX's reference evaluator."""
 
     takes_numpy = True
 
-    def __init__(self, evaluator: ReferenceEvaluator, notes: Notes | None = None) -> None:
+    def __init__(self, evaluator: ReferenceEvaluator, notes: NodeTimer | None = None) -> None:
         self._evaluator, self._notes = evaluator, notes
 
     def run(self, tensors: Sequence[Any], run_options: Any = None) -> Sequence[Any]:
         feeds = dict(zip(self._evaluator.input_names, tensors, strict=True))
-        token = _check.set(None if run_options is None else stopper(run_options))
+        token = _check.set(None if run_options is None else termination_check(run_options))
         try:
             results = self._evaluator.run(None, feeds)
         except Exception as error:
             if run_options is not None and run_options.terminate:
-                raise ended() from error
+                raise terminated_error() from error
             raise ProviderError(f"ONNX's reference evaluator failed: {error}") from error
         finally:
             _check.reset(token)
-        return copy.deepcopy(list(results))  # never a feed's or a weight's own memory
+        return copy.deepcopy(list(results))  # results must not share memory with feeds or weights
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return tensor
@@ -108,14 +110,14 @@ class ReferenceExecutable:
         return [] if self._notes is None else self._notes.events(started)
 
 
-def _noting(run: Callable[..., Any], notes: Notes, number: int) -> Callable[..., Any]:
-    def noted(*arguments: Any, **attributes: Any) -> Any:
+def _timed(run: Callable[..., Any], notes: NodeTimer, number: int) -> Callable[..., Any]:
+    def timed(*arguments: Any, **attributes: Any) -> Any:
         start = time.perf_counter_ns()
         results = run(*arguments, **attributes)
-        notes.note(number, start, results)
+        notes.record(number, start, results)
         return results
 
-    return noted
+    return timed
 
 
 def _type_and_shape(result: Any) -> TypeAndShape | None:

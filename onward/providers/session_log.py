@@ -1,4 +1,4 @@
-"""What a session says: on the logger `onward`, as much as its own options ask for."""
+"""The log of a session: messages go to the logger `onward`, at the session's own level."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _LEVELS = {0: logging.DEBUG, 1: logging.INFO, 3: logging.ERROR, 4: logging.CRITI
 
 
 def log_of(options: SessionOptions) -> logging.Logger:
-    """The session's log: `log_severity_level` holds for what it says, and for nobody else."""
+    """A logger at the session's `log_severity_level`, which other sessions do not share."""
     return _SessionLog(_LEVELS.get(options.log_severity_level, logging.WARNING))
 
 
 class _SessionLog(logging.Logger):
-    """Lets through what a level of its own allows; handlers and filters are those of `onward`."""
+    """A logger with its own level, and the handlers and filters of `onward`."""
 
     def __init__(self, level: int) -> None:
         super().__init__(_LOG.name, level)

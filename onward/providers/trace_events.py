@@ -1,6 +1,6 @@
-"""Events: what each node took, in Chrome's trace format and in onnxruntime's words.
+"""Trace events: the time of each node, in Chrome's trace format and with onnxruntime's names.
 
-Engines that keep no such record of their own write one while `enable_profiling` is on.
+Recorded while `enable_profiling` is on, for engines that have no such trace.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from typing import Any, Protocol, runtime_checkable
 import onnx_ir as ir
 
 Event = dict[str, Any]
-TypeAndShape = tuple[str, tuple[int, ...]]  # onnxruntime's word for the type, and the sizes
-
-WORDS = {"FLOAT": "float", "DOUBLE": "double"}  # types that onnxruntime calls otherwise
+TypeAndShape = tuple[str, tuple[int, ...]]  # onnxruntime's name of the type, and the shape
 
 
 @runtime_checkable
 class Profiled(Protocol):
-    """An executable that can tell what its nodes took."""
+    """An executable that records the time of each node."""
 
     def node_events(self, started: int) -> list[Event]:
         """Every event since it was compiled; `ts` counts from `started` (time.time_ns)."""
         ...
 
 
-class Notes:
-    """What a graph's nodes took, noted while they run."""
+class NodeTimer:
+    """Records the time and the results' shapes of each node while a graph runs."""
 
     def __init__(
         self,
@@ -38,27 +36,27 @@ class Notes:
     ) -> None:
         self._provider, self._describe, self._wait = provider, describe, wait
         self._nodes: list[tuple[str, str, list[str]]] = []  # name, operator, outputs
-        self._taken: list[tuple[int, int, int, int, list[TypeAndShape | None]]] = []
-        self._apart = time.time_ns() - time.perf_counter_ns()
+        self._records: list[tuple[int, int, int, int, list[TypeAndShape | None]]] = []
+        self._clock_offset = time.time_ns() - time.perf_counter_ns()
 
-    def enter(self, name: str | None, operator: str, outputs: Sequence[str | None]) -> int:
-        """A node of the graph; its number, for `note`."""
+    def add_node(self, name: str | None, operator: str, outputs: Sequence[str | None]) -> int:
+        """Add a node of the graph; returns its number, for `record`."""
         number = len(self._nodes)
         self._nodes.append((name or f"{operator}_{number}", operator, [o or "" for o in outputs]))
         return number
 
-    def note(self, number: int, start: int, results: Sequence[Any]) -> None:
-        """A node that started at `start` (perf_counter_ns) has just given these results."""
+    def record(self, number: int, start: int, results: Sequence[Any]) -> None:
+        """Record that a node, started at `start` (perf_counter_ns), has returned these results."""
         if self._wait is not None:
             self._wait()
         took = time.perf_counter_ns() - start
         shapes = [self._describe(result) for result in results]
-        self._taken.append((number, start, took, threading.get_ident(), shapes))
+        self._records.append((number, start, took, threading.get_ident(), shapes))
 
     def events(self, started: int) -> list[Event]:
-        """All that was noted; `ts` counts from `started` (time.time_ns)."""
+        """All recorded events; `ts` counts from `started` (time.time_ns)."""
         found = []
-        for number, start, took, thread, shapes in self._taken:
+        for number, start, took, thread, shapes in self._records:
             name, operator, outputs = self._nodes[number]
             found.append(
                 {
@@ -67,7 +65,7 @@ class Notes:
                     "pid": 0,
                     "tid": thread,
                     "name": f"{name}_kernel_time",
-                    "ts": (start + self._apart - started) / 1e3,
+                    "ts": (start + self._clock_offset - started) / 1e3,
                     "dur": took / 1e3,
                     "args": {
                         "op_name": operator,
@@ -82,4 +80,4 @@ class Notes:
 
 def type_word(dtype: ir.DataType) -> str:
     """A type in onnxruntime's words: "float", "int64"."""
-    return WORDS.get(dtype.name, dtype.name.lower())
+    return dtype.name.lower()

@@ -13,7 +13,7 @@ from onward.errors import FeedError, OptionError
 from onward.graph.random_feeds import random_feeds
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune import TuningOptions, TuningResult, bucket, tune
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.choose import choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.ort_values import to_numpy
@@ -53,7 +53,9 @@ def tuning_options(providers: Any) -> TuningOptions:
     known = TuningOptions.__dataclass_fields__
     for name in given:
         if name not in known:
-            raise OptionError(f"auto has no option {name!r}; {near(name, known, 'it has')}")
+            raise OptionError(
+                f"auto has no option {name!r}; {suggest_names(name, known, 'it has')}"
+            )
     return TuningOptions(**given)
 
 

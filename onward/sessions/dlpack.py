@@ -1,4 +1,4 @@
-"""Results as tensors of the library that the feeds are of, in the same memory (DLPack)."""
+"""Results as tensors of the feeds' library, without a copy (DLPack)."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from onward.providers.ort.ort_values import OrtValue, to_numpy, to_ort
 
 if TYPE_CHECKING:
     from onward.providers.torch import tensors as torch_tensors
-else:  # loaded where feeds are torch's
+else:  # loaded for torch feeds
     torch_tensors = LazyModule("onward.providers.torch.tensors")
 
 Reader = Callable[[Any], Any]
 
 
 def reader_for(feeds: Any) -> Reader | None:
-    """How a result is read as a tensor of the feeds' library; None where they are numpy's.
+    """A function that converts results to the feeds' library; None for numpy.
 
     The first feed of another library decides. Text, maps and empty optionals stay as they are.
     """
     for feed in feeds.values() if isinstance(feeds, Mapping) else ():
         first = feed[0] if isinstance(feed, (list, tuple)) and feed else feed
         if hasattr(first, "__dlpack__") and not isinstance(first, (np.ndarray, np.generic)):
-            return _each(_from_dlpack(first))
+            return _map_sequences(_from_dlpack(first))
     return None
 
 
 def _from_dlpack(tensor: Any) -> Reader:
-    """What makes tensors of the same library from those of others."""
+    """A function that converts any tensor to the library of this one."""
     if isinstance(tensor, OrtValue):
         return to_ort
     libraries = [kind.__module__.partition(".")[0] for kind in type(tensor).__mro__]
-    if "torch" in libraries:  # a user's own class may be derived from torch's
+    if "torch" in libraries:  # a user's class may be a subclass of torch's
         return torch_tensors.as_torch
     if hasattr(tensor, "__array_namespace__"):
         read = tensor.__array_namespace__().from_dlpack
@@ -46,13 +46,13 @@ def _from_dlpack(tensor: Any) -> Reader:
 
 
 def _exchangeable(result: Any) -> Any:
-    """A result whose DLPack tells its type: an OrtValue's calls truth values bytes."""
+    """A result whose DLPack has its type: an OrtValue exports bool as bytes."""
     is_bool = isinstance(result, OrtValue) and result.data_type() == "tensor(bool)"
     return to_numpy(result) if is_bool else result
 
 
-def _each(read: Reader) -> Reader:
-    """The same for the elements of sequences; what is no tensor stays as it is."""
+def _map_sequences(read: Reader) -> Reader:
+    """Apply `read` to the tensors of sequences, too; other results stay as they are."""
 
     def read_result(result: Any) -> Any:
         if isinstance(result, list):

@@ -1,4 +1,4 @@
-"""Feeds from files: .npy, .npz, .json, ONNX's .pb, images; random ones where no file feeds."""
+"""Feeds from files: .npy, .npz, .json, ONNX's .pb, images; random ones for other inputs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import FeedError
+from onward.graph.dtypes import numpy_type
 from onward.graph.paths import check_exists
 from onward.graph.random_feeds import open_names, random_feeds
-from onward.graph.signature import NodeArg, check_feeds, numpy_type, to_array
+from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
-from onward.names import near, some, spell_sizes
+from onward.names import format_sizes, list_names, suggest_names
 from onward.sessions.image_feeds import SUFFIXES, Preparation, read_images
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from onward.providers import model_sources
     from onward.sessions import inference, model_description
-else:  # loaded where a model is looked into: a TAB in the shell must not wait for them
+else:  # loaded when a model is read: completion in the shell must not wait for them
     onnx = LazyModule("onnx")
     model_description = LazyModule("onward.sessions.model_description")
     inference = LazyModule("onward.sessions.inference")
@@ -34,7 +35,7 @@ _FORMS = "a feeds file is .npy, .npz, .json, .pb or an image"
 
 
 def inputs_of(model: Path) -> list[Any]:
-    """What a model's feeds must be; no weight is read."""
+    """The inputs of a model's file; no weight is read."""
     if model.suffix == ".ort":  # onnxruntime alone reads it
         return list(inference.InferenceSession(model).get_inputs())
     graph = model_sources.open_model(model).graph
@@ -44,9 +45,9 @@ def inputs_of(model: Path) -> list[Any]:
 
 
 def declared_inputs(model: Path) -> list[NodeArg] | None:
-    """What a model's feeds must be, from its protobuf alone: neither engine nor graph is loaded.
+    """The inputs of a model's file, read from its protobuf: neither engine nor graph is loaded.
 
-    None where the file does not tell it, or is none: whoever opens the model says why.
+    None if the file is not a model or does not have them: opening the model reports why.
     """
     if model.suffix not in (".onnx", ""):
         return None
@@ -90,25 +91,24 @@ def read_feeds(
 ) -> dict[str, Any]:
     """A feed for every input: from files, each "FILE" or "NAME=FILE", and random for the others.
 
-    `inputs` are a session's `get_inputs()`; `sizes` fix open dimensions. An open dimension that
-    a file's tensor tells has that size in the random feeds too. Without `random`, an input that
-    no file feeds is an error. `notes`, if given, gets a line for each decision that was taken for
-    the user.
+    `inputs` are a session's `get_inputs()`; `sizes` fix open dimensions. Random feeds take the size
+    of an open dimension from the files' tensors, too. Without `random`, an input that no file feeds
+    is an error. `notes`, if given, gets a line for each decision that was made for the user.
     """
     inputs, sizes = list(inputs), dict(sizes or {})
     feeds = _read_files(inputs, paths, sizes, preparation or Preparation(), notes)
     rest = [arg for arg in inputs if arg.name not in feeds]
     if rest and not random:
-        name, shape = rest[0].name, spell_sizes(rest[0].shape)
+        name, shape = rest[0].name, format_sizes(rest[0].shape)
         raise FeedError(
             f"input {name!r} is missing: {rest[0].type} of shape ({shape})\n"
             f"feed it with --feed {name}=FILE, or give --random"
         )
     still_open = names_of_sizes(rest)
     elsewhere = names_of_sizes(inputs) - still_open
-    told = {name: size for name, size in _told(inputs, feeds).items() if name in still_open}
+    known = {name: size for name, size in _known_sizes(inputs, feeds).items() if name in still_open}
     wanted = {name: size for name, size in sizes.items() if name not in elsewhere}
-    feeds.update(random_feeds(rest, {**told, **wanted}, seed))
+    feeds.update(random_feeds(rest, {**known, **wanted}, seed))
     check_feeds(feeds, inputs, [])
     return {arg.name: feeds[arg.name] for arg in inputs}
 
@@ -136,10 +136,10 @@ def _read_files(
         if name in feeds:
             raise FeedError(f"input {name!r} is fed twice, the second time by {files[0]}")
         arg = known[name]
-        feeds[name], said = read_images(files, arg, _dtype(arg, files[0]), sizes, preparation)
+        feeds[name], note = read_images(files, arg, _dtype(arg, files[0]), sizes, preparation)
         if notes is not None:
-            notes.append(said)
-    for name, size in _told(inputs, feeds).items():
+            notes.append(note)
+    for name, size in _known_sizes(inputs, feeds).items():
         if sizes.get(name, size) != size:
             raise FeedError(
                 f"dimension {name!r} is {size} in the feeds, but {sizes[name]} by --size"
@@ -156,7 +156,7 @@ def _split(text: str, inputs: Sequence[Any]) -> tuple[str | None, Path]:
     name, equals, _ = text.partition("=")
     if equals and not path.exists():
         known = (arg.name for arg in inputs)
-        raise FeedError(f"no input {name!r}; {near(name, known, 'the model takes')}")
+        raise FeedError(f"no input {name!r}; {suggest_names(name, known, 'the model takes')}")
     return None, path
 
 
@@ -186,7 +186,7 @@ def _read(path: Path, name: str | None, inputs: Sequence[Any]) -> dict[str, Any]
 def _by_name(
     given: dict[str, Any], name: str | None, inputs: Sequence[Any], path: Path
 ) -> dict[str, Any]:
-    """Feeds of a file that names them; what np.savez numbered goes by place."""
+    """Feeds of a file by their names; unnamed arrays of np.savez in the order of inputs."""
     if name is not None:
         if name not in given and len(given) != 1:
             raise FeedError(f"{path} has {len(given)} tensors, none of them called {name!r}")
@@ -197,7 +197,7 @@ def _by_name(
     known = [arg.name for arg in inputs]
     for key in given:
         if key not in known:
-            raise FeedError(f"{path} feeds {key!r}; {near(key, known, 'the model takes')}")
+            raise FeedError(f"{path} feeds {key!r}; {suggest_names(key, known, 'the model takes')}")
     return given
 
 
@@ -242,7 +242,7 @@ def _dtype(arg: Any, path: Path) -> np.dtype[Any]:
 def _only_input(inputs: Sequence[Any], path: Path) -> str:
     if len(inputs) != 1:
         raise FeedError(
-            f"{path} feeds one input, the model takes {_names(inputs)}\nsay which: NAME={path}"
+            f"{path} feeds one input, the model takes {_names(inputs)}\nname the input: NAME={path}"
         )
     return str(inputs[0].name)
 
@@ -253,22 +253,22 @@ def _image_input(inputs: Sequence[Any], path: Path) -> str:
     return _only_input(fitting if len(fitting) == 1 else inputs, path)
 
 
-def _told(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, int]:
-    """The open dimensions whose size the feeds tell."""
-    told: dict[str, int] = {}
+def _known_sizes(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of open dimensions, as the feeds have them."""
+    known: dict[str, int] = {}
     for arg in inputs:
         shape = np.shape(feeds[arg.name]) if arg.name in feeds else ()
         for place, (symbol, size) in enumerate(zip(arg.shape or (), shape)):
             if not isinstance(symbol, int):
-                told[f"{arg.name}:{place}"] = size
-                told.setdefault(symbol or f"{arg.name}:{place}", size)
-    return told
+                known[f"{arg.name}:{place}"] = size
+                known.setdefault(symbol or f"{arg.name}:{place}", size)
+    return known
 
 
 def names_of_sizes(inputs: Iterable[Any]) -> set[str]:
-    """What `--size` may call the open dimensions of these inputs by."""
+    """The names that `--size` takes for the open dimensions of these inputs."""
     return open_names((arg.name, arg.shape) for arg in inputs)
 
 
 def _names(inputs: Iterable[Any]) -> str:
-    return some(arg.name for arg in inputs)
+    return list_names(arg.name for arg in inputs)

@@ -1,4 +1,4 @@
-"""Images as feeds: decoded, resized to what the input takes, laid out as its shape says."""
+"""Images as feeds: decoded, resized to the input's size, in the layout of its shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's names for so many channels
 
 @dataclass(frozen=True)
 class Preparation:
-    """What happens to a pixel: y = (x / scale - mean) / std, by channel. Bytes stay bytes."""
+    """How pixels are scaled: y = (x / scale - mean) / std, by channel. Bytes stay bytes."""
 
     scale: float = 255.0
     mean: tuple[float, ...] = ()
@@ -27,8 +27,8 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How an input holds images: where its axes are and how long; None is the image's own."""
+class ImageLayout:
+    """The axes of an image input and their sizes; None: the image's own size."""
 
     order: str  # "NCHW", "NHWC", "CHW", "HWC" or "HW"
     channels: int
@@ -36,26 +36,26 @@ class Layout:
     width: int | None
 
 
-def guess_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
-    """The layout that an input's shape tells: the axis of 1, 3 or 4 is the channels."""
+def guess_layout(arg: Any, sizes: Mapping[str, int]) -> ImageLayout:
+    """Guess the layout from an input's shape: the axis of 1, 3 or 4 is the channels."""
     fixed = [_size(arg, place, sizes) for place in range(len(arg.shape))]
     if len(fixed) == 2:
-        return Layout("HW", 1, fixed[0], fixed[1])
+        return ImageLayout("HW", 1, fixed[0], fixed[1])
     if len(fixed) not in (3, 4):
         raise FeedError(f"input {arg.name!r} of {len(fixed)} dimensions does not take an image")
     batch = "N" if len(fixed) == 4 else ""
     first, second, last = fixed[-3:]
-    if _likeness(last) > _likeness(first):
-        return Layout(f"{batch}HWC", int(last or 0), first, second)
+    if _channel_rank(last) > _channel_rank(first):
+        return ImageLayout(f"{batch}HWC", int(last or 0), first, second)
     if first is not None and first not in _MODES:
         raise FeedError(
             f"input {arg.name!r} has {first} channels: neither 1, 3 nor 4, as images do"
         )
-    return Layout(f"{batch}CHW", first or 3, second, last)
+    return ImageLayout(f"{batch}CHW", first or 3, second, last)
 
 
-def _likeness(size: int | None) -> int:
-    """How likely a dimension is the channels': 3, then 1, then 4, then one that is open."""
+def _channel_rank(size: int | None) -> int:
+    """How likely an axis is the channels: 3, then 1, then 4, then an open one."""
     return {3: 3, 1: 2, 4: 1}.get(size or 0, 0)
 
 
@@ -73,7 +73,7 @@ def read_images(
     sizes: Mapping[str, int],
     preparation: Preparation,
 ) -> tuple[Array, str]:
-    """The images of one input as one tensor, and a line that says what was done to them."""
+    """The images of one input as one tensor, and a note on how they were prepared."""
     layout = guess_layout(arg, sizes)
     pictures = [_read(path, layout) for path in paths]
     shapes = {picture.shape for picture in pictures}
@@ -95,16 +95,16 @@ def read_images(
     pixels = np.ascontiguousarray(pixels if "N" in layout.order else pixels[0], dtype=dtype)
     count = f"{len(paths)} images" if len(paths) > 1 else str(paths[0])
     height, width, channels = pictures[0].shape
-    said = (
+    note = (
         f"{arg.name}: {count} as {layout.order}, {height} x {width}, {_CHANNELS[channels]}, {done}"
     )
-    return pixels, said
+    return pixels, note
 
 
 _CHANNELS = {1: "grey", 3: "RGB", 4: "RGBA"}
 
 
-def _read(path: Path, layout: Layout) -> Array:
+def _read(path: Path, layout: ImageLayout) -> Array:
     """An image of the layout's size as bytes: (height, width, channels)."""
     try:
         from PIL import Image, ImageOps

@@ -21,7 +21,7 @@ from onward.measure.memory.resident_memory import release_free_memory
 from onward.providers.choose import Asked, Choice, choose, mentions_auto
 from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
-from onward.sessions.closed_plan import CLOSED
+from onward.sessions.closed import CLOSED
 from onward.sessions.dlpack import reader_for
 from onward.sessions.model_reader import ModelReader
 from onward.sessions.open_plan import open_plan, open_source
@@ -233,7 +233,7 @@ class InferenceSession:
         quiet.log_severity_level = 4  # the warning has been given
         quiet.enable_profiling, quiet.optimized_model_filepath = False, ""
         try:
-            plan = open_plan(reader, choice.judged_by_definition(), quiet)
+            plan = open_plan(reader, choice.with_reference_fallback(), quiet)
         except OnwardError:
             return True
         try:

@@ -1,4 +1,4 @@
-"""Binding: inputs and outputs bound beforehand, under the names of onnxruntime's IOBinding."""
+"""Binding: inputs and outputs bound before a run, under the names of onnxruntime's IOBinding."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 
 from onward.errors import FeedError, OptionError
 from onward.lazy import LazyModule
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.ort.ort_values import OrtValue, dtype_of, to_numpy, to_ort
 from onward.providers.ort.reexports import NativeBinding
 
 if TYPE_CHECKING:
     from onward.providers.torch import tensors as torch_tensors
-else:  # loaded when an output is bound to a tensor of torch's
+else:  # loaded when an output is bound to a torch tensor
     torch_tensors = LazyModule("onward.providers.torch.tensors")
 
 
 class Binding:
-    """What a run reads and where it writes. Used for models that several providers share."""
+    """The buffers of a run, for models that several providers share."""
 
     def __init__(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         self._known_inputs, self._known_outputs = list(inputs), list(outputs)
         self._inputs: dict[str, Any] = {}
-        self._outputs: dict[str, Any] = {}  # name: where to write, or None for fresh memory
+        self._outputs: dict[str, Any] = {}  # name: where to write, or None for new memory
         self._on_device: set[str] = set()  # outputs that stay where they are computed
         self._results: list[Any] = []
 
@@ -47,10 +47,10 @@ class Binding:
         buffer_ptr: int,
     ) -> None:
         """Read an input from memory at an address."""
-        self._inputs[self._input(name)] = _at(device_type, element_type, shape, buffer_ptr)
+        self._inputs[self._input(name)] = _array_at(device_type, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Read an input from an OrtValue, or from anything that speaks DLPack."""
+        """Read an input from an OrtValue, or from any DLPack tensor."""
         self._inputs[self._input(name)] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -70,18 +70,18 @@ class Binding:
         shape: Any = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Write an output to memory at an address, or to fresh memory.
+        """Write an output to memory at an address, or to new memory.
 
-        On another device than "cpu", fresh memory is where the provider computes.
+        On another device than "cpu", new memory is where the provider computes.
         """
         target = None
         if buffer_ptr is not None:
-            target = _at(device_type, element_type, shape, buffer_ptr)
+            target = _array_at(device_type, element_type, shape, buffer_ptr)
         self._outputs[self._output(name)] = target
         self._mark(name, on_device=device_type != "cpu")
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Write an output into an OrtValue, or into a tensor of torch's, on any device."""
+        """Write an output into an OrtValue, or into a torch tensor on any device."""
         is_torch = hasattr(ortvalue, "copy_")
         if not is_torch and not isinstance(ortvalue, (OrtValue, np.ndarray)):
             raise OptionError(
@@ -101,7 +101,7 @@ class Binding:
     def get_outputs(self) -> list[Any]:
         """The outputs of the last run, as OrtValues.
 
-        Those that were bound to another device, or to a tensor, are tensors that speak DLPack.
+        Those that were bound to another device, or to a tensor, are DLPack tensors.
         """
         return list(self._results)
 
@@ -122,7 +122,7 @@ class Binding:
         return name in self._on_device
 
     def receive(self, names: Sequence[str], results: Sequence[Any]) -> None:
-        """Take a run's results; those with a place of their own are written there."""
+        """Take a run's results; copy those whose outputs are bound to memory."""
         self._results = []
         for name, result in zip(names, results, strict=True):
             target = self._outputs.get(name)
@@ -146,7 +146,7 @@ class Binding:
                 self._results.append(target)
 
     def _copy(self, name: str, target: Any, result: Any) -> None:
-        """Write a result into a tensor of torch's."""
+        """Copy a result into a torch tensor."""
         tensor = torch_tensors.as_torch(result)
         if target.shape != tensor.shape or target.dtype != tensor.dtype:
             raise FeedError(
@@ -163,19 +163,19 @@ class Binding:
 
     def _input(self, name: str) -> str:
         if name not in self._known_inputs:
-            hint = near(name, self._known_inputs, "the model takes")
+            hint = suggest_names(name, self._known_inputs, "the model takes")
             raise FeedError(f"no input {name!r}; {hint}")
         return name
 
     def _output(self, name: str) -> str:
         if name not in self._known_outputs:
-            hint = near(name, self._known_outputs, "the model gives")
+            hint = suggest_names(name, self._known_outputs, "the model gives")
             raise FeedError(f"no output {name!r}; {hint}")
         return name
 
 
 class IOBinding(ABC):  # noqa: B024 (for isinstance alone)
-    """A session's inputs and outputs, bound beforehand: `session.io_binding()`, as a class."""
+    """`session.io_binding()` as a class."""
 
     def __new__(cls, session: Any) -> Any:
         return session.io_binding()
@@ -185,8 +185,10 @@ IOBinding.register(Binding)
 IOBinding.register(NativeBinding)
 
 
-def _at(device_type: str, element_type: Any, shape: Any, address: int) -> np.ndarray[Any, Any]:
-    """The array that lies at an address."""
+def _array_at(
+    device_type: str, element_type: Any, shape: Any, address: int
+) -> np.ndarray[Any, Any]:
+    """The array at an address."""
     if device_type != "cpu":
         raise OptionError(
             f"binding by address reads cpu memory, not {device_type}\n"

@@ -25,7 +25,7 @@ from onward.errors import (
 )
 from onward.graph.signature import NodeArg
 from onward.lazy import LazyModule
-from onward.providers.cancellation import ended
+from onward.providers.cancellation import terminated_error
 from onward.providers.choose import INDUCTOR, Choice
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.ort_values import to_numpy, to_ort
@@ -204,7 +204,7 @@ class IsolatedPlan:
         """One call at a time; a call that is terminated while it waits does not run."""
         while not self._turns.acquire(timeout=-1 if run_options is None else _POLL_INTERVAL):
             if run_options.terminate:
-                raise ended()
+                raise terminated_error()
         try:
             yield
         finally:
@@ -223,7 +223,7 @@ class IsolatedPlan:
         if isinstance(run_options, RunOptions):
             run_options.followed_by(stop)
         if stop.terminate:
-            raise ended()
+            raise terminated_error()
         try:
             reply, data = worker.ask(
                 request, buffers, doing=doing, limit=self._max_bytes, timeout=timeout
@@ -243,7 +243,7 @@ class IsolatedPlan:
         self, worker: Worker, doing: str, stop: Terminator, death: WorkerDied
     ) -> OnwardError:
         if stop.terminate:
-            return ended()
+            return terminated_error()
         cause, printed = worker.ending()
         limit = self._options.memory_limit
         if limit is not None and any(word in f"{cause} {printed}" for word in _OUT_OF_MEMORY):

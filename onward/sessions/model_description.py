@@ -1,4 +1,4 @@
-"""What a model says about itself, in ONNX Runtime's words."""
+"""A model's metadata and the numpy types of its values, as onnxruntime describes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def metadata(model: ir.Model) -> ModelMetadata:
 
 
 def numpy_dtype(value: ir.Value) -> np.dtype[Any] | None:
-    """The type of a value's numpy array; None for text and for what is not known."""
+    """The type of a value's numpy array; None for text and unknown types."""
     if value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
     return np.dtype(value.dtype.numpy())

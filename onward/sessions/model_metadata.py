@@ -1,4 +1,4 @@
-"""What a model tells of itself: producer, version, description, anything its maker added."""
+"""ModelMetadata: a model's producer, version, description and custom entries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """A model's own words about itself, under onnxruntime's names."""
+    """A model's metadata, under onnxruntime's names."""
 
     producer_name: str
     graph_name: str

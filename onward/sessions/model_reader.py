@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.graph.paths import check_readable, read_model
-from onward.graph.scan.model_scan import Survey, survey
+from onward.graph.scan.model_scan import ModelScan, scan_model
 from onward.lazy import LazyModule
 from onward.providers.options import SessionOptions, has_own_operators
 from onward.providers.ort.ort_format import is_ort_format
@@ -58,12 +58,12 @@ class ModelReader:
         return None
 
     @cached_property
-    def scan(self) -> Survey | None:
+    def scan(self) -> ModelScan | None:
         """What the bytes hold; a model over its limits is refused."""
         if self.data is None:
             return None
         allowed = has_own_operators(self.options)
-        return survey(self.data, self.options.limits, any_domain=allowed, name=self._name)
+        return scan_model(self.data, self.options.limits, any_domain=allowed, name=self._name)
 
     @property
     def _name(self) -> str:

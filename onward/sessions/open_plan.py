@@ -12,7 +12,7 @@ from onward.errors import (
     OptionError,
     UnsupportedModel,
 )
-from onward.graph.scan.model_scan import Survey
+from onward.graph.scan.model_scan import ModelScan
 from onward.lazy import LazyModule
 from onward.providers.choose import Choice
 from onward.providers.options import SessionOptions
@@ -96,7 +96,7 @@ def _open_ort_format(reader: ModelReader, choice: Choice, options: SessionOption
 
 def _data_for_ort(
     reader: ModelReader, choice: Choice, options: SessionOptions
-) -> tuple[bytes, Survey] | tuple[None, None]:
+) -> tuple[bytes, ModelScan] | tuple[None, None]:
     """The model's own bytes and their scan; None if onnxruntime must not get them as they are."""
     changed = reader.weights_file is not None or options.own_passes or options.shared is not None
     if changed or options.initializers or not choice.leading_ort:
@@ -110,7 +110,7 @@ def _data_for_ort(
     return data, scan
 
 
-def _needs_preparing(scan: Survey, choice: Choice) -> bool:
+def _needs_preparing(scan: ModelScan, choice: Choice) -> bool:
     """Whether onnxruntime must not get the model as it is.
 
     From bytes, it would look for external data in the working directory. And operators that it is
@@ -120,7 +120,7 @@ def _needs_preparing(scan: Survey, choice: Choice) -> bool:
     return bool(choice.failed) or suspicious or bool(scan.external)
 
 
-def _has_doubtful_types(plan: OrtPlan, scan: Survey, choice: Choice) -> bool:
+def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: Choice) -> bool:
     """Whether onnxruntime may compute the model wrong because of its element types.
 
     It accumulates float16 products in float16, and gets Attention in float64 wrong.

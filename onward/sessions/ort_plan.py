@@ -10,10 +10,10 @@ import numpy as np
 
 from onward.errors import FeedError, MemoryLimitExceeded, ProviderError
 from onward.graph.signature import read_feeds
-from onward.providers.cancellation import ended
+from onward.providers.cancellation import terminated_error
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.ort_values import device_of, is_bits, is_packed, to_numpy, to_ort
-from onward.providers.ort.session import explain, native_run_options
+from onward.providers.ort.session import native_run_options, typed_error
 from onward.sessions.output_names import output_names
 
 _IS_NATIVE = attrgetter("dtype.isnative")  # whether a numpy array has this machine's byte order
@@ -72,19 +72,19 @@ class OrtPlan:
     def _run_again(self, names: Any, feeds: Any, run_options: Any, error: Exception) -> Any:
         """After onnxruntime failed: convert what it could not read, or name what is wrong."""
         if run_options is not None and run_options.terminate:
-            raise ended() from error
+            raise terminated_error() from error
         ready = self._diagnose(feeds, error, names)
         if all(ready[name] is value for name, value in feeds.items()):
-            raise explain(error, self._limit) from error
+            raise typed_error(error, self._limit) from error
         try:
             run = self._run_bits if self._has_bits else self.native.run
             return run(names, ready, run_options)
         except Exception as again:
-            raise explain(again, self._limit) from again
+            raise typed_error(again, self._limit) from again
 
     def _diagnose(self, feeds: Any, error: Exception, names: Any = None) -> dict[str, Any]:
         """Raise the error that explains onnxruntime's; if there is none, return converted feeds."""
-        known = explain(error, self._limit)
+        known = typed_error(error, self._limit)
         if isinstance(known, MemoryLimitExceeded):
             raise known from error
         ready = self._read(feeds)
@@ -117,7 +117,7 @@ class OrtPlan:
         try:
             return self.native.run_with_ort_values(names, feeds, options)  # type: ignore[no-any-return]
         except Exception as error:
-            raise explain(error, self._limit) from error
+            raise typed_error(error, self._limit) from error
 
     def run_with_dlpack(self, names: Any, feeds: Any, run_options: Any = None) -> list[Any]:
         """Results as OrtValues, on the GPU where a feed is and onnxruntime computes there."""
@@ -134,8 +134,8 @@ class OrtPlan:
             self.native.run_with_iobinding(binding, options)
         except Exception as error:
             if run_options is not None and run_options.terminate:
-                raise ended() from error
-            raise explain(error, self._limit) from error
+                raise terminated_error() from error
+            raise typed_error(error, self._limit) from error
         return list(binding.get_outputs())
 
     def run_with_iobinding(self, binding: Any, run_options: Any) -> None:
@@ -143,7 +143,7 @@ class OrtPlan:
         try:
             self.native.run_with_iobinding(binding, options)
         except Exception as error:
-            raise explain(error, self._limit) from error
+            raise typed_error(error, self._limit) from error
 
 
 def _is_numbers(kind: str) -> bool:

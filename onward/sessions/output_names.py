@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onward.names import near
+from onward.names import suggest_names
 
 
 def output_names(names: Sequence[str] | None, outputs: Sequence[Any]) -> list[str]:
@@ -13,5 +13,5 @@ def output_names(names: Sequence[str] | None, outputs: Sequence[Any]) -> list[st
     known = [arg.name for arg in outputs]
     for name in names or ():
         if name not in known:
-            raise KeyError(f"no output {name!r}; {near(name, known, 'the model gives')}")
+            raise KeyError(f"no output {name!r}; {suggest_names(name, known, 'the model gives')}")
     return list(names) if names else known

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onward.errors import FeedError, ProviderError, UnsupportedModel
 from onward.graph.signature import NodeArg, read_feeds
-from onward.measure.memory.budget import Budget
+from onward.measure.memory.budget import MemoryBudget
 from onward.passes.composites import inline_calls
 from onward.passes.partition import Part, extract, partition
 from onward.providers.choose import Choice, Engine
@@ -23,7 +23,7 @@ from onward.providers.options import ExecutionMode, SessionOptions
 from onward.providers.ort.defects import defect
 from onward.providers.ort.ort_values import to_numpy as ort_to_numpy
 from onward.providers.ort.ort_values import to_ort
-from onward.providers.provider import Executable, KeepsOnDevice, TakesWhole
+from onward.providers.provider import DLPackExecutable, Executable, WholeModelProvider
 from onward.sessions.io_binding import Binding
 from onward.sessions.model_description import describe, metadata, numpy_dtype
 from onward.sessions.model_metadata import ModelMetadata
@@ -73,7 +73,7 @@ def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[P
         )
 
     lead = engines[0].provider
-    if isinstance(lead, TakesWhole) and lead.takes(model):
+    if isinstance(lead, WholeModelProvider) and lead.takes(model):
         return [Part(0, list(model.graph))]
     return partition(model.graph, first)
 
@@ -115,7 +115,7 @@ class PartitionedPlan:
         self._dtypes = {str(value.name): numpy_dtype(value) for value in values}
         self._metadata = metadata(model)
         limit = options.memory_limit
-        self._budget = None if limit is None else Budget(model, limit)
+        self._budget = None if limit is None else MemoryBudget(model, limit)
         self._parts = compile_parts(model, parts, engines)
         self._providers = list(dict.fromkeys(n for p in parts for n in engines[p.provider].names))
         self._trace = PartitionTrace() if options.enable_profiling else None
@@ -270,7 +270,7 @@ class PartitionedPlan:
     def _on_device(self, name: str, values: dict[str, Computed]) -> Any:
         """The same on the value's device."""
         tensor, source = values[name]
-        if isinstance(source, KeepsOnDevice):
+        if isinstance(source, DLPackExecutable):
             return source.to_dlpack(tensor)
         if source is not None:
             return tensor

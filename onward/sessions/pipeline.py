@@ -1,4 +1,4 @@
-"""Pipeline: raw input to finished answer. Prepare, preprocess, run, postprocess, give.
+"""Pipeline: from raw input to a final result: preprocess, run the model, postprocess.
 
 classify = Pipeline("classifier.onnx", preprocess=scale, postprocess=best_label)
 classify(image)
@@ -17,19 +17,19 @@ from onward.sessions.inference import InferenceSession
 if TYPE_CHECKING:
     from onward.graph.files import Source
 
-_NUMPY = {"float": "float32", "double": "float64"}  # onnxruntime's words that numpy has not
+_NUMPY = {"float": "float32", "double": "float64"}  # onnxruntime's names that numpy does not have
 
 
 class Pipeline:
-    """A session with what comes before and after it.
+    """A session with its pre- and postprocessing.
 
     `preprocess` and `postprocess` are functions of one argument, or models themselves (a path,
-    bytes, a session). A function takes what came before it and returns what goes on: the caller's
-    input, or the results by name. A model's outputs go on under their names.
+    bytes, a session). A function takes the result of the stage before it: the caller's input, or a
+    model's outputs by name. A model's outputs keep their names.
 
-    What reaches a model is prepared: a mapping of names stays, a tuple goes by the order of the
-    inputs, anything else is the one input; numbers become arrays of the declared type. At the end
-    one output comes bare, several come as a dict.
+    The feeds of a model: a mapping by name, a tuple in the order of the inputs, anything else is
+    the only input; numbers become arrays of the declared type. The final result is one output
+    itself, or a dict of several.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Pipeline:
         self._stages = [stage(part) for part in parts]
 
     def __call__(self, given: Any) -> Any:
-        """The answer to one input."""
+        """The result for one input."""
         for stage in self._stages:
             given = _run(stage, given) if isinstance(stage, InferenceSession) else stage(given)
         if isinstance(given, dict) and len(given) == 1:
@@ -64,7 +64,7 @@ def _run(session: InferenceSession, given: Any) -> dict[str, Any]:
 
 
 def prepare(inputs: Sequence[Any], given: Any) -> dict[str, Any]:
-    """Feeds for a session's inputs from what was given: by name, by order, or the only one."""
+    """Feeds for a session's inputs: by name, by order, or the only one."""
     known = {arg.name: arg for arg in inputs}
     if not isinstance(given, Mapping):
         values: Sequence[Any] = given if isinstance(given, tuple) else (given,)

@@ -1,4 +1,4 @@
-"""ResultCache: results of identical feeds, remembered up to a number of bytes."""
+"""ResultCache: the results of earlier runs with identical feeds, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ResultCache:
 
     @property
     def hit_rate(self) -> float:
-        """The share of look-ups that were answered."""
+        """The share of lookups that were found."""
         return self.hits / max(1, self.hits + self.misses)
 
     def key(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> Key | None:
-        """What makes two calls the same; None when a feed cannot be compared by its bytes."""
+        """The key of a call; None if a feed cannot be compared by its bytes."""
         parts: list[Any] = [tuple(names) if names else None]
         for name in sorted(feeds):
             feed = feeds[name]
@@ -50,7 +50,7 @@ class ResultCache:
         return tuple(parts)
 
     def get(self, key: Key) -> list[Any] | None:
-        """The remembered results as copies, so that no caller can change another's."""
+        """Copies of the cached results, so that callers cannot change them."""
         with self._lock:
             found = self._results.get(key)
             if found is None:
@@ -61,16 +61,16 @@ class ResultCache:
         return [np.copy(result) for result in found[0]]
 
     def put(self, key: Key, results: Sequence[Any]) -> None:
-        """Remember results, and forget the oldest ones that no longer fit."""
+        """Cache results, and remove the least recently used ones that no longer fit."""
         if not all(isinstance(result, np.ndarray) for result in results):
             return
         size = sum(result.nbytes for result in results)
         if size > self.limit:
             return
-        kept = [np.copy(result) for result in results]
+        copies = [np.copy(result) for result in results]
         with self._lock:
             _, old = self._results.pop(key, (None, 0))
-            self._results[key] = (kept, size)
+            self._results[key] = (copies, size)
             self.bytes += size - old
             while self.bytes > self.limit:
                 _, (_, freed) = self._results.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Artifacts: all that a device needs to train a model, as files made beforehand.
+"""Generate artifacts: the files that a device needs to train a model.
 
     generate_artifacts(model, requires_grad=["w", "b"], loss=LossType.CrossEntropyLoss,
                        optimizer=OptimType.AdamW, artifact_directory="artifacts")
@@ -38,13 +38,13 @@ from onward.training.trained_parameters import trainable_weights, weight_names
 StrPath: TypeAlias = "str | bytes | os.PathLike[str]"
 ModelSource: TypeAlias = "onnx.ModelProto | ir.Model | str | os.PathLike[str] | bytes"
 
-_EMBEDDED_AT_MOST = 1 << 30  # bytes of weights that are read into the model's message
+_EMBEDDED_AT_MOST = 1 << 30  # bytes of weights that are read into the proto
 
 log = logging.getLogger("onward")
 
 
 class LossType(Enum):
-    """The losses that have a name here; any other is a block, or one of onward.losses."""
+    """Named losses; any other is a block, or one of onward.losses."""
 
     MSELoss = 1
     CrossEntropyLoss = 2
@@ -53,7 +53,7 @@ class LossType(Enum):
 
 
 class OptimType(Enum):
-    """The optimizers that have a name here; any other is a block, or one of onward.optimizers."""
+    """Named optimizers; any other is a block, or one of onward.optimizers."""
 
     AdamW = 1
     SGD = 2
@@ -92,20 +92,20 @@ def generate_artifacts(
     frozen_params: parameters that come with the checkpoint and are not trained.
     loss: a LossType, a block, or a loss of onward.losses; None: the model's first output.
     optimizer: an OptimType, a block, or one of onward.optimizers; None: no optimizer model.
-    artifact_directory: where to; it is made if need be. None: the current folder.
+    artifact_directory: created if it does not exist; None: the current folder.
     prefix: put in front of each file's name.
     ort_format: write each model in onnxruntime's own format as well.
     custom_op_library: the library of the model's custom operators.
-    additional_output_names: outputs beside the loss.
+    additional_output_names: outputs in addition to the loss.
     nominal_checkpoint: write one more checkpoint, of names without data.
     loss_input_names: what the loss is called with; None: all outputs of the model.
-    groups: parameters that the optimizer treats otherwise (onward.optimizers.Group).
-    tied: groups of weights that are one parameter each; None: as the model tells.
+    groups: parameters with other optimizer settings (onward.optimizers.Group).
+    tied: groups of weights that are one parameter each; None: as the model ties them.
     """
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer, groups)
     _check_disjoint(requires_grad, frozen_params)
-    message, path = _message(model)
-    block = _Training(loss_block, loss_input_names, additional_output_names)
+    message, path = _to_proto(model)
+    block = _ArtifactBlock(loss_block, loss_input_names, additional_output_names)
     for name in requires_grad or ():
         block.requires_grad(name)
     for name in frozen_params or ():
@@ -116,7 +116,7 @@ def generate_artifacts(
         optimizer_block.clips_by_norm
     )
     library = None if custom_op_library is None else os.fsdecode(custom_op_library)
-    with model_accessor.base(message, path) as base, _library(library):
+    with model_accessor.base(message, path) as base, _custom_op_library(library):
         opset = base.opset
         block(*(output.name for output in message.graph.output))
     training, evaluation = block.to_graphs()
@@ -140,10 +140,10 @@ def generate_artifacts(
     log.info("artifacts written to %s", folder)
 
 
-class _Training(TrainingBlock):
-    """A loss on top of a model, and outputs beside it."""
+class _ArtifactBlock(TrainingBlock):
+    """A loss on top of a model, with additional outputs."""
 
-    train_all = False  # whatever is worth it
+    train_all = False  # whether to train all weights that a session would train
 
     def __init__(
         self,
@@ -164,12 +164,14 @@ class _Training(TrainingBlock):
         accessor = model_accessor.current()
         model = to_ir(accessor.model, accessor.folder)
         own = weight_names(model, self.tied) if self.train_all else []
-        own = [name for name in own if name not in self._asked()]  # not the frozen, nor the loss's
+        own = [
+            name for name in own if name not in self._requested()
+        ]  # without frozen ones, and before the loss adds its own
         read = self._inputs or output_names
         if len(read) > 2 and type(self._loss) in _LOSSES.values():
             raise RuntimeError(
                 f"{type(self._loss).__name__} reads one output, and a target that may be another, "
-                f"not {len(read)}: {', '.join(read)}\nName what it is to read: "
+                f"not {len(read)}: {', '.join(read)}\nName the output that it reads: "
                 f"loss_input_names=[{read[0]!r}]."
             )
         found = self._loss(*read)
@@ -193,15 +195,15 @@ def _loss_block(loss: Any) -> Block:
     raise RuntimeError(
         f"Unknown loss provided {type(loss)}. Expected loss to be either one of "
         "onward.training.artifacts.LossType or onward.training.onnxblock.Block.\n"
-        "A loss of onward.losses serves as well."
+        "A loss of onward.losses works, too."
     )
 
 
 def _optimizer_block(optimizer: Any, groups: Sequence[Group]) -> Block | None:
     if groups and not isinstance(optimizer, Optimizer):
         raise OptionError(
-            f"groups are of an optimizer of onward.optimizers, not of {optimizer!r}\n"
-            'such as onward.optimizers.AdamW(style="transformers"), which OptimType.AdamW is'
+            f"groups need an optimizer of onward.optimizers, not {optimizer!r}\n"
+            'such as onward.optimizers.AdamW(style="transformers"), the same as OptimType.AdamW'
         )
     if optimizer is None or isinstance(optimizer, Block):
         return optimizer
@@ -212,7 +214,7 @@ def _optimizer_block(optimizer: Any, groups: Sequence[Group]) -> Block | None:
     raise TypeError(
         f"Unknown optimizer provided {type(optimizer)}. Expected optimizer to be either one of "
         "onward.training.artifacts.OptimType or onward.training.onnxblock.Block.\n"
-        "An optimizer of onward.optimizers serves as well."
+        "An optimizer of onward.optimizers works, too."
     )
 
 
@@ -225,14 +227,14 @@ def _check_disjoint(requires_grad: Collection[str] | None, frozen: Collection[st
         )
 
 
-def _library(path: str | None) -> contextlib.AbstractContextManager[Any]:
+def _custom_op_library(path: str | None) -> contextlib.AbstractContextManager[Any]:
     if path is None:
         return contextlib.nullcontext()
     return model_accessor.custom_op_library(path)
 
 
-def _message(model: ModelSource) -> tuple[onnx.ModelProto, Path | None]:
-    """The model as a message, and its path if its weights stay in files beside it."""
+def _to_proto(model: ModelSource) -> tuple[onnx.ModelProto, Path | None]:
+    """The model as a proto, and its path if its weights stay in external files."""
     if isinstance(model, onnx.ModelProto):
         return model, None
     if not isinstance(model, (str, os.PathLike, bytes, ir.Model)):

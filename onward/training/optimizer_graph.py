@@ -1,8 +1,8 @@
-"""Updates: an optimizer becomes the optimizer graph of the artifacts.
+"""Build the optimizer graph of the artifacts.
 
 Inputs: `learning_rate` float32 [1], `step` int64 [1], and sequences with one tensor per parameter:
 `params`, `gradients`, one for each slot. Outputs: `updated_flag` bool [1], `updated_params`,
-`updated_{slot sequence}`. Its metadata also holds the updates that a session would run.
+`updated_{slot sequence}`. Its metadata also contains the updates that a session would run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import HALVES
 from onward.graph.graph_ops import GraphOps, extend
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment, Group, resolve
@@ -29,14 +30,13 @@ RATE, STEP, PARAMETERS, GRADIENTS = "learning_rate", "step", "params", "gradient
 FLAG = "updated_flag"
 UPDATED = "updated_{}"
 
-# The peer's names of the slots it knew.
+# The peer's names of slots.
 _SEQUENCES = {"exp_avg": "first_order_moments", "exp_avg_sq": "second_order_moments"}
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which optimizer updates which parameter; None updates nothing."""
+class OptimizerPlan:
+    """The optimizer of each parameter; None: it is not updated."""
 
     optimizer: Optimizer
     shapes: dict[str, tuple[int, ...]]
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def sequences(self) -> dict[str, str]:
-        """The slots of all optimizers, and the names of the sequences that hold them."""
+        """The slots of all optimizers, and the names of their sequences."""
         slots = [
             slot
             for name, chosen in self.chosen.items()
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def layout(self) -> dict[str, dict[str, tuple[list[int], float]]]:
-        """The shape of each slot by sequence and parameter, and the number that it begins with."""
+        """The shape and initial number of each slot, by sequence and parameter."""
         found: dict[str, dict[str, tuple[list[int], float]]] = {
             sequence: {} for sequence in self.sequences.values()
         }
@@ -76,21 +76,21 @@ class Plan:
     @property
     def wide(self) -> ir.DataType:
         """The type in which updates are computed, and slots are kept."""
-        return ir.DataType.FLOAT if self.kind in _NARROW else self.kind
+        return ir.DataType.FLOAT if self.kind in HALVES else self.kind
 
 
-def plan(
+def plan_optimizer(
     optimizer: Optimizer,
     groups: Sequence[Group],
     shapes: dict[str, tuple[int, ...]],
     kind: ir.DataType,
-) -> Plan:
-    """Each parameter with the optimizer that its group gives it."""
-    return Plan(optimizer, shapes, resolve(optimizer, groups, shapes), kind)
+) -> OptimizerPlan:
+    """Assign each parameter the optimizer of its group."""
+    return OptimizerPlan(optimizer, shapes, resolve(optimizer, groups, shapes), kind)
 
 
-def add_inputs(graph: ir.Graph, plan: Plan) -> None:
-    """The inputs of an optimizer graph."""
+def add_inputs(graph: ir.Graph, plan: OptimizerPlan) -> None:
+    """Add the inputs of an optimizer graph."""
     one = ir.Shape([1])
     graph.inputs.append(ir.val(RATE, dtype=ir.DataType.FLOAT, shape=one))
     graph.inputs.append(ir.val(STEP, dtype=ir.DataType.INT64, shape=one))
@@ -101,12 +101,12 @@ def add_inputs(graph: ir.Graph, plan: Plan) -> None:
 
 
 def write_update(
-    model: ir.Model, plan: Plan, gradients: str = GRADIENTS, opset: int = 0
+    model: ir.Model, plan: OptimizerPlan, gradients: str = GRADIENTS, opset: int = 0
 ) -> ir.Model:
-    """Write the update of each parameter behind a graph that has the inputs.
+    """Append the update of each parameter to a graph that has the inputs.
 
-    `gradients` names the sequence to read them from: the input, or what was made of it. The result
-    is in `opset`, where it can say the update; else in the oldest that can.
+    `gradients` names their sequence: the input, or the clipped one. The result is in `opset`, or in
+    the oldest one that has its operators.
     """
     op = extend(upgrade_opset(model))
     values = {str(value.name): value for value in model.graph.inputs}
@@ -117,30 +117,30 @@ def write_update(
     results |= {name: [] for name in plan.sequences.values()}
     for index, name in enumerate(plan.shapes):
         read = {
-            each: _at(op, values[each], index, plan.kind if each == PARAMETERS else plan.wide)
+            each: _element(op, values[each], index, plan.kind if each == PARAMETERS else plan.wide)
             for each in results
         }
-        g = _at(op, values[gradients], index, plan.kind)
-        for each, tensor in _updated(op, plan, name, read, g, rate, step).items():
+        g = _element(op, values[gradients], index, plan.kind)
+        for each, tensor in _update_parameter(op, plan, name, read, g, rate, step).items():
             results[each].append(tensor)
-    _return(op, FLAG, op.Identity(op.constant(np.array([True]))))
+    _add_output(op, FLAG, op.Identity(op.constant(np.array([True]))))
     for name, tensors in results.items():
         sequence = op.SequenceConstruct(*tensors)
         sequence.type = values[name].type
-        _return(op, UPDATED.format(name), sequence)
+        _add_output(op, UPDATED.format(name), sequence)
     return in_opset(drop_unused(share_expressions(model)), opset)
 
 
-def _updated(
+def _update_parameter(
     op: GraphOps,
-    plan: Plan,
+    plan: OptimizerPlan,
     name: str,
     read: dict[str, ir.Value],
     g: ir.Value,
     rate: ir.Value,
     step: ir.Value,
 ) -> dict[str, ir.Value]:
-    """One parameter and its slots anew; what its optimizer does not have passes by."""
+    """A parameter and its slots after the update; sequences without such a slot are unchanged."""
     optimizer, shape = plan.chosen[name], plan.shapes[name]
     if optimizer is None:
         return read
@@ -160,18 +160,18 @@ def _updated(
     return read | named | {PARAMETERS: _cast(op, new, plan.kind)}
 
 
-def describe(model: ir.Model, plan: Plan) -> None:
-    """Say in the metadata which optimizer it is, and what its state looks like."""
-    said = {
+def write_metadata(model: ir.Model, plan: OptimizerPlan) -> None:
+    """Write the optimizer's settings and the layout of its slots to the metadata."""
+    entries = {
         "optimizer": plan.optimizer.to_dict(),
         "slots": list(plan.sequences.values()),
         "slot_layout": plan.layout,
     }
-    model.metadata_props.update({f"onward.{key}": json.dumps(v) for key, v in said.items()})
+    model.metadata_props.update({f"onward.{key}": json.dumps(v) for key, v in entries.items()})
 
 
-def attach_updates(model: ir.Model, plan: Plan, clip: ClipByNorm | None = None) -> None:
-    """Put the updates that a session would run into the metadata."""
+def attach_updates(model: ir.Model, plan: OptimizerPlan, clip: ClipByNorm | None = None) -> None:
+    """Store the updates that a session would run in the metadata."""
     specs = {name: (plan.kind.numpy().name, shape) for name, shape in plan.shapes.items()}
     pack_session_updates(model, plan.assignments, specs, plan.sequences, clip)
 
@@ -180,12 +180,12 @@ def _cast(op: GraphOps, value: ir.Value, kind: ir.DataType) -> ir.Value:
     return value if value.dtype == kind else op.Cast(value, to=int(kind))
 
 
-def _at(op: GraphOps, sequence: ir.Value, index: int, kind: ir.DataType) -> ir.Value:
+def _element(op: GraphOps, sequence: ir.Value, index: int, kind: ir.DataType) -> ir.Value:
     tensor: ir.Value = op.SequenceAt(sequence, np.int64(index))
     tensor.type = ir.TensorType(kind)
     return tensor
 
 
-def _return(op: GraphOps, name: str, value: ir.Value) -> None:
+def _add_output(op: GraphOps, name: str, value: ir.Value) -> None:
     value.name = name
     op.graph.outputs.append(value)

@@ -1,8 +1,7 @@
-"""Packing: the graphs that a TrainingSession would run, in the metadata of the artifacts' models.
+"""Store the graphs that a TrainingSession would run in the metadata of the artifacts' models.
 
-The graphs of the artifacts are for any stock onnxruntime: gradients are summed by an input, updates
-take sequences. A device that has Onward runs faster ones: the step and the updates as they are
-lowered for a session.
+The graphs of the artifacts are for any stock onnxruntime: an input adds up gradients, updates take
+sequences. A device that has Onward runs faster graphs: the step and the updates of a session.
 """
 
 from __future__ import annotations
@@ -20,87 +19,95 @@ from onward.graph.scan.file_metadata import graph_checksum
 from onward.optimizers.clip import ClipByNorm
 from onward.optimizers.groups import Assignment
 from onward.passes.rewrite import Names
-from onward.programs.build import open_composites
+from onward.programs.build import prepare_training_graph
+from onward.programs.label_ranges import LabelRange
 from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
 from onward.programs.update_graphs import build_updates
 from onward.providers.ort.training.fused_step_probe_graph import probe_graph
 from onward.providers.ort.training.lowering import lower_train
-from onward.providers.ort.training.metadata_encoding import pack, pack_updates, press
+from onward.providers.ort.training.metadata_encoding import compress_graph, pack, pack_updates
 from onward.providers.ort.training.update_lowering import lower_update
 from onward.training.api.optimizer_updates import UPDATES
 from onward.training.api.training_graph import STEP
 
-_MOST = 1 << 22  # bytes of weights in a step: one with more of them stays in its model alone
+_MAX_WEIGHT_BYTES = 1 << 22  # a step with more weights is not stored a second time
 _WIDE = ("float32", "float64")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a step returns, by the names of the model that it is made of."""
+class GraphNames:
+    """The names of a training graph's inputs, outputs and parameters."""
 
-    loss: str  # the value that is differentiated: one number without axes
-    outputs: Sequence[str]  # the user's, the loss first
-    parameters: Sequence[str]  # that are trained
-    inputs: Sequence[str]  # of the user's, those whose gradients were asked for
-    inner: Sequence[str]  # what nodes make whose gradients were asked for
+    inputs: list[str]  # the user's, targets last
+    outputs: list[str]  # the user's, the loss first
+    parameters: list[str]  # that are inputs, in the order of the initializers
+    trained: list[str]  # parameters and inputs with a gradient
+    inner: list[str]  # values of nodes with a gradient
     state: Mapping[str, str]  # parameter that the forward changes -> its next contents
+    labels: list[LabelRange]
 
 
-def pack_step(target: ir.Model, model: ir.Model, wanted: Wanted, squared: bool) -> None:
-    """Put the step of a model in training mode, whose parameters are inputs, into the metadata.
+def pack_step(
+    target: ir.Model, model: ir.Model, names: GraphNames, loss: str, squared: bool
+) -> None:
+    """Store the step of a model in training mode, whose parameters are inputs, in the metadata.
 
-    Nothing where a session would keep parameters in another type than the artifacts do, or where
-    the step would hold large weights a second time.
+    `loss` is the scalar to differentiate. Nothing is stored where a session would keep parameters
+    in another type than the artifacts do, or where large weights would be stored twice.
     """
+    parameters = [name for name in names.trained if name in names.parameters]
+    inputs = [name for name in names.trained if name in names.inputs]
     values = {str(value.name): value for value in model.graph.inputs}
-    kinds = {values[name].dtype for name in wanted.parameters}
+    kinds = {values[name].dtype for name in parameters}
     wide = kinds and all(k is not None and k.numpy().name in _WIDE for k in kinds)
     tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
     named = LOSS in {*values, *model.graph.initializers}
-    if not wide or not tensors or named or weight_bytes(model) > _MOST:
+    if not wide or not tensors or named or weight_bytes(model) > _MAX_WEIGHT_BYTES:
         return
-    draws = open_composites(model, ())
-    sources = [*wanted.parameters, *wanted.inputs, *wanted.inner]
-    gradients = extend(model, {wanted.loss: None}, sources, GRADIENTS, composites=True)
-    loss_dtype, outputs = _return(model, wanted, gradients)
-    own = {name: gradients[name] for name in wanted.parameters}
+    draws = prepare_training_graph(model, ())
+    sources = [*parameters, *inputs, *names.inner]
+    gradients = extend(model, {loss: None}, sources, GRADIENTS, composites=True)
+    loss_dtype, outputs = _set_outputs(model, names, loss, gradients)
+    own = {name: gradients[name] for name in parameters}
     lowered = lower_train(model, draws, list(own.values()), squared=squared)
     size = lowered.noise_size
     target.metadata_props[STEP] = pack(
         {
             "graph": graph_checksum(bytes(ir.to_proto(target).SerializeToString())),
-            "train": press(lowered.train),
+            "train": compress_graph(lowered.train),
             "gradients": own,
-            "input_gradients": {name: gradients[name] for name in wanted.inputs},
+            "input_gradients": {name: gradients[name] for name in inputs},
             "outputs": outputs,
             "output_names": [str(v.name) for v in target.graph.outputs[: len(outputs)]],
-            "state": dict(wanted.state),
+            "state": dict(names.state),
             "loss_dtype": loss_dtype,
             "squared": squared,
-            "noise_size": None if size is None else press(size),
+            "noise_size": None if size is None else compress_graph(size),
             "noise_by_shape": lowered.noise_by_shape,
             "plans_memory": lowered.plans_memory,
         }
     )
 
 
-def _return(model: ir.Model, wanted: Wanted, gradients: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Let the graph return the loss as LOSS, what the user asked for, gradients and state.
+def _set_outputs(
+    model: ir.Model, names: GraphNames, loss_name: str, gradients: Mapping[str, str]
+) -> tuple[str, list[str]]:
+    """Let the graph return the loss as LOSS, the user's outputs, gradients and state.
 
-    The type of the loss, and the names that the user's outputs have now.
+    Returns the type of the loss, and the new names of the user's outputs.
     """
     graph, op = model.graph, extension(model)
     values = {str(value.name): value for value in graph.outputs}
-    loss = values[wanted.loss]
+    loss = values[loss_name]
     assert loss.dtype is not None
     for value in [value for node in graph for value in node.outputs]:
         if value.name == LOSS and value is not loss:
             value.name = Names(model).fresh(f"{LOSS}.own")
     loss.name = LOSS
-    bound = wanted.state.values()  # to memory: the user gets a copy
-    outputs = [op.Identity(values[n]) if n in bound else values[n] for n in wanted.outputs]
-    outputs += [values[gradients[name]] for name in wanted.inner]
+    bound = names.state.values()  # to the store's memory: the user gets a copy
+    outputs = [op.Identity(values[n]) if n in bound else values[n] for n in names.outputs]
+    outputs += [values[gradients[name]] for name in names.inner]
     kept = [values[name] for name in (*bound, *gradients.values())]
     graph.outputs[:] = list(dict.fromkeys((loss, *outputs, *kept)))
     return loss.dtype.numpy().name, [str(value.name) for value in outputs]
@@ -113,7 +120,7 @@ def pack_session_updates(
     sequences: Mapping[str, str],
     clip: ClipByNorm | None,
 ) -> None:
-    """Put the updates that a session would run into an optimizer model's metadata.
+    """Store the updates that a session would run in an optimizer model's metadata.
 
     `sequences` are the names that slots have in the artifacts.
     """
@@ -129,6 +136,6 @@ def pack_session_updates(
             "updates": pack_updates(layouts, lowered),
             "sequences": dict(sequences),
             "clip_norm": options.clip_norm,
-            "probe": press(probe_graph()),
+            "probe": compress_graph(probe_graph()),
         }
     )

@@ -1,4 +1,4 @@
-"""Which weights of a model the artifacts train: their names, as they were before the export."""
+"""Select the weights that artifacts train, by their names before the export."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.gradients.model import reached
-from onward.names import near, some
+from onward.names import list_names, suggest_names
 from onward.passes.exporters.exporter_warnings import RECIPE
 from onward.passes.training_mode import untie_statistics
-from onward.programs.select import restore_parameters, weights, worth_training
+from onward.programs.select import likely_parameters, restore_parameters, weights
 
-Groups = Sequence[Sequence[str]] | None  # names that are one parameter; None: as the model tells
+Groups = Sequence[Sequence[str]] | None  # tied names; None: as the model ties them
 
 log = logging.getLogger("onward")
 
@@ -28,26 +28,26 @@ def weight_names(model: ir.Model, tied: Groups = None) -> list[str]:
 def trainable_weights(
     model: ir.Model, loss: str, known: Collection[str], tied: Groups = None
 ) -> list[str]:
-    """Those of the known weights that a session would train by default; the model is changed."""
+    """The known weights that a session would train by default; the model is changed."""
     names = {*weight_names(model, tied)}.intersection(known)
     made = [value for node in model.graph for value in node.outputs if value.name == loss]
-    worth = worth_training(model, names, made)
+    worth = likely_parameters(model, names, made)
     return reached(model, loss, worth) if worth else []
 
 
 def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[str]) -> None:
-    """Refuse parameters to train that the model does not have; warn of such that are frozen."""
+    """Refuse trainable names that the model does not have; warn of such frozen names."""
     graph = model.graph
     made = {str(value.name): node for node in graph for value in node.outputs}
     known = {*graph.initializers, *made, *(str(value.name) for value in graph.inputs)}
     missing = [name for name in trainable if name not in known]
     if missing:
         what = "no value of this name" if len(missing) == 1 else "no values of these names"
-        hint = near(missing[0], graph.initializers, "its parameters are")
+        hint = suggest_names(missing[0], graph.initializers, "its parameters are")
         if model.producer_name == "pytorch":
             hint += f"; torch merges, folds and renames parameters unless it exports with {RECIPE}"
         raise OptionError(
-            f"{some(missing)} cannot require a gradient: the model has {what}\n{hint}"
+            f"{list_names(missing)} cannot require a gradient: the model has {what}\n{hint}"
         )
     for name in trainable:
         node = made.get(name)
@@ -59,5 +59,5 @@ def check_names(model: ir.Model, trainable: Collection[str], frozen: Collection[
             )
     unknown = [name for name in frozen if name not in known]
     if unknown:  # which the peer lets pass
-        hint = near(unknown[0], graph.initializers)
-        log.warning("frozen_params: the model has no %s; %s", some(unknown), hint)
+        hint = suggest_names(unknown[0], graph.initializers)
+        log.warning("frozen_params: the model has no %s; %s", list_names(unknown), hint)

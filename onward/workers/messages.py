@@ -14,9 +14,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from onward.graph.dtypes import ELEMENT_TYPES
 from onward.providers.ort.ort_values import to_numpy, to_ort
 
 Array = np.ndarray[Any, Any]
@@ -28,16 +28,7 @@ _MAX_JOINED = 64 << 10  # bytes that are cheaper to copy than to write one by on
 _MAX_DEPTH = 8  # sequences of sequences of ...
 _MAX_RANK = 64  # numpy's own limit
 
-_NUMPY = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
-)
-_MORE = ("bfloat16", "int4", "uint4", "int2", "uint2", "float4_e2m1fn", "float8_e8m0fnu",
-         "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")  # fmt: skip
-_DTYPES: dict[str, np.dtype[Any]] = {
-    **{name: np.dtype(name) for name in _NUMPY},
-    **{name: np.dtype(getattr(ml_dtypes, name)) for name in _MORE},
-}
+_DTYPES = {each.numpy: each.dtype for each in ELEMENT_TYPES if each.onnx != "STRING"}
 
 
 # -- tensors -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Headers that somebody made up: whole by their SHA-256, and refused all the same."""
+"""Forged headers with a correct SHA-256 are refused where the rest of them is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.checkpoints.file_header import BLANK, Header, arrange, decode, encode
+from onward.checkpoints.file_header import (
+    BLANK,
+    Header,
+    assign_places,
+    decode_header,
+    encode_header,
+)
 from onward.errors import CheckpointCorrupt, CheckpointError
 
 DIGEST = "ab" * 32
@@ -21,7 +27,7 @@ ONE = {"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
 def forged(
     entries: dict[str, Any] | str, about: Any = ABOUT, tensors: Any = None, properties: Any = "{}"
 ) -> tuple[bytes, bytes]:
-    """A header that says anything, with the SHA-256 that belongs to it."""
+    """A header with any contents and the SHA-256 of them."""
     digests = dict.fromkeys(entries, DIGEST) if tensors is None else tensors
     metadata = {
         "onward.header": BLANK,
@@ -39,11 +45,11 @@ def forged(
 
 def decoded(size: int, *arguments: Any, **named: Any) -> Header:
     prefix, text = forged(*arguments, **named)
-    return decode(prefix, text, 8 + len(text) + size, "here")
+    return decode_header(prefix, text, 8 + len(text) + size, "here")
 
 
-def test_a_forged_header_that_is_right_is_taken() -> None:
-    assert decoded(4, ONE).slots["w"].shape == (4,)
+def test_correct_header_is_read() -> None:
+    assert decoded(4, ONE).entries["w"].shape == (4,)
 
 
 def two(first: tuple[int, int], second: tuple[int, int]) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def two(first: tuple[int, int], second: tuple[int, int]) -> dict[str, Any]:
         (two((0, 4), (4, 6)), 9, "3 bytes follow the last tensor"),
     ],
 )
-def test_tensors_lie_one_after_another(entries: Any, size: int, text: str) -> None:
+def test_tensors_with_overlap_or_gap_are_refused(entries: Any, size: int, text: str) -> None:
     with pytest.raises(CheckpointCorrupt, match=text):
         decoded(size, entries)
 
@@ -76,37 +82,37 @@ def entry(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("entries", "text"),
     [
-        (entry(dtype="F4"), "the header is not a checkpoint's: KeyError"),
+        (entry(dtype="F4"), "the entry of 'w' is broken: KeyError"),
         (entry(shape=[5]), "4 bytes for U8 of shape"),
         (entry(shape=[-4]), "are not sizes"),
         (entry(shape=[True, 4]), "are not sizes"),
         (entry(shape=[1 << 62, 1 << 62, 0], data_offsets=[0, 0]), "a tensor of shape"),
         (entry(shape=[1] * 65), "a tensor of shape"),
-        (entry(shape=4), "the header is not a checkpoint's: TypeError"),
+        (entry(shape=4), "the entry of 'w' is broken: TypeError"),
         (entry(data_offsets=[0]), "not enough values"),
-        ('"w":3', "the header is not a checkpoint's"),
-        ('"w":' + "[" * 100_000, "the header is not a checkpoint's"),
+        ('"w":3', "the entry of 'w' is broken"),
+        ('"w":' + "[" * 100_000, "the header is not a JSON object"),
     ],
 )
-def test_entries_that_make_no_sense_are_refused(entries: Any, text: str) -> None:
+def test_broken_entries_are_refused(entries: Any, text: str) -> None:
     with pytest.raises(CheckpointCorrupt, match=text):
         decoded(4, entries, tensors={"w": DIGEST})
 
 
-def test_names_that_are_there_twice_are_refused() -> None:
+def test_repeated_names_are_refused() -> None:
     twice = json.dumps(ONE)[1:-1] + "," + json.dumps(ONE)[1:-1]
-    with pytest.raises(CheckpointCorrupt, match="a name that is there twice"):
+    with pytest.raises(CheckpointCorrupt, match="a name occurs twice"):
         decoded(4, twice, tensors={"w": DIGEST})
-    with pytest.raises(CheckpointCorrupt, match="a name that is there twice"):
+    with pytest.raises(CheckpointCorrupt, match="a name occurs twice"):
         decoded(4, ONE, tensors=f'{{"w":"{DIGEST}","w":"{DIGEST}"}}')
 
 
-def test_a_tensor_without_a_digest_is_refused() -> None:
-    with pytest.raises(CheckpointCorrupt, match="the manifest and the tensors differ"):
+def test_tensor_without_digest_is_refused() -> None:
+    with pytest.raises(CheckpointCorrupt, match="the digests and the tensors have different names"):
         decoded(4, ONE, tensors={})
 
 
-def test_an_unknown_version_is_said_to_be_one() -> None:
+def test_unknown_version_is_refused() -> None:
     with pytest.raises(CheckpointError) as caught:
         decoded(4, ONE, about={**ABOUT, "version": 2})
     assert str(caught.value) == (
@@ -115,16 +121,16 @@ def test_an_unknown_version_is_said_to_be_one() -> None:
     )
 
 
-def test_every_tensor_is_aligned_and_keeps_its_place_in_the_order() -> None:
+def test_tensors_are_aligned_and_keep_their_order() -> None:
     given = {
         "b": np.ones(3, np.int8),
         "w": np.ones(5, np.float32),
         "d": np.ones(2),
         "h": np.ones(1, np.float16),
     }
-    slots = arrange(given)
-    assert list(slots) == list(given)
-    for name, slot in slots.items():
-        assert slot.begin % given[name].itemsize == 0
-    start, _ = encode(Header(slots, {}))
+    entries = assign_places(given)
+    assert list(entries) == list(given)
+    for name, entry in entries.items():
+        assert entry.begin % given[name].itemsize == 0
+    start, _ = encode_header(Header(entries, {}))
     assert len(start) % 8 == 0

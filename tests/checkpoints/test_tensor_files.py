@@ -189,7 +189,7 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="the header does not fit"):
         read(tmp_path / "short")
     (tmp_path / "absurd").write_bytes(struct.pack("<Q", 1 << 62) + bytes(100))
-    with pytest.raises(CheckpointCorrupt, match=r"the header does not fit.*\(108 bytes\)"):
+    with pytest.raises(CheckpointCorrupt, match=r"the header does not fit.* 108 bytes"):
         look(tmp_path / "absurd")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
 import pytest
 
-from onward.cli.option_hints import translate_hints
+from onward.cli.option_hints import _TRANSLATIONS, translate_hints
 from tests.cli.conftest import Call, is_one_line
 
 PACKAGE = Path(__file__).parents[2] / "onward"
@@ -18,8 +19,8 @@ PACKAGE = Path(__file__).parents[2] / "onward"
     ("message", "typed"),
     [
         (
-            'a\ngive it one of its own: outputs={"y": "dy"}',
-            "a\ngive it one of its own: --output y=dy",
+            'a\ngive it another name: outputs={"y": "dy"}',
+            "a\ngive it another name: --output y=dy",
         ),
         ("a\nraise SessionOptions.open_timeout", "a"),
         ("a\ndid you mean 'Conv.weight'?", "a\ndid you mean 'Conv.weight'?"),
@@ -39,6 +40,20 @@ def test_no_hint_of_the_library_is_printed_as_python() -> None:
     for hint in hints:
         shown = translate_hints(f"an error\n{hint}")
         assert not re.search(r"\w=[\[{(]|@\w|\w\(|(Options|Limits)\.", shown), shown
+
+
+@pytest.mark.parametrize("pattern", _TRANSLATIONS)
+def test_every_translated_hint_is_in_the_library(pattern: str) -> None:
+    assert any(re.fullmatch(pattern, line) for line in library_lines())
+
+
+@functools.cache
+def library_lines() -> frozenset[str]:
+    """Every line of every string in the package, without the command line."""
+    paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "cli"]
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    strings = (node for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr))
+    return frozenset(line for node in strings for line in spell_message(node).split("\n"))
 
 
 def hints_of(path: Path) -> list[str]:

@@ -16,8 +16,8 @@ import pytest
 import onward
 from onward.cli import profile
 from onward.errors import ProviderError
-from onward.measure.machine import keep
-from onward.measure.profile.roofline import kept_name
+from onward.measure.machine import write_record
+from onward.measure.profile.roofline import record_name
 from onward.workers.worker import Worker
 from tests.models import mlp
 
@@ -32,8 +32,8 @@ def home(tmp_path: Path) -> Path:
     record = {"flops": {"float32": 1e10}, "bytes_per_second": 1e10, "dispatch": 1e-6}
     for threads in (0, 1):
         asked = {"provider": "CPUExecutionProvider", "options": {}, "threads": threads}
-        path = tmp_path / ".cache" / "onward" / "ceilings" / kept_name(asked)
-        keep(path, {**record, "tried": ["float32"]})
+        path = tmp_path / ".cache" / "onward" / "ceilings" / record_name(asked)
+        write_record(path, {**record, "tried": ["float32"]})
     return tmp_path
 
 

@@ -36,7 +36,7 @@ SHAPES: dict[str, Any] = {  # the sizes that the model says of x and of w, and w
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("write", MANY_READERS.values(), ids=MANY_READERS.keys())
-def test_what_a_values_readers_say_is_summed_at_any_shape(write: Any, shapes: Any) -> None:
+def test_gradients_of_several_consumers_are_summed(write: Any, shapes: Any) -> None:
     op = onward.OpBuilder()
     x_sizes, w_sizes, x, w = shapes
     y = write(op, op.input("x", "float64", x_sizes), op.input("w", "float64", w_sizes))
@@ -64,7 +64,7 @@ NESTED = """
 
 @pytest.mark.parametrize("taken", [True, False])
 @pytest.mark.parametrize("trips", [0, 1, 3])
-def test_what_nested_bodies_capture_has_a_gradient(taken: bool, trips: int) -> None:
+def test_values_captured_by_nested_subgraphs_have_gradients(taken: bool, trips: int) -> None:
     """w is read by the graph, by a loop's body, and by both branches inside it."""
     feeds = {"x": X, "w": np.array([0.5, -0.3, 0.8]), "c": np.array(taken), "n": np.array(trips)}
     check_gradient(onnx.parser.parse_model(NESTED), feeds)
@@ -86,7 +86,7 @@ BRANCHES = """
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_bodies_may_use_each_others_names(taken: bool) -> None:
+def test_subgraphs_may_have_the_same_names(taken: bool) -> None:
     check_gradient(onnx.parser.parse_model(BRANCHES), {"x": X, "c": np.array(taken)})
 
 

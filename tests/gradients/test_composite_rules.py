@@ -151,7 +151,7 @@ def test_one_gradient_of_two_inputs_is_one_output() -> None:
         np.testing.assert_array_equal(found, np.float32([2, 6]))
 
 
-def test_a_gradient_that_is_dy_itself_stays_outside_of_the_call() -> None:
+def test_a_gradient_that_is_dy_is_not_an_output_of_the_call() -> None:
     rules = GradientTable()
 
     @rules("Sub")
@@ -168,7 +168,7 @@ def test_a_gradient_that_is_dy_itself_stays_outside_of_the_call() -> None:
     assert [None if x is None else x.name for x in call.inputs] == [None, None, None, "dy"]
 
 
-def test_gradient_gives_calls_when_asked() -> None:
+def test_gradient_returns_calls_with_composites() -> None:
     op = onward.OpBuilder(opset=21)
     x = op.input("x", np.float32, ["batch", 4])
     model = op.model(y=op.Mish(x))

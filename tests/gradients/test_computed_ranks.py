@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from onward.gradients.computed_ranks import know_ranks
+from onward.gradients.computed_ranks import infer_computed_ranks
 from onward.gradients.model import gradient
 from onward.passes.pipelines import PREPARE
 
@@ -45,17 +45,17 @@ def made(model: ir.Model) -> dict[str, ir.Value]:
     return {str(value.name): value for node in model.graph for value in node.outputs}
 
 
-def test_a_rank_that_a_shape_hides_becomes_known() -> None:
+def test_a_computed_rank_is_inferred() -> None:
     model = PREPARE(vague())
     assert made(model)["y"].shape is None
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     shape = made(model)["y"].shape
     assert shape is not None and shape.numpy() == (3, 4)
 
 
-def test_parameters_stay_parameters_and_are_no_inputs_afterwards() -> None:
+def test_parameters_are_initializers_again_afterwards() -> None:
     model = PREPARE(vague())
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     assert "v" in made(model)
     assert [value.name for value in model.graph.inputs] == ["x"]
     assert [value.name for value in model.graph.outputs] == ["s"]
@@ -63,10 +63,10 @@ def test_parameters_stay_parameters_and_are_no_inputs_afterwards() -> None:
 
 def test_a_model_whose_ranks_are_known_is_left_as_it_is() -> None:
     model = PREPARE(vague())
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     model.graph.append(ir.node("Neg", [made(model)["y"]]))  # which nobody reads
     before = list(model.graph)
-    know_ranks(model, ["s"], ["w"])
+    infer_computed_ranks(model, ["s"], ["w"])
     assert list(model.graph) == before
 
 
@@ -80,7 +80,7 @@ def test_a_model_whose_ranks_are_known_is_left_as_it_is() -> None:
         ("xv", 2 * X * np.exp(W)),
     ],
 )
-def test_gradients_of_values_in_between_are_still_asked_for(
+def test_gradients_of_intermediate_values_with_computed_ranks(
     name: str, wanted: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 ) -> None:
     """Without a cut, h would be an Identity that goes, and v would be folded away."""
@@ -91,7 +91,7 @@ def test_gradients_of_values_in_between_are_still_asked_for(
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_outputs_in_between_are_still_there() -> None:
+def test_an_intermediate_output_with_computed_ranks() -> None:
     extended = gradient(vague(), {"xv": "d"}, "x")
     session = onnxruntime.InferenceSession(ir.to_proto(extended).SerializeToString())
     [found] = session.run(["x_grad"], {"x": X, "d": np.ones_like(X)})

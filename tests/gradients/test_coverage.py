@@ -29,7 +29,7 @@ def is_verified(case: Case) -> bool:
 
 
 @pytest.mark.parametrize("operator", PEERS.split())
-def test_what_the_peer_checks_is_checked_in_every_way(operator: str) -> None:
+def test_operators_of_onnxruntime_training_have_all_kinds_of_cases(operator: str) -> None:
     shown = [case for case in CASES if case.operator == operator]
     assert any(case.differences for case in shown)
     assert any(case.ort for case in shown)
@@ -42,7 +42,7 @@ def test_no_operator_is_missing() -> None:
     assert [name for name, kind in kinds.items() if kind == "missing"] == []
 
 
-def test_every_rule_says_its_formula_and_every_refusal_its_reason() -> None:
+def test_every_rule_has_a_formula_or_a_reason() -> None:
     assert [each for each in differentiable(GRADIENTS) if not each.why] == []
 
 

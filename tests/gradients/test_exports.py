@@ -178,18 +178,18 @@ OLD_STYLE: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_an_exported_modules_gradients_are_torchs(name: str) -> None:
+def test_gradients_of_an_exported_module_match_torch(name: str) -> None:
     hold_against_torch(MODULES[name], dynamic=False)
 
 
 @pytest.mark.parametrize("name", ["convolutions", "Fourier", "index put"])
-def test_they_are_when_no_size_is_known_too(name: str) -> None:
+def test_gradients_match_torch_with_unknown_sizes(name: str) -> None:
     hold_against_torch(MODULES[name], dynamic=True)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", OLD_STYLE)
-def test_they_are_where_shapes_are_computed(name: str, dynamic: bool) -> None:
+def test_gradients_match_torch_with_computed_shapes(name: str, dynamic: bool) -> None:
     hold_against_torch(OLD_STYLE[name], dynamic=dynamic, export=old_style)
 
 

@@ -13,7 +13,7 @@ from onward.testing import check_gradient
 MICROSOFT = "com.microsoft"
 
 
-def test_shapes_behind_unknown_operators_are_found() -> None:
+def test_shapes_after_unknown_operators_are_inferred() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["q"]),
         helper.make_node(
@@ -41,7 +41,7 @@ def test_shapes_behind_unknown_operators_are_found() -> None:
     }
 
 
-def test_a_node_whose_types_break_onnxs_rules_is_left_to_who_runs_it() -> None:
+def test_a_node_with_invalid_types_is_skipped() -> None:
     """scikit-learn's converter puts ZipMap behind doubles, which ONNX does not allow."""
     nodes = [
         helper.make_node("Relu", ["x"], ["y"]),

@@ -89,7 +89,7 @@ def test_a_gradient_is_the_slope_of_what_onnxruntime_computes(node: Any) -> None
     np.testing.assert_allclose(gradient, expected, rtol=2e-2, atol=2e-2 * scale)
 
 
-def test_a_row_of_zeros_stays_as_it_is_when_it_is_normalized() -> None:
+def test_normalizing_a_row_of_zeros_keeps_it() -> None:
     proto = model([ml("Normalizer", ["x"], ["y"], norm="L2")], [table()], ["y"])
     session = onward.InferenceSession(onward.gradient(proto, {"y": "dy"}, "x"))
     ones = np.ones((1, 4), np.float32)
@@ -97,7 +97,7 @@ def test_a_row_of_zeros_stays_as_it_is_when_it_is_normalized() -> None:
     assert np.isfinite(gradient).all()
 
 
-def test_probabilities_of_more_classes_say_why_they_have_no_gradient() -> None:
+def test_probabilities_of_several_classes_without_a_gradient_are_refused() -> None:
     node = machine([2, 1, 2], prob_a=[-1.0] * 3, prob_b=[0.0] * 3)
     with pytest.raises(MissingGradient, match="more than two classes come from an iteration"):
         onward.gradient(model([node], [table()], ["label", "y"]), {"y": "dy"}, "x")
@@ -128,7 +128,7 @@ def test_labels_have_no_gradient_and_the_scores_are_named() -> None:
         onward.gradient(zipped_classifier(), {"label": "dy"}, "x")
 
 
-def test_the_gradient_model_goes_on_giving_maps() -> None:
+def test_the_gradient_model_still_returns_maps() -> None:
     extended = onward.gradient(zipped_classifier(), {"scores": "dy"}, "x")
     feeds = {"x": X, "dy": np.ones((5, 3), np.float32)}
     maps, gradient = onward.InferenceSession(extended).run(["maps", "x_grad"], feeds)

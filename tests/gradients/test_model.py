@@ -83,7 +83,7 @@ def with_weight() -> ir.Model:
     return op.model(y=op.ReduceSum(op.Sin(hidden), keepdims=0))
 
 
-def test_inputs_initializers_and_values_in_between_have_gradients() -> None:
+def test_inputs_initializers_and_intermediate_values_have_gradients() -> None:
     model = gradient(with_weight(), "y", ["x", "w", "hidden"])
     dx, dw, dh = run(model, ["x_grad", "w_grad", "hidden_grad"], x=X)
     w = np.array([1.0, 2.0, 3.0])
@@ -116,11 +116,11 @@ def test_integers_have_no_gradient() -> None:
     op = onward.OpBuilder()
     i = op.input("i", "int64", (2,))
     model = op.model(y=op.ReduceSum(op.Cast(i, to=1), keepdims=0))
-    with pytest.raises(OptionError, match="'i' is INT64: gradients are of float values"):
+    with pytest.raises(OptionError, match="'i' is INT64: only float values have gradients"):
         gradient(model, "y", "i")
 
 
-def test_what_an_output_does_not_depend_on_is_refused() -> None:
+def test_a_value_without_influence_on_the_output_is_refused() -> None:
     op = onward.OpBuilder()
     x, z = op.input("x", "float64", (2,)), op.input("z", "float64", (2,))
     model = op.model(y=op.ReduceSum(x, keepdims=0), other=op.Neg(z))
@@ -128,7 +128,7 @@ def test_what_an_output_does_not_depend_on_is_refused() -> None:
         gradient(model, "y", "z")
 
 
-def test_a_caller_of_extend_may_have_zeros_for_what_is_not_used() -> None:
+def test_extend_can_return_zeros_for_unused_values() -> None:
     op = onward.OpBuilder()
     x, z = op.input("x", "float64", (2,)), op.initializer("z", np.ones((3, 2)))
     inputs = {"x": x, "n": op.input("n", "float64", ("n",))}
@@ -142,7 +142,7 @@ def test_a_caller_of_extend_may_have_zeros_for_what_is_not_used() -> None:
         np.testing.assert_array_equal(gradient_, wanted)
 
 
-def test_a_caller_of_extend_may_have_nothing_where_no_gradient_flows() -> None:
+def test_extend_can_omit_gradients_of_zeros() -> None:
     op = onward.OpBuilder()
     x, z = op.input("x", "float64", (2,)), op.initializer("z", np.ones(2))
     model = op.model(y=op.ReduceSum(op.Where(op.Equal(z, np.ones(1)), x, 0.0), keepdims=0))
@@ -151,7 +151,7 @@ def test_a_caller_of_extend_may_have_nothing_where_no_gradient_flows() -> None:
     assert found == {"x": "x_grad"}
 
 
-def test_what_a_gradient_reaches_is_told_without_a_change() -> None:
+def test_reached_lists_names_without_changing_the_model() -> None:
     op = onward.OpBuilder()
     x, z = op.input("x", "float64", (2,)), op.initializer("z", np.ones(2))
     hidden = op.Where(op.Equal(z, np.ones(1)), x, 0.0)
@@ -163,7 +163,7 @@ def test_what_a_gradient_reaches_is_told_without_a_change() -> None:
     assert ir.to_proto(model) == before
 
 
-def test_of_weights_of_one_name_the_first_is_meant() -> None:
+def test_the_first_of_two_weights_with_one_name_is_used() -> None:
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (bool c, float[2] x) => (float[2] y) {
       y = If (c) <
@@ -216,7 +216,7 @@ def test_an_output_that_is_a_weight_or_an_input_itself_has_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "dy"])
-def test_a_cotangent_needs_a_name_of_its_own(name: str) -> None:
+def test_a_cotangent_with_a_taken_name_is_refused(name: str) -> None:
     op = onward.OpBuilder()
     x = op.input("x", "float64", (2,))
     model = op.model(y=op.Sin(x), z=op.Cos(x))
@@ -289,7 +289,7 @@ def test_an_operator_without_a_rule_is_named_with_what_to_do() -> None:
     assert "rules=GRADIENTS | mine" in str(caught.value)
 
 
-def test_a_users_rule_goes_along() -> None:
+def test_a_users_rule_is_used() -> None:
     mine = GradientTable()
 
     @mine("Cube", domain="mine")
@@ -319,7 +319,7 @@ def test_stock_onnxruntime_loads_the_model_as_it_is_saved() -> None:
     np.testing.assert_allclose(dx, 2 * X.astype(np.float32))
 
 
-def test_nothing_is_computed_that_was_not_asked_for() -> None:
+def test_only_requested_gradients_are_computed() -> None:
     op = onward.OpBuilder()
     x, w = op.input("x", "float64", (2, 3)), op.initializer("w", np.ones((3, 4)))
     model = op.model(y=op.MatMul(x, w))
@@ -359,7 +359,7 @@ def test_the_callers_model_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("collecting", [True, False])
-def test_the_garbage_collector_is_left_as_it_was(collecting: bool) -> None:
+def test_the_garbage_collector_is_not_changed(collecting: bool) -> None:
     before = gc.isenabled()
     try:
         gc.enable() if collecting else gc.disable()
@@ -449,7 +449,7 @@ def test_the_checker_holds_a_float32_gradient_against_a_float64_copy() -> None:
     assert {dx.dtype.name for dx in found.values()} == {"float32"}
 
 
-def test_a_gradient_that_loses_its_digits_in_float32_is_told() -> None:
+def test_the_checker_reports_a_gradient_that_is_imprecise_in_float32() -> None:
     """(x + 10^8) - 10^8 is x in float64, and next to nothing in float32."""
     op = onward.OpBuilder()
     x = op.input("x", "float32", (3,))
@@ -460,7 +460,7 @@ def test_a_gradient_that_loses_its_digits_in_float32_is_told() -> None:
         check_gradient(model, feeds, double=True, step=1e-2)
 
 
-def test_parameters_that_torch_has_merged_have_gradients_of_their_own() -> None:
+def test_merged_parameters_have_separate_gradients() -> None:
     text = """<ir_version: 10, opset_import: ["": 20], producer_name: "pytorch">
     g (float[2] x) => (float y) <float[2] w1 = {2, 3}>
     { w2 = Identity(w1) a = Mul(x, w1)

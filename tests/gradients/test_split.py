@@ -50,7 +50,7 @@ def run_pieces(pieces: list[Piece]) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_pieces_give_what_the_whole_gives(groups: list[list[str]]) -> None:
+def test_pieces_match_the_whole_model(groups: list[list[str]]) -> None:
     model = differentiated()
     expected, found = run(model, FEEDS), run_pieces(split(model, groups))
     for name in {name for group in groups for name in group if name in expected}:

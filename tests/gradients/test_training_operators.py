@@ -91,7 +91,7 @@ def test_a_tensor_is_differentiated_as_its_sum() -> None:
     np.testing.assert_allclose(dx, np.cos(X * W) * W, rtol=1e-5)
 
 
-def test_other_values_are_put_in_the_place_of_those_named() -> None:
+def test_gradient_nodes_are_evaluated_at_the_given_values() -> None:
     body = f"""{{
         h = Mul(x, w)  y = Sin(h)  v = Neg(x)
         dx, dw = {DOMAIN}.Gradient<xs=["x", "w"], y="y">(v, w)
@@ -103,7 +103,7 @@ def test_other_values_are_put_in_the_place_of_those_named() -> None:
     np.testing.assert_allclose(dw, (np.cos(-X * W) * -X).sum(0), rtol=1e-5)
 
 
-def test_a_value_in_between_can_be_given_anew() -> None:
+def test_an_intermediate_value_can_be_replaced() -> None:
     body = f'{{ h = Mul(x, w) y = Sin(h) dx = {DOMAIN}.Gradient<xs=["h"], y="y">(x) }}'
     (dx,) = run(parse(body), ["dx"], x=X, w=W)
     np.testing.assert_allclose(dx, np.cos(X), rtol=1e-5)
@@ -142,7 +142,7 @@ def test_a_gradient_of_a_gradient_is_the_second_derivative() -> None:
     np.testing.assert_allclose(run(model, ["dx"], x=X)[0], -2 * np.sin(X), rtol=1e-5)
 
 
-def test_names_survive_the_upgrade_of_what_makes_them() -> None:
+def test_names_survive_an_upgrade_of_their_nodes() -> None:
     """Softmax of opset 11 is written anew in opset 13."""
     body = f'{{ h = Softmax(x) y = Mul(h, h) dx = {DOMAIN}.Gradient<xs=["h"], y="y">(h) }}'
     model = parse(body, "float[2,3] x")
@@ -151,7 +151,7 @@ def test_names_survive_the_upgrade_of_what_makes_them() -> None:
     np.testing.assert_allclose(run(model, ["dx"], x=X)[0], 2 * soft, rtol=1e-5)
 
 
-def test_a_function_may_hold_a_gradient() -> None:
+def test_a_function_may_contain_a_gradient() -> None:
     text = f"""
         <ir_version: 10, opset_import: ["": 21, "local": 1, "{DOMAIN}": 1]>
         g (float[2,3] a) => (float[2,3] da) {{ da = local.slope(a) }}
@@ -184,7 +184,7 @@ def test_a_gradient_inside_a_subgraph_is_refused() -> None:
             else_branch = e () => (float[2,3] b) {{ b = Neg(x) }}
         >
     }}"""
-    with pytest.raises(UnsupportedModel, match=r"Gradient \(node .*\) stands inside a subgraph"):
+    with pytest.raises(UnsupportedModel, match=r"Gradient \(node .*\) is inside a subgraph"):
         run(parse(body, "float[2,3] x"), ["dx"], x=X)
 
 

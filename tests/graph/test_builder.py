@@ -22,13 +22,13 @@ def test_a_formula_becomes_a_valid_model() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
-def test_numbers_take_their_neighbours_type(dtype: str) -> None:
+def test_numbers_take_the_type_of_other_operands(dtype: str) -> None:
     op = OpBuilder()
     y = op.Mul(2, op.input("x", dtype, (3,)))
     assert y.dtype == ir.DataType.from_numpy(np.dtype(dtype))
 
 
-def test_numbers_that_stand_apart_keep_their_own_type() -> None:
+def test_numbers_of_another_type_variable_keep_their_type() -> None:
     op = OpBuilder()
     y = op.Reshape(op.input("x", "float32", (2, 3)), [3, -1])
     assert list(y.shape or ()) == [3, 2]
@@ -41,7 +41,7 @@ def test_several_outputs_come_as_a_tuple() -> None:
     assert list(a.shape) == list(b.shape) == [2, 2]
 
 
-def test_outputs_that_nobody_computes_are_passed_through() -> None:
+def test_inputs_can_be_outputs() -> None:
     op = OpBuilder()
     x = op.input("x", "float32", (1,))
     y = op.Neg(x)
@@ -61,7 +61,7 @@ def test_an_operator_that_the_opset_lacks_is_refused() -> None:
         OpBuilder(opset=12).Trilu(np.zeros((2, 2), np.float32))
 
 
-def test_shapes_that_cannot_be_are_refused_at_once() -> None:
+def test_invalid_shapes_are_refused_at_once() -> None:
     op = OpBuilder()
     with pytest.raises(ValueError, match="MatMul"):
         op.MatMul(op.input("x", "float32", (2, 3)), op.input("y", "float32", (2, 3)))
@@ -73,6 +73,6 @@ def test_defaults_of_the_schema_count_when_shapes_are_inferred() -> None:
     assert y.shape == (1, 4, 9, 2)  # onesided
 
 
-def test_strings_are_a_type_too() -> None:
+def test_inputs_can_be_strings() -> None:
     op = OpBuilder()
     assert op.Identity(op.input("text", "string", (1,))).dtype == ir.DataType.STRING

@@ -1,4 +1,4 @@
-"""External data: from inside the model's folder alone, whatever the model or its folder try."""
+"""External data is read from inside the model's folder alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_data_in_a_folder_below_is_read(tmp_path: Path) -> None:
     assert weight(load(path)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_no_link_is_followed_not_even_inside_the_folder(tmp_path: Path) -> None:
+def test_links_are_refused_even_inside_the_folder(tmp_path: Path) -> None:
     path = save_external(tmp_path, "link.bin")
     os.symlink("w.bin", tmp_path / "link.bin")
     with pytest.raises(UnsafeModel, match=r"behind a symbolic link: 'link\.bin'\ncopy the file"):
@@ -48,7 +48,7 @@ def test_no_link_is_followed_not_even_inside_the_folder(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_link_to_the_models_folder_itself_is_the_users_own(tmp_path: Path) -> None:
+def test_a_link_to_the_models_folder_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     save_external(tmp_path / "real")
     os.symlink("real", tmp_path / "link")
@@ -62,7 +62,7 @@ def test_a_file_with_two_names_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_fifo_does_not_make_us_wait(tmp_path: Path) -> None:
+def test_a_fifo_does_not_block(tmp_path: Path) -> None:
     path = save_external(tmp_path, "pipe")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UnsafeModel, match="not an ordinary file: 'pipe'"):
@@ -88,14 +88,14 @@ def test_paths_of_other_systems_are_refused(tmp_path: Path, location: str) -> No
         ({"length": 20}, "has 20 bytes and needs 24"),
     ],
 )
-def test_ranges_that_cannot_be_are_named(
-    tmp_path: Path, entries: dict[str, object], words: str
-) -> None:
+def test_invalid_ranges_are_named(tmp_path: Path, entries: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidModel, match=words):
         load(given(save_external(tmp_path), **entries))
 
 
-def test_what_was_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checked_file_is_the_one_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that is swapped for a link right after it was looked at is not followed."""
     (tmp_path / "secret").write_bytes(bytes(24))
     path = save_external(tmp_path)
@@ -113,7 +113,7 @@ def test_what_was_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.Mo
         load(path)
 
 
-def test_the_data_stays_what_it_was_when_the_file_is_replaced(tmp_path: Path) -> None:
+def test_mapped_data_survives_replacing_the_file(tmp_path: Path) -> None:
     model = load(save_external(tmp_path))
     (tmp_path / "w.bin").unlink()
     (tmp_path / "w.bin").write_bytes(np.full(6, 7, np.float32).tobytes())

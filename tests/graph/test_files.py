@@ -1,4 +1,4 @@
-"""Loading and saving: every spelling of a model, and nothing read from outside its folder."""
+"""Loading and saving models; nothing is read from outside the model's folder."""
 
 from __future__ import annotations
 
@@ -104,25 +104,25 @@ def test_external_data_without_a_folder_is_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"\x00" * 64])
-def test_bytes_that_are_no_model_are_refused_in_one_line(data: bytes) -> None:
+def test_bytes_that_are_not_a_model_are_refused_in_one_line(data: bytes) -> None:
     with pytest.raises(InvalidModel, match="not an ONNX model") as caught:
         load(data)
     assert "\n" not in str(caught.value)
 
 
-def test_no_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+def test_errors_of_a_missing_file_and_of_a_folder_differ(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no model at .*nowhere\.onnx"):
         load(tmp_path / "nowhere.onnx")
     with pytest.raises(InvalidModel, match="is not a file"):
         load(tmp_path)
 
 
-def test_what_is_no_model_at_all_is_a_type_error() -> None:
+def test_other_objects_raise_a_type_error() -> None:
     with pytest.raises(TypeError, match="a model is a path, bytes"):
         load(42)  # type: ignore[arg-type]
 
 
-def test_values_that_nothing_makes_are_named() -> None:
+def test_values_that_nothing_produces_are_named() -> None:
     proto = ir.to_proto(tiny())
     proto.graph.node[0].input[1] = "ghost"
     with pytest.raises(InvalidModel, match=r"\(MatMul\) reads 'ghost', which nothing makes"):
@@ -140,7 +140,7 @@ def test_save_then_load_is_identity(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_large_weights_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_go_to_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.graph.files._EMBEDDED_AT_MOST", 16)
     op = OpBuilder()
     w = op.initializer("w", np.arange(1000, dtype=np.float32))
@@ -173,7 +173,7 @@ def save_outside(folder: Path) -> Path:
 
 @pytest.mark.parametrize("most", [16, 1 << 30])
 @pytest.mark.parametrize("target", ["copy/c.onnx", "m.onnx"])
-def test_a_mapped_model_is_saved_whole_wherever_it_goes(
+def test_a_mapped_model_is_saved_with_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, most: int
 ) -> None:
     """Small tensors come into the file, though others view the same mapping."""
@@ -194,7 +194,7 @@ def test_a_mapped_model_is_saved_whole_wherever_it_goes(
 
 
 @pytest.mark.parametrize(("opset", "version"), [(8, 4), (13, 7)])
-def test_weights_that_are_no_inputs_need_a_newer_ir_version(
+def test_weights_that_are_not_inputs_need_a_newer_ir_version(
     tmp_path: Path, opset: int, version: int
 ) -> None:
     model = tiny()
@@ -208,7 +208,7 @@ def test_weights_that_are_no_inputs_need_a_newer_ir_version(
     assert load(tmp_path / "m.onnx").ir_version == 3
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     save(tiny(), path)
     before = path.read_bytes()
@@ -227,7 +227,7 @@ def test_weight_bytes_counts_without_reading(tmp_path: Path) -> None:
     assert weight_bytes(load(save_external(tmp_path))) == 24
 
 
-def test_a_subgraph_that_is_elsewhere_is_the_models_fault() -> None:
+def test_a_subgraph_attribute_that_is_not_one_is_an_invalid_model() -> None:
     node = onnx.helper.make_node("If", ["c"], ["y"])
     graph = onnx.AttributeProto.GRAPH
     node.attribute.add(name="then_branch", type=graph, ref_attr_name="elsewhere")

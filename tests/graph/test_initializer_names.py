@@ -1,4 +1,4 @@
-"""An initializer gets another name; the tensor that others hold keeps its own."""
+"""Rename an initializer without renaming a shared tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("kind", TENSORS)
-def test_the_message_that_a_tensor_was_read_from_keeps_its_name(kind: str) -> None:
+def test_rename_keeps_the_name_in_the_message(kind: str) -> None:
     proto = TENSORS[kind]
     value = ir.Value(name="w", const_value=ir.serde.TensorProtoTensor(proto))
     rename(value, "v")
@@ -26,7 +26,7 @@ def test_the_message_that_a_tensor_was_read_from_keeps_its_name(kind: str) -> No
     np.testing.assert_array_equal(value.const_value.numpy().astype(str), expected.astype(str))
 
 
-def test_a_tensor_of_two_values_keeps_its_name_for_the_other() -> None:
+def test_rename_keeps_the_name_of_a_shared_tensor() -> None:
     tensor = ir.tensor(np.zeros(2, np.float32), name="w")
     first, second = (ir.Value(name="w", const_value=tensor) for _ in range(2))
     rename(second, "v")

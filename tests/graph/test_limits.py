@@ -1,4 +1,4 @@
-"""ModelLimits: every limit refuses what is over it, says which one, and can be raised."""
+"""ModelLimits: each limit refuses, is named in the error, and can be raised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import onward
 from onward.errors import InvalidModel, LimitExceeded, OptionError
 from onward.graph.files import load
 from onward.graph.limits import ModelLimits
-from onward.graph.scan.model_scan import survey
+from onward.graph.scan.model_scan import scan_model
 from onward.providers.ort import folding_limit
 from tests.models import mlp, needs, serialized
 
@@ -57,11 +57,11 @@ CASES: dict[str, tuple[Callable[[], bytes], int]] = {  # limit: a model, and wha
 
 
 @pytest.mark.parametrize("limit", CASES)
-def test_what_is_over_a_limit_is_refused_and_what_is_at_it_is_not(limit: str) -> None:
+def test_limits_are_inclusive(limit: str) -> None:
     build, value = CASES[limit]
     data = build()
     at = ModelLimits(**{limit: value})
-    survey(data, at)
+    scan_model(data, at)
     onward.InferenceSession(data, onward.SessionOptions(limits=at))
     over = ModelLimits(**{limit: value - 1})
     for attempt in (
@@ -73,30 +73,30 @@ def test_what_is_over_a_limit_is_refused_and_what_is_at_it_is_not(limit: str) ->
         assert f"raise ModelLimits.{limit}" in str(caught.value)
 
 
-def test_nesting_and_text_have_limits_too(tmp_path: Path) -> None:
+def test_limits_of_nesting_and_text(tmp_path: Path) -> None:
     inner = helper.make_graph([], "inner", [], [])
     branches = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
     with pytest.raises(LimitExceeded, match=r"ModelLimits\.nesting"):
-        survey(model(branches), ModelLimits(nesting=0))
+        scan_model(model(branches), ModelLimits(nesting=0))
     path = tmp_path / "m.textproto"
     onnx.save(onnx.load_model_from_string(serialized(mlp())), path)
     with pytest.raises(LimitExceeded, match=r"ModelLimits\.text_bytes"):
         load(path, ModelLimits(text_bytes=10))
 
 
-def test_the_work_of_folding_has_a_limit() -> None:
+def test_limit_of_folding_work() -> None:
     names = ["w", *(f"v{i}" for i in range(20)), "m"]
     chain = [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]
     weights = [("w", np.ones(100, np.float32))]
     data = model(
         *chain, helper.make_node("Add", ["x", "m"], ["y"]), constants=weights, shape=(100,)
     )
-    survey(data, ModelLimits(folding_work=2100))
+    scan_model(data, ModelLimits(folding_work=2100))
     with pytest.raises(LimitExceeded, match="2,100 elements made from constants, more than"):
-        survey(data, ModelLimits(folding_work=2099))
+        scan_model(data, ModelLimits(folding_work=2099))
 
 
-def test_domains_are_known_or_named_or_carried_as_functions() -> None:
+def test_unknown_domains_are_refused_unless_allowed() -> None:
     data = needs("Thing", domain="my.own")
     with pytest.raises(LimitExceeded, match=r"my\.own::Thing .* of the unknown domain 'my\.own'"):
         load(data)
@@ -112,7 +112,7 @@ def test_domains_are_known_or_named_or_carried_as_functions() -> None:
     assert y.tolist() == [-1, -1]
 
 
-def test_another_engines_program_must_be_allowed() -> None:
+def test_ep_context_must_be_allowed() -> None:
     data = needs("EPContext", domain="com.microsoft")
     with pytest.raises(LimitExceeded, match=r"compiled program.*\n.*allow_ep_context"):
         load(data)
@@ -122,13 +122,13 @@ def test_another_engines_program_must_be_allowed() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"nodes": -1}, "nodes is a number from 0 on, not -1"),
-        ({"nodes": 2.5}, "nodes is a number"),
-        ({"nesting": 99}, "nesting is at most 32, not 99"),
+        ({"nodes": -1}, "ModelLimits.nodes is a whole number, at least 0, not -1"),
+        ({"nodes": 2.5}, "nodes is a whole number"),
+        ({"nesting": 99}, "ModelLimits.nesting is a whole number from 0 to 32, not 99"),
         ({"allow_domains": "mine"}, "allow_domains is a set of names"),
     ],
 )
-def test_limits_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
+def test_invalid_limits_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         ModelLimits(**given)
 
@@ -139,23 +139,23 @@ def test_opsets_that_do_not_exist_are_refused(version: int) -> None:
         load(model(helper.make_node("Neg", ["x"], ["y"]), opset=version))
 
 
-def test_onnxruntime_folds_within_bounds_that_leave_weights_alone() -> None:
-    small = survey(filled(10))
-    assert folding_limit.largest_result(small) == 64 << 20
+def test_the_folding_limit_leaves_weights_alone() -> None:
+    small = scan_model(filled(10))
+    assert folding_limit.max_folded_bytes(small) == 64 << 20
     weights = [("w", np.ones((6000, 5000), np.float32))]
-    heavy = survey(model(helper.make_node("Add", ["x", "w"], ["y"]), constants=weights))
-    assert folding_limit.largest_result(heavy) == 4 * heavy.largest_weight
-    assert folding_limit.switched_off(small) == []
+    heavy = scan_model(model(helper.make_node("Add", ["x", "w"], ["y"]), constants=weights))
+    assert folding_limit.max_folded_bytes(heavy) == 4 * heavy.largest_weight
+    assert folding_limit.disabled_optimizers(small) == []
 
 
-def test_what_a_look_cannot_bound_is_not_folded() -> None:
+def test_unbounded_constants_are_not_folded() -> None:
     product = helper.make_node("Einsum", ["a", "b"], ["m"], equation="ij,jk->")
     big = np.ones((300, 300), np.float32)
     data = model(
         product, helper.make_node("Add", ["x", "m"], ["y"]), constants=[("a", big), ("b", big)]
     )
-    look = survey(data)
-    assert folding_limit.switched_off(look) == ["ConstantFolding"]
+    look = scan_model(data)
+    assert folding_limit.disabled_optimizers(look) == ["ConstantFolding"]
     (y,) = onward.InferenceSession(data).run(None, {"x": np.zeros(2, np.float32)})
     assert y.tolist() == [300**3, 300**3]
 
@@ -163,7 +163,7 @@ def test_what_a_look_cannot_bound_is_not_folded() -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (helper.make_node("Sum", ["x", ""], ["y"]), r"Sum .* leaves out input 1, which it needs"),
+        (helper.make_node("Sum", ["x", ""], ["y"]), r"Sum .* has no input 1, which it needs"),
         (
             helper.make_node("LayerNormalization", ["x", "x"], ["y"], axis=2**63 - 1),
             "axis is 9223372036854775807, but no tensor has so many axes",
@@ -180,7 +180,7 @@ def test_what_a_look_cannot_bound_is_not_folded() -> None:
         (helper.make_node("Transpose", ["x"], ["y"], perm=[-(2**40)]), "perm is -1099511627776"),
     ],
 )
-def test_what_engines_fall_over_is_refused(node: onnx.NodeProto, message: str) -> None:
+def test_nodes_that_crash_engines_are_refused(node: onnx.NodeProto, message: str) -> None:
     value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3])
     out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3])
     model = helper.make_model(helper.make_graph([node], "g", [value], [out]))

@@ -1,4 +1,4 @@
-"""MappedTensor: a range of a mapped file, for whoever takes tensors."""
+"""MappedTensor: a range of a mapped file as a tensor."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_arrays_are_views_that_outlive_the_file_and_the_tensor(tmp_path: Path) -
     assert array.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_reference_says_where_the_data_lies(tmp_path: Path) -> None:
+def test_a_reference_has_the_location_of_the_data(tmp_path: Path) -> None:
     tensor = mapped(np.arange(6, dtype=np.float32), tmp_path)
     proto = ir.to_proto(tensor.reference())
     assert proto.data_location == onnx.TensorProto.EXTERNAL
@@ -76,7 +76,7 @@ def test_a_reference_says_where_the_data_lies(tmp_path: Path) -> None:
     assert f"{tmp_path / 'data'}" in repr(tensor)
 
 
-def test_a_numpy_copy_is_ones_own(tmp_path: Path) -> None:
+def test_a_numpy_copy_is_separate_memory(tmp_path: Path) -> None:
     tensor = mapped(np.arange(3, dtype=np.float32), tmp_path)
     copy = np.array(tensor)
     copy[0] = 9

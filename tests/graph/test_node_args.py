@@ -1,4 +1,4 @@
-"""Inputs and outputs in ONNX Runtime's words."""
+"""Inputs and outputs described as onnxruntime does."""
 
 from __future__ import annotations
 

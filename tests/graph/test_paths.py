@@ -1,4 +1,4 @@
-"""Paths: what is none is refused before a system call meets it."""
+"""Paths are checked before the system sees them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_texts_and_paths_are_paths() -> None:
 
 
 @each_bad
-def test_what_is_no_path_is_refused(bad: Any) -> None:
+def test_other_objects_are_refused_as_paths(bad: Any) -> None:
     with pytest.raises(OptionError, match=LAW):
         to_path(bad)
 
 
 @each_bad
-def test_nothing_that_saves_or_loads_takes_it(bad: Any) -> None:
+def test_save_and_load_refuse_other_objects_as_paths(bad: Any) -> None:
     program = onward.compile_training(mlp(), CrossEntropy(), SGD())
     session = onward.TrainingSession(program)
     for call in (session.save, session.load, session.export, program.save, tensor_files.look):
@@ -52,7 +52,7 @@ def test_nothing_that_saves_or_loads_takes_it(bad: Any) -> None:
 # -- what is not there, and what cannot be written ------------------------------------------------
 
 
-def test_a_missing_model_is_told_with_what_is_there(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_model_suggests_files(tmp_path: Path) -> None:
     onward.save(mlp(), tmp_path / "model.onnx")
     for name, advice in (
         ("modle.onnx", r"did you mean 'model\.onnx'\?"),
@@ -85,9 +85,7 @@ def writers() -> dict[str, Callable[[Path], object]]:
     }
 
 
-def test_what_cannot_be_written_is_told_by_the_users_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_errors_have_the_users_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("kept")
     monkeypatch.chdir(tmp_path)
     for name, write in writers().items():
@@ -115,12 +113,10 @@ def test_what_cannot_be_written_is_told_by_the_users_path(
         (errno.EACCES, "let this process write in {}, or write to another folder"),
         (errno.EROFS, "let this process write in {}, or write to another folder"),
         (errno.ENOSPC, "make room on the disk of {}, or write to another folder"),
-        (errno.EIO, "see to the disk of {}, or write to another folder"),
+        (errno.EIO, "check the disk of {}, or write to another folder"),
     ],
 )
-def test_what_to_do_depends_on_what_the_system_says(
-    tmp_path: Path, number: int, advice: str
-) -> None:
+def test_the_advice_depends_on_the_systems_error(tmp_path: Path, number: int, advice: str) -> None:
     with pytest.raises(WriteFailed) as caught, writing(tmp_path / "m.onnx"):
         raise OSError(number, os.strerror(number), "/tmp/.onward-abc/m.onnx")
     line = f"{tmp_path / 'm.onnx'} cannot be written: {os.strerror(number)}"
@@ -128,9 +124,7 @@ def test_what_to_do_depends_on_what_the_system_says(
     assert caught.value.errno == number
 
 
-def test_a_read_only_folder_is_told_by_the_users_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".onward-abc"))
 
@@ -141,7 +135,7 @@ def test_a_read_only_folder_is_told_by_the_users_path(
         onward.save(mlp(), tmp_path / "m.onnx")
 
 
-def test_a_folder_or_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+def test_the_error_of_a_folder_or_file_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(WriteFailed, match=r"cannot be written: it is a folder\ngive the name of a"):
         onward.save(mlp(), tmp_path)
     with pytest.raises(WriteFailed, match="it is a folder"):

@@ -24,12 +24,12 @@ def test_a_list_of_maps_is_read_with_its_type() -> None:
     assert output.dtype == ir.DataType.UNDEFINED  # nobody takes it for a tensor
 
 
-def test_a_map_that_is_fed_is_read_with_its_type() -> None:
+def test_a_map_input_is_read_with_its_type() -> None:
     (x,) = load(dict_vectorizer()).graph.inputs
     assert x.type == MapType(ir.DataType.STRING, ir.TensorType(ir.DataType.FLOAT))
 
 
-def test_reading_and_writing_leaves_the_types_as_they_were() -> None:
+def test_reading_and_writing_keeps_types() -> None:
     for proto in (zipped_classifier(), dict_vectorizer()):
         again = to_proto(from_proto(proto))
         assert list(again.graph.input) == list(proto.graph.input)
@@ -70,7 +70,7 @@ def test_a_list_of_maps_without_a_declared_type_is_inferred() -> None:
     assert infer_shapes(load(proto)).graph.outputs[1].type == SCORES
 
 
-def test_every_kind_of_type_is_written_as_it_was_read() -> None:
+def test_every_type_round_trips() -> None:
     inner = helper.make_map_type_proto(
         TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.INT64, [])
     )
@@ -84,7 +84,7 @@ def test_every_kind_of_type_is_written_as_it_was_read() -> None:
         assert from_type_proto(to_type_proto(kind)) == kind
 
 
-def test_what_onnx_ir_refuses_for_other_reasons_is_still_refused() -> None:
+def test_other_errors_of_onnx_ir_are_raised() -> None:
     proto = zipped_classifier()
     proto.graph.node[0].input[0] = "nobody"
     with pytest.raises(InvalidModel, match="reads 'nobody', which nothing makes"):

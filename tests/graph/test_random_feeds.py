@@ -1,4 +1,4 @@
-"""Feeds that nobody wrote, and what their sizes may be called by."""
+"""Random feeds, and the names of open dimensions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from onward.graph.signature import NodeArg
 X = NodeArg("x", "tensor(float)", ["batch", 3, None])
 
 
-def test_an_open_size_has_the_name_of_its_place_and_its_own() -> None:
+def test_an_open_dimension_has_its_name_and_its_place() -> None:
     assert names_of_size("x", 0, "batch") == ["x:0", "batch"]
     assert names_of_size("x", 2, None) == ["x:2"]
     assert names_of_size("x", 1, 3) == []
     assert open_names([("x", X.shape), ("y", None)]) == {"x:0", "batch", "x:2"}
 
 
-def test_sizes_fill_what_is_open_and_the_place_goes_first() -> None:
+def test_sizes_by_place_override_sizes_by_name() -> None:
     assert random_feeds([X])["x"].shape == (1, 3, 1)
     feed = random_feeds([X], {"batch": 2, "x:2": 5})["x"]
     assert feed.shape == (2, 3, 5) and feed.dtype == np.float32
@@ -40,7 +40,7 @@ def test_sizes_fill_what_is_open_and_the_place_goes_first() -> None:
         ([], r"no open dimension 'bath'\nthe model has none: every size is fixed"),
     ],
 )
-def test_a_size_that_nothing_has_is_refused(known: list[str], law: str) -> None:
+def test_a_size_of_an_unknown_dimension_is_refused(known: list[str], law: str) -> None:
     with pytest.raises(OptionError, match=law):
         check_sizes(["bath"], known)
 
@@ -57,12 +57,12 @@ def test_an_open_dimension_without_a_size_is_named() -> None:
         input_shapes(INPUTS, {})
 
 
-def test_a_size_that_nothing_has_is_an_error() -> None:
+def test_input_shapes_refuse_a_size_of_an_unknown_dimension() -> None:
     with pytest.raises(OptionError, match="no open dimension 'bath'\ndid you mean 'batch'"):
         input_shapes(INPUTS, {"bath": 2})
 
 
-def test_a_feed_that_nothing_takes_is_an_error() -> None:
+def test_input_shapes_refuse_an_unknown_feed() -> None:
     with pytest.raises(FeedError, match="no input 'z'; the model takes 's', 'x'"):
         input_shapes(INPUTS, {"z": np.zeros(3)})
 

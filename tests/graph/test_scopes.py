@@ -25,7 +25,7 @@ GRAPH = ir.from_proto(
 ).graph
 
 
-def test_a_walk_meets_each_node_before_those_inside_it() -> None:
+def test_walk_yields_a_node_before_its_subgraphs() -> None:
     kinds = [node.op_type for node in walk(GRAPH)]
     assert kinds == ["Neg", "Abs", "If", "Neg", "If", "Abs", "Identity"]
     assert len(graphs_of(ir.Model(GRAPH, ir_version=10))) == 5
@@ -35,13 +35,13 @@ def names(values: list[ir.Value]) -> set[str | None]:
     return {value.name for value in values}
 
 
-def test_a_node_reads_what_its_subgraphs_capture_at_any_depth() -> None:
+def test_reads_include_captured_values_at_any_depth() -> None:
     *_, choice = GRAPH
     assert len(bodies(choice)) == 2
     assert {"c", "a", "b", "x"} <= names(reads(choice))
 
 
-def test_values_live_until_a_subgraph_has_read_them() -> None:
+def test_last_uses_include_subgraphs() -> None:
     *_, choice = GRAPH
     assert {node.op_type: names(values) for node, values in last_uses(GRAPH).items()} == {
         "If": {"c", "x", "a", "b"}

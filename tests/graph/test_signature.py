@@ -1,15 +1,14 @@
-"""Feeds checked against what a model takes: one line that says what is wrong."""
+"""Feeds checked against a model's inputs, with errors of one line."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from onward.errors import FeedError
-from onward.graph.signature import NodeArg, check_feeds, numpy_type, read_feeds, spell
+from onward.graph.signature import NodeArg, check_feeds, read_feeds
 
 INPUTS = [
     NodeArg("x", "tensor(float)", ["batch", 3]),
@@ -43,24 +42,6 @@ def test_each_fault_is_named(feeds: dict[str, Any], message: str) -> None:
         check_feeds(feeds, INPUTS, [])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        (np.float32, "float"),
-        (np.float64, "double"),
-        (np.float16, "float16"),
-        (np.bool_, "bool"),
-        (np.str_, "string"),
-        (object, "string"),
-        (ml_dtypes.bfloat16, "bfloat16"),
-        (ml_dtypes.float8_e5m2, "float8e5m2"),
-        (ml_dtypes.int4, "int4"),
-    ],
-)
-def test_types_are_spelled_as_onnxruntime_does(dtype: Any, name: str) -> None:
-    assert spell(np.dtype(dtype)) == f"tensor({name})"
-
-
 def test_an_input_of_unknown_rank_takes_any_shape() -> None:
     any_rank = NodeArg("x", "tensor(float)", [], is_ranked=False)
     check_feeds({"x": np.ones((2, 3), np.float32)}, [any_rank], [])
@@ -85,7 +66,7 @@ def test_an_input_of_unknown_rank_takes_any_shape() -> None:
         ({"y": X, "n": N}, "no input 'y'; the model takes 'x', 'n', 'o'"),
     ],
 )
-def test_feed_that_is_no_tensor_is_refused_in_one_line(feeds: Any, message: str) -> None:
+def test_a_feed_that_is_not_a_tensor_is_refused_in_one_line(feeds: Any, message: str) -> None:
     with pytest.raises(FeedError, match=message):
         read_feeds(feeds, INPUTS)
 
@@ -96,13 +77,7 @@ def test_lists_and_numbers_become_arrays_of_the_declared_type() -> None:
     assert ready["o"] is None
 
 
-def test_bytes_in_foreign_order_are_turned() -> None:
+def test_foreign_byte_order_is_converted() -> None:
     x = np.array([[1, 2, 3]], ">f4")
     ready = read_feeds({"x": x, "n": np.zeros(1, np.int64)}, INPUTS)
     assert ready["x"].dtype.isnative and ready["x"].tolist() == x.tolist()
-
-
-def test_numpy_type_is_the_inverse_of_spell() -> None:
-    for dtype in (np.float32, np.float64, np.int8, np.bool_, ml_dtypes.bfloat16, np.complex64):
-        assert numpy_type(spell(np.dtype(dtype))) == dtype
-    assert numpy_type("seq(tensor(float))") is None

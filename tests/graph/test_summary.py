@@ -1,4 +1,4 @@
-"""What a model is made of, counted."""
+"""Counting a model's parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_external_files_are_counted_and_not_read(tmp_path: Path) -> None:
     assert summary.largest[0].file == "e.data"
 
 
-def test_types_are_listed_the_heaviest_first() -> None:
+def test_types_are_sorted_by_bytes() -> None:
     op = onward.OpBuilder()
     x = op.input("x", "float32", (4,))
     weight = op.initializer("w", np.zeros(4, np.float32))

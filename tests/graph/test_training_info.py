@@ -68,7 +68,7 @@ def info() -> TrainingInfo:
 # -- read and written ------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_training_info_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "line.onnx"
     write_training_info(model(), [info()], path)
     (again,) = read_training_info(path)
@@ -82,7 +82,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert to_proto(onward.load(path), [again]) == onnx.load(path)
 
 
-def test_the_model_still_runs_by_itself(tmp_path: Path) -> None:
+def test_the_model_still_runs(tmp_path: Path) -> None:
     path = tmp_path / "line.onnx"
     write_training_info(model(), [info()], path)
     x = np.ones((8, 2), np.float32)
@@ -90,11 +90,11 @@ def test_the_model_still_runs_by_itself(tmp_path: Path) -> None:
     np.testing.assert_allclose(y, np.full((8, 1), -0.1), rtol=1e-5)
 
 
-def test_a_model_without_it_has_none() -> None:
+def test_a_model_without_training_info_has_none() -> None:
     assert read_training_info(onnx.parser.parse_model(MODEL)) == []
 
 
-def test_a_loaded_model_holds_none() -> None:
+def test_an_onnx_ir_model_is_refused() -> None:
     with pytest.raises(TypeError, match="give what it was loaded from"):
         read_training_info(model())
 
@@ -105,20 +105,24 @@ def test_a_loaded_model_holds_none() -> None:
 def test_only_initializers_are_updated() -> None:
     wrong = dataclasses.replace(info(), update_binding={"x": "w_new"})
     with pytest.raises(
-        InvalidModel, match=r"update_binding updates 'x', which is no initializer\n"
+        InvalidModel, match=r"update_binding updates 'x', which is not an initializer\n"
     ):
         to_proto(model(), [wrong])
 
 
 def test_only_outputs_update() -> None:
     wrong = dataclasses.replace(info(), update_binding={"w": "dw"})
-    with pytest.raises(InvalidModel, match=r"update_binding takes 'dw', which is no output\nthere"):
+    with pytest.raises(
+        InvalidModel, match=r"update_binding takes 'dw', which is not an output\nthere"
+    ):
         to_proto(model(), [wrong])
 
 
-def test_first_values_come_from_the_initialization() -> None:
+def test_initialization_bindings_take_its_outputs() -> None:
     wrong = dataclasses.replace(info(), initialization_binding={"w": "loss"})
-    with pytest.raises(InvalidModel, match="initialization_binding takes 'loss', which is no out"):
+    with pytest.raises(
+        InvalidModel, match="initialization_binding takes 'loss', which is not an out"
+    ):
         to_proto(model(), [wrong])
 
 
@@ -127,10 +131,10 @@ def test_a_variable_is_updated_once() -> None:
         to_proto(model(), [info(), info()])
 
 
-def test_a_file_is_checked_too() -> None:
+def test_bindings_in_a_file_are_checked() -> None:
     proto = to_proto(model(), [info()])
     proto.training_info[0].update_binding[0].key = "nobody"
-    with pytest.raises(InvalidModel, match="'nobody', which is no initializer"):
+    with pytest.raises(InvalidModel, match="'nobody', which is not an initializer"):
         read_training_info(proto)
 
 
@@ -185,8 +189,8 @@ def test_names_that_both_graphs_have_are_refused() -> None:
         step_model(model(), wrong)
 
 
-def test_what_nobody_makes_is_refused() -> None:
+def test_values_that_nothing_produces_are_refused() -> None:
     graph = onnx.parser.parse_graph("s () => (float[2,1] w_new) { w_new = Neg(nothing) }")
     wrong = TrainingInfo(algorithm=ir.from_proto(graph), update_binding={"w": "w_new"})
-    with pytest.raises(InvalidModel, match="reads 'nothing', which neither graph makes"):
+    with pytest.raises(InvalidModel, match="reads 'nothing', which neither graph computes"):
         step_model(model(), wrong)

@@ -62,7 +62,7 @@ def test_the_parts_can_be_reported() -> None:
     np.testing.assert_allclose(found["loss"], found["digit"] + 0.25 * found["size"], rtol=1e-6)
 
 
-def test_a_part_is_a_value_of_its_own() -> None:
+def test_a_part_is_a_separate_value() -> None:
     """A model's own output is not renamed by whoever reports it, nor one part by another."""
     model = echo({"y": np.array(1.0)})
     _, parts = build_with_parts(
@@ -124,26 +124,26 @@ def test_parts_are_single_numbers() -> None:
         with_loss(echo({"y": normal(4, 3)}), Total([L1(reduction="none")]))
 
 
-def test_a_total_of_nothing_is_told() -> None:
+def test_an_empty_total_is_refused() -> None:
     with pytest.raises(OptionError, match="Total is of at least one loss, and none was given"):
         Total({})
 
 
 @pytest.mark.parametrize("parts", [None, 3, MSE(), "mse"], ids=str)
-def test_a_total_of_anything_else_is_told(parts: Any) -> None:
+def test_a_total_of_other_objects_is_refused(parts: Any) -> None:
     message = "Total is of losses by name, or of a list of them, not of .*\nfor example: Total"
     with pytest.raises(OptionError, match=message):
         Total(parts)
 
 
 @pytest.mark.parametrize("name", [3, "", None])
-def test_a_part_without_a_name_is_told(name: Any) -> None:
+def test_a_part_without_a_name_is_refused(name: Any) -> None:
     with pytest.raises(OptionError, match=f"a part of Total is called {name!r}: names are words"):
         Total({name: MSE()})
 
 
 @pytest.mark.parametrize("loss", [3, "mse", MSE, F.mse_loss], ids=lambda loss: type(loss).__name__)
-def test_what_is_no_loss_is_told(loss: Any) -> None:
+def test_an_object_that_is_not_a_loss_is_refused(loss: Any) -> None:
     model = echo({"y": normal(2)})
     message = r"a loss has a method build\(op, values\), and .* has none\ngive one of onward.losses"
     with pytest.raises(OptionError, match=message):
@@ -151,14 +151,14 @@ def test_what_is_no_loss_is_told(loss: Any) -> None:
 
 
 @pytest.mark.parametrize("part", [MSE, 3, (MSE(), 1.0, 2.0), ("mse", 1.0)], ids=str)
-def test_a_part_that_is_no_loss_is_told(part: Any) -> None:
+def test_a_part_that_is_not_a_loss_is_refused(part: Any) -> None:
     message = "part 'a' of Total is .*\nit is a loss, or a pair of a loss and its weight"
     with pytest.raises(OptionError, match=message):
         Total({"a": part})
 
 
 @pytest.mark.parametrize("weight", ["1", float("nan"), None])
-def test_a_weight_that_is_no_number_is_told(weight: Any) -> None:
+def test_a_weight_that_is_not_a_number_is_refused(weight: Any) -> None:
     with pytest.raises(
         OptionError, match=r"part 'a' of Total has the weight .*: it is a finite num"
     ):
@@ -180,27 +180,27 @@ def test_without_a_name_the_first_output_is_the_loss() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_an_output_of_many_numbers_is_no_loss(dynamic: bool) -> None:
+def test_an_output_of_many_elements_cannot_be_the_loss(dynamic: bool) -> None:
     size = "n3" if dynamic else "3"
     message = (
-        rf"Output gives 'y' of shape \[{size}\]: a loss is one number\n"
+        rf"Output returns 'y' of shape \[{size}\]: a loss is one number\n"
         "reduce it to its mean or its sum first"
     )
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(3)}, dynamic=dynamic), Output("y"))
 
 
-def test_an_output_of_integers_is_no_loss() -> None:
+def test_an_output_of_integers_cannot_be_the_loss() -> None:
     with pytest.raises(OptionError, match="Output reads 'y', which is INT64: a loss is of float"):
         with_loss(echo({"y": np.array(1)}), Output("y"))
 
 
-def test_an_output_is_called_by_its_name() -> None:
-    with pytest.raises(OptionError, match="name of Output is a name, not 3"):
+def test_an_output_name_must_be_a_string() -> None:
+    with pytest.raises(OptionError, match=r"Output.name is a name, not 3"):
         Output(3)  # type: ignore[arg-type]
 
 
-def test_an_output_that_is_not_there_is_no_loss() -> None:
+def test_a_missing_output_cannot_be_the_loss() -> None:
     with pytest.raises(OptionError, match="Output reads 'los', which the model does not have"):
         with_loss(echo({"y": np.array(1.0)}), Output("los"))
 
@@ -221,11 +221,13 @@ def test_a_function_can_be_the_loss() -> None:
     check(case, np.float32, 1e-5, dynamic=True)
 
 
-def test_a_function_gives_a_value() -> None:
-    message = "the function of Graph gave float, not a value\nreturn what op's last operator"
+def test_a_loss_function_must_return_a_value() -> None:
+    message = "the function of Graph returned float, not a value\nreturn what op's last operator"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: 1.0))  # type: ignore[arg-type, return-value]
-    with pytest.raises(OptionError, match=r"Graph gives 'y' of shape \[3\]: a loss is one number"):
+    with pytest.raises(
+        OptionError, match=r"Graph returns 'y' of shape \[3\]: a loss is one number"
+    ):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: values["y"]))
 
 

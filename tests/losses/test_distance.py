@@ -65,16 +65,16 @@ CASES = [
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_it_is_torchs_on_stock_onnxruntime(case: Case, dynamic: bool) -> None:
+def test_distance_losses_match_torch_on_stock_onnxruntime(case: Case, dynamic: bool) -> None:
     check(case, np.float32, 1e-5, dynamic=dynamic)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_it_is_torchs_in_float64(case: Case) -> None:
+def test_distance_losses_match_torch_in_float64(case: Case) -> None:
     check(case, np.float64, 1e-10, dynamic=True, providers=DOUBLE)
 
 
-def test_without_labels_every_pair_is_alike() -> None:
+def test_without_labels_every_pair_is_similar() -> None:
     def torch_loss(y: Any, target: Any) -> Any:
         return F.cosine_embedding_loss(y, target, torch.ones(5))
 
@@ -108,16 +108,16 @@ def test_sixteen_bits_are_widened(case: Case) -> None:
     assert dtype is not None and dtype.name == "FLOAT"
 
 
-def test_settings_that_cannot_be_are_told() -> None:
-    with pytest.raises(OptionError, match=r"margin of Cosine is between -1 and 1, not 1\.5"):
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"Cosine.margin is a number from -1 to 1, not 1\.5"):
         Cosine(margin=1.5)
-    with pytest.raises(OptionError, match="margin of Triplet is above 0, not 0"):
+    with pytest.raises(OptionError, match=r"Triplet.margin is a number above 0, not 0"):
         Triplet(margin=0)
-    with pytest.raises(OptionError, match="p of Triplet is above 0, not -2"):
+    with pytest.raises(OptionError, match=r"Triplet.p is a number above 0, not -2"):
         Triplet(p=-2)
-    with pytest.raises(OptionError, match="eps of Triplet is 0 or more, not -1"):
+    with pytest.raises(OptionError, match=r"Triplet.eps is a number, at least 0, not -1"):
         Triplet(eps=-1)
-    with pytest.raises(OptionError, match="Triplet has no reduction 'max'"):
+    with pytest.raises(OptionError, match=r"Triplet.reduction is one of .*, not 'max'"):
         Triplet(reduction="max")
 
 
@@ -128,7 +128,7 @@ def test_a_triplet_is_of_the_models_own_values() -> None:
         with_loss(model, Triplet(positive="y_near"))
 
 
-def test_vectors_of_a_triplet_are_alike() -> None:
+def test_vectors_of_a_triplet_have_one_shape() -> None:
     model = echo({"y": normal(5, 3), "y_near": normal(5, 4), "y_far": normal(5, 3)})
     message = r"Triplet compares 'y' of shape \[5, 3\] with 'y_near' of shape \[5, 4\]: they must"
     with pytest.raises(OptionError, match=message):
@@ -136,7 +136,7 @@ def test_vectors_of_a_triplet_are_alike() -> None:
 
 
 @pytest.mark.parametrize("kind", [Cosine, Triplet])
-def test_a_single_number_is_no_vector(kind: Any) -> None:
-    message = rf"{kind.__name__} wants vectors along the last axis; 'y' has shape \[\]"
+def test_a_scalar_is_not_a_vector(kind: Any) -> None:
+    message = rf"{kind.__name__} needs vectors along the last axis; 'y' has shape \[\]"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": np.array(1.0)}), kind())

@@ -40,7 +40,7 @@ def test_names_and_opsets_do_not_clash(opset: int, dynamic: bool) -> None:
     check(case, np.float32, 1e-5, dynamic=dynamic)
 
 
-def test_twice_is_no_trouble() -> None:
+def test_one_model_can_be_inlined_twice() -> None:
     loss = Total([Graph(squares()), (Graph(squares()), 0.5)])
     case = Case("twice", loss, FEEDS, lambda y, wanted: 1.5 * _torch(y, wanted))
     check(case, np.float32, 1e-5)
@@ -65,7 +65,7 @@ def test_a_symbolic_size_is_the_one_that_it_is_bound_to() -> None:
     assert inputs_of(model)["wanted"] == ("FLOAT", ["n7", "n3"])
 
 
-def test_a_size_that_is_bound_to_nothing_is_one_of_its_own() -> None:
+def test_an_unbound_size_gets_a_new_name() -> None:
     """The loss calls a size of its own n3, which is another one outside."""
     op = onward.OpBuilder()
     y, table = op.input("y", "float32", ("n", "m")), op.input("table", "float32", ("n3",))
@@ -77,7 +77,7 @@ def test_a_size_that_is_bound_to_nothing_is_one_of_its_own() -> None:
     assert size not in ("n3", "n4") and "n3" in size
 
 
-def test_bodies_and_functions_come_along() -> None:
+def test_subgraphs_and_functions_are_inlined() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 21, "mine" : 1]>
         loss (float[n, 3] y, float[n, 3] wanted) => (float value) {
@@ -110,7 +110,7 @@ def test_an_input_with_a_default_keeps_it() -> None:
     np.testing.assert_allclose(found["loss"], 3 * FEEDS["y"].mean(), rtol=1e-5)
 
 
-def test_an_input_given_back_is_the_value_itself() -> None:
+def test_a_loss_model_may_return_its_input() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> g (float y) => (float y) {}'
     )
@@ -118,7 +118,7 @@ def test_an_input_given_back_is_the_value_itself() -> None:
     check(case, np.float32, 1e-6)
 
 
-def test_an_input_of_another_type_is_told() -> None:
+def test_an_input_of_another_type_is_refused() -> None:
     message = (
         r"input 'y' of the model of Graph is DOUBLE of shape \[n4, k\], but the model's value of "
         r"that name is FLOAT of shape \[4, 3\]"
@@ -134,7 +134,7 @@ def test_an_input_of_another_type_is_told() -> None:
         with_loss(echo({"y": FEEDS["y"].astype(np.float32)}), loss)
 
 
-def test_a_model_without_outputs_is_told() -> None:
+def test_a_model_without_outputs_is_refused() -> None:
     model = squares()
     model.graph.outputs.clear()
     with pytest.raises(OptionError, match="the model of Graph has no outputs: its first one is"):

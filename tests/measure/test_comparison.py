@@ -44,7 +44,7 @@ def test_the_first_difference_is_named_with_its_node() -> None:
     assert comparison.first.node.startswith("Add")
 
 
-def test_it_is_found_though_every_name_is_another() -> None:
+def test_the_first_difference_is_found_without_equal_names() -> None:
     def renamed(text: str) -> str:
         for name in "hkr":
             text = text.replace(f"{name} =", f"v{name} =").replace(f"({name},", f"(v{name},")
@@ -62,12 +62,12 @@ def test_every_value_can_be_compared() -> None:
     assert comparison.agreed == 4 and comparison.first is None
 
 
-def test_a_converted_twin_agrees() -> None:
+def test_a_converted_model_agrees() -> None:
     converted = version_converter.convert_version(net(), 21)
     assert compare_models(net(), converted, X, every=True).same
 
 
-def test_an_optimised_twin_agrees(tmp_path: Path) -> None:
+def test_an_optimised_model_agrees(tmp_path: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fast.onnx")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -77,7 +77,7 @@ def test_an_optimised_twin_agrees(tmp_path: Path) -> None:
     assert comparison.same and [v.name for v in comparison.values][-1] == "y"
 
 
-def test_a_quantised_twin_is_compared_by_name() -> None:
+def test_a_quantised_model_is_compared_by_name() -> None:
     def quantise(text: str) -> str:
         text = text.replace("h = MatMul(x, w)", "q, s, z = DynamicQuantizeLinear(x)"
                             " d = DequantizeLinear(q, s, z) h = MatMul(d, w)")  # fmt: skip
@@ -88,7 +88,7 @@ def test_a_quantised_twin_is_compared_by_name() -> None:
     assert compare_models(net(), net(quantise), X, tolerance=Tolerance(0, 0.1)).same
 
 
-def test_other_names_go_by_place_and_it_is_said() -> None:
+def test_other_names_are_matched_by_position_with_a_note() -> None:
     def rename(text: str) -> str:
         text = text.replace("] x)", "] data)").replace("(x, w)", "(data, w)")
         return text.replace("(r, x)", "(r, data)").replace("y =", "out =").replace("] y)", "] out)")
@@ -96,13 +96,13 @@ def test_other_names_go_by_place_and_it_is_said() -> None:
     comparison = compare_models(net(), net(rename), X)
     assert comparison.same
     assert comparison.notes == [
-        "input 'x' is taken for 'data', by its place",
-        "output 'y' is taken for 'out', by its place",
+        "input 'x' is compared with 'data', by its position",
+        "output 'y' is compared with 'out', by its position",
     ]
     assert list(feeds_for_other(net(), net(rename), X)) == ["data"]
 
 
-def test_a_twin_of_another_type_is_fed_in_it() -> None:
+def test_feeds_are_cast_to_the_second_models_type() -> None:
     def halve(text: str) -> str:
         return text.replace("float[n,4] x", "float16[n,4] c").replace(
             "h = MatMul", "x = Cast<to=1>(c) h = MatMul"
@@ -130,7 +130,7 @@ def test_models_without_a_common_input_are_refused() -> None:
         compare_models(net(), other, X)
 
 
-def test_an_output_of_one_model_alone_is_noted() -> None:
+def test_an_output_of_only_one_model_is_noted() -> None:
     def more(text: str) -> str:
         return text.replace("=> (float[n,4] y)", "=> (float[n,4] y, float[n,4] k)")
 

@@ -30,7 +30,7 @@ def test_facts_are_plain_values(path: Path) -> None:
     assert facts["memory"]["weights"] == 36 and not facts["warnings"]
 
 
-def test_what_cannot_be_found_out_is_a_warning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_facts_are_warnings(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise InvalidModel("oh\nno")
 

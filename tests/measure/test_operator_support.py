@@ -9,7 +9,7 @@ import pytest
 
 from onward.measure import operator_support
 from onward.measure.operator_support import Operator, known_operators, operators
-from onward.providers.choose import OURS
+from onward.providers.choose import OWN_PROVIDERS
 from onward.providers.operator_examples import example, newest_opsets
 
 CPU, TORCH, REFERENCE = (f"{name}ExecutionProvider" for name in ("CPU", "Torch", "Reference"))
@@ -29,13 +29,13 @@ def test_providers_are_asked(tmp_path: Path) -> None:
     assert not rows["ai.onnx", "LinearAttention"].runs[CPU]
 
 
-def test_the_answers_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = operators([REFERENCE], folder=tmp_path)
     monkeypatch.setattr(operator_support, "_ask", lambda *_: pytest.fail("it asked again"))
     assert operators([REFERENCE], folder=tmp_path) == first
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[str] = []
     operators([REFERENCE], folder=tmp_path, progress=told.append)
     assert told == [REFERENCE]
@@ -55,13 +55,13 @@ def test_every_operator_has_an_example_of_the_newest_opset() -> None:
     assert sorted(without) == ["CastMap", "DictVectorizer", "ZipMap"]  # maps, which onnx-ir lacks
 
 
-def test_deprecated_operators_are_left_out() -> None:
+def test_deprecated_operators_are_not_listed() -> None:
     assert ("", "Upsample") not in known_operators()
     assert onnx.defs.get_schema("Upsample").deprecated
 
 
-def test_what_no_list_tells_is_not_known(tmp_path: Path) -> None:
-    if "OpenVINOExecutionProvider" not in OURS:
+def test_operators_of_no_list_are_unknown(tmp_path: Path) -> None:
+    if "OpenVINOExecutionProvider" not in OWN_PROVIDERS:
         pytest.skip("this onnxruntime has an OpenVINO of its own")
     pytest.importorskip("openvino")
     assert (

@@ -52,7 +52,7 @@ def test_other_types_are_compared_by_value() -> None:
     assert compare_tensors(np.array([0.1, 0.2], np.float32), halves).same
 
 
-def test_what_cannot_be_compared_has_a_reason() -> None:
+def test_incomparable_values_have_a_reason() -> None:
     one = np.zeros((1, 2))
     assert compare_tensors(one, np.zeros(2)).reason == "shape (1, 2) against (2)"
     assert compare_tensors(one, np.array([["a", "b"]])).reason == "float64 against <U1"
@@ -73,7 +73,7 @@ def test_maps_are_compared_key_by_key() -> None:
     assert compare_tensors(a, a).same
     apart = compare_tensors(a, b)
     assert (apart.same, apart.beyond, apart.max_absolute, apart.worst) == (False, 1, 0.25, (1,))
-    assert compare_tensors({"x": 1.0}, {"y": 1.0}).reason == "key 'x' is in one map alone"
+    assert compare_tensors({"x": 1.0}, {"y": 1.0}).reason == "key 'x' is in only one map"
     assert compare_tensors({"x": 1.0}, np.ones(1)).reason == "a map against a tensor"
     assert not compare_tensors({1: "a"}, {1: "b"}).same
 
@@ -89,7 +89,7 @@ def test_cosine_and_snr_of_known_vectors() -> None:
     assert compare_tensors(np.zeros(2), np.zeros(2)).cosine == 1
 
 
-def test_likeness_leaves_out_what_is_not_finite_and_what_is_no_number() -> None:
+def test_similarity_ignores_values_that_are_not_finite() -> None:
     found = compare_tensors(np.array([np.nan, 1.0]), np.array([np.nan, 1.0]))
     assert found.cosine == 1 and found.snr == np.inf
     assert compare_tensors(np.array(["a"]), np.array(["a"])).cosine is None

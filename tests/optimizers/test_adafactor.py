@@ -23,7 +23,7 @@ from tests.optimizers.case import TENSORS, by_graph, by_torch, distance, passes
     ],
     ids=str,
 )
-def test_it_is_torchs(options: dict[str, Any]) -> None:
+def test_adafactor_matches_torch(options: dict[str, Any]) -> None:
     optimizer = Adafactor(**options)
     for dtype, bound in (("float32", 1e-5), ("float64", 1e-12)):
         expected = by_torch(torch.optim.Adafactor, TENSORS, dtype, lr=0.01, **options)
@@ -31,7 +31,7 @@ def test_it_is_torchs(options: dict[str, Any]) -> None:
         assert distance(by_graph(optimizer, TENSORS, dtype, scale=0.25), expected) < bound
 
 
-def test_defaults_are_torchs() -> None:
+def test_defaults_of_adafactor_are_those_of_torch() -> None:
     defaults = torch.optim.Adafactor([torch.zeros(1)]).defaults
     optimizer = Adafactor()
     assert all(getattr(optimizer, n) == defaults[n] for n in optimizer.to_dict() if n != "kind")
@@ -42,7 +42,7 @@ def test_slots_of_a_matrix_are_a_row_and_a_column() -> None:
     assert Adafactor().slots((7,)) == {"variance": (7,)}
 
 
-def test_passes() -> None:
+def test_number_of_passes() -> None:
     """Those over the whole matrix; what looks at rows and columns is small."""
     model = named_update(Adafactor(weight_decay=0.1), {"w": ("float32", (4, 5))})
     whole = [node for node in model.graph if node.outputs[0].shape == (4, 5)]

@@ -21,7 +21,7 @@ CASES: list[tuple[dict[str, Any], int, int]] = [
 
 
 @pytest.mark.parametrize(("options", "plain", "scaled"), CASES, ids=lambda case: str(case))
-def test_it_is_torchs(options: dict[str, Any], plain: int, scaled: int) -> None:
+def test_adagrad_matches_torch(options: dict[str, Any], plain: int, scaled: int) -> None:
     optimizer = Adagrad(lr=0.01, **options)
     for dtype, bound in (("float32", 1e-5), ("float64", 1e-13)):
         expected = by_torch(torch.optim.Adagrad, dtype=dtype, lr=0.01, **options)
@@ -31,7 +31,7 @@ def test_it_is_torchs(options: dict[str, Any], plain: int, scaled: int) -> None:
     assert passes(flat_update(optimizer, scaled=True)) == scaled
 
 
-def test_defaults_are_torchs() -> None:
+def test_defaults_of_adagrad_are_those_of_torch() -> None:
     defaults = torch.optim.Adagrad([torch.zeros(1)]).defaults
     record = Adagrad().to_dict()
     assert all(defaults[name] == value for name, value in record.items() if name != "kind")

@@ -29,7 +29,7 @@ CASES: list[tuple[Any, dict[str, Any], int, int]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "plain", "scaled"), CASES, ids=lambda case: str(case))
-def test_it_is_torchs(kind: Any, options: dict[str, Any], plain: int, scaled: int) -> None:
+def test_adam_matches_torch(kind: Any, options: dict[str, Any], plain: int, scaled: int) -> None:
     optimizer, peer = kind(lr=0.003, **options), getattr(torch.optim, kind.__name__)
     for dtype, bound in (("float32", 1e-5), ("float64", 1e-13)):
         expected = by_torch(peer, dtype=dtype, lr=0.003, **options)
@@ -40,14 +40,14 @@ def test_it_is_torchs(kind: Any, options: dict[str, Any], plain: int, scaled: in
 
 
 @pytest.mark.parametrize("kind", [Adam, AdamW])
-def test_defaults_are_torchs(kind: Any) -> None:
+def test_defaults_of_adam_are_those_of_torch(kind: Any) -> None:
     defaults = getattr(torch.optim, kind.__name__)([torch.zeros(1)]).defaults
     shared = set(kind().to_dict()) & set(defaults)
     assert set(kind().to_dict()) - shared <= {"kind", "correct_bias", "style"}
     assert all(getattr(kind(), name) == defaults[name] for name in shared)
 
 
-def test_the_slots_are_torchs_moments_by_a_constant() -> None:
+def test_the_slots_are_proportional_to_torchs_moments() -> None:
     found = by_graph(AdamW(lr=0.01, amsgrad=True, betas=(0.9, 0.99)), dtype="float64")
     p = torch.zeros(257, dtype=torch.float64)
     peer = torch.optim.AdamW([p], lr=0.01, amsgrad=True, betas=(0.9, 0.99))

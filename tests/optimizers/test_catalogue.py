@@ -63,7 +63,7 @@ def test_the_lists_are_complete() -> None:
     assert {type(each).__name__ for each in POLICY} == set(POLICIES)
 
 
-def test_what_is_no_optimizer_is_refused() -> None:
+def test_an_object_that_is_not_an_optimizer_is_refused() -> None:
     with pytest.raises(OptionError, match=r"no optimizer is called 'Adan'\ndid you mean 'Adam"):
         optimizer_from_dict({"kind": "Adan"})
     with pytest.raises(OptionError, match=r"AdamW has no setting 'beta'\ndid you mean 'betas'\?"):

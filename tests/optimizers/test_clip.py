@@ -31,7 +31,7 @@ GRADIENTS = [RNG.normal(size=shape) * 3 for shape in ((4, 5), (7,), ())]
 
 @pytest.mark.parametrize("max_norm", [0.5, 1000.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_scale_is_torchs(max_norm: float, dtype: str) -> None:
+def test_the_clip_scale_matches_torch(max_norm: float, dtype: str) -> None:
     arrays = [g.astype(dtype) if g.shape else np.array(g, dtype) for g in map(np.array, GRADIENTS)]
     tensors = [torch.zeros(g.shape, dtype=torch.from_numpy(g).dtype) for g in arrays]
     for tensor, g in zip(tensors, arrays):
@@ -59,14 +59,14 @@ def test_one_gradient_needs_no_sum() -> None:
     assert norm.shape == ()
 
 
-def test_a_norm_that_is_not_finite_shows() -> None:
+def test_a_norm_that_is_not_finite_is_returned() -> None:
     assert ClipByNorm(max_norm=1.0).scale(math.inf) == 0.0
     assert math.isnan(ClipByNorm(max_norm=1.0).scale(math.nan))
     assert ClipByNorm(max_norm=1.0).scale(0.0) == 1.0
 
 
 @pytest.mark.parametrize("scale", [None, 0.25])
-def test_clipping_by_value_is_torchs(scale: float | None) -> None:
+def test_clipping_by_value_matches_torch(scale: float | None) -> None:
     """The limit holds for the gradient as it is once scaled."""
     found = by_graph(SGD(lr=0.1), dtype="float64", scale=scale, clip=ClipByValue(limit=0.5))
     assert distance(found, {"w": torch_clipped()}) < 1e-12

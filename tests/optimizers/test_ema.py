@@ -18,7 +18,7 @@ from tests.optimizers.case import VECTOR, by_graph, gradients, passes, start
 
 @pytest.mark.parametrize("warm_up", [False, True])
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.1), Adafactor()], ids=repr)
-def test_it_is_torchs(optimizer: Optimizer, warm_up: bool) -> None:
+def test_ema_matches_torch(optimizer: Optimizer, warm_up: bool) -> None:
     average = EMA(decay=0.9, warm_up=warm_up)
     found = by_graph(optimizer, dtype="float64", average=average)
     kind = getattr(torch.optim, type(optimizer).__name__)
@@ -33,7 +33,7 @@ def test_it_is_torchs(optimizer: Optimizer, warm_up: bool) -> None:
     np.testing.assert_allclose(found["w"], p.numpy(), rtol=1e-10)
 
 
-def test_it_takes_three_passes() -> None:
+def test_ema_takes_three_passes() -> None:
     for warm_up in (False, True):
         model = flat_update(SGD(), average=EMA(warm_up=warm_up))
         assert passes(model) == passes(flat_update(SGD())) + 3

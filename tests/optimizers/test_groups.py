@@ -97,7 +97,7 @@ def test_an_unknown_setting_is_refused() -> None:
         resolve(SGD(), [Group(parameters="*.bias", zzz=0.9)], SHAPES)
 
 
-def test_a_setting_that_cannot_hold_is_refused() -> None:
+def test_a_wrong_setting_is_refused() -> None:
     with pytest.raises(OptionError, match=r"SGD\.lr is a number, at least 0, not -1"):
         resolve(SGD(), [Group(parameters="*.bias", lr=-1)], SHAPES)
 
@@ -109,7 +109,7 @@ def test_frozen_with_settings_is_refused() -> None:
 
 
 @pytest.mark.parametrize("parameters", [[], 3, [1], None])
-def test_parameters_that_are_no_names_are_refused(parameters: Any) -> None:
+def test_parameters_that_are_not_names_are_refused(parameters: Any) -> None:
     law = (
         r"the parameters of a Group are names, patterns or a predicate, not .*\n"
         r"give at least one name, such as '\*\.bias'"
@@ -119,19 +119,19 @@ def test_parameters_that_are_no_names_are_refused(parameters: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [3, "adam", [], {"lr": 0.1}, None])
-def test_what_is_no_optimizer_is_refused(given: Any) -> None:
+def test_an_object_that_is_not_an_optimizer_is_refused(given: Any) -> None:
     law = r"the optimizer is one of onward\.optimizers, not .*\nfor example: onward\.optimizers\.A"
     with pytest.raises(OptionError, match=law):
         resolve(given, [], SHAPES)
 
 
-def test_a_class_of_optimizers_is_to_be_called() -> None:
+def test_an_optimizer_class_instead_of_an_instance_is_refused() -> None:
     law = r"the optimizer is one of onward\.optimizers, not <class .*AdamW'>\ncall it: AdamW\(lr="
     with pytest.raises(OptionError, match=law):
         resolve(AdamW, [], SHAPES)  # type: ignore[arg-type]
 
 
-def test_what_a_group_is_made_of_is_checked() -> None:
+def test_the_arguments_of_a_group_are_checked() -> None:
     with pytest.raises(
         OptionError, match=r"Group\.optimizer is one of onward\.optimizers, not 3\n"
     ):
@@ -145,7 +145,7 @@ def test_what_a_group_is_made_of_is_checked() -> None:
         resolve(SGD(), "a", SHAPES)  # type: ignore[arg-type]
 
 
-def test_a_group_cannot_be_changed_and_says_what_it_is() -> None:
+def test_a_group_is_frozen_and_has_a_repr() -> None:
     group = Group(parameters="*.bias", optimizer=SGD(), lr=0.1)
     assert repr(group) == f"Group(parameters='*.bias', lr=0.1, optimizer={SGD()!r})"
     assert group == Group(parameters="*.bias", optimizer=SGD(), lr=0.1)

@@ -42,7 +42,7 @@ def reference(optimizer: LAMB) -> Tensors:
     [{}, {"weight_decay": 0.1}, {"correct_bias": False, "betas": (0.8, 0.9), "eps": 1e-3}],
     ids=str,
 )
-def test_it_is_its_formula(options: dict[str, Any]) -> None:
+def test_lamb_matches_its_formula(options: dict[str, Any]) -> None:
     optimizer = LAMB(lr=0.01, **options)
     expected = reference(optimizer)
     assert distance(by_graph(optimizer, TENSORS), expected) < 1e-5
@@ -66,7 +66,7 @@ def test_a_parameter_of_zeros_moves_with_ratio_one() -> None:
     np.testing.assert_array_equal(new, np.ones(3))
 
 
-def test_passes() -> None:
+def test_number_of_passes() -> None:
     shape = {"w": ("float32", (4, 5))}
     assert passes(named_update(LAMB(), shape)) == 11
     assert passes(named_update(LAMB(weight_decay=0.1), shape)) == 13

@@ -30,7 +30,7 @@ def test_groups_keep_their_ratio_whatever_was_set_before(
 
 
 @given(RATES, st.lists(RATES, min_size=1, max_size=4), RATES, RATES)
-def test_a_restored_state_goes_on_bit_for_bit(
+def test_a_restored_state_continues_bit_for_bit(
     own: float, updates: list[float], before: float, after: float
 ) -> None:
     rates, again = LearningRates(own, updates), LearningRates(1.0, [1.0] * len(updates))
@@ -42,13 +42,13 @@ def test_a_restored_state_goes_on_bit_for_bit(
     assert (again.own, again.updates) == (rates.own, rates.updates)
 
 
-def test_a_group_beside_an_own_rate_of_0_has_a_constant_rate() -> None:
+def test_a_group_has_a_constant_rate_if_the_own_rate_is_0() -> None:
     rates = LearningRates(0.0, [0.5, 0.0])
     rates.set(0.1)
     assert rates.updates == [0.5, 0.1]
 
 
-def test_an_own_rate_of_0_does_not_forget_the_ratios() -> None:
+def test_ratios_survive_an_own_rate_of_0() -> None:
     rates = LearningRates(0.1, [0.2, 0.0, 0.1])
     rates.set(0.0)
     assert rates.updates == [0.0, 0.0, 0.0]
@@ -60,7 +60,7 @@ def test_an_own_rate_of_0_does_not_forget_the_ratios() -> None:
     ("first", "saved", "own"),
     [([0.001, 0.1], [0.0005, 0.05], 0.05), ([0.2, 0.4], [0.1, 0.2], 0.05), ([0.0], [0.3], 0.3)],
 )
-def test_a_checkpoint_of_version_0_1_tells_the_own_rate(
+def test_the_own_rate_is_restored_from_a_checkpoint_of_version_0_1(
     first: list[float], saved: list[float], own: float
 ) -> None:
     rates = LearningRates(0.1, first)
@@ -80,6 +80,6 @@ def test_a_checkpoint_of_version_0_1_tells_the_own_rate(
     ],
     ids=repr,
 )
-def test_what_is_no_state_is_told(change: dict[str, Any]) -> None:
+def test_is_state_is_false_for_other_objects(change: dict[str, Any]) -> None:
     state = LearningRates(0.1, [0.1]).state()
     assert is_state(state) and not is_state(state | change)

@@ -28,7 +28,7 @@ CASES: list[tuple[dict[str, Any], int, int]] = [
 
 
 @pytest.mark.parametrize(("options", "plain", "scaled"), CASES, ids=lambda case: str(case))
-def test_it_is_its_formula(options: dict[str, Any], plain: int, scaled: int) -> None:
+def test_lion_matches_its_formula(options: dict[str, Any], plain: int, scaled: int) -> None:
     optimizer = Lion(lr=0.003, **options)
     b1, b2 = optimizer.betas
 

@@ -48,7 +48,9 @@ def by_rule(scaling: DynamicLossScale, steps: list[bool]) -> list[tuple[float, i
     backoff=st.sampled_from([0.5, 0.3]),
     interval=st.integers(1, 4),
 )
-def test_it_is_torchs(steps: list[bool], growth: float, backoff: float, interval: int) -> None:
+def test_dynamic_loss_scale_matches_torch(
+    steps: list[bool], growth: float, backoff: float, interval: int
+) -> None:
     scaling = DynamicLossScale(growth=growth, backoff=backoff, interval=interval)
     assert by_rule(scaling, steps) == by_torch(scaling, steps)
 
@@ -59,13 +61,13 @@ def test_the_scale_never_grows_to_infinity() -> None:
     assert by_rule(scaling, steps) == by_torch(scaling, steps) == [(2.0**127, 0)] * 3
 
 
-def test_the_scale_may_fall_to_zero_as_torchs_does() -> None:
+def test_the_scale_may_fall_to_zero_as_in_torch() -> None:
     scaling, steps = DynamicLossScale(initial=2.0**-126), [False] * 25
     assert by_rule(scaling, steps) == by_torch(scaling, steps)
     assert by_rule(scaling, steps)[-1] == (0.0, 0)
 
 
-def test_defaults_are_torchs() -> None:
+def test_defaults_of_dynamic_loss_scale_are_those_of_torch() -> None:
     theirs = torch.amp.GradScaler("cpu").state_dict()
     ours = DynamicLossScale()
     assert (ours.growth, ours.backoff) == (theirs["growth_factor"], theirs["backoff_factor"])
@@ -90,7 +92,7 @@ def test_wrong_settings_are_refused(options: dict[str, Any], law: str) -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"scale": 1.0}, {"scale": "x", "good_steps": 0}, None])
-def test_a_state_that_is_none_is_refused(state: Any) -> None:
+def test_a_wrong_state_is_refused(state: Any) -> None:
     law = (
         r"the state of a loss scale has 'scale' and 'good_steps', not .*\n"
         r"start from DynamicLossScale\.start\(\)"

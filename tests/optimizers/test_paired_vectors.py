@@ -53,7 +53,7 @@ def memory(made: Paired, feeds: Tensors) -> Tensors:
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("average", [None, EMA(decay=0.5)], ids=repr)
 @pytest.mark.parametrize("optimizer", ELEMENTWISE, ids=repr)
-def test_pairs_in_place_give_what_the_plain_update_gives(
+def test_paired_updates_match_plain_updates(
     optimizer: Optimizer, average: EMA | None, scaled: bool, n: int
 ) -> None:
     clip = ClipByValue(limit=0.5) if scaled else None
@@ -79,18 +79,18 @@ def test_pairs_in_place_give_what_the_plain_update_gives(
     [(AdamW(), 11, 7), (SGD(), 2, 1), (SGD(momentum=0.9), 4, 2), (Lion(weight_decay=0.1), 8, 5)],
     ids=repr,
 )
-def test_pairs_spare_passes(optimizer: Optimizer, before: int, after: int) -> None:
+def test_pairs_save_passes_over_memory(optimizer: Optimizer, before: int, after: int) -> None:
     plain = flat_update(optimizer)
     assert (passes(plain), passes(paired(plain).model)) == (before, after)
 
 
-def test_other_types_stay_as_they_are() -> None:
+def test_other_types_are_not_converted() -> None:
     plain = flat_update(AdamW(), "float64")
     made = paired(plain)
     assert made.model is plain and made.blocks == ()
 
 
-def test_a_sum_that_may_come_too_late_is_left_alone() -> None:
+def test_a_sum_that_would_read_a_new_value_is_not_replaced() -> None:
     op = OpBuilder(opset=21)
     p, g = op.input("parameters", "float32", ("n",)), op.input("gradients", "float32", ("n",))
     half = op.Mul(p, 0.5)
@@ -108,7 +108,7 @@ def test_a_vector_has_one_neighbour_on_each_side() -> None:
     assert kinds.count("MatMul") == 2 and kinds.count("Add") == 1
 
 
-def test_a_ring_of_rows_is_not_closed() -> None:
+def test_rows_never_form_a_circle() -> None:
     op = OpBuilder(opset=21)
     a, b, c = (op.input(name, "float32", ("n",)) for name in "abc")
     sums = [op.Add(op.Mul(x, 0.5), y) for x, y in ((a, b), (b, c), (c, a))]

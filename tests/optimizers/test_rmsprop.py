@@ -25,7 +25,7 @@ CASES: list[tuple[dict[str, Any], int, int]] = [
 
 
 @pytest.mark.parametrize(("options", "plain", "scaled"), CASES, ids=lambda case: str(case))
-def test_it_is_torchs(options: dict[str, Any], plain: int, scaled: int) -> None:
+def test_rmsprop_matches_torch(options: dict[str, Any], plain: int, scaled: int) -> None:
     optimizer = RMSprop(lr=0.003, **options)
     for dtype, bound in (("float32", 1e-5), ("float64", 1e-13)):
         expected = by_torch(torch.optim.RMSprop, dtype=dtype, lr=0.003, **options)
@@ -35,7 +35,7 @@ def test_it_is_torchs(options: dict[str, Any], plain: int, scaled: int) -> None:
     assert passes(flat_update(optimizer, scaled=True)) == scaled
 
 
-def test_defaults_are_torchs() -> None:
+def test_defaults_of_rmsprop_are_those_of_torch() -> None:
     defaults = torch.optim.RMSprop([torch.zeros(1)]).defaults
     record = RMSprop().to_dict()
     assert all(defaults[name] == value for name, value in record.items() if name != "kind")

@@ -29,7 +29,7 @@ CASES: list[tuple[dict[str, Any], int, int]] = [
 
 
 @pytest.mark.parametrize(("options", "plain", "scaled"), CASES, ids=lambda case: str(case))
-def test_it_is_torchs(options: dict[str, Any], plain: int, scaled: int) -> None:
+def test_sgd_matches_torch(options: dict[str, Any], plain: int, scaled: int) -> None:
     optimizer = SGD(lr=0.01, **options)
     for dtype, bound in (("float32", 1e-5), ("float64", 1e-13)):
         expected = by_torch(torch.optim.SGD, dtype=dtype, lr=0.01, **options)
@@ -50,7 +50,7 @@ def test_nesterov_without_momentum_is_refused() -> None:
         SGD(nesterov=True, momentum=0.9, dampening=0.1)
 
 
-def test_defaults_are_torchs() -> None:
+def test_defaults_of_sgd_are_those_of_torch() -> None:
     defaults = torch.optim.SGD([torch.zeros(1)]).defaults
     record = SGD().to_dict()
     assert {name: defaults[name] for name in record if name != "kind"} | {"kind": "SGD"} == record

@@ -88,7 +88,7 @@ def run_in_place(run: onnxruntime.InferenceSession, feeds: Tensors, pairs: dict[
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("average", [None, EMA(decay=0.5)], ids=repr)
 @each_optimizer
-def test_in_place_gives_what_apart_gives(
+def test_updates_in_place_match_updates_out_of_place(
     optimizer: Optimizer, scaled: bool, average: EMA | None
 ) -> None:
     clip = ClipByValue(limit=0.5) if scaled else None
@@ -110,9 +110,7 @@ def test_in_place_gives_what_apart_gives(
 
 @pytest.mark.parametrize("provider", ["TorchExecutionProvider", "ReferenceExecutionProvider"])
 @each_optimizer
-def test_every_provider_gives_what_stock_onnxruntime_gives(
-    optimizer: Optimizer, provider: str
-) -> None:
+def test_every_provider_matches_stock_onnxruntime(optimizer: Optimizer, provider: str) -> None:
     specs = {"a": ("float32", (6, 4)), "b": ("float64", (3, 5))}
     model = named_update(optimizer, specs, scaled=True, average=EMA(warm_up=True))
     feeds = fed(model)
@@ -192,7 +190,7 @@ def test_scalars_are_computed_once_for_all_parameters() -> None:
     assert powers == [2, 2]
 
 
-def test_updates_without_parameters_are_graphs_too() -> None:
+def test_updates_may_have_no_parameters() -> None:
     assert not named_update(Adafactor(), {}).graph.outputs
 
 
@@ -240,7 +238,7 @@ def test_an_optimizer_that_cannot_run_in_place_is_refused() -> None:
         flat_update(Careless())
 
 
-def test_a_reader_through_a_view_counts() -> None:
+def test_readers_through_views_are_checked() -> None:
     op = OpBuilder(opset=21)
     x = op.input("x", "float32", (6,))
     other = op.Add(op.Reshape(x, [2, 3]), 1.0)
@@ -251,7 +249,7 @@ def test_a_reader_through_a_view_counts() -> None:
     ]
 
 
-def test_what_makes_an_output_must_be_elementwise() -> None:
+def test_the_node_of_an_output_in_place_must_be_elementwise() -> None:
     op = OpBuilder(opset=21)
     x = op.input("x", "float32", (6,))
     model = op.model(y=op.CumSum(x, 0), z=op.Identity(x))
@@ -265,7 +263,7 @@ def test_what_makes_an_output_must_be_elementwise() -> None:
     assert not in_place_safe(model, {"y": "x"})  # broadcast: read again after it was written
 
 
-def test_an_output_that_no_node_makes_is_not_safe() -> None:
+def test_an_output_without_a_node_cannot_be_in_place() -> None:
     x = ir.val("x", ir.DataType.FLOAT, (3,))
     model = ir.Model(ir.Graph([x], [x], nodes=[], opset_imports={"": 21}), ir_version=10)
     assert in_place_hazards(model, {"x": "x"}) == ["no node makes x"]

@@ -1,4 +1,4 @@
-"""What onnxruntime refuses as it is written runs in another spelling, with the same meaning."""
+"""Nodes that onnxruntime refuses or computes wrongly run after the workarounds."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.deduplicate import share_expressions, share_initializers
 from onward.passes.fold import fold_constants
-from onward.passes.ort_faster_forms import share_exponentials, sum_rows_by_product
 from onward.passes.pipelines import (
     PREPARE,
     Level,
@@ -24,6 +23,7 @@ from onward.passes.pipelines import (
 )
 from onward.passes.prune import drop_unused
 from onward.passes.transposes import sink_transposes
+from onward.providers.ort.rewrites.faster_forms import share_exponentials, sum_rows_by_product
 from tests.passes.random_models import Drawn, models
 from tests.passes.running import assert_same, run_reference
 

@@ -22,8 +22,8 @@ from onward.programs.arrays import to_array, to_plain_array
     ],
 )
 @pytest.mark.parametrize("convert", [to_array, to_plain_array])
-def test_objects_that_are_no_numbers_are_refused(convert: Any, value: Any, why: str) -> None:
-    with pytest.raises(FeedError, match=rf"'x' is no array of numbers: {why}\ngive a numpy array$"):
+def test_arrays_of_objects_are_refused(convert: Any, value: Any, why: str) -> None:
+    with pytest.raises(FeedError, match=rf"'x' is not an array of numbers: {why}\ngive a numpy"):
         convert(value, "'x'", FeedError)
 
 
@@ -35,7 +35,7 @@ def test_texts_are_arrays(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [np.ones((2, 2), ">f4"), np.ones((4, 2), np.float32)[::2], torch.ones(2, 2)]
 )
-def test_plain_arrays_have_this_machines_bytes_without_gaps(value: Any) -> None:
+def test_plain_arrays_are_contiguous_and_native(value: Any) -> None:
     array = to_plain_array(value, "'x'", FeedError)
     assert array.dtype == np.float32 and array.dtype.isnative and array.flags.c_contiguous
     np.testing.assert_array_equal(array, np.ones((2, 2)))

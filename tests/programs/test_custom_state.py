@@ -33,7 +33,7 @@ def session(state: dict[str, str], **options: Any) -> TrainingSession:
     return TrainingSession(model(), MSE(output="y"), SGD(lr=0.0), {"state": state, **options})
 
 
-def test_state_becomes_what_the_graph_says_and_is_exported(tmp_path: Path) -> None:
+def test_state_is_updated_and_exported(tmp_path: Path) -> None:
     one = session({"mean": "moved", "count": "counted"})
     assert list(one.parameters) == ["w"] and set(one.statistics) == {"mean", "count"}
     feeds = {"x": np.ones((4, 3), np.float32), "target": np.zeros((4, 2), np.float32)}
@@ -55,7 +55,7 @@ def test_state_becomes_what_the_graph_says_and_is_exported(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"nobody": "moved"}, "state: 'nobody' is no initializer of the model"),
+        ({"nobody": "moved"}, "state: 'nobody' is not an initializer of the model"),
         ({"mean": "nothing"}, "no value 'nothing' for 'mean' to become\nthere are '"),
         ({"mean": "counted"}, "'mean' is .* and cannot become 'counted', which is"),
     ],

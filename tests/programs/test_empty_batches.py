@@ -86,7 +86,7 @@ def test_an_empty_step_changes_nothing_and_is_not_counted(accumulate: int, caplo
     same(one, other)
 
 
-def test_an_empty_batch_apart_changes_nothing() -> None:
+def test_an_empty_micro_batch_changes_nothing() -> None:
     one, other = session(), session()
     assert np.isnan(one.run_forward(EMPTY)["loss"])
     one.run_backward()
@@ -141,7 +141,7 @@ def test_a_wrong_batch_without_samples_is_refused(wrong: Any, words: str) -> Non
     same(one, other)
 
 
-def test_a_feed_without_elements_beside_samples_is_no_empty_batch() -> None:
+def test_a_batch_with_one_empty_feed_is_not_empty() -> None:
     op = onward.OpBuilder()
     x, more = op.input("x", "float32", ("n", 4)), op.input("more", "float32", ("n", "k"))
     w = op.initializer("w", np.ones((4, 2), np.float32))

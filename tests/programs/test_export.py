@@ -83,7 +83,7 @@ def test_the_original_stays_as_it_was() -> None:
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-def test_what_the_file_says_beside_the_graph_stays() -> None:
+def test_metadata_stays() -> None:
     model = network()
     made = export_model(model, tensors())
     assert names_of(made.graph.outputs) == ["logits", "loss"]
@@ -111,14 +111,14 @@ def test_any_value_can_be_an_output(outputs: list[str]) -> None:
 
 def test_outputs_that_do_not_exist_are_refused() -> None:
     cases = {
-        "hiden": r"the model makes no value 'hiden'\ndid you mean 'hidden'\?",
-        "x": r"'x' is given to the model, not made by it: it cannot be an output\nthere are '",
-        "first": r"'first' is given to the model",
+        "hiden": r"the model has no value 'hiden'\ndid you mean 'hidden'\?",
+        "x": r"'x' is an input or initializer of the model: it cannot be an output\nthere are '",
+        "first": r"'first' is an input or initializer of the model",
     }
     for name, message in cases.items():
         with pytest.raises(OptionError, match=message):
             export_model(network(), {}, [name])
-    with pytest.raises(OptionError, match="an exported model returns something: outputs is empty"):
+    with pytest.raises(OptionError, match="outputs is empty: an exported model needs"):
         export_model(network(), {}, [])
 
 
@@ -215,7 +215,7 @@ def test_statistics_that_were_merged_are_found() -> None:
     assert_same([(data - 2) / np.float32(2)], run_ort(made, {"x": data}))
 
 
-def test_functions_that_nobody_calls_any_more_go() -> None:
+def test_unused_functions_are_removed() -> None:
     text = """
         <ir_version: 8, opset_import: ["" : 15, "local" : 1]>
         g (float[n] x) => (float[n] y, float[n] z) {
@@ -230,7 +230,7 @@ def test_functions_that_nobody_calls_any_more_go() -> None:
     onnx.checker.check_model(ir.to_proto(made))
 
 
-def test_an_old_models_ir_version_rises_as_weights_are_inputs_no_more() -> None:
+def test_the_ir_version_rises_if_weights_are_not_inputs() -> None:
     model = network()
     model.ir_version, model.opset_imports[""] = 3, 15
     copy = export_model(model, tensors())
@@ -253,7 +253,7 @@ def test_initializers_that_are_inputs_too_stay_so() -> None:
 # -- files ---------------------------------------------------------------------------------------
 
 
-def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_go_to_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onward.graph.files, "_EMBEDDED_AT_MOST", 16)
     given, x = tensors(), real(5, 4)
     save(network(), tmp_path / "original.onnx")
@@ -268,5 +268,5 @@ def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_program_without_its_model_cannot_export(tmp_path: Path) -> None:
     program: Any = SimpleNamespace(model=None)
-    with pytest.raises(OptionError, match=r"does not hold the model .* nothing to export\ncompile"):
+    with pytest.raises(OptionError, match=r"does not contain the model .* nothing to export\nc"):
         write(program, {}, tmp_path / "trained.onnx")

@@ -37,7 +37,7 @@ def test_feeds_that_fit_pass() -> None:
     assert one.targets_fit(feeds) and not one.is_empty(feeds)
 
 
-def test_what_is_no_dictionary_is_refused() -> None:
+def test_feeds_that_are_not_a_dictionary_are_refused() -> None:
     with pytest.raises(FeedError, match=r"not list\ngive {'x': \.\.\., 'labels': "):
         rules().check_mapping([])
 
@@ -63,7 +63,7 @@ def test_an_empty_batch_has_results_of_its_sizes() -> None:
     assert np.isnan(loss) and logits.shape == (0, 4)
 
 
-def test_a_part_of_a_graph_reads_a_part_of_the_feeds() -> None:
+def test_a_graph_selects_the_feeds_that_it_reads() -> None:
     [feeds] = batches(1)
     part = FeedRules([a for a in ARGUMENTS if a.name == "x"], PROGRAM.layout, partial=True)
     assert list(part.select(feeds)) == ["x"]

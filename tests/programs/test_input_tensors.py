@@ -1,4 +1,4 @@
-"""Tensors that are fed while training."""
+"""InputTensors that are fed while training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import onward
 from onward.passes.pipelines import PREPARE
-from onward.programs.input_tensors import Tensors
+from onward.programs.input_tensors import InputTensors
 
 LARGE = np.ones((128, 128), np.float32)  # 64 KiB
 
@@ -26,20 +26,20 @@ def names(graph: ir.Graph) -> list[list[str | None]]:
     return [[value.name for value in graph.inputs], list(graph.initializers)]
 
 
-def test_what_is_trained_and_what_is_large_becomes_an_input() -> None:
+def test_trained_and_large_tensors_become_inputs() -> None:
     made = model()
-    fed = Tensors.of(made, ["a"], [])
-    fed.open(made)
+    fed = InputTensors.of(made, ["a"], [])
+    fed.make_inputs(made)
     assert names(made.graph) == [["x", "a", "large"], ["b"]]
     assert (list(fed.trained), fed.frozen) == (["a"], ["large"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_what_is_no_longer_trained_is_constant_or_frozen(dtype: str) -> None:
+def test_untrained_tensors_become_constant_or_frozen(dtype: str) -> None:
     base = model(dtype)
     opened = base.clone()
-    fed = Tensors.of(base, ["a", "b", "large"], [])
-    fed.open(opened)
+    fed = InputTensors.of(base, ["a", "b", "large"], [])
+    fed.make_inputs(opened)
     assert names(opened.graph) == [["x", "a", "b", "large"], []]
     left = fed.only(["a"], base, opened)
     bound = ["large"] if dtype == "float32" else []  # 16-bit ones are not

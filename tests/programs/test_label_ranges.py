@@ -37,13 +37,15 @@ def test_classes_and_what_is_ignored_may_be_fed(labels: Any, known: LabelRange) 
         (5, PLAIN, r"holds 5 at \[\]"),
     ],
 )
-def test_a_label_that_is_no_class_is_named(labels: Any, known: LabelRange, message: str) -> None:
+def test_a_label_that_is_not_a_class_is_refused(
+    labels: Any, known: LabelRange, message: str
+) -> None:
     with pytest.raises(FeedError, match=message):
         check_labels(np.array(labels, np.int64), known)
 
 
 @pytest.mark.parametrize("labels", [["a"], [None], [1j]])
-def test_what_is_no_number_is_left_to_the_check_of_types(labels: Any) -> None:
+def test_labels_that_are_not_numbers_are_left_to_the_check_of_types(labels: Any) -> None:
     check_labels(np.array(labels), PLAIN)
 
 
@@ -61,18 +63,18 @@ BOUNDS = "Status Message: indices element out of data bounds, idx=9 must be with
         ("index out of range in self", "an index that is out of range: Embedding refused it"),
     ],
 )
-def test_an_index_out_of_range_is_told_in_plain_words(text: str, words: str) -> None:
+def test_an_index_out_of_range_is_a_feed_error(text: str, words: str) -> None:
     refusal = index_refusal(NodeFailed(text, "Embedding"))
     assert refusal is not None and words in str(refusal)
     assert str(refusal).splitlines()[1].startswith("labels and other indices are whole numbers")
 
 
-def test_other_failures_are_no_matter_of_indices() -> None:
+def test_other_failures_are_not_index_errors() -> None:
     assert index_refusal(NodeFailed("shapes do not fit", "Add")) is None
     assert index_refusal(ProviderError("the number of threads is out of range")) is None
 
 
-def test_what_was_written_is_read() -> None:
+def test_label_ranges_to_json_and_back() -> None:
     assert from_json(to_json([PLAIN, IGNORING])) == (PLAIN, IGNORING)
 
 
@@ -87,7 +89,7 @@ def test_what_was_written_is_read() -> None:
         '[{"name": "labels", "classes": 3, "ignored": "x"}]',
     ],
 )
-def test_what_is_no_list_of_ranges_is_refused(text: str) -> None:
+def test_invalid_json_of_ranges_is_refused(text: str) -> None:
     with pytest.raises(
         InvalidModel, match=r"the model's ranges of labels cannot be read: .*\nmake"
     ):

@@ -11,7 +11,7 @@ import pytest
 from onward.graph.shapes.infer import infer_shapes
 from onward.losses import MSE, CrossEntropy, Total
 from onward.programs.label_ranges import LabelRange
-from onward.programs.labels import find_labels, promised_labels
+from onward.programs.labels import find_labels, labels_of_loss
 from tests.sessions.training.small import mlp
 
 
@@ -45,7 +45,7 @@ def test_labels_are_found_by_the_loss_that_reads_them(body: str, ignored: int | 
     ],
     ids=["changed on the way", "any number of classes", "no such loss"],
 )  # fmt: skip
-def test_what_is_not_known_is_not_said(model: ir.Model) -> None:
+def test_labels_with_unknown_classes_are_left_out(model: ir.Model) -> None:
     assert list(find_labels(model)) == []
 
 
@@ -58,7 +58,7 @@ def test_what_is_not_known_is_not_said(model: ir.Model) -> None:
         (MSE(), []),
     ],
 )
-def test_a_loss_speaks_of_its_labels(loss: Any, names: list[str]) -> None:
+def test_a_loss_declares_its_labels(loss: Any, names: list[str]) -> None:
     [logits] = mlp().graph.outputs
-    found = list(promised_labels(loss, {"logits": logits}))
+    found = list(labels_of_loss(loss, {"logits": logits}))
     assert found == [LabelRange(name=name, classes=4, ignored=None) for name in names]

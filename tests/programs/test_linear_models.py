@@ -92,7 +92,7 @@ def test_a_linear_regression_is_trained_even_with_one_feature(columns: int) -> N
     assert falls(trained, {"x": x, "t": 1 + 0.3 * x.sum(1, keepdims=True)})
 
 
-def test_a_list_of_maps_is_given_as_the_tensor_that_it_is_made_from() -> None:
+def test_a_list_of_maps_is_returned_as_its_tensor() -> None:
     trained = session(zipped_classifier(), onward.losses.CrossEntropy(output="scores"))
     results = trained.step({"x": X, "labels": LABELS})
     assert {name: np.shape(value) for name, value in results.items()} == {
@@ -103,7 +103,7 @@ def test_a_list_of_maps_is_given_as_the_tensor_that_it_is_made_from() -> None:
     assert set(trained.predict({"x": X})) == {"label", "scores"}
 
 
-def test_outputs_that_are_asked_for_look_through_maps_too() -> None:
+def test_requested_outputs_are_read_through_maps() -> None:
     options = onward.TrainingOptions(outputs=["maps"])
     loss = onward.losses.CrossEntropy(output="scores")
     trained = session(zipped_classifier(), loss, options=options)

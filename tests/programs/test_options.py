@@ -55,12 +55,12 @@ from onward.programs.options import TrainingOptions
         ({3: 1}, r"there is no option 3\nthere are"),
     ],
 )
-def test_a_setting_that_cannot_hold_is_refused(given: dict[str, Any], message: str) -> None:
+def test_a_wrong_setting_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         TrainingOptions.of(given)
 
 
-def test_numbers_of_numpys_become_plain_and_lists_become_tuples() -> None:
+def test_numpy_numbers_become_python_numbers_and_lists_tuples() -> None:
     options = TrainingOptions(
         accumulate=np.int64(2), clip_norm=np.float32(0.5), seed=np.uint8(3), frozen={"a": 1}.keys()
     )
@@ -68,11 +68,11 @@ def test_numbers_of_numpys_become_plain_and_lists_become_tuples() -> None:
     assert json.dumps([options.accumulate, options.clip_norm, options.seed]) == "[2, 0.5, 3]"
 
 
-def test_rules_of_ones_own_are_taken() -> None:
+def test_custom_rules_are_accepted() -> None:
     assert TrainingOptions(rules=onward.GRADIENTS).rules is onward.GRADIENTS
 
 
-def test_options_come_as_themselves_as_a_mapping_or_not_at_all() -> None:
+def test_options_may_be_an_object_a_dictionary_or_none() -> None:
     options = TrainingOptions(accumulate=2)
     assert TrainingOptions.of(options) is options
     assert TrainingOptions.of({"accumulate": 2}) == options

@@ -34,11 +34,11 @@ def session(**options: object) -> TrainingSession:
     return TrainingSession(model(), MSE(), SGD(lr=0.1), TrainingOptions(**options))  # type: ignore[arg-type]
 
 
-def test_weights_that_the_loss_depends_on_are_trained_but_no_single_numbers() -> None:
+def test_weights_are_trained_but_single_numbers_are_not() -> None:
     assert list(session().parameters) == ["w", "table"]
 
 
-def test_what_is_asked_for_is_trained() -> None:
+def test_trainable_names_are_trained() -> None:
     assert list(session(trainable=["w", "half"]).parameters) == ["w", "half"]
     assert list(session(trainable=["*"], frozen=["t*", "unused"]).parameters) == ["w", "half"]
 
@@ -63,7 +63,7 @@ def compared(dtype: str = "float32", rows: int = 1) -> ir.Model:
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [("float32", 1), ("float16", 1), ("float32", 1 << 12)])
-def test_what_no_gradient_reaches_is_not_trained(dtype: str, rows: int, tmp_path: Path) -> None:
+def test_weights_without_gradients_are_not_trained(dtype: str, rows: int, tmp_path: Path) -> None:
     one = TrainingSession(compared(dtype, rows), MSE(), AdamW(lr=0.1, weight_decay=0.5))
     assert list(one.parameters) == ["w"]
     feeds = {"x": np.ones((2, 1, rows, 4), dtype), "target": np.zeros((2, 1, rows, 2), np.float32)}
@@ -77,7 +77,7 @@ def test_what_no_gradient_reaches_is_not_trained(dtype: str, rows: int, tmp_path
     np.testing.assert_allclose(y, one.predict({"x": feeds["x"]})["y"], rtol=1e-3, atol=1e-3)
 
 
-def test_what_no_gradient_reaches_is_trained_if_it_is_asked_for() -> None:
+def test_named_weights_without_gradients_are_trained() -> None:
     options = TrainingOptions(trainable=["w", "mask"])
     assert list(TrainingSession(compared(), MSE(), SGD(lr=0.1), options).parameters) == [
         "w",
@@ -85,7 +85,7 @@ def test_what_no_gradient_reaches_is_trained_if_it_is_asked_for() -> None:
     ]
 
 
-def test_groups_may_hold_what_no_gradient_reaches() -> None:
+def test_groups_may_name_weights_without_gradients() -> None:
     options = TrainingOptions(groups=[Group(parameters="mask", lr=0.5)])
     assert list(TrainingSession(compared(), MSE(), SGD(lr=0.1), options).parameters) == ["w"]
 
@@ -214,9 +214,9 @@ def test_a_pattern_of_batch_norms_leaves_dropout_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["encoder.drop", "encoder.7*"])
-def test_what_is_no_batch_norm_is_refused_with_near_names(name: str) -> None:
+def test_an_unknown_batch_norm_is_refused_with_similar_names(name: str) -> None:
     message = (
-        rf"frozen_batch_norms: {re.escape(repr(name))} is no BatchNormalization of the model\n"
+        rf"frozen_batch_norms: {re.escape(repr(name))} matches no BatchNormalization of the model\n"
         r"patterns are written like 'encoder\.\*'; (did you mean|there are) '.*encoder\.[01]'"
     )
     with pytest.raises(OptionError, match=message):

@@ -1,4 +1,4 @@
-"""Which providers a session uses: named short or in full, with options, wherever they are named."""
+"""The providers of a session: short and full names, with options, in every function."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_memory_plan_and_profile_take_short_names(tmp_path: Path) -> None:
     assert list(profile.ceilings) == [CPU]
 
 
-def test_options_stay_with_their_provider() -> None:
+def test_options_by_full_name() -> None:
     given = named_options(["torch", ("OpenVINO", {"device": "CPU"})])
     assert given == {full_name("torch"): {}, full_name("openvino"): {"device": "CPU"}}
 
 
 @pytest.mark.parametrize("providers", ["auto", "AUTO", ["auto"], [("Auto", {"seconds": 1})]])
-def test_auto_is_found_in_any_case(providers: object) -> None:
+def test_mentions_auto_in_any_case(providers: object) -> None:
     assert mentions_auto(providers)
     assert not mentions_auto(["cpu", None, ()])

@@ -1,4 +1,4 @@
-"""A row of a known defect: in which versions and on which processors it holds."""
+"""Known defects: in which versions and on which processors they hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from onward.providers.defect import ARM, SURVEYED, X86, Defect, Place, architecture
+from onward.providers.defect import ARM, TESTED_ARCHITECTURES, X86, Defect, Platform, architecture
 
 OPEN = Defect("Log", "openvino", "log(0) is -88", since="2026.4")
 ON_ARM = Defect("Log", "openvino", "log(0) is -88", since="2026.4", architectures=(ARM,))
@@ -30,10 +30,10 @@ MENDED = Defect("Log", "openvino", "log(0) is -88", since="2026.4", until="2026.
         (MENDED, "2026.11.0", X86, False, True),
     ],
 )
-def test_a_row_holds_where_it_was_seen(
+def test_defect_holds_on_its_versions_and_architectures(
     row: Defect, version: str, architecture: str, holds: bool, certain: bool
 ) -> None:
-    place = Place(version, architecture)
+    place = Platform(version, architecture)
     assert (row.holds(place), row.is_certain(place)) == (holds, certain)
 
 
@@ -41,15 +41,15 @@ def test_a_row_holds_where_it_was_seen(
     ("machine", "name"),
     [("arm64", ARM), ("aarch64", ARM), ("AMD64", X86), ("x86_64", X86), ("riscv64", "riscv64")],
 )
-def test_an_architecture_has_one_name(
+def test_architecture_has_one_name(
     machine: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert architecture.__wrapped__() == name
 
 
-def test_bounds_are_written_as_the_lists_of_gaps_have_them() -> None:
+def test_bounds_as_text() -> None:
     assert OPEN.bounds == ""
     assert ON_ARM.bounds == " [aarch64]"
     assert MENDED.bounds == " [until 2026.10]"
-    assert set(SURVEYED) == {ARM, X86}
+    assert set(TESTED_ARCHITECTURES) == {ARM, X86}

@@ -1,4 +1,4 @@
-"""Each departure of OpenVINO is real where it was seen (or its row can go), and avoided.
+"""Each defect of OpenVINO exists where it was seen (or its row can be removed), and is avoided.
 
 Where it was tried and not seen, OpenVINO has the node and gives the right answer.
 """
@@ -17,14 +17,14 @@ import pytest
 from conformance import nodes
 from onward.errors import ProviderError
 from onward.passes.pipelines import PREPARE
-from onward.providers.defect import ARM, SURVEYED, X86, Place
+from onward.providers.defect import ARM, TESTED_ARCHITECTURES, X86, Platform
 from onward.providers.openvino.defects import ROWS, defect, merged_casts
-from onward.providers.openvino.provider import OpenVINOProvider, make_openvino, place_of
+from onward.providers.openvino.provider import OpenVINOProvider, make_openvino, platform_of
 from onward.providers.options import SessionOptions
 
-HERE = place_of("CPU")
-FED = "sizes that are fed may be 0, which ends the process"
-TRIED = HERE.architecture in SURVEYED and HERE.number >= (2026, 4)
+HERE = platform_of("CPU")
+FED = "sizes that are fed may be 0, which crashes the process"
+TRIED = HERE.architecture in TESTED_ARCHITECTURES and HERE.version_tuple >= (2026, 4)
 
 # Node tests of ONNX's that OpenVINO, given the node as it is, fails.
 FIXED = [
@@ -115,7 +115,7 @@ def is_wrong(model: ir.Model, name: str) -> bool:
     return False
 
 
-def is_refused(model: ir.Model, place: Place = HERE) -> bool:
+def is_refused(model: ir.Model, place: Platform = HERE) -> bool:
     """Whether a node is refused for its answer, and not only for sizes that may be fed."""
     reasons = {defect(node, place) for node in model.graph}
     return bool(reasons - {None, FED})
@@ -130,14 +130,14 @@ def check_row(model: ir.Model, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_a_departure_is_real_and_its_node_refused(name: str) -> None:
+def test_defect_exists_and_its_node_is_refused(name: str) -> None:
     check_row(prepared(name, free=False), name)
 
 
 @pytest.mark.parametrize("name", [*FIXED, *FREE])
-def test_every_departure_was_seen_on_some_architecture(name: str) -> None:
+def test_defect_holds_on_an_architecture(name: str) -> None:
     model = prepared(name, free=name in FREE)
-    assert any(is_refused(model, Place("2026.4.1", each)) for each in SURVEYED)
+    assert any(is_refused(model, Platform("2026.4.1", each)) for each in TESTED_ARCHITECTURES)
 
 
 # What one architecture's plugin gets wrong and the other's right.
@@ -162,28 +162,30 @@ SEEN_ON = {
 @pytest.mark.parametrize(
     ("name", "seen"), [(name, each) for each in SEEN_ON for name in SEEN_ON[each]]
 )
-def test_what_one_plugin_computes_right_is_not_refused_there(name: str, seen: str) -> None:
+def test_node_is_refused_only_where_the_defect_was_seen(name: str, seen: str) -> None:
     model = prepared(name, free=name in FREE)
-    refused = [each for each in SURVEYED if is_refused(model, Place("2026.4.1", each))]
+    refused = [
+        each for each in TESTED_ARCHITECTURES if is_refused(model, Platform("2026.4.1", each))
+    ]
     assert refused == [seen]
-    unknown = Place("2026.4.1", "riscv64")
+    unknown = Platform("2026.4.1", "riscv64")
     assert is_refused(model, unknown)  # nobody has tried
 
 
-@pytest.mark.parametrize("architecture", SURVEYED)
-def test_a_provider_goes_by_the_place_that_it_is_given(architecture: str) -> None:
+@pytest.mark.parametrize("architecture", TESTED_ARCHITECTURES)
+def test_provider_uses_the_given_platform(architecture: str) -> None:
     model = parsed("g (float[4] x) => (float[4] y) { y = Log(x) }")
-    given = OpenVINOProvider("CPU", {"PERF_COUNT": False}, Place("2026.4.1", architecture))
+    given = OpenVINOProvider("CPU", {"PERF_COUNT": False}, Platform("2026.4.1", architecture))
     assert given.takes(model) == (architecture == X86)
     assert given.supports(next(iter(model.graph)), {"": 21}) == (architecture == X86)
 
 
-def test_other_devices_are_taken_to_have_every_defect() -> None:
-    assert place_of("CPU").architecture in (*SURVEYED, platform.machine())
-    assert all(row.holds(place_of("GPU.0")) for rows in ROWS.values() for row in rows)
+def test_untested_devices_have_every_defect() -> None:
+    assert platform_of("CPU").architecture in (*TESTED_ARCHITECTURES, platform.machine())
+    assert all(row.holds(platform_of("GPU.0")) for rows in ROWS.values() for row in rows)
 
 
-def test_sizes_that_are_fed_are_refused_without_a_try() -> None:
+def test_resize_with_fed_sizes_is_refused() -> None:
     model = parsed(
         "g (float[1, 1, n, n] x, int64[4] s) => (float[a, b, c, d] y) "
         '{ y = Resize<mode = "linear">(x, , , s) }'
@@ -192,19 +194,19 @@ def test_sizes_that_are_fed_are_refused_without_a_try() -> None:
     assert not provider().takes(model)
 
 
-def test_repeats_that_are_computed_are_refused_without_a_try() -> None:
+def test_tile_with_computed_repeats_is_refused() -> None:
     model = prepared("test_tile", free=False)
     assert is_refused(model)
     assert not provider().takes(model)
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_a_departure_where_sizes_are_free_is_real_and_its_node_refused(name: str) -> None:
+def test_defect_with_dynamic_shapes_exists_and_its_node_is_refused(name: str) -> None:
     check_row(prepared(name, free=True), name)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_no_test_of_onnx_shows_is_real_too(name: str) -> None:
+def test_defect_without_an_onnx_test_exists(name: str) -> None:
     graph, feed, wanted = GRAPHS[name]
     model = parsed(graph)
     [got] = provider()._compile(model).run([np.asarray(feed, np.float32)])
@@ -213,7 +215,7 @@ def test_what_no_test_of_onnx_shows_is_real_too(name: str) -> None:
         assert right != is_refused(model)
 
 
-def test_merged_casts_are_those_that_arithmetic_alone_reads() -> None:
+def test_merged_casts_have_arithmetic_as_only_reader() -> None:
     model = parsed(
         "g (float[n] x, int32[n] i) => (float[n] y, float[n] z) "
         "{ a = Cast<to = 1>(i)  y = Mul(x, a)  b = Cast<to = 1>(i)  z = Div(b, x) }"
@@ -221,11 +223,11 @@ def test_merged_casts_are_those_that_arithmetic_alone_reads() -> None:
     assert [value.name for value in merged_casts(model.graph)] == ["a"]
 
 
-def test_a_loop_is_refused_because_it_cannot_be_ended() -> None:
+def test_loop_is_refused_because_it_cannot_be_terminated() -> None:
     model: Any = parsed(
         "g (int64 trips, float[2] x) => (float[2] y) <bool go = {1}> { y = Loop(trips, go, x) "
         "<body = b (int64 i, bool c, float[2] a) => (bool d, float[2] e) "
         "{ d = Identity(c)  e = Add(a, a) }> }"
     )
     [node] = model.graph
-    assert defect(node, HERE) == "a run cannot be ended inside it"
+    assert defect(node, HERE) == "a run cannot be terminated inside it"

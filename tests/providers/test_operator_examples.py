@@ -1,4 +1,4 @@
-"""The example of each operator is a fair one: who runs some ONNX test of it, runs the example."""
+"""An engine that runs an ONNX test of an operator also runs its example."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onward.providers.options import SessionOptions
 TESTS_ASKED = 6  # of one operator: enough to meet its usual types and attributes
 
 
-def test_examples_are_of_the_newest_opset() -> None:
+def test_example_has_the_newest_opset() -> None:
     node = example("", "Conv")
     assert node.op_type == "Conv" and node.graph is not None
     assert node.graph.opset_imports[""] == newest_opsets()[""] >= 28
     assert example("", "Conv") is node
 
 
-def test_a_schema_alone_is_enough_for_plain_operators() -> None:
+def test_example_derived_from_a_schema() -> None:
     node = example("", "Where")
     assert [value.dtype for value in node.inputs if value is not None] == [
         ir.DataType.BOOL,
@@ -29,13 +29,13 @@ def test_a_schema_alone_is_enough_for_plain_operators() -> None:
     ]
 
 
-def test_subgraphs_are_there() -> None:
+def test_example_with_subgraphs() -> None:
     assert example("", "If").attributes["then_branch"].as_graph()[0].op_type == "Neg"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in available() if not n.startswith("Inductor")])
-def test_who_runs_an_onnx_test_runs_the_example(name: str) -> None:
+def test_engine_that_runs_an_onnx_test_runs_the_example(name: str) -> None:
     options = SessionOptions(disable_fallback=True)
     (engine,) = choose([name], None, options).engines(options)
     runs: set[str] = set()

@@ -1,4 +1,4 @@
-"""SessionOptions and RunOptions: known names alone, values checked when they are set."""
+"""SessionOptions and RunOptions: names and values are checked when they are set."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ KINDS = [
         (RunOptions(), "time_out", "did you mean 'timeout'"),
     ],
 )
-def test_an_unknown_attribute_is_refused_with_near_names(
-    options: Any, name: str, hint: str
-) -> None:
+def test_unknown_attribute_suggests_similar_names(options: Any, name: str, hint: str) -> None:
     law = rf"{type(options).__name__} has no attribute '{name}'\n{hint}"
     with pytest.raises(AttributeError, match=law):
         setattr(options, name, 1)
@@ -43,7 +41,7 @@ def test_an_unknown_attribute_is_refused_with_near_names(
     assert not hasattr(options, name)
 
 
-def test_a_method_is_not_replaced() -> None:
+def test_method_cannot_be_replaced() -> None:
     with pytest.raises(OptionAttributeError, match="no attribute 'add_initializer'"):
         SessionOptions().add_initializer = 1  # type: ignore[method-assign, assignment]
 
@@ -82,7 +80,7 @@ def test_a_method_is_not_replaced() -> None:
         ("custom_op_libraries", "a.so", r"is a list, not 'a.so'\nwrite \['a.so'\]"),
     ],
 )
-def test_a_value_that_cannot_hold_is_refused(name: str, value: Any, message: str) -> None:
+def test_invalid_session_option_is_refused(name: str, value: Any, message: str) -> None:
     options = SessionOptions()
     before = getattr(options, name)
     with pytest.raises(OptionError, match=message):
@@ -102,7 +100,7 @@ def test_a_value_that_cannot_hold_is_refused(name: str, value: Any, message: str
         ("logid", None, "is a string, not None"),
     ],
 )
-def test_a_value_that_cannot_hold_for_a_run_is_refused(name: str, value: Any, message: str) -> None:
+def test_invalid_run_option_is_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         setattr(RunOptions(), name, value)
 
@@ -122,12 +120,12 @@ def test_a_value_that_cannot_hold_for_a_run_is_refused(name: str, value: Any, me
         ("register_custom_ops_library", (None,), "the path of a custom operator library is a path"),
     ],
 )
-def test_arguments_of_methods_are_checked(call: str, given: Any, message: str) -> None:
+def test_invalid_argument_of_a_method_is_refused(call: str, given: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         getattr(SessionOptions(), call)(*given)
 
 
-def test_an_entry_that_was_not_set_is_a_runtime_error_as_in_onnxruntime() -> None:
+def test_missing_config_entry_is_a_runtime_error() -> None:
     options, run_options = SessionOptions(), RunOptions()
     options.add_session_config_entry("session.x", "1")
     with pytest.raises(RuntimeError, match="no session configuration entry 'session_y' was set"):
@@ -153,7 +151,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("ours", "native"), KINDS)
-def test_what_onnxruntime_takes_is_taken(ours: type, native: type) -> None:
+def test_values_that_onnxruntime_accepts_are_accepted(ours: type, native: type) -> None:
     settings = [n for n in dir(native) if isinstance(vars(native).get(n), property)]
     assert "log_severity_level" in settings
     taken = 0
@@ -170,7 +168,9 @@ def test_what_onnxruntime_takes_is_taken(ours: type, native: type) -> None:
 
 
 @pytest.mark.parametrize(("ours", "native"), KINDS)
-def test_every_name_of_onnxruntimes_is_there_or_refused_in_words(ours: type, native: type) -> None:
+def test_every_name_of_onnxruntime_exists_or_names_the_alternative(
+    ours: type, native: type
+) -> None:
     options = ours()
     for name in (name for name in dir(native) if not name.startswith("_")):
         if hasattr(options, name):
@@ -179,7 +179,7 @@ def test_every_name_of_onnxruntimes_is_there_or_refused_in_words(ours: type, nat
             getattr(options, name)
 
 
-def test_onnxruntimes_own_options_are_read_with_every_setting() -> None:
+def test_options_are_copied_from_onnxruntimes() -> None:
     native = onnxruntime.SessionOptions()
     native.intra_op_num_threads = 3
     native.enable_mem_reuse = False
@@ -194,12 +194,12 @@ def test_onnxruntimes_own_options_are_read_with_every_setting() -> None:
         SessionOptions.of(native)
 
 
-def test_paths_are_taken_for_paths(tmp_path: Path) -> None:
+def test_path_objects_are_accepted(tmp_path: Path) -> None:
     options = SessionOptions(optimized_model_filepath=tmp_path / "o.onnx")  # type: ignore[arg-type]
     assert options.optimized_model_filepath == str(tmp_path / "o.onnx")
 
 
-def test_a_dimension_of_minus_one_stays_open() -> None:
+def test_dimension_of_minus_one_stays_open() -> None:
     options = SessionOptions()
     options.add_free_dimension_override_by_name("n", np.int64(2))
     assert options.free_dimensions == {"n": 2}
@@ -207,13 +207,13 @@ def test_a_dimension_of_minus_one_stays_open() -> None:
     assert options.free_dimensions == {}
 
 
-def test_options_can_be_copied_and_pickled() -> None:
+def test_copy_and_pickle() -> None:
     options = SessionOptions(intra_op_num_threads=2, config_entries={"a": "1"})
     assert copy.copy(options) == copy.deepcopy(options) == options
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_a_provider_may_be_added_to_the_options() -> None:
+def test_add_provider() -> None:
     op = onward.OpBuilder()
     proto = op.model(y=op.Neg(op.input("x", "float32", (2,))))
     options = SessionOptions()

@@ -1,4 +1,4 @@
-"""Names of providers: full ones, short ones, and what is offered instead of a wrong one."""
+"""Names of providers: full, short, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ HERE = ["CPUExecutionProvider", "TorchExecutionProvider"]
 
 
 @pytest.mark.parametrize("text", ["torch", "Torch", "TORCH", "TorchExecutionProvider"])
-def test_short_and_full_names_in_any_case_name_a_provider(text: str) -> None:
+def test_short_and_full_names_in_any_case(text: str) -> None:
     assert find_name(text, KNOWN, HERE) == "TorchExecutionProvider"
     assert short_name(find_name(text, KNOWN, HERE)) == "torch"
 
 
 @pytest.mark.parametrize("text", ["ort", "onnxruntime", "ONNXRuntime"])
-def test_onnxruntime_is_its_cpu_provider(text: str) -> None:
+def test_onnxruntime_means_the_cpu_provider(text: str) -> None:
     assert find_name(text, KNOWN, HERE) == "CPUExecutionProvider"
 
 
-def test_unknown_provider_lists_only_those_of_the_machine() -> None:
+def test_unknown_provider_lists_available_ones() -> None:
     with pytest.raises(OptionError) as error:
         find_name("tpu", KNOWN, HERE)
     assert str(error.value) == (
@@ -35,6 +35,6 @@ def test_unknown_provider_lists_only_those_of_the_machine() -> None:
 
 
 @pytest.mark.parametrize("item", [None, 3, ("cpu",)])
-def test_what_is_no_name_is_refused(item: Any) -> None:
+def test_invalid_name_is_refused(item: Any) -> None:
     with pytest.raises(OptionError, match="a provider is a name such as 'cpu', or"):
         find_name(item, KNOWN, HERE)

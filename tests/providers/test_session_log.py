@@ -13,7 +13,7 @@ WORDS = ["debug", "info", "warning", "error", "critical"]
 
 
 @pytest.mark.parametrize("severity", range(5))
-def test_a_severity_lets_through_what_is_at_least_as_severe(
+def test_log_severity_level_filters_messages(
     severity: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = log_of(SessionOptions(log_severity_level=severity))
@@ -21,11 +21,11 @@ def test_a_severity_lets_through_what_is_at_least_as_severe(
         getattr(log, word)("%s", word)
     assert caplog.messages == WORDS[severity:]
     assert {(record.name, record.funcName) for record in caplog.records} == {
-        ("onward", test_a_severity_lets_through_what_is_at_least_as_severe.__name__)
+        ("onward", test_log_severity_level_filters_messages.__name__)
     }
 
 
-def test_two_logs_have_a_level_each_and_leave_the_loggers_alone(
+def test_two_logs_have_separate_levels(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = logging.getLogger("onward").level
@@ -37,7 +37,7 @@ def test_two_logs_have_a_level_each_and_leave_the_loggers_alone(
     assert logging.getLogger("onward").level == before
 
 
-def test_what_the_program_has_turned_off_stays_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_logging_disable_is_respected(caplog: pytest.LogCaptureFixture) -> None:
     log = log_of(SessionOptions(log_severity_level=0))
     log.info("heard")
     logging.disable(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Notes: what nodes take is told in onnxruntime's words, and only when it is asked for."""
+"""NodeTimer: nodes are recorded with onnxruntime's names, and only if profiling is on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.providers.reference import ReferenceProvider
 from onward.providers.torch.lower import lower
 from onward.providers.torch.provider import TorchProvider
 from onward.providers.torch.table import HOST, KERNELS
-from onward.providers.trace_events import Notes, Profiled, type_word
+from onward.providers.trace_events import NodeTimer, Profiled, type_word
 
 CPU = torch.device("cpu")
 
@@ -34,7 +34,7 @@ def events_of(provider: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_torch_and_the_reference_tell_every_node() -> None:
+def test_torch_and_the_reference_record_every_node() -> None:
     for provider in (TorchProvider("Torch", CPU, profiled=True), ReferenceProvider(profiled=True)):
         split, relu = events_of(provider)
         assert split["args"]["op_name"] == "Split" and relu["args"]["op_name"] == "Relu"
@@ -43,22 +43,22 @@ def test_torch_and_the_reference_tell_every_node() -> None:
         assert relu["args"]["provider"] == provider.name
 
 
-def test_code_that_is_not_profiled_notes_nothing() -> None:
+def test_code_without_profiling_records_nothing() -> None:
     assert events_of(TorchProvider("Torch", CPU)) == []
     assert events_of(ReferenceProvider()) == []
     plain = lower(looped().graph, KERNELS, HOST)
-    noted = lower(looped().graph, KERNELS, HOST, notes=Notes("Torch", lambda _: None))
+    noted = lower(looped().graph, KERNELS, HOST, notes=NodeTimer("Torch", lambda _: None))
     assert "note(" not in plain.source and "now(" not in plain.source
     assert noted.source.count("note(") == 2
 
 
-def test_what_waits_on_a_device_is_waited_for() -> None:
+def test_timer_waits_for_the_device() -> None:
     waits: list[int] = []
-    notes = Notes("Torch", lambda _: ("float", ()), lambda: waits.append(1))
-    notes.note(notes.enter(None, "Relu", ["y"]), time.perf_counter_ns(), [1.0])
+    notes = NodeTimer("Torch", lambda _: ("float", ()), lambda: waits.append(1))
+    notes.record(notes.add_node(None, "Relu", ["y"]), time.perf_counter_ns(), [1.0])
     [event] = notes.events(0)
     assert waits == [1] and event["name"] == "Relu_0_kernel_time"
 
 
-def test_types_have_onnxruntimes_words() -> None:
+def test_type_word() -> None:
     assert [type_word(d) for d in (ir.DataType.FLOAT, ir.DataType.INT64)] == ["float", "int64"]

@@ -15,7 +15,7 @@ from onward.gradients.table import GRADIENTS
 from onward.graph.costs.node_costs import model_costs
 from onward.graph.files import load, save
 from onward.graph.shapes.infer import infer_shapes
-from onward.measure.node_support import who_runs
+from onward.measure.node_support import find_support
 from onward.passes.composites import has_calls, inline_calls, is_call
 from onward.passes.downgrade import lower_opset
 from onward.passes.pipelines import INFERENCE, PREPARE, TRAINING, Level
@@ -89,7 +89,7 @@ def test_every_engine_runs_a_saved_model_with_calls(
         np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_torch_takes_the_calls_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_runs_calls_without_inlining(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered: list[str] = []
     plain = torch_provider.lower
 
@@ -180,11 +180,11 @@ def test_calls_cost_what_their_bodies_cost() -> None:
     assert sum(n.cost.flops for n in whole.nodes) == sum(n.cost.flops for n in parts.nodes) > 0
 
 
-def test_who_runs_asks_for_calls_only_where_they_are_kept() -> None:
-    support = who_runs(with_calls(), ["TorchExecutionProvider"])
+def test_support_counts_calls_only_where_they_are_not_inlined() -> None:
+    support = find_support(with_calls(), ["TorchExecutionProvider"])
     assert {place.provider for place in support.division} == {"TorchExecutionProvider"}
     assert any(place.operator.endswith("ConvGrad") for place in support.division)
-    support = who_runs(with_calls(), ["CPUExecutionProvider"])
+    support = find_support(with_calls(), ["CPUExecutionProvider"])
     assert not any("Grad" in place.operator for place in support.division)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import weakref
@@ -13,8 +14,12 @@ import pytest
 
 import onward
 from onward.errors import SessionClosed
+from onward.losses import CrossEntropy
+from onward.optimizers import SGD
 from onward.sessions.isolated_plan import IsolatedPlan
 from tests.models import mlp, sandwich, serialized
+from tests.sessions.training.small import batches
+from tests.sessions.training.small import mlp as small_mlp
 
 CPU = "CPUExecutionProvider"
 FEEDS = {"x": np.ones((1, 4), np.float32)}
@@ -85,3 +90,28 @@ def test_auto_closes_all_its_plans(tmp_path: Path) -> None:
     session.close()
     with pytest.raises(SessionClosed, match=MESSAGE):
         session.run(None, FEEDS)
+
+
+@pytest.mark.parametrize("provider", [CPU, "TorchExecutionProvider", "ReferenceExecutionProvider"])
+def test_a_closed_training_session_releases_its_engine(provider: str, tmp_path: Path) -> None:
+    batch = batches(1)[0]
+    with onward.TrainingSession(
+        small_mlp(), CrossEntropy(), SGD(lr=0.1), providers=[provider]
+    ) as session:
+        session.step(batch)
+        engine = weakref.ref(session._engine)
+    session.close()
+    gc.collect()
+    assert engine() is None
+    uses: list[Any] = [
+        lambda: session.step(batch),
+        lambda: session.evaluate(batch),
+        lambda: session.parameters,
+        lambda: session.save(tmp_path / "c"),
+        lambda: session.export(tmp_path / "m.onnx"),
+        session.get_gradients,
+    ]
+    for use in uses:
+        with pytest.raises(SessionClosed, match=MESSAGE):
+            use()
+    assert session.steps == 1

@@ -122,7 +122,7 @@ def test_results_of_torch_stay_where_they_were_computed(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("no_numpy")
-def test_onnxruntime_reads_torchs_memory_and_gives_its_own() -> None:
+def test_onnxruntime_reads_torch_memory_without_a_copy() -> None:
     session = onward.InferenceSession(mlp(), providers=["CPUExecutionProvider"])
     (y,) = session.run_with_dlpack(None, {"x": torch.from_numpy(X)})
     assert isinstance(y, torch.Tensor)
@@ -159,7 +159,7 @@ def test_feeds_that_require_grad_are_detached(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_tensors_of_another_library_give_its_own(name: str) -> None:
+def test_results_have_the_feeds_library(name: str) -> None:
     session = onward.InferenceSession(mlp(), providers=[name])
     (y,) = session.run_with_dlpack(None, {"x": ArrayOfLibrary(torch.from_numpy(X))})
     assert isinstance(y, ArrayOfLibrary)
@@ -167,7 +167,7 @@ def test_tensors_of_another_library_give_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_library_that_reads_no_dlpack_gets_what_speaks_it(name: str) -> None:
+def test_a_library_without_from_dlpack_gets_dlpack_tensors(name: str) -> None:
     session = onward.InferenceSession(mlp(), providers=[name])
     (y,) = session.run_with_dlpack(None, {"x": Foreign(torch.from_numpy(X))})
     found = torch.from_dlpack(y)  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ def test_float8_is_kept_by_torch() -> None:
     assert y.dtype == torch.float8_e4m3fn and y.float().tolist() == [1.5, -2]
 
 
-def test_truth_values_reach_another_library_as_such() -> None:
+def test_bool_results_stay_bool() -> None:
     model = parsed("y = Not(x)", "bool[2] x", "bool[2] y")
     session = onward.InferenceSession(model, providers=["CPUExecutionProvider"])
     (y,) = session.run_with_dlpack(None, {"x": ArrayOfLibrary(torch.tensor([True, False]))})
@@ -246,7 +246,7 @@ def test_strided_feeds_are_read_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_wrong_feeds_and_names_are_errors_that_name_them(name: str) -> None:
+def test_wrong_feeds_and_names_are_named(name: str) -> None:
     session = onward.InferenceSession(mlp(), providers=[name])
     x = torch.from_numpy(X)
     with pytest.raises(FeedError, match=r"input 'x' takes shape .*, but was given \(3, 5\)"):
@@ -299,7 +299,7 @@ def test_an_output_bound_to_a_device_stays_on_it() -> None:
     assert isinstance(y, torch.Tensor) and y.shape[0] == 3
 
 
-def test_an_output_is_written_into_a_tensor_of_torchs() -> None:
+def test_an_output_is_written_into_a_torch_tensor() -> None:
     session = onward.InferenceSession(mlp(), providers=["TorchExecutionProvider"])
     (wanted,) = session.run(None, {"x": X})
     target = torch.zeros(wanted.shape, requires_grad=True)
@@ -329,12 +329,12 @@ def test_an_output_is_not_written_into_what_does_not_fit() -> None:
 # -- tensors on the host ---------------------------------------------------------------------------
 
 
-def test_bfloat16_of_torchs_becomes_numpys() -> None:
+def test_torch_bfloat16_becomes_numpy_bfloat16() -> None:
     found = ort_values.to_host(torch.tensor([1.5, -2]).to(torch.bfloat16))
     assert found.dtype == ml_dtypes.bfloat16 and found.tolist() == [1.5, -2]
 
 
-def test_where_a_feed_lies_tells_where_onnxruntime_leaves_its_results(
+def test_onnxruntime_results_stay_on_the_feeds_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class OnCuda:
@@ -348,7 +348,7 @@ def test_where_a_feed_lies_tells_where_onnxruntime_leaves_its_results(
     assert ort_values.device_of([X, OnCuda()]) == "cuda"
 
 
-def test_what_a_later_run_writes_over_is_copied() -> None:
+def test_buffers_that_a_later_run_overwrites_are_copied() -> None:
     ran = provider.TorchExecutable(lambda x: (x,), torch.device("cpu"), reuses_outputs=True)
     result = torch.ones(2)
     copied = ran.to_dlpack(result)

@@ -75,7 +75,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("optimize", [True, False])
-def test_what_torch_exports_by_default_opens(tmp_path: Path, optimize: bool) -> None:
+def test_default_torch_exports_open(tmp_path: Path, optimize: bool) -> None:
     net, x = Net().eval(), torch.from_numpy(X["x"])
     path = tmp_path / "mlp.onnx"
     torch.onnx.export(net, (x,), path, input_names=["x"], verbose=False, optimize=optimize)

@@ -43,7 +43,7 @@ def test_a_npz_file_feeds_by_name(tmp_path: Path) -> None:
     assert list(feeds) == ["x", "ids"] and np.array_equal(feeds["ids"], ids)
 
 
-def test_what_savez_numbered_goes_by_place(tmp_path: Path) -> None:
+def test_unnamed_arrays_of_savez_are_fed_in_order(tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", array(2, 4), np.ones((2, 3), np.int64))
     assert read_feeds([X, IDS], [f"{tmp_path}/f.npz"])["ids"].shape == (2, 3)
 
@@ -70,7 +70,7 @@ def test_onnx_test_data_is_read(tmp_path: Path) -> None:
     assert read_feeds([X], [f"{tmp_path}/input_0.pb"])["x"].shape == (2, 4)
 
 
-def test_what_no_file_feeds_is_random_and_of_fitting_size(tmp_path: Path) -> None:
+def test_inputs_without_a_file_are_random_with_matching_sizes(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", array(3, 4))
     feeds = read_feeds([X, IDS], [f"x={tmp_path}/a.npy"], {"ids:1": 5})
     assert feeds["ids"].shape == (3, 5)
@@ -129,7 +129,7 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
         read_feeds([X], [f"{tmp_path}/p.npy"])
 
 
-def test_wrong_names_types_and_shapes_are_told(tmp_path: Path) -> None:
+def test_wrong_names_types_and_shapes_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", array(2, 4))
     np.save(tmp_path / "d.npy", array(2, 4).astype(np.float64))
     np.save(tmp_path / "s.npy", array(2, 5))
@@ -143,7 +143,7 @@ def test_wrong_names_types_and_shapes_are_told(tmp_path: Path) -> None:
             read_feeds([X], [text])
     with pytest.raises(FileNotFoundError, match="no feeds file at"):
         read_feeds([X], [f"x={tmp_path}/none.npy"])
-    with pytest.raises(FeedError, match=r"say which: NAME="):
+    with pytest.raises(FeedError, match=r"name the input: NAME="):
         read_feeds([X, IDS], [f"{tmp_path}/a.npy"])
     with pytest.raises(FeedError, match="is fed twice"):
         read_feeds([X], [f"x={tmp_path}/a.npy", f"x={tmp_path}/a.npy"])
@@ -157,11 +157,11 @@ def test_sizes_are_checked(tmp_path: Path) -> None:
         read_feeds([X], [f"{tmp_path}/a.npy"], {"batch": 3})
 
 
-def test_without_random_a_missing_input_is_told() -> None:
+def test_without_random_a_missing_input_is_an_error() -> None:
     with pytest.raises(FeedError, match=r"input 'ids' is missing.*\(batch, \?\)\n.*--random"):
         read_feeds([IDS], [], random=False)
 
 
-def test_inputs_come_from_the_file_alone(tmp_path: Path) -> None:
+def test_inputs_are_those_of_the_file(tmp_path: Path) -> None:
     save(mlp(), tmp_path / "m.onnx")
     assert inputs_of(tmp_path / "m.onnx") == [NodeArg("x", "tensor(float)", ["batch", 4])]

@@ -56,7 +56,7 @@ def test_bytes_stay_bytes(tmp_path: Path) -> None:
         (["n", "h", "w", 3], (1, 4, 6, 3)),
     ],
 )
-def test_the_shape_tells_the_layout(tmp_path: Path, shape: Any, expected: Any) -> None:
+def test_the_layout_is_guessed_from_the_shape(tmp_path: Path, shape: Any, expected: Any) -> None:
     assert feed(picture(tmp_path / "a.png"), shape).shape == expected
 
 
@@ -87,7 +87,7 @@ def test_pixels_are_scaled_and_shifted_by_channel(tmp_path: Path) -> None:
     assert raw[0, :, 0, 0].tolist() == [255, 0, 51]
 
 
-def test_a_photo_is_turned_as_its_camera_was(tmp_path: Path) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     image = Image.new("L", (2, 1))
     image.putpixel((1, 0), 255)
     exif = Image.Exif()
@@ -104,12 +104,14 @@ def test_a_photo_is_turned_as_its_camera_was(tmp_path: Path) -> None:
         (Preparation(scale=0), "cannot be 0"),
     ],
 )
-def test_wrong_numbers_are_told(tmp_path: Path, preparation: Preparation, message: str) -> None:
+def test_wrong_scaling_options_are_refused(
+    tmp_path: Path, preparation: Preparation, message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         feed(picture(tmp_path / "a.png"), [1, 3, 4, 6], preparation=preparation)
 
 
-def test_what_is_no_image_is_told(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"no")
     with pytest.raises(FeedError, match="is not an image that Pillow can read"):
         feed(tmp_path / "a.png", [1, 3, 4, 6])
@@ -121,7 +123,7 @@ def test_what_is_no_image_is_told(tmp_path: Path) -> None:
     ("shape", "message"),
     [([1, 4], None), ([4], "does not take an image"), ([1, 5, 8, 8], "has 5 channels")],
 )
-def test_an_input_that_takes_no_image_is_told(
+def test_inputs_of_other_ranks_take_no_image(
     tmp_path: Path, shape: Any, message: str | None
 ) -> None:
     path = picture(tmp_path / "a.png")
@@ -132,7 +134,7 @@ def test_an_input_that_takes_no_image_is_told(
         feed(path, shape)
 
 
-def test_the_only_input_that_could_take_it_gets_it(tmp_path: Path) -> None:
+def test_an_image_goes_to_the_only_matching_input(tmp_path: Path) -> None:
     inputs = [
         NodeArg("size", "tensor(int64)", [2]),
         NodeArg("image", "tensor(float)", [1, 3, 2, 2]),
@@ -140,7 +142,7 @@ def test_the_only_input_that_could_take_it_gets_it(tmp_path: Path) -> None:
     assert read_feeds(inputs, [str(picture(tmp_path / "a.png"))])["image"].shape == (1, 3, 2, 2)
 
 
-def test_a_missing_pillow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pillow_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = picture(tmp_path / "a.png")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ProviderMissing, match=r"Pillow.*\n.*pip install onward\[images\]"):

@@ -74,7 +74,7 @@ def test_a_callers_model_is_not_changed() -> None:
     assert serialized(model) == before
 
 
-def test_onnxruntime_takes_a_plain_model_whole_and_an_odd_one_in_parts() -> None:
+def test_unsupported_operators_divide_a_model() -> None:
     pytest.importorskip("torch")
     assert isinstance(onward.InferenceSession(serialized(mlp()))._plan, OrtPlan)
     plan = onward.InferenceSession(sandwich())._plan
@@ -82,7 +82,7 @@ def test_onnxruntime_takes_a_plain_model_whole_and_an_odd_one_in_parts() -> None
     assert [provider for provider, _, _ in plan.parts] == [CPU, TORCH, CPU]
 
 
-def test_parts_compute_what_the_whole_would() -> None:
+def test_a_divided_model_matches_the_reference() -> None:
     (y,) = onward.InferenceSession(sandwich()).run(None, {"x": X})
     np.testing.assert_allclose(y, X**3, rtol=1e-5)
 
@@ -98,7 +98,7 @@ def test_ort_format_opens(tmp_path: Path) -> None:
         )
 
 
-def test_ort_format_is_for_onnxruntime_alone(tmp_path: Path) -> None:
+def test_ort_format_runs_only_on_onnxruntime(tmp_path: Path) -> None:
     op = OpBuilder()  # a name that the default looks into in an ONNX model
     model = op.model(y=op.Identity(op.Dropout(op.input("Attention", "float32", (2,)))))
     options = onnxruntime.SessionOptions()
@@ -171,7 +171,7 @@ def test_a_torch_program_opens(tmp_path: Path) -> None:
     np.testing.assert_allclose(y, module(torch.from_numpy(X[:2])).detach().numpy(), rtol=1e-5)
 
 
-def test_what_is_no_model_is_one_clear_line(tmp_path: Path) -> None:
+def test_sources_that_are_not_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     (tmp_path / "bad.pt2").write_bytes(b"no program")
     with pytest.raises(InvalidModel, match=r"bad\.onnx: not an ONNX model"):
@@ -223,7 +223,7 @@ def test_provider_options_come_in_both_of_onnxruntimes_ways() -> None:
         onward.InferenceSession(mlp(), providers=CPU)  # type: ignore[arg-type]
 
 
-def test_an_operator_that_nobody_runs_is_named() -> None:
+def test_an_operator_without_provider_is_named() -> None:
     limits = onward.ModelLimits(allow_domains=frozenset({"my.own"}))
     with pytest.raises(
         UnsupportedModel, match=r"no provider runs my\.own::Frobnicate \(node 'the_node'\)"
@@ -399,7 +399,7 @@ def test_ort_values_in_and_out(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_io_binding_reads_and_writes_where_it_was_told(provider: str) -> None:
+def test_io_binding_reads_and_writes_bound_memory(provider: str) -> None:
     session = onward.InferenceSession(serialized(mlp()), None, [provider])
     binding = session.io_binding()
     binding.bind_cpu_input("x", X)
@@ -561,7 +561,7 @@ def test_the_memory_limit_holds() -> None:
     session.run(None, {"x": np.zeros(1000, np.float32)})  # it goes on
 
 
-def test_a_model_larger_than_its_limit_is_refused_but_still_opens_for_a_look(
+def test_a_model_over_its_memory_limit_is_refused(
     tmp_path: Path,
 ) -> None:
     op = OpBuilder()
@@ -606,7 +606,7 @@ def test_identical_feeds_are_answered_from_the_cache(provider: str) -> None:
     assert (session.cache.hits, session.cache.misses, session.cache.hit_rate) == (1, 1, 0.5)
 
 
-def test_a_model_that_draws_at_random_is_not_remembered() -> None:
+def test_a_model_with_random_operators_is_not_cached() -> None:
     op = OpBuilder()
     model = op.model(y=op.RandomNormalLike(op.input("x", "float32", (2,))))
     with pytest.raises(OptionError, match=r"RandomNormalLike .* draws random numbers"):

@@ -64,7 +64,7 @@ def session() -> onward.InferenceSession:
     return opened()
 
 
-def test_it_answers_as_a_session_in_this_process_does(session: onward.InferenceSession) -> None:
+def test_results_match_a_session_in_this_process(session: onward.InferenceSession) -> None:
     here = onward.InferenceSession(MODEL, None, CPU)
     for got, wanted in zip(session.run(None, SMALL), here.run(None, SMALL), strict=True):
         np.testing.assert_array_equal(got, wanted)
@@ -79,7 +79,7 @@ def test_it_answers_as_a_session_in_this_process_does(session: onward.InferenceS
     assert process_of(session) != os.getpid()
 
 
-def test_a_chosen_output_comes_alone(session: onward.InferenceSession) -> None:
+def test_only_named_outputs_are_returned(session: onward.InferenceSession) -> None:
     [y] = session.run(["y"], SMALL)
     assert y.tolist() == [[2, 2]]
     y[...] = 0  # it is the caller's own
@@ -89,7 +89,7 @@ def test_plain_numbers_are_feeds_too(session: onward.InferenceSession) -> None:
     assert session.run(["t"], {"x": SMALL["x"], "shape": [2, 2]})[0] == 0
 
 
-def test_every_way_to_run_goes_there(session: onward.InferenceSession) -> None:
+def test_every_run_method_uses_the_process(session: onward.InferenceSession) -> None:
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(x) for name, x in SMALL.items()}
     assert session.run_with_ort_values(["y"], values)[0].numpy().tolist() == [[2, 2]]
     binding = session.io_binding()
@@ -105,7 +105,7 @@ def test_every_way_to_run_goes_there(session: onward.InferenceSession) -> None:
     assert results[0].tolist() == [[2, 2]] and (data, message) == (7, "")
 
 
-def test_errors_come_back_as_what_they_are(session: onward.InferenceSession) -> None:
+def test_errors_of_the_process_keep_their_class(session: onward.InferenceSession) -> None:
     with pytest.raises(FeedError, match="no input 'z'; the model takes 'x', 'shape'"):
         session.run(None, {"z": SMALL["x"]})
     with pytest.raises(KeyError, match="no output 'q'"):
@@ -116,7 +116,7 @@ def test_errors_come_back_as_what_they_are(session: onward.InferenceSession) -> 
         session.run(None, {"x": object()})
 
 
-def test_many_threads_may_ask_it(session: onward.InferenceSession) -> None:
+def test_many_threads_may_share_the_process(session: onward.InferenceSession) -> None:
     got: dict[int, Any] = {}
 
     def ask(n: int) -> None:
@@ -154,7 +154,7 @@ def test_every_kind_of_source_opens(tmp_path: Path) -> None:
     assert swapped.run(None, x)[0].tolist() == [[0.5, 0.5]]
 
 
-def test_types_that_numpy_lacks_pass() -> None:
+def test_types_of_ml_dtypes_pass() -> None:
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (bfloat16[2] b) => (bfloat16[2] c) { c = Identity(b) }""")
     [c] = opened(model).run(None, {"b": np.array([1, 2], ml_dtypes.bfloat16)})
@@ -177,7 +177,7 @@ def test_text_sequences_and_optionals_pass() -> None:
     assert t.tolist() == ["ää"] and [len(x) for x in r] == [2, 3, 2] and not h
 
 
-def test_warnings_of_the_process_are_ours() -> None:
+def test_warnings_of_the_process_are_raised() -> None:
     with pytest.warns(DeprecationWarning, match="old"):
         _warn([("DeprecationWarning", "old")])
     with pytest.warns(UserWarning, match="not a warning"):
@@ -186,7 +186,7 @@ def test_warnings_of_the_process_are_ours() -> None:
 
 @on_posix
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
-def test_a_crash_is_named_and_the_next_run_starts_afresh(number: signal.Signals) -> None:
+def test_a_crash_is_named_and_the_next_run_starts_a_new_process(number: signal.Signals) -> None:
     session = opened()
     huge = {**SMALL, "shape": np.array([6000, 6000])}
     first = process_of(session)
@@ -199,7 +199,7 @@ def test_a_crash_is_named_and_the_next_run_starts_afresh(number: signal.Signals)
 
 
 @on_posix
-def test_a_death_between_two_runs_goes_unnoticed() -> None:
+def test_a_crash_between_two_runs_is_recovered() -> None:
     session = opened()
     first = process_of(session)
     os.kill(first, signal.SIGKILL)
@@ -225,7 +225,7 @@ def test_terminate_reaches_the_process() -> None:
     assert not isinstance(caught.value, (DeadlineExceeded, WorkerDied))
 
 
-def test_a_call_that_waits_for_its_turn_keeps_its_deadline() -> None:
+def test_a_queued_call_keeps_its_deadline() -> None:
     session = opened()
     stop, answers, came = RunOptions(), [], threading.Event()
     huge = {**SMALL, "shape": np.array([6000, 6000])}
@@ -264,7 +264,7 @@ def test_a_limit_that_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @on_linux
-def test_the_process_is_contained(session: onward.InferenceSession) -> None:
+def test_the_process_has_its_limits(session: onward.InferenceSession) -> None:
     status = Path(f"/proc/{process_of(session)}/status").read_text()
     limits = Path(f"/proc/{process_of(session)}/limits").read_text()
     assert "NoNewPrivs:\t1" in status
@@ -292,7 +292,7 @@ def test_the_process_ends_with_its_session_and_with_its_parent() -> None:
         pass
 
 
-def test_profiling_and_the_cache_work_as_ever(
+def test_profiling_and_the_cache_work_when_isolated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -304,14 +304,14 @@ def test_profiling_and_the_cache_work_as_ever(
     assert Path(session.end_profiling()).is_file()
 
 
-def test_a_model_that_draws_at_random_is_not_remembered() -> None:
+def test_a_model_with_random_operators_is_not_cached() -> None:
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }""")
     with pytest.raises(OptionError, match=r"RandomNormalLike .* draws random numbers"):
         opened(model, result_cache_bytes=1000)
 
 
-def test_other_providers_are_other_processes(session: onward.InferenceSession) -> None:
+def test_set_providers_starts_another_process(session: onward.InferenceSession) -> None:
     moved = opened()
     first = process_of(moved)
     moved.set_providers(["ReferenceExecutionProvider"])
@@ -319,7 +319,7 @@ def test_other_providers_are_other_processes(session: onward.InferenceSession) -
     assert moved.run(["y"], SMALL)[0].tolist() == [[2, 2]] and process_of(moved) != first
 
 
-def test_an_answer_that_is_none_is_not_believed(session: onward.InferenceSession) -> None:
+def test_a_malformed_reply_is_refused(session: onward.InferenceSession) -> None:
     lying = opened()
     plan = lying._plan
     assert isinstance(plan, IsolatedPlan) and plan._worker is not None
@@ -331,7 +331,7 @@ def test_an_answer_that_is_none_is_not_believed(session: onward.InferenceSession
 
 
 @pytest.mark.parametrize("ask", ["memory_plan", "allocate_outputs"])
-def test_nobody_looks_at_the_model_outside_its_isolation(ask: str) -> None:
+def test_an_isolated_model_is_not_opened_in_this_process(ask: str) -> None:
     session = onward.InferenceSession(mlp(), onward.SessionOptions(isolated=True))
     with pytest.raises(OptionError, match=f"{ask} would open an isolated model outside"):
         getattr(session, ask)()

@@ -49,7 +49,7 @@ def test_a_map_can_be_fed_to_onnxruntime() -> None:
         assert session.run(None, {"x": WORDS})[0].tolist() == [[7.5]]
 
 
-def test_other_providers_say_that_they_take_no_maps() -> None:
+def test_other_providers_refuse_maps() -> None:
     session = onward.InferenceSession(dict_vectorizer(), providers=["TorchExecutionProvider"])
     with pytest.raises(FeedError, match="input 'x' is a map, which only onnxruntime takes"):
         session.run(None, {"x": WORDS})

@@ -26,7 +26,7 @@ CHECKED = {"memory_limit": 1 << 30, "result_cache_bytes": 1 << 20}
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
     """How often each file was read and each model's bytes were scanned."""
     counted: Counter[Any] = Counter()
-    read, scan = paths.read_model, model_scan.survey
+    read, scan = paths.read_model, model_scan.scan_model
 
     def count_read(path: Path, *given: Any, **named: Any) -> bytes:
         counted["read", Path(path).name] += 1
@@ -39,7 +39,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
     for module in (files, model_reader):
         monkeypatch.setattr(module, "read_model", count_read)
     for module in (files, model_reader, ort):
-        monkeypatch.setattr(module, "survey", count_scan)
+        monkeypatch.setattr(module, "scan_model", count_scan)
     return counted
 
 

@@ -239,7 +239,7 @@ def keywords(ort: Any) -> Any:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_a_script_gives_what_it_gives_on_onnxruntime(
+def test_a_script_matches_onnxruntime(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -304,13 +304,13 @@ def test_keywords_of_onnxruntimes_session_are_taken() -> None:
         onward.InferenceSession(serialized(mlp()), read_config_from_model=True)
 
 
-def test_what_only_onnxruntimes_session_has_is_asked_of_it() -> None:
+def test_onnxruntimes_own_methods_are_forwarded() -> None:
     session: Any = onward.InferenceSession(serialized(mlp()), providers=["CPUExecutionProvider"])
     assert len(session.get_input_memory_infos()) == 1
     peers = {n for n in dir(onnxruntime.InferenceSession) if not n.startswith("_")}
     assert not [name for name in peers if not hasattr(session, name)]
     other: Any = onward.InferenceSession(mlp(), providers=["ReferenceExecutionProvider"])
-    with pytest.raises(AttributeError, match="get_tuning_results asks onnxruntime's own session"):
+    with pytest.raises(AttributeError, match="get_tuning_results needs onnxruntime's own session"):
         _ = other.get_tuning_results
     with pytest.raises(AttributeError, match="no attribute 'get_input'"):
         _ = other.get_input

@@ -28,7 +28,7 @@ def two_inputs() -> ir.Model:
     return op.model(sum=op.Add(a, op.Cast(b, to=1)), same=op.Identity(a))
 
 
-def test_functions_stand_before_and_after() -> None:
+def test_functions_before_and_after() -> None:
     pipeline = onward.Pipeline(
         adder(),
         preprocess=lambda text: [float(t) for t in text.split()],
@@ -37,7 +37,7 @@ def test_functions_stand_before_and_after() -> None:
     assert pipeline("1 2 3") == 4
 
 
-def test_models_stand_before_and_after() -> None:
+def test_models_before_and_after() -> None:
     pipeline = onward.Pipeline(adder(), preprocess=scaler(), postprocess=lambda r: r)
     assert pipeline([2, 4]).tolist() == [2, 3]
     chained = onward.Pipeline(adder(), postprocess=lambda r: {"raw": r["y"]})

@@ -7,7 +7,7 @@ import numpy as np
 from onward.sessions.result_cache import ResultCache
 
 
-def test_the_oldest_results_make_room() -> None:
+def test_least_recently_used_results_are_removed() -> None:
     cache = ResultCache(16)
     keys = [cache.key(None, {"x": np.array([i])}) for i in range(3)]
     for key in keys[:2]:
@@ -21,7 +21,7 @@ def test_the_oldest_results_make_room() -> None:
     assert cache.bytes == 16
 
 
-def test_what_is_larger_than_the_cache_is_not_kept() -> None:
+def test_results_larger_than_the_cache_are_not_cached() -> None:
     cache = ResultCache(7)
     key = cache.key(None, {"x": np.array([1])})
     assert key is not None
@@ -38,7 +38,7 @@ def test_the_same_key_twice_counts_once() -> None:
     assert cache.bytes == 16
 
 
-def test_keys_tell_values_types_shapes_and_outputs_apart() -> None:
+def test_keys_differ_by_values_types_shapes_and_outputs() -> None:
     cache = ResultCache(100)
     x = np.zeros((2, 3), np.float32)
     keys = {
@@ -53,6 +53,6 @@ def test_keys_tell_values_types_shapes_and_outputs_apart() -> None:
     assert cache.key(None, {"x": x}) == cache.key(None, {"x": np.asfortranarray(x)})
 
 
-def test_feeds_that_have_no_bytes_are_not_remembered() -> None:
+def test_feeds_without_bytes_are_not_cached() -> None:
     assert ResultCache(100).key(None, {"x": ["a list"]}) is None
     assert ResultCache(100).key(None, {"x": np.array(["text"], object)}) is None

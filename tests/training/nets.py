@@ -1,4 +1,4 @@
-"""Small models to train, and a training loop that knows nothing but onnxruntime."""
+"""Small models to train, and a training loop with only onnxruntime and numpy."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Loop:
         self.slots = {name: found[f"updated_{name}"] for name in feeds if name not in _OTHERS}
 
     def _or_zeros(self, name: str) -> Array:
-        zeros = np.full_like(self.parameters[name], np.nan)  # never looked at after a reset
+        zeros = np.full_like(self.parameters[name], np.nan)  # not read after a reset
         return self.gradients.get(name, zeros)
 
     def _run(self, session: Any, feeds: dict[str, Array]) -> dict[str, Array]:

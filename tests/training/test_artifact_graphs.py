@@ -1,4 +1,4 @@
-"""Training and eval graphs: modes, state, what is worth training."""
+"""Training and eval graphs: modes, state, trained parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import helper
 
 from onward.errors import MissingGradient, OptionError
 from onward.passes.value_facts import attribute
-from onward.training.artifact_graphs import training_graphs
+from onward.training.artifact_graphs import build_artifact_graphs
 from tests.training.nets import (
     MLP,
     arrays,
@@ -45,11 +45,11 @@ def modes(model: ir.Model) -> list[int]:
     ("exported", "trained", "mode"),
     [(0, ["fc.weight"], 0), (0, ["bn.weight"], 1), (0, ["bn.bias"], 1), (1, ["fc.weight"], 1)],
 )
-def test_batch_norm_trains_if_it_was_exported_so_or_its_parameters_are_trained(
+def test_batch_norm_trains_if_exported_in_training_mode_or_trained(
     exported: int, trained: list[str], mode: int
 ) -> None:
     model = lossy(convolutional(training_mode=exported))
-    found = training_graphs(model, ["loss"], trained, [])
+    found = build_artifact_graphs(model, ["loss"], trained, [])
     assert modes(found.training) == [mode]
     assert modes(found.evaluation) == [0]
     running = ["bn.running_mean", "bn.running_var"] if mode else []
@@ -62,7 +62,7 @@ def test_running_statistics_require_no_gradient(caplog: pytest.LogCaptureFixture
     model = lossy(convolutional())
     every = [name for name in model.graph.initializers if name.startswith(("bn", "fc"))]
     with caplog.at_level(logging.WARNING, "onward"):
-        found = training_graphs(model, ["loss"], every, [])
+        found = build_artifact_graphs(model, ["loss"], every, [])
     assert list(found.trainable) == ["bn.weight", "bn.bias", "fc.weight", "fc.bias"]
     assert "'bn.running_mean' requires no gradient" in caplog.text
 
@@ -72,14 +72,14 @@ def test_statistics_that_were_outputs_keep_both_names() -> None:
     norm = next(node for node in model.graph if node.op_type == "BatchNormalization")
     model.graph.outputs.append(norm.outputs[1])
     norm.outputs[1].type, norm.outputs[1].shape = norm.inputs[3].type, norm.inputs[3].shape  # type: ignore[union-attr]
-    found = training_graphs(model, ["loss", "new_mean"], ["fc.weight"], [])
+    found = build_artifact_graphs(model, ["loss", "new_mean"], ["fc.weight"], [])
     names = [value.name for value in found.training.graph.outputs]
     assert names[:2] == ["loss", "new_mean"]
     assert names[-2:] == ["bn.running_mean_updated", "bn.running_var_updated"]
 
 
-def test_dropout_drops_in_training_and_is_idle_in_the_eval_graph() -> None:
-    found = training_graphs(lossy(convolutional(dropout=True)), ["loss"], ["fc.weight"], [])
+def test_dropout_is_active_only_in_the_training_graph() -> None:
+    found = build_artifact_graphs(lossy(convolutional(dropout=True)), ["loss"], ["fc.weight"], [])
     (dropout,) = (node for node in found.training.graph if node.op_type == "Dropout")
     for value in dropout.inputs[1:]:  # onnxruntime would remove it else
         assert value is not None and value.producer() is not None
@@ -88,7 +88,7 @@ def test_dropout_drops_in_training_and_is_idle_in_the_eval_graph() -> None:
 
 
 @pytest.mark.parametrize("inputs", [["x", "ratio", "on"], ["x", "", "on"], ["x"]])
-def test_dropout_right_behind_an_input_drops(inputs: list[str]) -> None:
+def test_dropout_of_an_input_is_active(inputs: list[str]) -> None:
     nodes = [
         helper.make_node("Dropout", inputs, ["kept"]),
         helper.make_node("Mul", ["kept", "w"], ["output"]),
@@ -96,7 +96,7 @@ def test_dropout_right_behind_an_input_drops(inputs: list[str]) -> None:
     weights = {"w": np.ones(64, np.float32), "ratio": np.array(0.5, np.float32)}
     weights["on"] = np.array(True)
     model = lossy(model_of(nodes, [float_info("x", [64])], [float_info("output", [64])], weights))
-    session = opened(ir.to_proto(training_graphs(model, ["loss"], ["w"], []).training))
+    session = opened(ir.to_proto(build_artifact_graphs(model, ["loss"], ["w"], []).training))
     ones = np.ones(64, np.float32)
     feeds = {"x": ones, "w": ones, "w_grad.accumulation.buffer": ones}
     feeds["lazy_reset_grad"] = np.array([True])
@@ -105,8 +105,8 @@ def test_dropout_right_behind_an_input_drops(inputs: list[str]) -> None:
     assert any((gradients[0] != each).any() for each in gradients[1:])
 
 
-def test_a_gradient_has_a_name_before_it_is_summed() -> None:
-    proto = ir.to_proto(training_graphs(lossy(mlp()), ["loss"], [*MLP, "input"], []).training)
+def test_gradient_before_the_sum_is_named() -> None:
+    proto = ir.to_proto(build_artifact_graphs(lossy(mlp()), ["loss"], [*MLP, "input"], []).training)
     for name in (*MLP, "input"):
         proto.graph.output.add(name=f"{name}_grad")
     feeds = arrays(mlp().graph.initializer)
@@ -120,8 +120,8 @@ def test_a_gradient_has_a_name_before_it_is_summed() -> None:
         np.testing.assert_array_equal(found[f"{name}_grad.accumulation.out"], summed)
 
 
-def test_the_gradient_of_what_a_node_makes_is_an_output() -> None:
-    found = training_graphs(lossy(mlp()), ["loss"], ["active", "fc1.bias"], [])
+def test_gradient_of_an_inner_value_is_an_output() -> None:
+    found = build_artifact_graphs(lossy(mlp()), ["loss"], ["active", "fc1.bias"], [])
     names = [value.name for value in found.training.graph.outputs]
     assert names == ["loss", "active_grad", "fc1.bias_grad.accumulation.out"]
     assert list(found.trainable) == ["fc1.bias"]
@@ -133,7 +133,7 @@ def test_the_gradient_of_what_a_node_makes_is_an_output() -> None:
     np.testing.assert_allclose(gradient, [weight.sum(0)] * 2, rtol=1e-6)
 
 
-def test_a_name_that_the_model_has_is_not_given_to_a_gradient() -> None:
+def test_gradient_name_that_is_taken_is_not_used() -> None:
     nodes = [
         helper.make_node("Mul", ["x", "w"], ["w_grad"]),
         helper.make_node("Mul", ["w_grad", "w"], ["output"]),
@@ -141,7 +141,7 @@ def test_a_name_that_the_model_has_is_not_given_to_a_gradient() -> None:
     model = model_of(
         nodes, [float_info("x", [2])], [float_info("output", [2])], {"w": np.ones(2, np.float32)}
     )
-    made = training_graphs(lossy(model), ["loss"], ["w"], []).training
+    made = build_artifact_graphs(lossy(model), ["loss"], ["w"], []).training
     named = [value.name for node in made.graph for value in node.outputs]
     assert named.count("w_grad") == 1
     assert opened(ir.to_proto(made))
@@ -163,12 +163,12 @@ def test_parameters_of_branches_are_found() -> None:
     ]
     inputs = [float_info("x", [3]), helper.make_tensor_value_info("which", 9, [])]
     model = lossy(model_of(nodes, inputs, [float_info("output", [3])], {}))
-    found = training_graphs(model, ["loss"], ["a"], ["b"])
+    found = build_artifact_graphs(model, ["loss"], ["a"], ["b"])
     assert list(found.trainable) == ["a"]
     assert list(found.frozen) == ["b"]
 
 
-def test_shapes_that_the_exporter_computes_are_known_before_rules_ask() -> None:
+def test_computed_shapes_are_folded_before_differentiation() -> None:
     """As torch's exporter writes attention: the number of axes takes folding to find."""
     nodes = [
         helper.make_node("Sub", ["three", "one"], ["two"]),
@@ -185,32 +185,32 @@ def test_shapes_that_the_exporter_computes_are_known_before_rules_ask() -> None:
         [float_info("output", [1, 3])],
         weights | {"w": np.ones(6, "f")},
     )
-    found = training_graphs(lossy(model), ["loss"], ["w"], [])
+    found = build_artifact_graphs(lossy(model), ["loss"], ["w"], [])
     session = opened(ir.to_proto(found.training))
     x = np.arange(6, dtype=np.float32)
     feeds = {"x": x, "w": x, "w_grad.accumulation.buffer": x, "lazy_reset_grad": np.array([True])}
     assert session.run(None, feeds)[1].tolist() == [0, 0, 0, 3, 4, 5]
 
 
-def test_whole_numbers_among_the_weights_require_no_gradient(
+def test_integer_weights_require_no_gradient(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     nodes = [helper.make_node("Gather", ["table", "rows"], ["output"])]
     weights = {"table": np.ones((3, 2), np.float32), "rows": np.array([0, 1])}
     model = lossy(model_of(nodes, [], [float_info("output", [2, 2])], weights))
     with caplog.at_level(logging.WARNING, "onward"):
-        found = training_graphs(model, ["loss"], ["rows", "table"], [])
+        found = build_artifact_graphs(model, ["loss"], ["rows", "table"], [])
     assert list(found.trainable) == ["table"] and not found.frozen
     assert "'rows' requires no gradient: it is INT64" in caplog.text
 
 
-def test_an_input_of_whole_numbers_has_no_gradient() -> None:
+def test_integer_input_has_no_gradient() -> None:
     nodes = [helper.make_node("Gather", ["table", "rows"], ["output"])]
     inputs = [helper.make_tensor_value_info("rows", 7, [2])]
     weights = {"table": np.ones((3, 2), np.float32)}
     model = lossy(model_of(nodes, inputs, [float_info("output", [2, 2])], weights))
-    with pytest.raises(OptionError, match="'rows' is INT64: gradients are of float values"):
-        training_graphs(model, ["loss"], ["rows"], [])
+    with pytest.raises(OptionError, match="'rows' is INT64: only float values have gradients"):
+        build_artifact_graphs(model, ["loss"], ["rows"], [])
 
 
 def test_an_operator_without_a_rule_is_named() -> None:
@@ -220,10 +220,10 @@ def test_an_operator_without_a_rule_is_named() -> None:
     )
     proto.opset_import.append(helper.make_opsetid("ops.mine", 1))
     with pytest.raises(MissingGradient, match=r"no gradient rule for ops\.mine::Mystery"):
-        training_graphs(lossy(proto), ["loss"], ["w"], [])
+        build_artifact_graphs(lossy(proto), ["loss"], ["w"], [])
 
 
 def test_the_gradients_of_the_graph_are_counted() -> None:
-    found = training_graphs(lossy(mlp()), ["loss"], ["fc2.weight", "fc2.bias"], [])
+    found = build_artifact_graphs(lossy(mlp()), ["loss"], ["fc2.weight", "fc2.bias"], [])
     assert operators(found.training).count("If") == 2  # one for each buffer
     assert len(operators(found.training)) <= 16

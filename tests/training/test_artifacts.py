@@ -1,4 +1,4 @@
-"""generate_artifacts: which files it writes, and what a device does with them."""
+"""generate_artifacts: the files that it writes, and how a device uses them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batch(seed: int = 0) -> dict[str, Any]:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def test_four_files_are_written_into_a_folder_that_is_made(tmp_path: Path) -> None:
+def test_four_files_are_written_into_a_new_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     generate_artifacts(
         mlp(),
@@ -59,15 +59,13 @@ def test_four_files_are_written_into_a_folder_that_is_made(tmp_path: Path) -> No
     assert written(folder) == FILES
 
 
-def test_the_current_folder_is_taken_if_none_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     generate_artifacts(mlp(), list(MLP), loss=LossType.MSELoss)
     assert written(tmp_path) == ["checkpoint", "eval_model.onnx", "training_model.onnx"]
 
 
-def test_a_prefix_stands_in_front_and_may_name_a_folder(tmp_path: Path) -> None:
+def test_prefix_may_name_a_folder(tmp_path: Path) -> None:
     for prefix in ("mine_", "inner/"):
         generate_artifacts(
             mlp(), list(MLP), loss=LossType.MSELoss, artifact_directory=tmp_path, prefix=prefix
@@ -81,7 +79,7 @@ def test_a_prefix_stands_in_front_and_may_name_a_folder(tmp_path: Path) -> None:
     assert "training_model.onnx" in written(tmp_path / "inner")
 
 
-def test_models_come_in_onnxruntimes_format_too_and_run(tmp_path: Path) -> None:
+def test_ort_format_models_are_written_and_run(tmp_path: Path) -> None:
     generate_artifacts(
         mlp(),
         list(MLP),
@@ -116,7 +114,7 @@ def test_a_nominal_checkpoint_has_names_without_data(tmp_path: Path) -> None:
     assert file_contents.read(tmp_path / "checkpoint").parameters["fc1.bias"].data is not None
 
 
-def test_a_model_comes_as_a_path_bytes_a_message_or_a_graph(tmp_path: Path) -> None:
+def test_model_may_be_a_path_bytes_a_proto_or_a_graph(tmp_path: Path) -> None:
     model = mlp()
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
@@ -128,7 +126,7 @@ def test_a_model_comes_as_a_path_bytes_a_message_or_a_graph(tmp_path: Path) -> N
     assert all(each == found[0] for each in found)
 
 
-def test_the_model_that_is_given_stays_as_it_was(tmp_path: Path) -> None:
+def test_given_model_is_not_changed(tmp_path: Path) -> None:
     model = mlp()
     before = model.SerializeToString()
     generate_artifacts(model, list(MLP), loss=LossType.MSELoss, artifact_directory=tmp_path)
@@ -136,7 +134,7 @@ def test_the_model_that_is_given_stays_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trained", [list(MLP), ["fc2.bias"]])
-def test_weights_in_files_beside_the_model_stay_out_of_messages(
+def test_external_weights_stay_external(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[str]
 ) -> None:
     path = tmp_path / "model.onnx"
@@ -197,10 +195,13 @@ def test_the_training_graph_keeps_its_contract(
     evaluation = opened(tmp_path / "eval_model.onnx")
     assert names(evaluation.get_inputs()) == names(session.get_inputs())[:5]
     assert names(evaluation.get_outputs()) == names(session.get_outputs())[:2]
-    said = session.get_modelmeta().custom_metadata_map
+    metadata = session.get_modelmeta().custom_metadata_map
     classes = [{"name": "labels", "classes": 3, "ignored": None}] * (target[0] == "labels")
-    assert json.loads(said.pop("onward.step"))["gradients"].keys() == {"fc1.weight", "fc2.weight"}
-    assert {key: json.loads(value) for key, value in said.items()} == {
+    assert json.loads(metadata.pop("onward.step"))["gradients"].keys() == {
+        "fc1.weight",
+        "fc2.weight",
+    }
+    assert {key: json.loads(value) for key, value in metadata.items()} == {
         "onward.inputs": ["input", target[0]],
         "onward.outputs": names(session.get_outputs())[:2],
         "onward.trainable": ["fc1.weight", "fc2.weight"],
@@ -244,7 +245,7 @@ def test_the_optimizer_graph_keeps_its_contract(
     assert slots == kept
 
 
-def test_everything_loads_in_an_opset_that_stock_onnxruntime_knows(tmp_path: Path) -> None:
+def test_artifacts_are_in_an_opset_of_stock_onnxruntime(tmp_path: Path) -> None:
     newest = mlp(opset=onnx.defs.onnx_opset_version())
     newest.ir_version = onnx.IR_VERSION
     for model in (newest, mlp(opset=9)):
@@ -255,11 +256,11 @@ def test_everything_loads_in_an_opset_that_stock_onnxruntime_knows(tmp_path: Pat
             optimizer=OptimType.AdamW,
             artifact_directory=tmp_path,
         )
-        Loop(tmp_path).loss(batch())
-        Loop(tmp_path).evaluate(batch())
+        loop = Loop(tmp_path)
+        assert loop.evaluate(batch()) == pytest.approx(loop.loss(batch()), rel=1e-5)
 
 
-def test_no_operator_is_from_outside_onnx(tmp_path: Path) -> None:
+def test_artifacts_have_only_onnx_operators(tmp_path: Path) -> None:
     generate_artifacts(
         mlp(),
         list(MLP),
@@ -307,7 +308,7 @@ def test_requires_grad_and_frozen_params_may_be_sets(tmp_path: Path) -> None:
     assert trained(tmp_path) == ["fc2.weight", "fc2.bias"]
 
 
-def test_all_other_initializers_may_be_frozen_shapes_and_modes_too(tmp_path: Path) -> None:
+def test_all_other_initializers_may_be_frozen(tmp_path: Path) -> None:
     model = convolutional(dropout=True)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1, 64]), "flat.shape"))
     flatten = next(node for node in model.graph.node if node.op_type == "Flatten")
@@ -361,7 +362,7 @@ def test_the_first_output_is_the_loss_if_none_is_given(tmp_path: Path) -> None:
     assert loop.gradients["w"].tolist() == [3, 4]
 
 
-def test_a_loss_reads_the_outputs_that_loss_input_names_says(tmp_path: Path) -> None:
+def test_loss_reads_loss_input_names(tmp_path: Path) -> None:
     generate_artifacts(
         two_outputs(),
         ["wb"],
@@ -374,7 +375,7 @@ def test_a_loss_reads_the_outputs_that_loss_input_names_says(tmp_path: Path) -> 
     assert names(session.get_outputs())[1:] == ["a", "b", "wb_grad.accumulation.out"]
 
 
-def test_a_values_in_between_may_be_an_output_and_none_comes_twice(tmp_path: Path) -> None:
+def test_inner_value_may_be_an_output_without_repetition(tmp_path: Path) -> None:
     class Loss(onnxblock.Block):
         def __init__(self) -> None:
             self.loss = onnxblock.loss.MSELoss()  # never calls Block's constructor

@@ -1,4 +1,4 @@
-"""What generate_artifacts trains when nothing is asked for: what a TrainingSession would."""
+"""What generate_artifacts trains by default: the same parameters as a TrainingSession."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(model: Any, folder: Path) -> Loop:
 
 
 @pytest.mark.parametrize("make", [said, compared, branches, *CASES])
-def test_the_default_is_a_sessions(make: Any, tmp_path: Path) -> None:
+def test_default_parameters_match_a_session(make: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = exported(CASES[make][0](), CASES[make][1]) if make in CASES else make()
     loop = written(model, tmp_path)
@@ -72,7 +72,7 @@ def test_weights_of_one_name_in_two_branches_are_two_parameters(tmp_path: Path) 
     assert all((loop.parameters[name] != array).all() for name, array in before.items())
 
 
-def test_what_is_frozen_may_lie_before_an_operator_without_a_gradient(tmp_path: Path) -> None:
+def test_frozen_weights_may_feed_an_operator_without_a_gradient(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "first"], ["hidden"]),
         helper.make_node("Mystery", ["hidden"], ["strange"], domain="ops.mine"),
@@ -101,9 +101,7 @@ def test_initializers_that_are_listed_as_inputs_are_parameters(tmp_path: Path) -
     assert sorted(loop.parameters) == sorted(plain.parameters)
 
 
-def test_what_an_optimised_export_cannot_tell_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ambiguous_optimized_export_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = exported(Recurrent(), torch.randn(2, 5, 3))
     caplog.clear()
     with caplog.at_level(logging.WARNING, "onward"):
@@ -112,7 +110,7 @@ def test_what_an_optimised_export_cannot_tell_is_warned_of(
     assert "'cell.weight_hh_l0', 'cell.bias_hh_l0'" in record.getMessage()
 
 
-def test_the_model_that_is_given_stays_as_it_was(tmp_path: Path) -> None:
+def test_given_model_is_not_changed(tmp_path: Path) -> None:
     for model in (branches(), exported(*[CASES["tied"][0](), CASES["tied"][1]])):
         before = onnx.ModelProto()
         before.CopyFrom(model)

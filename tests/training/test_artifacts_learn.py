@@ -1,4 +1,4 @@
-"""Artifacts in use: bare onnxruntime sessions train from them, and end where torch ends."""
+"""Training from artifacts with bare onnxruntime sessions, compared with torch."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_adamw_on_bare_onnxruntime_equals_the_peers_formula(tmp_path: Path, deca
     assert loop.evaluate(batch(0)) < first
 
 
-def test_gradients_add_up_until_they_are_reset(tmp_path: Path) -> None:
+def test_gradients_accumulate_until_reset(tmp_path: Path) -> None:
     generate_artifacts(
         mlp(),
         list(MLP),
@@ -147,7 +147,7 @@ def test_gradients_add_up_until_they_are_reset(tmp_path: Path) -> None:
         np.testing.assert_allclose(loop.gradients[name], 2 * once[name], rtol=1e-6)
 
 
-def test_batch_norm_moves_its_statistics_as_torch_does(tmp_path: Path) -> None:
+def test_batch_norm_statistics_match_torch(tmp_path: Path) -> None:
     model = convolutional()
     generate_artifacts(
         model,
@@ -191,7 +191,7 @@ def test_batch_norm_moves_its_statistics_as_torch_does(tmp_path: Path) -> None:
     assert loop.evaluate(feeds) == pytest.approx(expected, abs=1e-4)
 
 
-def test_dropout_drops_in_training_and_not_in_evaluation(tmp_path: Path) -> None:
+def test_dropout_is_active_only_in_training(tmp_path: Path) -> None:
     generate_artifacts(
         convolutional(dropout=True),
         ["fc.weight"],
@@ -229,7 +229,7 @@ def test_dropout_drops_in_training_and_not_in_evaluation(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.parametrize("optimizer", [Lion(lr=0.01), SGD(lr=0.1, momentum=0.9), LAMB(), AdamW()])
-def test_any_loss_and_any_optimizer_of_onward(
+def test_losses_and_optimizers_of_onward_are_accepted(
     tmp_path: Path, loss: Any, reference: Any, optimizer: Any
 ) -> None:
     model = mlp()
@@ -250,7 +250,7 @@ def test_any_loss_and_any_optimizer_of_onward(
     assert losses[-1] < losses[0]
 
 
-def test_the_parts_of_a_total_are_outputs_beside_it(tmp_path: Path) -> None:
+def test_terms_of_a_total_are_outputs(tmp_path: Path) -> None:
     parts = {"near": MSE(output="a", target="ta"), "far": (L1(output="b", target="tb"), 0.5)}
     generate_artifacts(
         two_outputs(), loss=Total(parts), optimizer=OptimType.SGD, artifact_directory=tmp_path
@@ -266,7 +266,7 @@ def test_the_parts_of_a_total_are_outputs_beside_it(tmp_path: Path) -> None:
     assert loop.loss(feeds) == pytest.approx(total.item())
 
 
-def test_a_loss_that_is_one_of_the_models_outputs(tmp_path: Path) -> None:
+def test_loss_may_be_an_output_of_the_model(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "w"], ["y"]),
         helper.make_node("ReduceSum", ["y"], ["cost"], keepdims=1),
@@ -281,7 +281,7 @@ def test_a_loss_that_is_one_of_the_models_outputs(tmp_path: Path) -> None:
     assert loop.gradients["w"].tolist() == [3, 4]
 
 
-def test_groups_have_rates_of_their_own(tmp_path: Path) -> None:
+def test_groups_have_separate_learning_rates(tmp_path: Path) -> None:
     generate_artifacts(
         mlp(),
         list(MLP),

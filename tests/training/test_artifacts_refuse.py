@@ -1,4 +1,4 @@
-"""What generate_artifacts refuses, and how it says so."""
+"""Arguments that generate_artifacts refuses, and its error messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_additional_output_names_are_a_list() -> None:
         generate_artifacts(mlp(), list(MLP), additional_output_names="output")  # type: ignore[arg-type]
 
 
-def test_an_output_that_the_model_does_not_make_is_a_lookup_error() -> None:
+def test_missing_output_is_a_lookup_error() -> None:
     with pytest.raises(LookupError, match="The provided name nothing is not a graph value info"):
         generate_artifacts(
             mlp(), list(MLP), loss=LossType.MSELoss, additional_output_names=["nothing"]
@@ -73,7 +73,7 @@ def test_an_output_that_the_model_does_not_make_is_a_lookup_error() -> None:
 def test_a_named_loss_reads_one_output_and_a_target() -> None:
     law = (
         "MSELoss reads one output, and a target that may be another, not 3: a, b, a\\n"
-        r"Name what it is to read: loss_input_names=\['a'\]"
+        r"Name the output that it reads: loss_input_names=\['a'\]"
     )
     with pytest.raises(RuntimeError, match=law):
         generate_artifacts(
@@ -81,7 +81,7 @@ def test_a_named_loss_reads_one_output_and_a_target() -> None:
         )
 
 
-def test_another_output_is_not_taken_for_labels() -> None:
+def test_float_output_is_refused_as_labels() -> None:
     law = (
         "cross entropy reads labels of INT64 or INT32, and 'b' is FLOAT\\n"
         r"if it is one more output of the model: loss_input_names=\['a'\]"
@@ -90,13 +90,13 @@ def test_another_output_is_not_taken_for_labels() -> None:
         generate_artifacts(two_outputs(), ["wa"], loss=LossType.CrossEntropyLoss)
 
 
-def test_a_model_is_a_path_or_a_message() -> None:
+def test_model_of_another_type_is_refused() -> None:
     law = "Please pass in either a string or an ONNX ModelProto for the model, not <class 'int'>"
     with pytest.raises(RuntimeError, match=law):
         generate_artifacts(3)  # type: ignore[arg-type]
 
 
-def test_a_message_over_two_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proto_over_two_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.training.onnxblock.model_accessor.PROTOBUF_LIMIT", 10)
     with pytest.raises(RuntimeError, match=r"This model is > 2GB .*Please pass in a path"):
         generate_artifacts(mlp(), list(MLP), loss=LossType.MSELoss)
@@ -113,8 +113,8 @@ def test_a_parameter_that_the_loss_does_not_read_is_refused() -> None:
         generate_artifacts(two_outputs(), ["wb"], loss=LossType.MSELoss, loss_input_names=["a"])
 
 
-def test_groups_need_an_optimizer_that_has_settings() -> None:
-    with pytest.raises(OptionError, match="groups are of an optimizer of onward"):
+def test_groups_need_an_optimizer_of_onward() -> None:
+    with pytest.raises(OptionError, match="groups need an optimizer of onward"):
         generate_artifacts(
             mlp(),
             list(MLP),
@@ -123,14 +123,14 @@ def test_groups_need_an_optimizer_that_has_settings() -> None:
         )
 
 
-def test_a_library_of_custom_operators_must_be_there(tmp_path: Path) -> None:
+def test_missing_custom_op_library_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"Custom op library path .*nowhere.so does not exist"):
         generate_artifacts(
             mlp(), list(MLP), loss=LossType.MSELoss, custom_op_library=tmp_path / "nowhere.so"
         )
 
 
-def test_the_names_have_the_peers_numbers() -> None:
+def test_enum_values_match_the_peer() -> None:
     assert {each.name: each.value for each in LossType} == {
         "MSELoss": 1,
         "CrossEntropyLoss": 2,
@@ -161,9 +161,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_all_parameters_of_torch_that_are_asked_for_are_trained(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_all_requested_torch_parameters_are_trained(recipe: str, tmp_path: Path) -> None:
     network, x = normalized()
     names = [name for name, _ in network.named_parameters()]
     model = exported_by_torchscript(network, x, **RECIPES[recipe])
@@ -174,7 +172,7 @@ def test_all_parameters_of_torch_that_are_asked_for_are_trained(
     assert sorted(name for name, _ in state.parameters) == sorted(names) and len(names) == 10
 
 
-def test_parameters_that_the_exporter_has_folded_are_refused_with_a_way_to_export(
+def test_folded_parameters_are_refused_with_advice(
     tmp_path: Path,
 ) -> None:
     network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).eval()
@@ -193,16 +191,14 @@ def test_parameters_that_the_exporter_has_folded_are_refused_with_a_way_to_expor
     assert written(tmp_path) == []
 
 
-def test_a_frozen_parameter_that_is_not_there_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_frozen_parameter_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     generate_artifacts(
         mlp(), frozen_params=["fc3.bias"], loss=LossType.MSELoss, artifact_directory=tmp_path
     )
     assert "frozen_params: the model has no 'fc3.bias'; did you mean 'fc" in caplog.text
 
 
-def test_a_copy_of_a_weight_is_refused_and_the_weight_named() -> None:
+def test_copy_of_a_weight_is_refused() -> None:
     text = """<ir_version: 10, opset_import: ["": 20]>
     g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
     { v = Identity(w) h = MatMul(x, w) y = MatMul(h, v) }"""

@@ -14,7 +14,7 @@ from tests.training.nets import convolutional, float_info, mlp, model_of
 
 
 @pytest.mark.parametrize("net", ["mlp", "convolutional", "recurrent"])
-def test_stock_onnxruntime_warns_of_nothing(
+def test_stock_onnxruntime_loads_artifacts_without_warnings(
     net: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """No initializer that is not read, no shape that its own inference calls wrong."""

@@ -1,4 +1,4 @@
-"""Plans: which optimizer updates which parameter, and what its state looks like."""
+"""Optimizer plans and graphs: the optimizer of each parameter, and its slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = {"w": (3, 4), "b": (4,)}
 FLOAT = ir.DataType.FLOAT
 
 
-def graph_of(plan: optimizer_graph.Plan) -> ir.Model:
+def graph_of(plan: optimizer_graph.OptimizerPlan) -> ir.Model:
     model = ir.Model(
         ir.Graph((), (), nodes=(), opset_imports={"": 21}, name="update"), ir_version=10
     )
@@ -27,19 +27,19 @@ def graph_of(plan: optimizer_graph.Plan) -> ir.Model:
     return optimizer_graph.write_update(model, plan)
 
 
-def test_slots_that_the_peer_knew_have_its_names() -> None:
-    theirs = optimizer_graph.plan(AdamW(style="transformers"), [], SHAPES, FLOAT)
+def test_slots_have_the_peers_names() -> None:
+    theirs = optimizer_graph.plan_optimizer(AdamW(style="transformers"), [], SHAPES, FLOAT)
     assert theirs.sequences == {
         "exp_avg": "first_order_moments",
         "exp_avg_sq": "second_order_moments",
     }
-    ours = optimizer_graph.plan(SGD(momentum=0.9), [], SHAPES, FLOAT)
+    ours = optimizer_graph.plan_optimizer(SGD(momentum=0.9), [], SHAPES, FLOAT)
     assert ours.sequences == {"momentum_buffer": "momentum_buffer"}
 
 
 def test_groups_share_the_sequences_of_all_their_optimizers() -> None:
     groups = [Group(parameters="b", optimizer=SGD(momentum=0.9))]
-    plan = optimizer_graph.plan(AdamW(style="transformers"), groups, SHAPES, FLOAT)
+    plan = optimizer_graph.plan_optimizer(AdamW(style="transformers"), groups, SHAPES, FLOAT)
     assert list(plan.sequences) == ["exp_avg", "exp_avg_sq", "momentum_buffer"]
     inputs = [value.name for value in graph_of(plan).graph.inputs]
     assert inputs[4:] == list(plan.sequences.values())
@@ -48,12 +48,12 @@ def test_groups_share_the_sequences_of_all_their_optimizers() -> None:
 
 def test_a_group_that_matches_nothing_is_refused() -> None:
     with pytest.raises(OptionError, match="no parameter matches 'c'"):
-        optimizer_graph.plan(SGD(), [Group(parameters="c", lr=0.1)], SHAPES, FLOAT)
+        optimizer_graph.plan_optimizer(SGD(), [Group(parameters="c", lr=0.1)], SHAPES, FLOAT)
 
 
 def test_scalars_that_all_parameters_need_are_computed_once() -> None:
     one, two = (
-        len(graph_of(optimizer_graph.plan(AdamW(), [], shapes, FLOAT)).graph)
+        len(graph_of(optimizer_graph.plan_optimizer(AdamW(), [], shapes, FLOAT)).graph)
         for shapes in ({"w": (3, 4)}, SHAPES)
     )
     assert two - one <= 16  # four SequenceAt, and the formula
@@ -61,7 +61,7 @@ def test_scalars_that_all_parameters_need_are_computed_once() -> None:
 
 @pytest.mark.parametrize("kind", [FLOAT, ir.DataType.DOUBLE], ids=str)
 def test_packed_updates_are_clipped_in_either_type(kind: ir.DataType) -> None:
-    plan = optimizer_graph.plan(SGD(), [], SHAPES, kind)
+    plan = optimizer_graph.plan_optimizer(SGD(), [], SHAPES, kind)
     model = graph_of(plan)
     optimizer_graph.attach_updates(model, plan, ClipByNorm(max_norm=1.0))
     packed = read_updates(model.metadata_props)
@@ -77,8 +77,8 @@ def test_packed_updates_are_clipped_in_either_type(kind: ir.DataType) -> None:
     np.testing.assert_allclose(found.numpy(), [0.7, 0.6], rtol=1e-6)
 
 
-def test_half_precision_keeps_its_slots_in_single() -> None:
-    plan = optimizer_graph.plan(AdamW(), [], SHAPES, ir.DataType.FLOAT16)
+def test_half_precision_has_float32_slots() -> None:
+    plan = optimizer_graph.plan_optimizer(AdamW(), [], SHAPES, ir.DataType.FLOAT16)
     kinds = {value.name: value.type.elem_type.dtype for value in graph_of(plan).graph.inputs[2:]}  # type: ignore[union-attr]
     assert kinds["params"] == kinds["gradients"] == ir.DataType.FLOAT16
     assert {kinds[name] for name in plan.sequences.values()} == {FLOAT}

@@ -1,4 +1,4 @@
-"""Packed graphs: what a device runs is what the models themselves say."""
+"""Packed graphs: the session's graphs in the metadata match the models' own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.training.nets import convolutional
 
 
 def without_step(folder: Folder, target: Path) -> Folder:
-    """The same artifacts, the training model as it stands for any onnxruntime."""
+    """The same artifacts, with only the training model's own graph."""
     target.mkdir()
     for path in folder.path.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
@@ -56,13 +56,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_packed_step_is_the_training_models(case: str, tmp_path: Path) -> None:
+def test_packed_step_matches_the_training_model(case: str, tmp_path: Path) -> None:
     model, settings, feeds = CASES[case]
     folder = make(tmp_path / "packed", model, **settings)
     own = without_step(folder, tmp_path / "own")
     (state, module, optimizer), (other, plain, updates) = folder.open(), own.open()
-    assert isinstance(plain._opener.any(TRAIN), SummingGraph)
-    assert not isinstance(module._opener.any(TRAIN), SummingGraph)
+    assert isinstance(plain._opener.open(TRAIN), SummingGraph)
+    assert not isinstance(module._opener.open(TRAIN), SummingGraph)
     assert module.output_names() == plain.output_names()
     assert module.input_names() == plain.input_names()
     for _ in range(3):
@@ -84,7 +84,7 @@ def _listed(found: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def test_a_model_that_was_changed_runs_as_it_is(tmp_path: Path) -> None:
+def test_changed_model_runs_its_own_graph(tmp_path: Path) -> None:
     whole = make(tmp_path / "whole")
     model = onnx.load(whole.training)
     logits = next(node for node in model.graph.node if node.op_type == "SoftmaxCrossEntropyLoss")
@@ -99,7 +99,7 @@ def test_a_model_that_was_changed_runs_as_it_is(tmp_path: Path) -> None:
     assert loss == again == whole.open()[1](*batch())
 
 
-def test_large_weights_are_not_held_twice(tmp_path: Path) -> None:
+def test_large_weights_are_not_stored_twice(tmp_path: Path) -> None:
     op = OpBuilder(opset=18)
     x = op.input("input", "float32", ("batch", 4))
     table = op.initializer("table", np.ones((4, 1 << 19), np.float32))
@@ -111,7 +111,7 @@ def test_large_weights_are_not_held_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_other_types_train(dtype: str, tmp_path: Path) -> None:
+def test_other_types_run_the_models_own_graph(dtype: str, tmp_path: Path) -> None:
     op = OpBuilder(opset=18)
     x = op.input("input", dtype, ("batch", 4))
     w = op.initializer("w", np.ones((4, 3), dtype))
@@ -130,7 +130,7 @@ def test_other_types_train(dtype: str, tmp_path: Path) -> None:
     assert state["w"].data.dtype == dtype
 
 
-def test_dropout_draws_anew_and_a_resumed_training_draws_the_same(tmp_path: Path) -> None:
+def test_resumed_training_draws_the_same_dropout(tmp_path: Path) -> None:
     folder = make(
         tmp_path / "a",
         convolutional(dropout=True),

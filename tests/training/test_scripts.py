@@ -1,4 +1,4 @@
-"""Scripts as users of onnxruntime.training have them, to the letter: they run, and they learn."""
+"""Scripts written for onnxruntime.training run unchanged, and learn."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_script_runs_unchanged(script: str, model: onnx.ModelProto, tmp_path: 
 
 
 def run_unchanged(script: str, model: onnx.ModelProto, folder: Path) -> tuple[int, str]:
-    """The exit code and the complaints of a script that knows the peer's names alone."""
+    """The exit code and the output of a script that uses only the peer's names."""
     onnx.save(model, folder / "model.onnx")
     (folder / "script.py").write_text(textwrap.dedent(script))
     start = "import onward.compat, runpy; onward.compat.install(); runpy.run_path('script.py')"

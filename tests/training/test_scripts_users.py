@@ -1,4 +1,4 @@
-"""More scripts in the manner of users of onnxruntime.training: what they do to files and models."""
+"""More scripts of users of onnxruntime.training: how they change files and models."""
 
 from __future__ import annotations
 

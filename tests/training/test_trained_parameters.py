@@ -1,4 +1,4 @@
-"""Which weights the artifacts train by default."""
+"""The weights that artifacts train by default."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_weights_before_the_loss_are_trained() -> None:
     assert trainable_weights(model, "normed", weights) == weights[:3]
 
 
-def test_a_scale_that_is_the_variance_too_is_a_weight() -> None:
+def test_shared_scale_and_variance_is_a_weight() -> None:
     assert weight_names(ir.from_proto(shared_ones(15))) == ["ones", "zeros"]

@@ -80,13 +80,13 @@ def test_every_way_to_run_has_the_deadline(provider: str) -> None:
     assert (results, data) == ([], "mine") and LIMIT in message
 
 
-def test_the_limit_of_a_run_goes_before_that_of_its_session() -> None:
+def test_the_runs_time_limit_overrides_the_sessions() -> None:
     endless = session(run_timeout=1000)
     with pytest.raises(DeadlineExceeded, match=LIMIT):
         endless.run(None, X, RunOptions(timeout=0.05))
 
 
-def test_options_that_several_runs_share_are_not_ended_with_one_of_them() -> None:
+def test_shared_run_options_are_not_terminated() -> None:
     endless, shared = session(), RunOptions(timeout=0.05)
     with pytest.raises(DeadlineExceeded, match=LIMIT):
         endless.run(None, X, shared)
@@ -123,7 +123,7 @@ def test_a_limit_is_a_number_of_seconds(seconds: float) -> None:
         session(run_timeout=seconds).run(None, X)
 
 
-def test_run_options_are_let_go_after_their_run() -> None:
+def test_run_options_are_released_after_their_run() -> None:
     quick, options = session(), RunOptions()
     for _ in range(20):
         quick.run(None, {**X, "n": np.array(1)}, options)
@@ -161,7 +161,7 @@ def test_cancelled_calls_are_not_made_and_are_removed() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_watches_by_itself() -> None:
+def test_a_forked_process_has_its_own_watchdog() -> None:
     WATCHDOG.after(0, lambda: None)
     child = os.fork()
     if child == 0:

@@ -1,6 +1,6 @@
 """Activation functions.
 
-Masks are factors where they can be: onnxruntime multiplies faster than it chooses.
+Masks are factors where possible: in onnxruntime, Mul is faster than Where.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onward.passes.value_facts import attribute
 gradient = GradientTable()
 
 
-# -- made of straight lines ------------------------------------------------------------------
+# -- piecewise linear ------------------------------------------------------------------------
 
 
 @gradient("Relu")
@@ -78,7 +78,7 @@ def hard_swish(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     return op.Mul(dy, op.Where(op.Less(op.Abs(x), 3.0), line, flat))
 
 
-# -- made of exponentials --------------------------------------------------------------------
+# -- exponential -----------------------------------------------------------------------------
 
 
 @gradient("Elu")

@@ -1,7 +1,7 @@
-"""Attention by softmax.
+"""Softmax attention.
 
-The probabilities p are made anew from q and k: nothing more is asked of the forward node. Query
-heads that share a key head are rows of one product: nothing is repeated, nothing is summed.
+The probabilities p are computed again from q and k: the forward node needs no other outputs. Query
+heads that share a key head are rows of one product, so that no key is repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def attention(op: GradientOps, node: ir.Node, dy: Any, *others: Any) -> Any:
 
     s = softcap(scale q k') + mask, p = softmax(s); dmask is ds, summed to the mask's shape.
     """
-    dkey, dvalue, dscores = [_four(d) for d in (*others, None, None, None)][:3]
+    dkey, dvalue, dscores = [_with_rank_4(d) for d in (*others, None, None, None)][:3]
     q, k, v = _heads(op, node)
     scale, softcap = _scale(op, node, q), attribute(node, "softcap")
     scaled = op.Mul(q, scale)
@@ -42,8 +42,8 @@ def attention(op: GradientOps, node: ir.Node, dy: Any, *others: Any) -> Any:
     bias, seen = _mask(op, node, q, k)
     p = _softmax(op, node, scores if bias is None else op.Add(scores, bias))
 
-    asked: dict[int, Gradient] = {attribute(node, "qk_matmul_output_mode"): dscores}
-    dp, ds = asked.get(3), None
+    score_gradients: dict[int, Gradient] = {attribute(node, "qk_matmul_output_mode"): dscores}
+    dp, ds = score_gradients.get(3), None
     if dp is not None:
         dp = op.cast_like(dp if seen is None else op.Mul(dp, seen), p)
         total = op.ReduceSum(op.Mul(dp, p), [-1], keepdims=1)
@@ -54,24 +54,24 @@ def attention(op: GradientOps, node: ir.Node, dy: Any, *others: Any) -> Any:
         dy = dy if seen is None else op.Mul(dy, seen)
         dp = op.cast_like(products(op, dy, op.cast_like(v, q)), p)
         ds = op.plus(ds, op.Mul(p, op.Sub(dp, total)))
-    ds = op.plus(None if ds is None else op.cast_like(ds, q), asked.get(2))
+    ds = op.plus(None if ds is None else op.cast_like(ds, q), score_gradients.get(2))
     dmask = _mask_gradient(op, input_of(node, 3), ds)
-    ds = op.plus(ds, asked.get(1))
+    ds = op.plus(ds, score_gradients.get(1))
     if capped is not None and ds is not None:  # tanh' = 1 - tanh^2
         ds = op.Mul(ds, op.Sub(1.0, op.Mul(capped, capped)))
-    ds = op.plus(ds, asked.get(0))
+    ds = op.plus(ds, score_gradients.get(0))
 
     dq = dk = dv = None
     if ds is not None:
         rows = grouped(op, ds, k)
         dq = op.Mul(op.MatMul(rows, k), scale)
         dq = dq if rows is ds else op.reshape_as(dq, q)
-        dk = op.MatMul(turned(op, rows), grouped(op, scaled, k))
+        dk = op.MatMul(transposed(op, rows), grouped(op, scaled, k))
     if dy is not None:
         rows = grouped(op, op.cast_like(p, q), k)
-        dv = op.cast_like(op.MatMul(turned(op, rows), grouped(op, dy, k)), v)
-    past_k, dk = _parted(op, node, 4, op.plus(dk, dkey))
-    past_v, dv = _parted(op, node, 5, op.plus(dv, dvalue))
+        dv = op.cast_like(op.MatMul(transposed(op, rows), grouped(op, dy, k)), v)
+    past_k, dk = _split_past(op, node, 4, op.plus(dk, dkey))
+    past_v, dv = _split_past(op, node, 5, op.plus(dv, dvalue))
     dq, dk, dv = (_as_given(op, d, node.inputs[i]) for i, d in enumerate((dq, dk, dv)))
     return dq, dk, dv, dmask, past_k, past_v
 
@@ -80,7 +80,7 @@ def attention(op: GradientOps, node: ir.Node, dy: Any, *others: Any) -> Any:
 
 
 def _heads(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """q, k and v as (batch, heads, length, size); what was kept of k and v in front of them."""
+    """q, k and v as (batch, heads, length, size); past keys and values come first."""
     queries, keys = attribute(node, "q_num_heads"), attribute(node, "kv_num_heads")
     q = split_heads(op, node.inputs[0], queries)
     k, v = (split_heads(op, x, keys) for x in node.inputs[1:3])
@@ -89,12 +89,12 @@ def _heads(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value
             present = node.outputs[1 + i] if len(node.outputs) > 1 + i else None
             if present is None or not present.name:
                 present = op.Concat(past, (k, v)[i], axis=2)
-            k, v = (_four(present), v) if i == 0 else (k, _four(present))
+            k, v = (_with_rank_4(present), v) if i == 0 else (k, _with_rank_4(present))
     return q, k, v
 
 
-def _four(x: Any) -> Any:
-    """A value that has four axes, also where inference did not find that out."""
+def _with_rank_4(x: Any) -> Any:
+    """A value with rank 4, also if inference did not find its rank."""
     if x is not None and x.shape is None:
         x.shape = ir.Shape([None] * 4)
     return x
@@ -104,10 +104,10 @@ def split_heads(op: GradientOps, x: Any, heads: int | None) -> ir.Value:
     """(batch, length, heads * size) -> (batch, heads, length, size)"""
     if rank(x) == 4 or heads is None:
         return x
-    return op.Transpose(_apart(op, x, heads), perm=[0, 2, 1, 3])
+    return op.Transpose(_heads_axis(op, x, heads), perm=[0, 2, 1, 3])
 
 
-def _apart(op: GradientOps, x: Any, heads: int) -> ir.Value:
+def _heads_axis(op: GradientOps, x: Any, heads: int) -> ir.Value:
     """(batch, length, heads * size) -> (batch, length, heads, size)"""
     batch, length, hidden = op.sizes(x)
     size = hidden // heads if isinstance(hidden, int) else op.Div(hidden, heads)
@@ -115,14 +115,16 @@ def _apart(op: GradientOps, x: Any, heads: int) -> ir.Value:
 
 
 def _as_given(op: GradientOps, d: Gradient, x: Any) -> Gradient:
-    """A gradient of heads in the shape of the input that they came from."""
+    """A gradient of heads in the shape of the node's input."""
     if d is None or rank(x) == 4:
         return d
     return op.reshape_as(op.Transpose(d, perm=[0, 2, 1, 3]), x)
 
 
-def _parted(op: GradientOps, node: ir.Node, index: int, d: Gradient) -> tuple[Gradient, Gradient]:
-    """The gradient of what was kept, and of what came new."""
+def _split_past(
+    op: GradientOps, node: ir.Node, index: int, d: Gradient
+) -> tuple[Gradient, Gradient]:
+    """The gradients of the past and of the new keys or values."""
     past = input_of(node, index)
     if past is None or d is None:
         return None, d
@@ -132,7 +134,7 @@ def _parted(op: GradientOps, node: ir.Node, index: int, d: Gradient) -> tuple[Gr
 
 
 def grouped(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
-    """(batch, heads, length, size) with k's heads: those that read one key head, row by row"""
+    """(batch, heads, length, size) with k's heads: queries of one key head are merged as rows"""
     ours, theirs = (dims(each) or (None, None) for each in (x, k))
     if ours[1] == theirs[1] and ours[1] is not None:
         return x
@@ -148,14 +150,14 @@ def grouped(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
 def products(op: GradientOps, x: ir.Value, k: ir.Value) -> ir.Value:
     """x k', each head of x with the key head that it reads"""
     rows = grouped(op, x, k)
-    y: ir.Value = op.MatMul(rows, turned(op, k))
+    y: ir.Value = op.MatMul(rows, transposed(op, k))
     if rows is x:
         return y
     shape = op.shape(*op.sizes(x)[:3], op.size(k, 2))
     return op.Reshape(y, shape, allowzero=1)
 
 
-def turned(op: GradientOps, x: ir.Value) -> ir.Value:
+def transposed(op: GradientOps, x: ir.Value) -> ir.Value:
     return op.Transpose(x, perm=[0, 1, 3, 2])
 
 
@@ -176,7 +178,7 @@ def root_scale(op: GradientOps, q: ir.Value) -> Any:
 
 
 def _softmax(op: GradientOps, node: ir.Node, scores: ir.Value) -> ir.Value:
-    """p, in the precision that was asked for; of half precision, in float32."""
+    """p, in `softmax_precision`; by default, half precision is computed in float32."""
     precision = attribute(node, "softmax_precision")
     scores = wide(op, scores) if precision is None else _cast(op, scores, precision)
     return op.Softmax(scores, axis=-1)
@@ -187,22 +189,22 @@ def _cast(op: GradientOps, x: ir.Value, to: int) -> ir.Value:
 
 
 def _row_sums(op: GradientOps, node: ir.Node, dy: ir.Value) -> ir.Value:
-    """sum(dy y) of each query, which is that of p dp: (batch, heads, length, 1)"""
+    """sum(dy y) of each query, which equals sum(p dp): (batch, heads, length, 1)"""
     both = op.Mul(dy, node.outputs[0])
     if rank(dy) == 4:
         return op.ReduceSum(both, [-1], keepdims=1)
-    apart = _apart(op, both, attribute(node, "q_num_heads"))
-    return op.Transpose(op.ReduceSum(apart, [-1], keepdims=1), perm=[0, 2, 1, 3])
+    heads = _heads_axis(op, both, attribute(node, "q_num_heads"))
+    return op.Transpose(op.ReduceSum(heads, [-1], keepdims=1), perm=[0, 2, 1, 3])
 
 
 # -- masks -----------------------------------------------------------------------------------
 
 
 def _mask(op: GradientOps, node: ir.Node, q: ir.Value, k: ir.Value) -> tuple[Gradient, Gradient]:
-    """What is added to the scores, and 1 for the queries that see anything, else 0.
+    """The bias of the scores, and 1 for queries that see a key, else 0.
 
-    A query that sees nothing has no gradient. Its scores are left as they are: a softmax of
-    nothing but -inf would be NaN.
+    A query that sees no key has no gradient. Its scores get no bias: a softmax of only -inf
+    would be NaN.
     """
     mask, filled = input_of(node, 3), input_of(node, 6)
     bias = None if mask is None else _padded(op, _added(op, mask, q), k)
@@ -218,14 +220,14 @@ def _mask(op: GradientOps, node: ir.Node, q: ir.Value, k: ir.Value) -> tuple[Gra
 
 
 def _added(op: GradientOps, mask: ir.Value, q: ir.Value) -> ir.Value:
-    """The mask as numbers: -inf where a boolean one hides."""
+    """The mask as numbers: -inf where a boolean mask is false."""
     if mask.dtype != ir.DataType.BOOL:
         return op.cast_like(mask, q)
     return op.Where(mask, op.number_like(0.0, q), _HIDDEN)
 
 
 def _padded(op: GradientOps, bias: ir.Value, k: ir.Value) -> ir.Value:
-    """The keys beyond the mask's end, hidden."""
+    """The bias padded to all keys; keys beyond the mask's end are masked."""
     if _reaches(bias, k, 2):
         return bias
     missing = op.Sub(op.shape(op.size(k, 2)), op.shape(op.size(bias, -1)))
@@ -234,7 +236,7 @@ def _padded(op: GradientOps, bias: ir.Value, k: ir.Value) -> ir.Value:
 
 
 def _reaches(mask: ir.Value, x: ir.Value, axis: int) -> bool:
-    """Whether the mask surely has all keys, which x has along an axis."""
+    """Whether the mask is known to cover all keys, which are x's elements along an axis."""
     ours, theirs = dims(mask), dims(x)
     return ours is not None and theirs is not None and ours[-1] == theirs[axis] is not None
 
@@ -268,7 +270,7 @@ def _both(op: GradientOps, a: Gradient, b: ir.Value) -> ir.Value:
 
 
 def _mask_gradient(op: GradientOps, mask: ir.Value | None, ds: Gradient) -> Gradient:
-    """ds, as far as the mask reaches, summed to its shape."""
+    """ds of the keys that the mask covers, summed to its shape."""
     if mask is None or ds is None or mask.dtype is None or not mask.dtype.is_floating_point():
         return None
     if not _reaches(mask, ds, 3):

@@ -1,7 +1,7 @@
-"""Attention that an exporter wrote out and passes/attention_calls.py has made a call of.
+"""Calls of attention that passes/attention_calls.py has made from nodes of an exporter.
 
-Its gradient is that of the call's body: the nodes once more, walked backward. Where both calls are
-inlined, the nodes that are there twice become one again.
+The gradient is that of the call's body: a copy of its nodes, and their backward pass. If both calls
+are inlined, common subexpression elimination merges the copies.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ gradient = GradientTable()
 def attention_call(op: GradientOps, node: ir.Node, dy: Any) -> Any:
     """dx of each input x that the body reads"""
     if op.functions is None:
-        raise ValueError("its body is not at hand: inline the calls of domain onward first")
+        raise ValueError("its function body is missing: inline the calls of domain onward first")
     body = op.functions[node.op_identifier()].graph
     made, y = _copied(op, body, node)
     active = op.active
-    with _written_out(op):
+    with _without_calls(op):
         found = backward(op, made, {y: dy}, [x for x in reads(node) if x in active])
     op.active = active
-    y.replace_all_uses_with(node.outputs[0])  # which is there already
+    y.replace_all_uses_with(node.outputs[0])  # the call has computed it
     return [None if x is None else found.get(x) for x in node.inputs]
 
 
 def _copied(op: GradientOps, body: ir.Graph, call: ir.Node) -> tuple[list[ir.Node], ir.Value]:
-    """The body's nodes in the graph itself, reading what the call reads; and what they return."""
+    """Copy the body's nodes into the graph; return them and their output."""
     known: dict[ir.Value | None, ir.Value | None] = {None: None}
     known.update(zip(body.inputs, call.inputs))
     nodes = []
@@ -65,8 +65,8 @@ def _copied(op: GradientOps, body: ir.Graph, call: ir.Node) -> tuple[list[ir.Nod
 
 
 @contextmanager
-def _written_out(op: GradientOps) -> Iterator[None]:
-    """Write no calls meanwhile: a body holds none."""
+def _without_calls(op: GradientOps) -> Iterator[None]:
+    """Add no function calls in this block: a function body contains none."""
     functions, op.functions = op.functions, None
     try:
         yield

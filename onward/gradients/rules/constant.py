@@ -1,9 +1,9 @@
-"""Operators through which no gradient flows, and why."""
+"""Operators without a gradient, and the reasons."""
 
 from __future__ import annotations
 
 from onward.gradients.rule import GradientTable
-from onward.graph.operators import RANDOM
+from onward.graph.operators import BOOLEAN, RANDOM
 from onward.passes.random_functions import DOMAIN, DROPOUT_MASK, RANDOM_KEY, UNIFORM
 from onward.passes.value_facts import operators
 
@@ -22,7 +22,7 @@ gradient.none(
 )
 gradient.none(
     "boolean",
-    *operators("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor"),
+    *sorted(BOOLEAN),
 )
 gradient.none("bits, not numbers", *operators("BitCast ImageDecoder"))
 gradient.none(

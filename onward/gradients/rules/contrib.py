@@ -1,7 +1,7 @@
-"""What onnxruntime's optimiser writes into transformers (domain com.microsoft), but attention.
+"""Operators of transformers that onnxruntime's optimizer adds (com.microsoft), without attention.
 
-Each is other operators put together, and is differentiated as these. ONNX knows none of their
-attributes: defaults are spelled out here.
+Each is a composition of other operators, and is differentiated through them. ONNX has no schemas of
+them, so defaults of attributes are written here.
 """
 
 from __future__ import annotations
@@ -148,14 +148,16 @@ def _inverse(op: GradientOps, x: Any, axis: int, epsilon: float) -> ir.Value:
 def fused_matmul(op: GradientOps, node: ir.Node) -> Any:
     """y = alpha a b, either transposed in its last two axes, or its first moved behind a batch"""
     a, b = (
-        _turned(op, x, attribute(node, f"trans{side}", 0), attribute(node, f"transBatch{side}", 0))
+        _transposed(
+            op, x, attribute(node, f"trans{side}", 0), attribute(node, f"transBatch{side}", 0)
+        )
         for x, side in zip(node.inputs, "AB")
     )
     y, alpha = op.MatMul(a, b), attribute(node, "alpha", 1.0)
     return y if alpha == 1 else op.Mul(y, alpha)
 
 
-def _turned(op: GradientOps, x: Any, transpose: int, batch: int) -> ir.Value:
+def _transposed(op: GradientOps, x: Any, transpose: int, batch: int) -> ir.Value:
     order = list(range(rank(x)))
     if batch:
         order = [*order[1:-1], order[0], order[-1]]

@@ -1,4 +1,4 @@
-"""The attention that onnxruntime's optimiser and exporters write (domain com.microsoft).
+"""Attention operators of onnxruntime's optimizer and of exporters (domain com.microsoft).
 
 Each is ONNX's Attention with something around it, and is differentiated as that. Masks are added to
 the scores, a large negative number (`mask_filter_value`) where a key is hidden.
@@ -42,7 +42,7 @@ def rotary_embedding(op: GradientOps, node: ir.Node) -> Any:
 
 
 def _whole_heads(op: GradientOps, x: ir.Value, cos: ir.Value) -> int:
-    """How many heads x has if all of each is turned."""
+    """The number of heads of x if the rotation covers whole heads."""
     hidden, half = op.size(x, 2), op.size(cos, -1)
     if not isinstance(hidden, int) or not isinstance(half, int):
         raise ValueError("neither num_heads nor the sizes of x and of the angles are known")
@@ -106,14 +106,14 @@ def _present(op: GradientOps, past: Gradient, x: ir.Value, heads: int) -> ir.Val
 
 
 def _unpacked(op: GradientOps, node: ir.Node, heads: int) -> tuple[Any, Any, Any]:
-    """q, k and v as (batch, length, heads * size), out of any of the ways to give them."""
+    """q, k and v as (batch, length, heads * size), from any of the packed forms."""
     query, key, value, bias = (input_of(node, i) for i in range(4))
     assert query is not None
     cached = key is not None and value is not None and rank(key) == 4
     if key is None:  # (batch, length, heads, 3, size)
-        q, k, v = _apart(op, query, 3)
+        q, k, v = _split_packed(op, query, 3)
     elif value is None:  # (batch, length, heads, 2, size)
-        q, (k, v) = query, _apart(op, key, 2)
+        q, (k, v) = query, _split_packed(op, key, 2)
     elif cached:  # (batch, heads, length, size), its bias added already
         q, k, v = query, *(merged(op, op.Transpose(x, perm=[0, 2, 1, 3])) for x in (key, value))
     else:
@@ -125,7 +125,7 @@ def _unpacked(op: GradientOps, node: ir.Node, heads: int) -> tuple[Any, Any, Any
     return op.Add(q, bq), k if cached else op.Add(k, bk), v if cached else op.Add(v, bv)
 
 
-def _apart(op: GradientOps, x: ir.Value, count: int) -> list[ir.Value]:
+def _split_packed(op: GradientOps, x: ir.Value, count: int) -> list[ir.Value]:
     """(batch, length, heads, count, size) -> count of (batch, length, heads * size)"""
     parts = op.Split(x, num_outputs=count, axis=3, outputs=count)
     return [merged(op, op.Squeeze(part, [3])) for part in parts]
@@ -147,9 +147,9 @@ def _added_mask(
     bias: Gradient,
     past: Gradient,
 ) -> Gradient:
-    """What is added to the scores, out of any form of a padding mask, and of a bias.
+    """The bias of the scores, from any form of a padding mask and a bias.
 
-    A vector holds the keys' ends, perhaps followed by their starts; a matrix (batch, keys), or
+    A vector has the keys' ends, optionally followed by their starts; a matrix (batch, keys), or
     one of (batch, queries, keys), is 0 where a key is hidden.
     """
     if mask is None:

@@ -1,6 +1,6 @@
-"""Products and convolutions that onnxruntime's optimiser has fused with what follows them.
+"""Products and convolutions that onnxruntime's optimizer has fused with their activations.
 
-Domain com.microsoft. Each is other operators put together, and is differentiated as these.
+Domain com.microsoft. Each is a composition of other operators, and is differentiated through them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ gradient = GradientTable()
 MICROSOFT = "com.microsoft"
 _OF_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _OF_GEMM = ("alpha", "beta", "transA", "transB")
-# the activations that are fused, with the parameters that each takes, in order
+# fused activations and their parameters, in order
 _ACTIVATIONS = {
     "Relu": (),
     "Sigmoid": (),
@@ -102,7 +102,7 @@ def _convolved(
 def _activated(
     op: GradientOps, y: ir.Value, name: str | None, params: Mapping[str, float]
 ) -> ir.Value:
-    """The activation that a fused node carries; absent parameters have the operator's defaults."""
+    """The activation of a fused node; absent parameters have the operator's defaults."""
     if not name:
         return y
     if name not in _ACTIVATIONS:
@@ -116,7 +116,7 @@ def _activated(
 
 
 def _named(node: ir.Node) -> dict[str, float]:
-    """A fused product's parameters of its activation."""
+    """The parameters of a fused product's activation."""
     names = ("alpha", "beta", "gamma")
     found = {each: attribute(node, f"activation_{each}") for each in names}
     return {each: number for each, number in found.items() if number is not None}

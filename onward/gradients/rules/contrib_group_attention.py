@@ -1,4 +1,4 @@
-"""GroupQueryAttention (domain com.microsoft): what exported language models carry."""
+"""GroupQueryAttention (domain com.microsoft), the attention of exported language models."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def group_query_attention(op: GradientOps, node: ir.Node) -> Any:
     """
     quantised = input_of(node, 12) is not None or input_of(node, 13) is not None
     if quantised or attribute(node, "sliding_window_cache", 0):
-        raise ValueError("quantised and sliding caches have no rule")
+        raise ValueError("quantized and sliding caches have no rule")
     heads = {"q_num_heads": attribute(node, "num_heads")}
     heads["kv_num_heads"] = attribute(node, "kv_num_heads")
     readers, keys = heads.values()
-    q, k, v = _three(op, node, readers, keys)
+    q, k, v = _query_key_value(op, node, readers, keys)
     at = _places(op, node, q)
-    q, k = _turned(op, node, q, at, readers), _turned(op, node, k, at, keys)
+    q, k = _rotated(op, node, q, at, readers), _rotated(op, node, k, at, keys)
     present = [split_heads(op, x, keys) for x in (k, v)]
     if not _is_first(node):
         total = op.Reshape(op.Cast(node.inputs[6], to=ir.DataType.INT64), [1])
         caches = zip(node.inputs[3:5], present)
-        present = [_entered(op, past, x, at, total) for past, x in caches]
+        present = [_write_cache(op, past, x, at, total) for past, x in caches]
         seen = (op.Slice(x, [0], total, [2]) for x in present)
         k, v = (merged(op, op.Transpose(x, perm=[0, 2, 1, 3])) for x in seen)
     y, scores = _attend(op, node, (q, k, v), at, heads)
@@ -46,13 +46,15 @@ def group_query_attention(op: GradientOps, node: ir.Node) -> Any:
 
 
 def _is_first(node: ir.Node) -> bool:
-    """Whether there is surely nothing in the cache."""
+    """Whether the cache is known to be empty."""
     past = input_of(node, 3)
     return past is None or (dims(past) or (None,) * 4)[2] == 0
 
 
-def _three(op: GradientOps, node: ir.Node, readers: int, keys: int) -> tuple[Any, Any, Any]:
-    """q, k and v as (batch, length, heads * size), q and k of each head normalised if asked for."""
+def _query_key_value(
+    op: GradientOps, node: ir.Node, readers: int, keys: int
+) -> tuple[Any, Any, Any]:
+    """q, k and v as (batch, length, heads * size), q and k perhaps normalised per head."""
     q, k, v = node.inputs[:3]
     if k is None or v is None:
         packed, all_heads = op.size(q, 2), readers + 2 * keys  # type: ignore[arg-type]
@@ -73,7 +75,7 @@ def _normalised(op: GradientOps, node: ir.Node, x: Any, weight: Gradient, heads:
 
 
 def _places(op: GradientOps, node: ir.Node, q: Any) -> ir.Value:
-    """Where in the cache each new token goes: (batch, length); at the first step, in front."""
+    """The position of each new token in the cache: (batch, length); at the first step, from 0."""
     length = op.size(q, 1)
     steps = op.arange(length)
     if _is_first(node):
@@ -85,8 +87,8 @@ def _places(op: GradientOps, node: ir.Node, q: Any) -> ir.Value:
     return op.Add(starts, steps)
 
 
-def _turned(op: GradientOps, node: ir.Node, x: Any, at: ir.Value, heads: int) -> ir.Value:
-    """Rotary positions, where the node applies them itself."""
+def _rotated(op: GradientOps, node: ir.Node, x: Any, at: ir.Value, heads: int) -> ir.Value:
+    """Apply rotary positions, if the node does."""
     cos, sin, given = (input_of(node, i) for i in (7, 8, 9))
     if not attribute(node, "do_rotary", 0) or cos is None or sin is None:
         return x
@@ -98,8 +100,10 @@ def _turned(op: GradientOps, node: ir.Node, x: Any, at: ir.Value, heads: int) ->
     return y
 
 
-def _entered(op: GradientOps, past: Any, x: ir.Value, at: ir.Value, total: ir.Value) -> ir.Value:
-    """The cache with room for `total` tokens, the new ones at their places."""
+def _write_cache(
+    op: GradientOps, past: Any, x: ir.Value, at: ir.Value, total: ir.Value
+) -> ir.Value:
+    """The cache with `total` tokens, the new ones at their positions."""
     room = op.Max(op.Sub(total, op.shape(op.size(past, 2))), 0)
     pads = op.Concat(np.zeros(1, np.int64), room, axis=0)
     cache = op.Pad(past, pads, None, [2], mode="constant")
@@ -113,7 +117,7 @@ def _entered(op: GradientOps, past: Any, x: ir.Value, at: ir.Value, total: ir.Va
 def _attend(
     op: GradientOps, node: ir.Node, qkv: tuple[Any, Any, Any], at: ir.Value, heads: dict[str, int]
 ) -> Any:
-    """y, and the scores or probabilities if the node gives them"""
+    """y, and the scores or probabilities if the node returns them"""
     q, k, v = qkv
     window, bias, sink = (
         attribute(node, "local_window_size", -1),
@@ -139,7 +143,7 @@ def _attend(
 
 
 def _mask(op: GradientOps, node: ir.Node, q: Any, keys: Size, at: ir.Value) -> ir.Value:
-    """The bias, -inf where a token may not look: behind itself, or before its window."""
+    """The bias: -inf for keys after the token and before its window."""
     j = op.arange(keys)
     place = op.Unsqueeze(at, [1, 3])  # (batch, 1, length, 1)
     if attribute(node, "causal", 1):
@@ -154,7 +158,7 @@ def _mask(op: GradientOps, node: ir.Node, q: Any, keys: Size, at: ir.Value) -> i
 
 
 def _with_sink(op: GradientOps, given: tuple[Any, ...], sink: Gradient, heads: int) -> Any:
-    """One more key, which is zero and whose value is zero: its score is the sink, or 0."""
+    """One more key of zeros with a value of zeros, whose score is the sink, or 0."""
     q, k, v, mask = given
     k, v = (op.Pad(x, [0, 1], None, [1], mode="constant") for x in (k, v))
     row = op.shape(1, heads, op.size(q, 1), 1)

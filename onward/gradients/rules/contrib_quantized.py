@@ -33,10 +33,10 @@ def matmul_n_bits(op: GradientOps, node: ir.Node) -> Any:
         zero = op.cast_like(op.Slice(zero, [0], [blocks], [1]), a)
     else:
         zero = op.cast_like(op.Reshape(zeros, [rows, blocks]), a)
-    if order is None:  # each block's own
+    if order is None:  # in the order of blocks
         q = op.Reshape(q, [rows, blocks, block])
         scale, zero = (x if x.shape == () else op.Unsqueeze(x, [2]) for x in (scale, zero))
-    else:  # each column says whose it has
+    else:  # each column has the index of its block
         order = op.Slice(order, [0], [columns], [0])
         q = op.Slice(q, [0], [columns], [1])
         scale, zero = (x if x.shape == () else op.Gather(x, order, axis=1) for x in (scale, zero))
@@ -67,7 +67,7 @@ def matmul_integer_to_float(op: GradientOps, node: ir.Node) -> Any:
 def _dequantized(
     op: GradientOps, q: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None
 ) -> ir.Value:
-    """(q - zero) scale, both of the last axis where there are more than one."""
+    """(q - zero) scale, along the last axis if they have several elements."""
     return op.DequantizeLinear(q, scale, zero, axis=-1)
 
 

@@ -1,8 +1,8 @@
-"""Control flow: a node that holds graphs has a gradient that holds their gradients.
+"""Control flow: the gradient of a node with subgraphs has their gradients as subgraphs.
 
-The backward graph runs each body's forward part again, from what the forward kept (the carried
-values of every trip, stacked), and then its reverse. Captured values are differentiated too:
-rules return a mapping from values to gradients.
+The backward subgraph runs the forward subgraph again, from the stacked carried values of every
+iteration, and then its backward pass. Captured values are differentiated too: rules return a
+mapping from values to gradients.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onward.gradients.backward import Found, is_differentiable
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, absent
-from onward.gradients.subgraph_copies import Body, captures
+from onward.gradients.subgraph_copies import SubgraphCopy, captures
 
 gradient = GradientTable()
 
@@ -28,7 +28,7 @@ def if_(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     captured = captures(op, node)
     branches = {}
     for name in ("then_branch", "else_branch"):
-        body = Body(op, node.attributes[name].as_graph())
+        body = SubgraphCopy(op, node.attributes[name].as_graph())
         found = body.backward([*zip(body.outputs, dys)], captured)
         branches[name] = body.finish([found.get(v) or body.op.zeros_like(v) for v in captured])
     return dict(zip(captured, op.typed("If", node.inputs, branches, captured)))
@@ -39,17 +39,17 @@ def if_(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
 def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     """The same trips from the last to the first: dv = (d body / dv)' dv, captured ones summed
 
-    What keeps its shape is stacked. What may change it is collected in a sequence, by a second run
-    of the loop. What a sequence was in a trip is found by running the trips before again.
+    Carried values of constant shape are stacked. Others are collected in a sequence, by a second
+    run of the loop. A carried sequence is recomputed by running the previous iterations again.
     """
     body = node.attributes["body"].as_graph()
     carried = list(node.inputs[2:])
     for given, outside in zip(body.inputs[2:], carried):
-        if given.type is None and outside is not None:  # a body need not say it
+        if given.type is None and outside is not None:  # a subgraph may omit it
             given.type = outside.type
     tensors = [v for v in body.inputs[2:] if not isinstance(v.type, ir.SequenceType)]
     steady = [v for v in tensors if _keeps_shape(body, v)]
-    inner = Body(op, body)  # before the forward body gives more than it did
+    inner = SubgraphCopy(op, body)  # before outputs are added to the forward subgraph
     replay = _Replay(op, node) if len(tensors) < len(carried) else None
     changing = [v for v in tensors if v not in steady]
     collected = _collected(op, node, body, changing) if changing else {}
@@ -71,7 +71,7 @@ def loop(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
 
 
 def _keeps_shape(body: ir.Graph, value: ir.Value) -> bool:
-    """Whether a carried value surely has one shape in all trips."""
+    """Whether a carried value is known to have the same shape in all iterations."""
     result = body.outputs[list(body.inputs).index(value) - 1]
     if value.shape is None or result.shape is None:
         return False
@@ -83,8 +83,8 @@ def _keeps_shape(body: ir.Graph, value: ir.Value) -> bool:
 def _collected(
     op: GradientOps, node: ir.Node, body: ir.Graph, values: Sequence[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
-    """What carried values are in every trip, as sequences; the loop runs once more for it."""
-    copy = Body(op, body)
+    """The carried values of every iteration as sequences, by a second run of the loop."""
+    copy = SubgraphCopy(op, body)
     carried = len(node.inputs) - 2
     places = [list(body.inputs).index(value) for value in values]
     graph = copy.forward(carried)
@@ -103,28 +103,29 @@ def _collected(
 
 
 def _element(op: GradientOps, every: ir.Value, trip: ir.Value) -> ir.Value:
-    """What a value was in one trip."""
+    """The value in one iteration."""
     if isinstance(every.type, ir.SequenceType):
         return op.SequenceAt(every, trip)
     return op.Gather(every, trip, axis=0)
 
 
 class _Replay:
-    """A Loop's first trips, run again."""
+    """Recomputes the first iterations of a Loop."""
 
     def __init__(self, op: GradientOps, node: ir.Node) -> None:
         self._node = node
-        self._body = Body(op, node.attributes["body"].as_graph()).forward(len(node.inputs) - 2)
+        copy = SubgraphCopy(op, node.attributes["body"].as_graph())
+        self._body = copy.forward(len(node.inputs) - 2)
 
     def before(self, op: GradientOps, trip: ir.Value) -> list[ir.Value]:
-        """What the Loop carried into a trip."""
+        """The carried values at the start of an iteration."""
         inputs = [trip, *self._node.inputs[1:]]
         likes = self._node.outputs[: len(inputs) - 2]
         return op.typed("Loop", inputs, {"body": self._body}, likes)
 
 
 def _loop_body(
-    inner: Body,
+    inner: SubgraphCopy,
     body: ir.Graph,
     kept: Mapping[ir.Value, ir.Value],
     replay: _Replay | None,
@@ -133,7 +134,7 @@ def _loop_body(
     dys: Sequence[ir.Value | None],
     captured: Sequence[ir.Value],
 ) -> ir.Graph:
-    """One trip backwards: trip, condition, dv ..., sums ... -> condition, dv ..., sums ..."""
+    """One backward iteration: trip, condition, dv ..., sums ... -> condition, dv ..., sums ..."""
     trip = inner.input("trip", ir.DataType.INT64, ())
     going = inner.input("going", ir.DataType.BOOL, ())
     states = [inner.like(body.outputs[1 + i], body.inputs[2 + i]) for i in floats]
@@ -171,7 +172,7 @@ def scan(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     scanned = node.attributes["num_scan_inputs"].as_int()
     states = len(node.inputs) - scanned
     layout = _Layout(node, states, scanned)
-    inner = Body(op, body)  # before the forward body gives more than it did
+    inner = SubgraphCopy(op, body)  # before outputs are added to the forward subgraph
     kept = [_kept_by_scan(op, node, body, i, layout) for i in range(states)]
     captured = captures(op, node)
     floats = [i for i in range(states) if is_differentiable(_given(node, i))]
@@ -211,7 +212,7 @@ def scan(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
 
 
 class _Layout:
-    """Along which axis and in which direction a Scan reads and writes; backwards, the other way."""
+    """The axes and directions of a Scan's inputs and outputs, and those of the backward Scan."""
 
     def __init__(self, node: ir.Node, states: int, scanned: int) -> None:
         outputs = len(node.outputs) - states
@@ -251,7 +252,7 @@ def _start(op: GradientOps, dy: ir.Value | None, like: ir.Value) -> ir.Value:
 
 
 def _stacked(op: GradientOps, node: ir.Node, body: ir.Graph, value: ir.Value) -> ir.Value:
-    """What a body's input is in every trip, as one more output of the Loop."""
+    """A subgraph's input in every iteration, as one more output of the Loop."""
     copy = op.inside(body).Identity(value)
     body.outputs.append(copy)
     output = op.output(node, len(node.outputs))

@@ -45,7 +45,7 @@ def _weight(
 ) -> ir.Value:
     """dw = sum over the batch of dy columns(x)', computed as (columns(x) dy')'
 
-    columns(x) holds, for each window, what w is multiplied with: (batch, channels taps, windows).
+    columns(x) has, for each window, the elements that meet w: (batch, channels taps, windows).
     """
     columns, taps = _columns(op, x, w, geometry)
     windows = op.product(*op.sizes(dy)[2:])
@@ -61,9 +61,9 @@ def _weight(
 def _columns(
     op: GradientOps, x: ir.Value, w: ir.Value, geometry: dict[str, Any]
 ) -> tuple[ir.Value, Size]:
-    """What each tap of each window reads, (batch channels, taps, windows), and how many taps.
+    """The elements at each tap of each window, (batch channels, taps, windows), and the tap count.
 
-    A convolution with one-hot kernels picks them: the fastest way that stock engines have.
+    A convolution with one-hot kernels selects them: the fastest way in stock engines.
     """
     kernel = op.sizes(w)[2:]
     taps = op.product(*kernel)
@@ -107,7 +107,7 @@ def conv_transpose(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 def _read(
     op: GradientOps, node: ir.Node, x: ir.Value, w: ir.Value, dy: ir.Value
 ) -> tuple[ir.Value, list[int]]:
-    """What the convolution that goes back reads of dy, and with which padding.
+    """The part of dy that the backward convolution reads, and its padding.
 
     Of stride (size - 1) + span + output_padding elements, pads take from both sides; a given output
     shape says how many are taken in all.
@@ -131,7 +131,7 @@ def _read(
         begins = [(max(n, 0) + (auto != "SAME_UPPER")) // 2 for n in left]
         ends = [n - begin for n, begin in zip(left, begins)]
     excess = [n - end for n, end in zip(more, ends)]
-    if any(n >= s for n, s in zip(excess, strides)):  # else it is less than one more window
+    if any(n >= s for n, s in zip(excess, strides)):  # otherwise it is less than one more window
         cut = [n if n > 0 else 0 for n in excess]
         read = [-n if n else np.iinfo(np.int64).max for n in cut]
         dy = with_rank(op.Slice(dy, [0] * axes, read, list(range(2, 2 + axes))), rank(x))

@@ -1,4 +1,4 @@
-"""Convolutions that are others put together: deformable, and causal with a carried state."""
+"""Deformable convolution, and causal convolution with a carried state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def deform_conv(op: GradientOps, node: ir.Node) -> Any:
 
 
 def _grid(op: GradientOps, offset: ir.Value, at: Windows) -> ir.Value:
-    """Where GridSample looks: (batch groups, taps windows of axis 1, other windows, axes)."""
+    """The grid for GridSample: (batch groups, taps windows of axis 1, other windows, axes)."""
     axes, begins = len(at.sizes), at.begins
     assert isinstance(begins, list)
     offsets = op.Reshape(offset, op.shape(-1, *at.kernel, axes, *at.counts))

@@ -1,4 +1,4 @@
-"""Dropout: the gradient goes where the value went."""
+"""Dropout: the gradient has the same mask."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def einsum(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def letters(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Each operand's and the result's letters, one for each axis: '...' written out."""
+    """The letters of each operand and of the result, one per axis, '...' expanded."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     spare = [letter for letter in string.ascii_letters if letter not in equation]
@@ -41,7 +41,7 @@ def letters(equation: str, ranks: list[int]) -> tuple[list[str], str]:
         r - len(term.replace("...", "")) if "..." in term else 0 for term, r in zip(terms, ranks)
     ]
     batch = "".join(spare[: max(hidden, default=0)])
-    if not arrow:  # first what '...' stands for, then what occurs once, in the alphabet's order
+    if not arrow:  # first the axes of '...', then letters that occur once, sorted
         counts = Counter(left.replace("...", "").replace(",", ""))
         right = "..." + "".join(sorted(letter for letter, count in counts.items() if count == 1))
     filled = [t.replace("...", batch[len(batch) - n :]) for t, n in zip(terms, hidden)]
@@ -69,7 +69,7 @@ def _onto(
 
 
 def _are_given(x: ir.Value, term: str, values: list[ir.Value], labels: list[str]) -> bool:
-    """Whether each axis of x surely has its size among the values already."""
+    """Whether each axis of x is known to have its size in the values."""
     sizes: dict[str, set[Any]] = {}
     for value, label in zip(values, labels):
         shape = dims(value) or [None] * len(label)

@@ -89,18 +89,18 @@ def tan(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 def asin(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy / sqrt(1 - x^2)"""
     (x,) = node.inputs
-    return op.Div(dy, _leg(op, x))
+    return op.Div(dy, _sqrt_one_minus_square(op, x))
 
 
 @gradient("Acos")
 def acos(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = -dy / sqrt(1 - x^2)"""
     (x,) = node.inputs
-    return op.Neg(op.Div(dy, _leg(op, x)))
+    return op.Neg(op.Div(dy, _sqrt_one_minus_square(op, x)))
 
 
-def _leg(op: GradientOps, x: ir.Value | None) -> ir.Value:
-    """sqrt(1 - x^2), which loses no digits near 1 when the factors are apart."""
+def _sqrt_one_minus_square(op: GradientOps, x: ir.Value | None) -> ir.Value:
+    """sqrt(1 - x^2) as a product of factors, which is precise near 1."""
     return op.Sqrt(op.Mul(op.Sub(1.0, x), op.Add(x, 1.0)))
 
 

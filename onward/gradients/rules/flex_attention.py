@@ -1,4 +1,4 @@
-"""Attention whose scores and probabilities go through graphs of the user's."""
+"""FlexAttention: attention with user-defined subgraphs for scores and probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.attention import grouped, products, root_scale
 from onward.gradients.rules.norm import wide
-from onward.gradients.subgraph_copies import written_out
+from onward.gradients.subgraph_copies import inline_subgraph
 from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
@@ -34,4 +34,4 @@ def flex_attention(op: GradientOps, node: ir.Node) -> Any:
 
 def _modified(op: GradientOps, node: ir.Node, name: str, x: ir.Value) -> ir.Value:
     graph = attribute(node, name)
-    return x if graph is None else written_out(op, graph, x)[0]
+    return x if graph is None else inline_subgraph(op, graph, x)[0]

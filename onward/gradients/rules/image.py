@@ -1,4 +1,4 @@
-"""Images put together from columns of pixels."""
+"""Col2Im."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def col2im(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     assert x is not None and image is not None and block is not None
     count = op.size(image, 0)
     if not isinstance(count, int):
-        raise ValueError("how many axes the image has must be known")
+        raise ValueError("the number of axes of the image must be known")
     kernel, sizes = elements(op, block, count), elements(op, image, count)
     taps = op.product(*kernel)
     picks = op.cast_like(equal_places(op, taps), x)

@@ -1,4 +1,4 @@
-"""Reading at positions that are data: what was read somewhere is added there."""
+"""Gather and selection: gradients are added at the positions that were read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def scatter_add(
 ) -> ir.Value:
     """Zeros of these sizes, to which dy's slices are added at `indices` of an axis.
 
-    It is Gather's gradient. The axis goes to the front, where ScatterND adds whole slices.
+    It is Gather's gradient. The axis is moved to the front, where ScatterND adds whole slices.
     """
     axis, wide = axis % len(sizes), rank(indices)
     places = op.Unsqueeze(op.Cast(indices, to=ir.DataType.INT64), [-1])
     before, after = list(range(axis)), list(range(axis + 1, len(sizes)))
-    inside = list(range(axis, axis + wide))  # the indices' own axes, in dy
+    inside = list(range(axis, axis + wide))  # the axes of the indices in dy
     if axis:
         dy = op.Transpose(dy, perm=[*inside, *before, *(a - 1 + wide for a in after)])
     shape = op.shape(sizes[axis], *(sizes[a] for a in (*before, *after)))
@@ -47,7 +47,7 @@ def gather(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
         dy = op.Unsqueeze(dy, [axis])
     elif rank(indices) > 1:
         dy = op.Squeeze(dy, list(range(axis + 1, axis + rank(indices))))
-    sides = (places[0], -1 - places[0])  # before and after; a negative one lacks the size
+    sides = (places[0], -1 - places[0])  # before and after; the size is added to a negative one
     whole = [n if n >= 0 else n + size if isinstance(size, int) else op.Add(size, n) for n in sides]
     return op.Pad(dy, op.shape(*whole), None, [axis], mode="constant")
 
@@ -82,7 +82,7 @@ def gather_nd(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _along(op: GradientOps, indices: ir.Value, axis: int) -> ir.Value:
-    """Each index's own number along an axis: (..., 1)."""
+    """The number of each index along an axis: (..., 1)."""
     sizes = [*op.sizes(indices)[:-1], 1]
     line: list[Size] = [1] * len(sizes)
     line[axis] = sizes[axis]

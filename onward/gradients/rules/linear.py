@@ -25,8 +25,8 @@ def matmul(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
         wide_a, dy = op.Unsqueeze(a, [0]), op.Unsqueeze(dy, [-1 if rank(b) == 1 else -2])
     if rank(b) == 1:
         wide_b, dy = op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [-1])
-    da = op.sum_to(op.MatMul(dy, _turned(op, wide_b)), wide_a)
-    db = op.sum_to(op.MatMul(_turned(op, wide_a), dy), wide_b)
+    da = op.sum_to(op.MatMul(dy, _transposed(op, wide_b)), wide_a)
+    db = op.sum_to(op.MatMul(_transposed(op, wide_a), dy), wide_b)
     return (
         op.Squeeze(da, [0]) if rank(a) == 1 else da,
         op.Squeeze(db, [1]) if rank(b) == 1 else db,
@@ -34,7 +34,7 @@ def matmul(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _by_a_matrix(op: GradientOps, a: ir.Value, b: ir.Value, dy: ir.Value) -> Any:
-    """A batch of rows times one matrix: all rows at once, nothing to sum afterwards."""
+    """A batch of rows times one matrix: one product of all rows, without a sum afterwards."""
     if rank(a) == 2:
         return op.Gemm(dy, b, transB=1), op.Gemm(a, dy, transA=1)
     rows, dys = op.Flatten(a, axis=rank(a) - 1), op.Flatten(dy, axis=rank(a) - 1)
@@ -42,7 +42,7 @@ def _by_a_matrix(op: GradientOps, a: ir.Value, b: ir.Value, dy: ir.Value) -> Any
     return da, op.Gemm(rows, dys, transA=1)
 
 
-def _turned(op: GradientOps, x: ir.Value) -> ir.Value:
+def _transposed(op: GradientOps, x: ir.Value) -> ir.Value:
     """Each matrix of a batch transposed."""
     axes = list(range(rank(x)))
     return op.Transpose(x, perm=[*axes[:-2], axes[-1], axes[-2]])
@@ -75,8 +75,8 @@ def gemm(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 def det(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy cof(x), cof(x)[i, j] = det(x with row i replaced by the unit vector of j)
 
-    Right for singular matrices too, where det(x) inverse(x)' is not. That is n^2 determinants: the
-    n products of Faddeev and LeVerrier are fewer steps, and by n = 32 float32 has no digit left.
+    Correct for singular matrices too, unlike det(x) inverse(x)'. It takes n^2 determinants: the
+    Faddeev-LeVerrier algorithm has n products, but for n = 32 no digit is right in float32.
     """
     (x,) = node.inputs
     assert x is not None

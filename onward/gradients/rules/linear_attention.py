@@ -1,4 +1,4 @@
-"""Attention by a recurrent state."""
+"""Linear attention, a recurrence over time."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def _step(op: GradientOps, state: Any, q: Any, k: Any, v: Any, fade: Any, rate: 
 def _steps(op: GradientOps, x: Any, heads: int, readers: int) -> ir.Value:
     """(batch, time, heads * readers * size) -> (time, batch, heads, readers, size), in float32"""
     assert rank(x) == 3
-    apart = op.Reshape(wide(op, x), op.shape(0, 0, heads, readers, -1))
-    return op.Transpose(apart, perm=[1, 0, 2, 3, 4])
+    split = op.Reshape(wide(op, x), op.shape(0, 0, heads, readers, -1))
+    return op.Transpose(split, perm=[1, 0, 2, 3, 4])

@@ -1,4 +1,4 @@
-"""Losses over classes."""
+"""Losses of class labels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def negative_log_likelihood_loss(op: GradientOps, node: ir.Node, dy: ir.Value) -
 
 
 class _Picked:
-    """What the labels pick: loss = -weight[label] x[label], ignored ones weigh 0."""
+    """The elements that labels select: loss = -weight[label] x[label], with weight 0 if ignored."""
 
     def __init__(self, op: GradientOps, node: ir.Node, x: ir.Value) -> None:
         self.op, self.x = op, x
@@ -56,13 +56,13 @@ class _Picked:
         self.loss = node.outputs[0]
         ignored = attribute(node, "ignore_index")
         self.labels, self.kept = labels, None
-        if ignored is not None:  # it may be no class at all
+        if ignored is not None:  # an ignored label may not be a class
             number = np.array(ignored, numpy_type(labels))
             self.kept = op.Not(op.Equal(labels, number))
             self.labels = op.Where(self.kept, labels, np.array(0, numpy_type(labels)))
 
     def weight(self) -> ir.Value | None:
-        """Each label's weight; None where all are 1."""
+        """Each label's weight; None: all are 1."""
         op = self.op
         if self.weights is None:
             return None if self.kept is None else op.cast_like(self.kept, self.x)
@@ -70,11 +70,11 @@ class _Picked:
         return weight if self.kept is None else op.Where(self.kept, weight, 0.0)
 
     def share(self, dy: ir.Value) -> ir.Value:
-        """What each label's loss is multiplied with: weight dy, for the mean over all weights."""
+        """The factor of each label's loss: weight dy; for the mean, over the sum of weights."""
         op, weight = self.op, self.weight()
         if self.reduction == "mean":
             total = self._total(weight)
-            if weight is not None:  # where nothing counts, nothing is learnt: no 0 / 0
+            if weight is not None:  # avoids 0 / 0 if all labels are ignored
                 total = op.Where(op.Equal(total, 0.0), 1.0, total)
             dy = op.Div(dy, total)
         if weight is None and self.reduction != "none":
@@ -87,7 +87,7 @@ class _Picked:
         return self.op.ReduceSum(weight, keepdims=0)
 
     def subtract_one(self, x: ir.Value) -> ir.Value:
-        """x[label] - 1, the rest of x as it is"""
+        """x with 1 subtracted at the label"""
         op, places = self.op, self.op.Unsqueeze(self.labels, [1])
         ones = op.Expand(np.array(-1.0, numpy_type(x)), op.shape_of(places))
         return op.ScatterElements(x, places, ones, axis=1, reduction="add")

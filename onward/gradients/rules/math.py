@@ -40,7 +40,7 @@ def sub(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """da = dy, db = -dy"""
     a, b = node.inputs
     assert a is not None and b is not None
-    return op.sum_to(dy, a), op.Neg(op.sum_to(dy, b))  # the sign last, where least is left
+    return op.sum_to(dy, a), op.Neg(op.sum_to(dy, b))  # the sign last, on the smallest tensor
 
 
 @gradient("Mul")

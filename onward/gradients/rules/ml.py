@@ -1,7 +1,7 @@
-"""ai.onnx.ml: what is smooth in its features. All of it computes in float32.
+"""Operators of ai.onnx.ml that are smooth in their features; they compute in float32.
 
-Labels have no gradient, scores do. Weights that are attributes have none here: the pass
-`write_linear_models` makes initializers of them.
+Scores have a gradient, labels do not. Weights are attributes, without a gradient here: the pass
+`write_linear_models` turns them into initializers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def feature_vectorizer(op: GradientOps, node: ir.Node) -> Any:
 def normalizer(op: GradientOps, node: ir.Node) -> Any:
     """y = x / norm(x) row by row: the largest x, the sum of |x|, or the root of the sum of x^2
 
-    As onnxruntime does: the largest is not that of |x|, and a row whose norm is 0 stays as it is.
+    As in onnxruntime: the largest is not that of |x|, and a row with norm 0 is not changed.
     """
     x = op.Cast(node.inputs[0], to=_FLOAT)
     norm = attribute(node, "norm")

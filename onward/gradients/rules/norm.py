@@ -1,7 +1,7 @@
-"""Normalisations that have parameters: batch, layer, RMS, group, instance.
+"""Normalisations with parameters: batch, layer, RMS, group, instance.
 
-xhat is the normalised input, inv = 1 / sqrt(variance + epsilon). Half precision is computed with in
-float32, as the operators themselves do.
+xhat is the normalised input, inv = 1 / sqrt(variance + epsilon). Half precision is computed in
+float32, as in the operators.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from onward.gradients.functions import as_call, attributes_of, composite, record
 from onward.gradients.gradient_ops import GradientOps, axes_of, rank
 from onward.gradients.rule import GradientTable, absent
 from onward.gradients.rules.conv import channel_sum
+from onward.graph.dtypes import HALVES
 from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
 
 def wide(op: GradientOps, x: ir.Value) -> ir.Value:
     """x, or a half precision x in float32."""
-    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in _NARROW else x
+    return op.Cast(x, to=int(ir.DataType.FLOAT)) if x.dtype in HALVES else x
 
 
 def _given(node: ir.Node) -> list[ir.Value]:
@@ -55,7 +54,7 @@ def batch_normalization(op: GradientOps, node: ir.Node, dy: Any, *running: Any) 
         )
     given = [x, scale, None, mean, var, None, None, None, dy, *drunning]
     gradients = as_call(op, "BatchNormalizationGrad", nodes, given, attributes, found)
-    totals: dict[ir.Value, ir.Value] = {}  # by value: the node's own inputs have become copies
+    totals: dict[ir.Value, ir.Value] = {}  # by value: the inputs of the node have become copies
     for value, d in zip(inputs, gradients):
         if d is not None:
             totals[value] = op.Add(totals[value], d) if value in totals else d
@@ -114,23 +113,23 @@ def _sums(op: GradientOps, x: ir.Value, dy: ir.Value, mean: ir.Value, inv: ir.Va
 
 
 def _affine(op: GradientOps, x: ir.Value, a: ir.Value, c: ir.Value, mean: ir.Value) -> ir.Value:
-    """a (x - mean) + c for each channel: engines do it in one pass"""
+    """a (x - mean) + c for each channel, in one pass"""
     ones = op.filled_like(mean, 1.0)
     return op.BatchNormalization(x, a, c, mean, ones, epsilon=0.0)
 
 
 def _statistics(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """The batch's own mean and variance: what a node gives as the running ones at momentum 0.
+    """The mean and variance of the batch, which a node returns as running statistics at momentum 0.
 
-    So the forward node gets momentum 0, and the running ones, if they are returned, are made of
-    its results. Where somebody reads them in between, a second node gives the statistics.
+    So the forward node gets momentum 0, and the running statistics, if the graph returns them, are
+    computed from its results. If other nodes read them, a second node computes the statistics.
     """
     x, scale, b, *given = _given(node)
     momentum, eps = attribute(node, "momentum"), attribute(node, "epsilon")
     if not momentum:
         return op.output(node, 1), op.output(node, 2)
-    # onnxruntime writes the running ones over what was given, a user's array even: it gets scratch
-    copies = [op.scratch(value) for value in given]  # at momentum 0 only their place counts
+    # onnxruntime overwrites the given statistics, even a user's array: it gets a scratch tensor
+    copies = [op.scratch(value) for value in given]  # at momentum 0 their values do not matter
     running = [y for y in node.outputs[1:] if y.name]
     if node.graph is not op.graph or any(y.uses() for y in running):
         options = {"epsilon": eps, "momentum": 0.0, "training_mode": 1}
@@ -144,20 +143,20 @@ def _statistics(op: GradientOps, node: ir.Node) -> tuple[ir.Value, ir.Value]:
     for old, batch in zip(given, (mean, var)):
         if batch.is_graph_output():
             both = op.Add(op.Mul(old, momentum), op.Mul(batch, 1 - momentum))
-            _return_instead(op, batch, both)
+            _replace_output(op, batch, both)
     return mean, var
 
 
 def _makers(scratch: ir.Value) -> list[ir.Node]:
-    """The nodes that scratch is made of, the first one first."""
+    """The nodes that compute the scratch tensor, in order."""
     cast = scratch.producer()
     compared = None if cast is None else cast.inputs[0]
     less = None if compared is None else compared.producer()
     return [node for node in (less, cast) if node is not None]
 
 
-def _return_instead(op: GradientOps, old: ir.Value, new: ir.Value) -> None:
-    """Let the graph return `new` under the name of `old`."""
+def _replace_output(op: GradientOps, old: ir.Value, new: ir.Value) -> None:
+    """Replace the graph output `old` by `new`, with the same name."""
     outputs = op.graph.outputs
     for i, value in enumerate(outputs):
         if value is old:
@@ -197,7 +196,7 @@ def layer_normalization(op: GradientOps, node: ir.Node, dy: Any, *statistics: An
 
 
 def _layer_statistics(op: GradientOps, node: ir.Node, x: ir.Value, axes: list[int]) -> Any:
-    """Mean and inv as the forward node gives them, in float32; those of float64 are made anew."""
+    """Mean and inv from the forward node, in float32; for float64 they are computed again."""
     if x.dtype == ir.DataType.FLOAT and attribute(node, "stash_type") == 1:
         return op.output(node, 1), op.output(node, 2)
     return _standardize(op, x, axes, attribute(node, "epsilon"))[:2]

@@ -1,4 +1,4 @@
-"""Pooling: over windows, over everything, back to where it came from."""
+"""Pooling over windows, global pooling, unpooling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def max_pool(op: GradientOps, node: ir.Node, dy: ir.Value, *_: Any) -> Any:
     assert x is not None
     indices, kernel = op.output(node, 1), list(attribute(node, "kernel_shape"))
     columns = attribute(node, "storage_order")
-    if tiles(place(op, node, x, node.outputs[0], kernel)) and not columns:  # each place once
+    if tiles(place(op, node, x, node.outputs[0], kernel)) and not columns:  # each element once
         return op.MaxUnpool(dy, indices, kernel_shape=kernel, strides=kernel)
     zeros = op.Expand(op.constant(np.zeros(1, numpy_type(x))), op.shape(op.product(*op.sizes(x))))
     updates = op.Reshape(dy, [-1])
@@ -89,7 +89,7 @@ def average_pool(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     padding = bool(attribute(node, "count_include_pad"))
     padded = at.ends is None or not isinstance(at.begins, list) or any((*at.begins, *at.ends))
     inside = padding or not padded
-    if inside and not attribute(node, "ceil_mode"):  # every window counts all its taps
+    if inside and not attribute(node, "ceil_mode"):  # every window has all its taps
         return _over_windows(op, dy, x, at, 1 / prod(kernel))
     count: Any = 1.0
     for axis in range(len(kernel)):
@@ -100,7 +100,7 @@ def average_pool(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _counted(op: GradientOps, at: Windows, axis: int, padding: bool) -> ir.Value:
-    """How many taps of each window count along one axis: those in x, or in its padding too."""
+    """The number of taps of each window along one axis: those in x, or also in its padding."""
     kernel, size = at.kernel[axis], op.shape(at.sizes[axis])
     begin = at.begins[axis] if isinstance(at.begins, list) else op.Gather(at.begins, [axis])
     firsts = op.Sub(op.Mul(op.arange(at.counts[axis]), at.strides[axis]), begin)

@@ -1,7 +1,8 @@
-"""Quantisation, straight through: rounding counts as the identity, clipping as what it is.
+"""Quantization with straight-through gradients: rounding is the identity, clipping is not.
 
-So that a model with QuantizeLinear and DequantizeLinear can be trained as it will run. What is
-quantised carries the gradient of its number of steps; the scale learns too (learned step size).
+So a model with QuantizeLinear and DequantizeLinear can be trained as it will run (quantization-
+aware training). Quantized tensors carry the gradient of their number of steps; the scale is trained
+too (learned step size).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def dynamic_quantize_linear(op: GradientOps, node: ir.Node, *dys: ir.Value) -> A
 
 
 def _range(y: ir.Value) -> tuple[float, float]:
-    """The least and the largest number that the quantised type holds."""
+    """The smallest and the largest number of the quantized type."""
     assert y.dtype is not None
     if y.dtype.is_integer():
         bits, signed = y.dtype.bitwidth, y.dtype.is_signed()
@@ -72,7 +73,7 @@ def _range(y: ir.Value) -> tuple[float, float]:
 
 
 def _spread(op: GradientOps, node: ir.Node, value: ir.Value, x: ir.Value) -> ir.Value:
-    """A scale or zero point so that it broadcasts over x: one for all, for an axis, for a block."""
+    """A scale or zero point (per tensor, axis or block) that broadcasts over x."""
     if rank(value) == 0 or _is_one(value):
         return value
     axis = attribute(node, "axis", 1) % rank(x)
@@ -89,7 +90,7 @@ def _spread(op: GradientOps, node: ir.Node, value: ir.Value, x: ir.Value) -> ir.
 
 
 def _gather(op: GradientOps, node: ir.Node, ds: ir.Value, x: ir.Value, scale: ir.Value) -> ir.Value:
-    """The other way: what was spread is summed."""
+    """The reverse of `_spread`: a sum to the scale's shape."""
     axis, block = attribute(node, "axis", 1) % max(1, rank(x)), attribute(node, "block_size", 0)
     if not block or rank(scale) == 0 or _is_one(scale):
         if rank(scale) == 1 and not _is_one(scale):
@@ -109,5 +110,5 @@ def _along(axis: int, axes: int, size: int) -> list[Size]:
 
 
 def _is_one(value: ir.Value) -> bool:
-    """Whether a vector holds one element for all of x."""
+    """Whether a vector has one element, for all of x."""
     return value.shape is not None and list(value.shape) == [1]

@@ -1,12 +1,12 @@
 """Recurrent layers: RNN, GRU, LSTM.
 
-The forward stays one fused node. All its gates are made anew from X and Y at once, in large
-products (an LSTM's cells by a Scan without products), and every slope with them. What remains is a
-Scan from the last step to the first whose body is linear: a few products of elements and one (a
-GRU's: two) of matrices. It gives da, the gradient of what the activations read, of every step;
-dW, dR, dB and dX are large products again.
+The forward remains one fused node. The gates of all steps are computed again from X and Y, in large
+products (an LSTM's cells by a Scan without matrix products), and their slopes as well. Then a Scan
+from the last step to the first has a linear body: a few elementwise products and one matrix product
+(GRU: two). It returns da, the gradient of the activations' inputs, of every step; dW, dR, dB and dX
+are large products again.
 
-A sequence that has ended rests: its slopes are zero, and the states' gradients pass through.
+After the end of a sequence, slopes are zero and the gradients of states are passed on.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _rnn(op: GradientOps, part: Direction) -> Any:
 
 
 def _passed(op: GradientOps, dh: ir.Value, after: ir.Value, rest: Any) -> ir.Value:
-    """dh, or what came from behind where the sequence rests."""
+    """dh, or the gradient of the next state after the end of the sequence."""
     return dh if rest is None else op.Add(dh, op.Mul(after, rest))
 
 
@@ -162,7 +162,7 @@ def _lstm(op: GradientOps, part: Direction) -> Any:
 
 
 def _lstm_slopes(op: GradientOps, part: Direction) -> Any:
-    """What takes (dc', dh', dc', dc') to da, dh' to dc' and dc' to dc; and the cells."""
+    """The factors (dc', dh', dc', dc') -> da, dh' -> dc' and dc' -> dc; and the cells."""
     f_act, g_act, h_act = activations(op, part.node, part.index)
     ai, ao, af, ag = op.Split(part.gates(), num_outputs=4, axis=-1, outputs=4)
     pi, po, pf = part.peepholes or (None, None, None)
@@ -196,7 +196,7 @@ def _peeped(op: GradientOps, a: ir.Value, p: Gradient, c: ir.Value) -> ir.Value:
 
 
 def _cells(op: GradientOps, part: Direction, f_act: Activation, gates: Any) -> Any:
-    """c before and after every step: c' = f c + i g, a Scan that holds no product of matrices."""
+    """c before and after every step: c' = f c + i g, a Scan without matrix products."""
     ai, af, g = gates
     start = part.states[1]
 

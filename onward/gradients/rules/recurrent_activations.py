@@ -35,7 +35,7 @@ class Activation:
         return self.op.Mul(slope, self.op.cast_like(inside, x))
 
     def inside(self, op: GradientOps) -> Activation:
-        """The same, written into a body."""
+        """The same activation for a subgraph."""
         return replace(self, op=op)
 
     def _clipped(self, x: ir.Value) -> ir.Value:
@@ -69,7 +69,7 @@ def _scaled_tanh_slope(op: GradientOps, x: Any, y: Any, alpha: float, beta: floa
     return op.Mul(op.Sub(1.0, op.Mul(t, t)), alpha * beta)
 
 
-# name: function, its slope, the defaults of alpha and beta as far as it takes them
+# name: function, slope, defaults of alpha and beta
 _ACTIVATIONS: dict[str, tuple[Function, Function, tuple[float, ...]]] = {
     "relu": (lambda op, x: op.Relu(x), lambda op, x, y: op.Sign(y), ()),
     "tanh": (lambda op, x: op.Tanh(x), _one_minus_square, ()),
@@ -108,7 +108,7 @@ _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "T
 
 
 def activations(op: GradientOps, node: ir.Node, direction: int) -> list[Activation]:
-    """A direction's functions; each takes its alpha and beta, in turn, from those given."""
+    """The activations of a direction; each takes the next given alpha and beta."""
     defaults = _DEFAULTS[node.op_type]
     count = len(defaults)
     names = attribute(node, "activations") or defaults * 2

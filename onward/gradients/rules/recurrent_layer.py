@@ -1,4 +1,4 @@
-"""What the recurrent layers share: their directions, their walk over time, their activations."""
+"""Shared parts of recurrent layers: directions, the Scan over time, weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.passes.value_facts import attribute, input_of
 
 
 class Layer:
-    """A node's inputs and gradients by direction, time first; and the way back."""
+    """A node's inputs and gradients by direction, with time as the first axis."""
 
     def __init__(
         self, op: GradientOps, node: ir.Node, dys: Sequence[Gradient], states: int
@@ -55,7 +55,7 @@ class Layer:
         return _reordered(self._op, x, order) if self._batch_first else x
 
     def _one(self, x: Gradient, d: int, axis: int) -> Gradient:
-        """One direction's part."""
+        """The part of one direction."""
         if x is None:
             return None
         if len(self._reverse) == 1:
@@ -63,7 +63,7 @@ class Layer:
         return self._op.Gather(x, np.int64(d), axis=axis)
 
     def gradients(self, found: Sequence[tuple[dict[str, Gradient], Sequence[ir.Value]]]) -> Any:
-        """The directions' gradients put together, as the node has its inputs."""
+        """The gradients of the node's inputs, from those of the directions."""
         op = self._op
         dx = self._turned(op.total([part["x"] for part, _ in found if part["x"]]), [1, 0, 2])
         dw, dr, db, dp = (
@@ -112,7 +112,7 @@ class Direction:
         self.dstates = [self._ended(d, lengths) for d in dstates]
         y = values["y"]
         if self.rest is not None and states[0] is not None and reverse:
-            y = op.Add(y, op.Mul(self.rest, states[0]))  # what comes before the last step
+            y = op.Add(y, op.Mul(self.rest, states[0]))  # all but the last step
         self.before = joined(op, self.states[0], y, reverse)
 
     # -- time ------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Direction:
         return op.Expand(op.number_like(0.0, self.x), shape)
 
     def _ended(self, d: Gradient, lengths: Gradient) -> ir.Value:
-        """The gradient of a last state; a sequence of no steps ends in zeros."""
+        """The gradient of a last state; a sequence without steps ends in zeros."""
         if d is None:
             return self._zeros()
         if lengths is None:
@@ -149,7 +149,7 @@ class Direction:
     # -- gates -----------------------------------------------------------------------------
 
     def bias(self) -> Gradient:
-        """The two biases in one."""
+        """The sum of the two biases."""
         if self.b is None:
             return None
         ours, theirs = self.op.Split(self.b, num_outputs=2, axis=0, outputs=2)
@@ -207,7 +207,7 @@ class Direction:
 
 
 def joined(op: GradientOps, start: ir.Value, after: ir.Value, reverse: bool) -> ir.Value:
-    """What each step begins with: the start, then what the step before it ended with."""
+    """The state at the start of each step: the first state, then those after the previous steps."""
     first = op.Unsqueeze(start, [0])
     if reverse:
         return op.Slice(op.Concat(after, first, axis=0), [1], [np.iinfo(np.int64).max], [0])
@@ -224,7 +224,7 @@ def scan(
 ) -> list[ir.Value]:
     """A Scan whose body is `step(op, *states, *elements) -> (*states, *results)`.
 
-    What is None among the scanned comes as None. The results are stacked in the same direction.
+    Scanned values that are None are passed as None. Results are stacked in the same direction.
     """
     body = ir.Graph((), (), nodes=(), name="step")
     inner = op.inside(body)
@@ -250,6 +250,6 @@ def _longer(time: Any, y: ir.Value) -> ir.Shape | None:
 
 
 def _input(op: GradientOps, like: ir.Value, without: int) -> ir.Value:
-    """An input of a body, like a value without its first axes."""
+    """An input of a subgraph, like a value without its first axes."""
     shape = None if like.shape is None else ir.Shape(list(like.shape)[without:])
     return ir.val(op.name("each"), type=like.type, shape=shape)

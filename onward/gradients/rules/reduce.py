@@ -1,4 +1,4 @@
-"""Reductions over axes. dy is given its axes back (`_kept`), then broadcasting does the rest."""
+"""Reductions over axes: dy gets its reduced axes back (`_kept`), then it broadcasts."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ gradient = GradientTable()
 
 
 def _axes(node: ir.Node) -> ir.Value | None:
-    """The axes as an input; None for all of them, or for none (`noop_with_empty_axes`)."""
+    """The axes as an input; None: all of them, or none (`noop_with_empty_axes`)."""
     axes = input_of(node, 1)
     return None if ints(axes) == [] else axes
 
 
 def _kept(op: GradientOps, node: ir.Node, y: ir.Value) -> ir.Value:
-    """y with the axes that were reduced, so that it broadcasts with x: a scalar does as it is."""
+    """y with its reduced axes as size 1, so that it broadcasts with x."""
     axes = _axes(node)
     return y if attribute(node, "keepdims") or axes is None else op.Unsqueeze(y, axes)
 
 
 def _again(op: GradientOps, node: ir.Node, operator: str, x: ir.Value) -> Any:
-    """Another reduction over the same axes, which keeps them."""
+    """Another reduction over the same axes, with keepdims."""
     noop = attribute(node, "noop_with_empty_axes", 0)
     inputs = [x] if _axes(node) is None else [x, _axes(node)]
     return op.node(operator, inputs, {"keepdims": 1, "noop_with_empty_axes": noop})
 
 
 def _spread(op: GradientOps, node: ir.Node, dy: ir.Value) -> ir.Value:
-    """dy repeated over what was reduced."""
+    """dy repeated along the reduced axes."""
     (x, *_) = node.inputs
     assert x is not None
     return op.Expand(_kept(op, node, dy), op.shape_of(x))
@@ -53,7 +53,7 @@ def reduce_mean(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _count(op: GradientOps, node: ir.Node) -> Size:
-    """How many elements of x go into one of y."""
+    """The number of elements of x per element of y."""
     x, axes = node.inputs[0], _axes(node)
     assert x is not None
     if axes is None:
@@ -114,13 +114,13 @@ def reduce_prod(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx_i = dy prod over j != i of x_j: those that are not 0, over x_i, times those that are"""
     x = node.inputs[0]
     assert x is not None
-    apart = Zeros(op, x)
-    product = _again(op, node, "ReduceProd", apart.factors)
+    parts = Zeros(op, x)
+    product = _again(op, node, "ReduceProd", parts.factors)
     others = (
-        op.Sub(_again(op, node, "ReduceSum", each), each) for each in (apart.flags, apart.zeros)
+        op.Sub(_again(op, node, "ReduceSum", each), each) for each in (parts.flags, parts.zeros)
     )
-    rest = op.Div(op.Mul(product, _kept(op, node, dy)), apart.factors)
-    return op.Mul(apart.product(*others), rest)
+    rest = op.Div(op.Mul(product, _kept(op, node, dy)), parts.factors)
+    return op.Mul(parts.product(*others), rest)
 
 
 # -- running sums and products ---------------------------------------------------------------
@@ -136,24 +136,24 @@ def cum_sum(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 def cum_prod(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx_k = sum over i >= k of dy_i (prod over j <= i, j != k of x_j)
 
-    With 1 for zeros, that is sum(dy p) / x_k, over the i that have no zero before them but x_k:
-    those before the first zero, or, for the first zero itself, those up to the second.
+    With 1 for zeros, that is sum(dy p) / x_k, over the i without another zero before them: those
+    before the first zero, or, for the first zero, those up to the second.
     """
     x, axis = node.inputs
     assert x is not None
-    apart = Zeros(op, x)
+    parts = Zeros(op, x)
     count, zeros = (  # up to each i
-        op.CumSum(each, axis, **_direction(node)) for each in (apart.flags, apart.zeros)
+        op.CumSum(each, axis, **_direction(node)) for each in (parts.flags, parts.zeros)
     )
-    terms = op.Mul(dy, op.CumProd(apart.factors, axis, **_direction(node)))
+    terms = op.Mul(dy, op.CumProd(parts.factors, axis, **_direction(node)))
 
     def behind(share: ir.Value) -> ir.Value:
         return op.CumSum(op.Mul(terms, share), axis, **_direction(node, turned=True))
 
-    own = op.Mul(apart.zeros, behind(apart.exactly(2, count)))  # x_k is none of the others
-    first = op.Sub(behind(apart.product(count, zeros, besides=1)), own)
-    before = behind(apart.product(count, zeros))
-    return op.Div(op.Where(apart.places, first, before), apart.factors)
+    own = op.Mul(parts.zeros, behind(parts.exactly(2, count)))  # x_k is excluded
+    first = op.Sub(behind(parts.product(count, zeros, besides=1)), own)
+    before = behind(parts.product(count, zeros))
+    return op.Div(op.Where(parts.places, first, before), parts.factors)
 
 
 def _direction(node: ir.Node, *, turned: bool = False) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Regions of images, pooled into bins: bilinear points in each bin, or whole pixels."""
+"""RoiAlign and MaxRoiPool: regions of images, pooled into bins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ gradient = GradientTable()
 
 
 class _Taps(NamedTuple):
-    """What bins of regions read along one axis, all of shape (regions, bins, taps)."""
+    """The pixels that bins read along one axis; all tensors are (regions, bins, taps)."""
 
     place: ir.Value
     used: ir.Value  # whether the bin has as many taps
@@ -26,10 +26,10 @@ class _Taps(NamedTuple):
 
 
 class _Points(NamedTuple):
-    """Where regions look along one axis, all of shape (regions, bins, points)."""
+    """The sampling points of bins along one axis; all tensors are (regions, bins, points)."""
 
-    at: ir.Value  # brought inside the image
-    inside: ir.Value  # whether it was there, by less than a pixel
+    at: ir.Value  # clipped to the image
+    inside: ir.Value  # whether it was inside, by less than a pixel
     used: ir.Value  # whether the region has as many points
     number: ir.Value  # how many it has: (regions, 1, 1)
 
@@ -69,7 +69,7 @@ def roi_align(op: GradientOps, node: ir.Node) -> Any:
 def _points(
     op: GradientOps, node: ir.Node, start: ir.Value, end: ir.Value, bins: int, size: Size
 ) -> _Points:
-    """Points lie evenly in each bin: as many as the attribute says, or one for each pixel."""
+    """Evenly spaced points in each bin: `sampling_ratio` points, or one for each pixel."""
     extent, ratio = op.Sub(end, start), attribute(node, "sampling_ratio")
     if attribute(node, "coordinate_transformation_mode") != "half_pixel":
         extent = op.Max(extent, 1.0)
@@ -98,7 +98,7 @@ def _vector(op: GradientOps, numbers: Any, like: ir.Value) -> ir.Value:
 
 
 def _means(op: GradientOps, points: _Points, size: Size) -> ir.Value:
-    """How much each bin's mean holds of each line: (regions, bins, size)"""
+    """The weight of each line in each bin's mean: (regions, bins, size)"""
     places = op.cast_like(op.arange(size), points.at)
     away = op.Abs(op.Sub(places, op.Unsqueeze(points.at, [3])))
     weight = op.Relu(op.Sub(1.0, away))
@@ -107,7 +107,7 @@ def _means(op: GradientOps, points: _Points, size: Size) -> ir.Value:
 
 
 def _neighbours(op: GradientOps, points: _Points, size: Size) -> _Taps:
-    """The two pixels around each point, as far as the point is inside."""
+    """The two pixels around each point, with weight 0 if the point is outside."""
     low = op.Floor(points.at)
     behind = op.Sub(points.at, low)
     weight = op.Concat(op.Sub(1.0, behind), behind, axis=2)
@@ -121,7 +121,7 @@ def _neighbours(op: GradientOps, points: _Points, size: Size) -> _Taps:
 def _largest(
     op: GradientOps, x: ir.Value, images: ir.Value, rows: _Taps, columns: _Taps
 ) -> ir.Value:
-    """The largest of what the rows and columns of each bin read; 0 where they read nothing."""
+    """The largest element of each bin; 0 for an empty bin."""
 
     def crossed(combine: Any, row: ir.Value, column: ir.Value) -> Any:
         """Of each bin in two directions, (..., taps of the row, taps of the column)."""
@@ -150,7 +150,7 @@ def max_roi_pool(op: GradientOps, node: ir.Node) -> Any:
     height, width = op.sizes(x)[2:]
     image, corners = op.Split(wide(op, rois), np.array([1, 4]), axis=1, outputs=2)
     corners = op.Mul(corners, attribute(node, "spatial_scale"))
-    away = op.Floor(op.Add(op.Abs(corners), 0.5))  # half a pixel goes away from zero
+    away = op.Floor(op.Add(op.Abs(corners), 0.5))  # rounds half a pixel away from zero
     x1, y1, x2, y2 = op.Split(op.Mul(op.Sign(corners), away), axis=1, num_outputs=4, outputs=4)
     down, across = attribute(node, "pooled_shape")
     rows, columns = _pixels(op, y1, y2, down, height), _pixels(op, x1, x2, across, width)
@@ -158,7 +158,7 @@ def max_roi_pool(op: GradientOps, node: ir.Node) -> Any:
 
 
 def _pixels(op: GradientOps, start: ir.Value, end: ir.Value, bins: int, size: Size) -> _Taps:
-    """The pixels of each bin, its ends included; as many taps as the largest bin has."""
+    """The pixels of each bin, its ends included, padded to the size of the largest bin."""
     step = op.Div(op.Max(op.Add(op.Sub(end, start), 1.0), 1.0), float(bins))
     low = op.Add(op.Floor(op.Mul(step, _vector(op, range(bins), step))), start)
     high = op.Add(op.Ceil(op.Mul(step, _vector(op, range(1, bins + 1), step))), start)

@@ -1,7 +1,7 @@
-"""Resizing: along each axis it is a product with a matrix, and the way back with its transpose.
+"""Resize: along each axis it is a product with a matrix; the gradient is one with its transpose.
 
-The matrix is what Resize itself makes of an identity matrix: so every mode has the same gradient
-rule, and an engine's gradient rounds as its Resize does.
+The matrix is the Resize of an identity matrix: so every mode has the same gradient rule, and the
+gradient has the rounding of the engine's Resize.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MODES = (
     "keep_aspect_ratio_policy",
     "mode",
     "nearest_mode",
-)  # what lies outside of x is no part of its gradient: extrapolation_value stays 0
+)  # elements outside of x have no gradient: extrapolation_value is 0
 
 
 class _Axis(NamedTuple):
-    """One axis of x that may change."""
+    """An axis of x that may be resized."""
 
     axis: int
     number: int  # its place in roi, scales and sizes
-    times: int | None  # how often each element is repeated, where nothing else happens
+    times: int | None  # repetitions of each element, if the axis only repeats
 
 
 @gradient("Resize")
@@ -59,7 +59,7 @@ def resize(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _resized(op: GradientOps, node: ir.Node, x: ir.Value) -> list[_Axis]:
-    """The axes that may change: those that surely stay as they are cost nothing."""
+    """The axes that may be resized, without those that are known to keep their size."""
     axes = [a % rank(x) for a in attribute(node, "axes") or range(rank(x))]
     found = []
     for number, axis in enumerate(axes):
@@ -70,7 +70,7 @@ def _resized(op: GradientOps, node: ir.Node, x: ir.Value) -> list[_Axis]:
 
 
 def _times(node: ir.Node, x: ir.Value, axis: int, number: int) -> int | None:
-    """The scale of an axis, if it is a whole number; 1 where the axis keeps its name."""
+    """The scale of an axis, if it is a whole number; 1 if the axis keeps its symbolic size."""
     scales, sizes = constant(input_of(node, 2)), follow(input_of(node, 3))
     if scales is not None and scales.size:
         scale = float(scales[number])
@@ -84,7 +84,7 @@ def _times(node: ir.Node, x: ir.Value, axis: int, number: int) -> int | None:
 
 
 def _repeats(node: ir.Node) -> bool:
-    """Whether a whole scale means that every element is repeated, none left out or mixed."""
+    """Whether a whole-number scale only repeats elements."""
     if attribute(node, "mode") != "nearest":
         return False
     places, rounding = attribute(node, "coordinate_transformation_mode"), "nearest_mode"
@@ -138,7 +138,7 @@ def _identity(op: GradientOps, x: ir.Value, size: Size) -> ir.Value:
 
 
 def _chosen(op: GradientOps, vector: ir.Value | None, places: list[int]) -> ir.Value | None:
-    """The elements of a vector that speak of one axis; an empty one is as good as none."""
+    """The elements of a vector for one axis; None for an empty vector."""
     known = constant(vector)
     if vector is None or (vector.shape is not None and vector.shape[0] == 0):
         return None
@@ -148,10 +148,10 @@ def _chosen(op: GradientOps, vector: ir.Value | None, places: list[int]) -> ir.V
 def _matrix_among_others(
     op: GradientOps, node: ir.Node, x: ir.Value, a: _Axis, modes: dict[str, Any]
 ) -> ir.Value:
-    """The same where one scale is chosen for several axes: they must all be there.
+    """_matrix if one scale is shared by several axes: all of them must be present.
 
-    The identity matrix's columns lie along their axis and are repeated along the others, of which
-    one place is enough: weights add up to 1.
+    The identity matrix's columns are along their axis and are repeated along the others, of which
+    one index is enough: weights sum to 1.
     """
     axes = [axis % rank(x) for axis in attribute(node, "axes") or range(rank(x))]
     olds, size = [op.size(x, axis) for axis in axes], op.size(x, a.axis)

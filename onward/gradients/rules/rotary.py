@@ -1,4 +1,4 @@
-"""Rotary positions: pairs (a, b) of each head are turned by angles, given as cos and sin."""
+"""Rotary embedding: pairs (a, b) of each head are rotated by angles, given as cos and sin."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rotary_embedding(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def pairs(op: GradientOps, x: Any, cos: ir.Value, options: dict[str, int]) -> Any:
-    """The first and the second of each pair that is turned: neighbours, or one of each half."""
+    """The first and the second element of each pair: adjacent ones, or one of each half."""
     if rank(x) == 3:  # (batch, length, heads, size)
         x = op.Reshape(x, op.shape(0, 0, options["num_heads"], -1))
     half = op.size(cos, -1)
@@ -51,7 +51,7 @@ def pairs(op: GradientOps, x: Any, cos: ir.Value, options: dict[str, int]) -> An
 
 
 def gathered(op: GradientOps, d: ir.Value, cache: ir.Value, positions: ir.Value | None) -> ir.Value:
-    """The gradient of the table that the positions were looked up in."""
+    """The gradient of the table of angles that positions index."""
     if positions is None:
         return op.sum_to(d, cache)
     return scatter_add(op, op.sizes(cache), positions, d, 0)

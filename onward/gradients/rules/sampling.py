@@ -1,4 +1,4 @@
-"""Images read between their pixels: on a grid, and the grid itself."""
+"""GridSample and AffineGrid."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import onnx_ir as ir
 from onward.gradients.gradient_ops import GradientOps, Size, numpy_type
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.index import scatter_add
+from onward.graph.dtypes import HALVES
 from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
 
-_A = -0.75  # Keys' coefficient, where ONNX leaves no choice
+_A = -0.75  # the coefficient of Keys, which ONNX fixes
 
-# Each tap's weight, a polynomial of d, how far the point lies behind the first tap that it is at
-# or behind: one row for each power of d.
+# Each tap's weight is a polynomial of d, the distance of the point from the tap before it: one row
+# for each power of d.
 _WEIGHTS = {
     "nearest": np.array([[1.0]]),
     "linear": np.array([[1.0, 0.0], [-1.0, 1.0]]),
@@ -32,11 +33,10 @@ _WEIGHTS = {
     ),
 }
 _FIRST_TAP = {"nearest": 0, "linear": 0, "cubic": -1}
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 class Taps(NamedTuple):
-    """What each point reads along one axis, every one of shape (taps, batch, points)."""
+    """The pixels that each point reads along one axis; all tensors are (taps, batch, points)."""
 
     place: ir.Value
     weight: ir.Value
@@ -74,12 +74,12 @@ def grid_sample(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def wide(op: GradientOps, at: ir.Value) -> ir.Value:
-    """Positions in a type that can tell all pixels apart."""
-    return op.Cast(at, to=ir.DataType.FLOAT) if at.dtype in _HALVES else at
+    """Positions in a type that is precise enough for all pixels."""
+    return op.Cast(at, to=ir.DataType.FLOAT) if at.dtype in HALVES else at
 
 
 def _dgrid(op: GradientOps, grid: ir.Value, taps: list[Taps], dweight: ir.Value) -> ir.Value:
-    """dweight's way into each coordinate, the last axis' first: the others' weights stay."""
+    """The gradient of each coordinate from that of the weights, the last axis first."""
     parts = []
     for axis in reversed(range(len(taps))):
         factors = [tap.slope if i == axis else tap.weight for i, tap in enumerate(taps)]
@@ -101,7 +101,7 @@ def _crossed(op: GradientOps, factors: Sequence[ir.Value]) -> ir.Value:
 def _flat(
     op: GradientOps, places: Sequence[ir.Value], batch: Size, sizes: Sequence[Size]
 ) -> ir.Value:
-    """The number of the pixel that each combination of taps reads, among all of the batch."""
+    """The flat index in the batch of the pixel that each combination of taps reads."""
     index = op.Reshape(op.arange(batch), [1, -1, 1])
     for axis, (place, size) in enumerate(zip(places, sizes)):
         index = op.Mul(index, op.shape(size))
@@ -113,7 +113,7 @@ def _flat(
 
 
 def _taps(op: GradientOps, node: ir.Node, point: ir.Value, size: Size) -> Taps:
-    """What points in -1 .. 1 read."""
+    """The taps of points in -1 .. 1."""
     mode, padding = attribute(node, "mode"), attribute(node, "padding_mode")
     length = op.number(size, point)
     length = op.number_like(length, point) if isinstance(length, float) else length
@@ -173,7 +173,7 @@ def affine_grid(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     assert theta is not None and size is not None
     batch, (axes, columns) = op.size(theta, 0), (op.size(theta, 1), op.size(theta, 2))
     if not isinstance(axes, int) or not isinstance(columns, int):
-        raise ValueError("whether theta is of two or of three dimensions must be known")
+        raise ValueError("it must be known whether theta has two or three dimensions")
     identity = op.constant(np.eye(axes, columns, dtype=numpy_type(theta))[None])
     one = op.Concat(np.array([1]), op.Slice(size, [1], [2 + axes], [0]), axis=0)
     base = op.AffineGrid(identity, one, align_corners=attribute(node, "align_corners"))

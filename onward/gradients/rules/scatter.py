@@ -1,7 +1,7 @@
-"""Writing at positions that are data.
+"""Scatter operators.
 
-Each operator says how to read at its positions and how to write there; what the gradients are
-depends on the reduction alone.
+Each operator defines how to read and how to write at its positions; the gradients depend only on
+the reduction.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ def _multiplied(op: GradientOps, node: ir.Node, dy: ir.Value, read: Read, write:
     """y = x times the updates there: dx = dy times them, and each one's dy times all the others."""
     x, _, updates = node.inputs
     assert x is not None and updates is not None
-    apart = Zeros(op, updates)
-    product = op.Mul(dy, write(x, apart.factors, "mul"))
+    parts = Zeros(op, updates)
+    product = op.Mul(dy, write(x, parts.factors, "mul"))
     nothing = op.zeros_like(x)
     others = (
-        op.Sub(read(write(nothing, each, "add")), each) for each in (apart.flags, apart.zeros)
+        op.Sub(read(write(nothing, each, "add")), each) for each in (parts.flags, parts.zeros)
     )
     dx = op.Mul(dy, write(op.filled_like(x, 1.0), updates, "mul"))
-    return dx, None, op.Mul(apart.product(*others), op.Div(read(product), apart.factors))
+    return dx, None, op.Mul(parts.product(*others), op.Div(read(product), parts.factors))
 
 
 def _extreme(op: GradientOps, node: ir.Node, dy: ir.Value, read: Read, write: Write) -> Any:
-    """dy goes to those of x and the updates that are y: equals share."""
+    """dy for the elements of x and the updates that equal y, divided among equal ones."""
     (x, _, updates), (y,) = node.inputs, node.outputs
     kept = op.cast_like(op.Equal(x, y), y)
     taken = op.cast_like(op.Equal(updates, read(y)), y)

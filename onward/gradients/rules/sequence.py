@@ -1,4 +1,4 @@
-"""Sequences and optionals: the gradient of a sequence is a sequence, of an optional its value's."""
+"""Sequences and optionals: the gradient of a sequence is a sequence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, absent
-from onward.gradients.subgraph_copies import Body, captures
+from onward.gradients.subgraph_copies import SubgraphCopy, captures
 from onward.passes.value_facts import attribute, constant, input_of
 
 gradient = GradientTable()
@@ -49,7 +49,7 @@ def sequence_erase(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _from_front(op: GradientOps, s: ir.Value, position: ir.Value | None) -> ir.Value:
-    """A position counted from the front (None: the last): it stays when the length changes."""
+    """A non-negative position (None: the last), which is valid if the length changes."""
     known = constant(position)
     if position is not None and known is not None and known >= 0:
         return position
@@ -88,14 +88,14 @@ def sequence_map(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
     original = node.attributes["body"].as_graph()
     captured = captures(op, node)
     if captured:
-        raise ValueError(f"its body captures {captured[0].name!r}: pass it as an input")
+        raise ValueError(f"its subgraph captures {captured[0].name!r}: pass it as an input")
     given = [value for value in node.inputs if value is not None]
     fed = [k for k, dy in enumerate(dys) if dy is not None]
     found: dict[ir.Value, ir.Value] = {}
     for index, value in enumerate(given):
         if value not in op.active:
             continue
-        body = Body(op, original)
+        body = SubgraphCopy(op, original)
         body.bind({each: body.like(each, each) for each in original.inputs})
         seeds = [
             (body.outputs[k], body.like(original.outputs[k], original.outputs[k])) for k in fed
@@ -107,7 +107,7 @@ def sequence_map(op: GradientOps, node: ir.Node, *dys: ir.Value | None) -> Any:
         like = value if not whole else ir.val("", type=ir.SequenceType(value.type))  # type: ignore[arg-type]
         inputs = [*given, *(dy for dy in dys if dy is not None)]
         (each,) = op.typed("SequenceMap", inputs, {"body": graph}, [like])
-        if whole:  # one tensor, read by every element's body
+        if whole:  # one tensor, which the subgraph of every element reads
             each = op.ReduceSum(op.ConcatFromSequence(each, axis=0, new_axis=1), [0], keepdims=0)
         found[value] = op.total([found[value], each]) if value in found else each
     return found

@@ -1,4 +1,4 @@
-"""Shapes: elements laid out anew, repeated, joined or moved about. Cutting and padding: cut.py."""
+"""Reshape, expand, concatenate, split and permute; slices and pads are in slice_pad.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def elements(op: GradientOps, vector: ir.Value | None, count: int) -> list[Size]
     known = ints(vector)
     if known is not None:
         return list(known)
-    wide = op.Cast(vector, to=int(ir.DataType.INT64))  # some may be int32; sizes are not
+    wide = op.Cast(vector, to=int(ir.DataType.INT64))  # sizes are int64
     return [op.Slice(wide, [i], [i + 1], [0]) for i in range(count)]
 
 
@@ -73,7 +73,7 @@ def space_to_depth(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     return op.DepthToSpace(dy, blocksize=attribute(node, "blocksize"), mode=attribute(node, "mode"))
 
 
-# -- repeated, joined, taken apart -----------------------------------------------------------
+# -- repeat, concatenate, split -------------------------------------------------------------
 
 
 @gradient("Expand")

@@ -23,7 +23,7 @@ gradient = GradientTable()
 def dft(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """y = F x, or conj(F) x / n: dx = conj(F) dy, or F dy / n; of a real x, the real part of it
 
-    F is symmetric. What x was padded with is cut off again, what it lost is 0.
+    F is symmetric. The gradient of padding is dropped, that of elements that were cut is 0.
     """
     x = node.inputs[0]
     assert x is not None
@@ -45,7 +45,7 @@ def dft(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _axis(node: ir.Node, x: ir.Value) -> int | None:
-    """Counted from the front; None where only a run knows it."""
+    """The axis as a non-negative number; None: it is known only at run time."""
     given = input_of(node, 2)
     if given is None:
         return rank(x) - 2
@@ -55,7 +55,7 @@ def _axis(node: ir.Node, x: ir.Value) -> int | None:
 
 @formula
 def _along_fed_axis(op: GradientOps, node: ir.Node) -> Any:
-    """x as (before, length, behind, parts), transformed along its second axis"""
+    """x as (before, length, after, parts), transformed along its second axis"""
     x, length, axis = node.inputs
     assert x is not None
     places, sizes = op.arange(rank(x) - 1), op.Slice(op.Shape(x), [0], [-1])
@@ -76,7 +76,7 @@ def _along_fed_axis(op: GradientOps, node: ir.Node) -> Any:
 
 
 def _length(op: GradientOps, node: ir.Node, x: ir.Value, axis: int) -> Size:
-    """The length of the transform: as given, or the signal's, of which half a spectrum tells."""
+    """The length of the transform: as given, or that of the signal."""
     if input_of(node, 1) is not None:
         return _size(op, node.inputs[1])
     size = op.size(x, axis)
@@ -114,21 +114,21 @@ def _half_spectrum(op: GradientOps, dy: ir.Value, length: Size, axis: int) -> tu
 
 
 def _whole(op: GradientOps, dy: ir.Value, length: Size, axis: int) -> ir.Value:
-    """Half a spectrum with zeros behind it.
+    """Half a spectrum, padded with zeros.
 
-    Not by DFT's own length: where that is not a number, onnx infers the input's size for the
-    output's, and onnxruntime then uses buffers again that are too small.
+    Not by DFT's input `dft_length`: if that is not a constant, onnx infers the input's size for the
+    output, and onnxruntime then reuses buffers that are too small.
     """
     return _fitted(op, dy, _half(op, length), length, axis)
 
 
 def _half(op: GradientOps, length: Size) -> Size:
-    """How many frequencies of a real signal there are."""
+    """The number of frequencies of a real signal."""
     return length // 2 + 1 if isinstance(length, int) else op.Add(op.Div(length, 2), 1)
 
 
 def _fitted(op: GradientOps, dx: ir.Value, found: Size, wanted: Size, axis: int) -> ir.Value:
-    """dx with zeros behind it, or cut, to the wanted size."""
+    """dx padded with zeros or cut to a size."""
     if found is wanted or found == wanted:
         return dx
     if isinstance(found, int) and isinstance(wanted, int):

@@ -1,4 +1,4 @@
-"""Cutting and padding: each is the other's gradient."""
+"""Slices and pads: each is the gradient of the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.passes.value_facts import attribute, input_of, ints
 
 gradient = GradientTable()
 
-_BEFORE_ALL = -(2**62)  # as the end of a slice that runs backwards: down to the very first
+_BEFORE_ALL = -(2**62)  # the end of a backward slice that includes the first element
 _LONGEST_STEP = 64  # along an axis of unknown size
 
 
@@ -24,14 +24,14 @@ def slice_(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     x = node.inputs[0]
     assert x is not None
     known = _axes_and_steps(node)
-    if known is None or _has_vast_steps(x, *known):
+    if known is None or _has_huge_steps(x, *known):
         return _by_position(op, x, dy, lambda numbers: op.Slice(numbers, *node.inputs[1:]))
     axes, steps = known
     begins: list[Size] = []
     ends: list[Size] = []
     for axis, step, start in zip(axes, steps, elements(op, node.inputs[1], len(axes))):
         size, count = op.size(x, axis), op.size(node.outputs[0], axis)
-        if isinstance(size, int):  # a step beyond the end is as good as one to it
+        if isinstance(size, int):  # a step beyond the end is the same as one to the end
             step = max(-max(size, 1), min(step, max(size, 1)))
         if step < 0:
             dy = op.Slice(dy, [-1], [_BEFORE_ALL], [axis], [-1])
@@ -44,7 +44,7 @@ def slice_(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _axes_and_steps(node: ir.Node) -> tuple[list[int], list[int]] | None:
-    """Both as numbers; None where only a run knows them."""
+    """Axes and steps as numbers; None: they are known only at run time."""
     starts, axes, steps = node.inputs[1], input_of(node, 3), input_of(node, 4)
     count = None if starts is None or starts.shape is None else starts.shape[0]
     if not isinstance(count, int):
@@ -54,8 +54,8 @@ def _axes_and_steps(node: ir.Node) -> tuple[list[int], list[int]] | None:
     return None if known_axes is None or known_steps is None else (known_axes, known_steps)
 
 
-def _has_vast_steps(x: ir.Value, axes: list[int], steps: list[int]) -> bool:
-    """Whether zeros between the steps could take far more room than x: TensorFlow steps by 1e9."""
+def _has_huge_steps(x: ir.Value, axes: list[int], steps: list[int]) -> bool:
+    """Whether zeros between steps could need far more memory than x: TensorFlow steps by 1e9."""
     sizes = [x.shape[axis] if x.shape is not None else None for axis in axes]
     return any(
         abs(step) > _LONGEST_STEP and not isinstance(size, int) for step, size in zip(steps, sizes)
@@ -63,7 +63,7 @@ def _has_vast_steps(x: ir.Value, axes: list[int], steps: list[int]) -> bool:
 
 
 def _foremost(op: GradientOps, start: Size, size: Size, count: Size, step: int) -> Size:
-    """The first position that is read; of a negative step, the last one."""
+    """The smallest position that is read."""
     if isinstance(start, int) and isinstance(size, int):
         begin: Size = slice(start, None, step).indices(size)[0]
     else:
@@ -93,12 +93,12 @@ def _with_gaps(op: GradientOps, dy: ir.Value, axis: int, step: int) -> ir.Value:
     axis = axis % rank(dy)
     sizes = op.sizes(dy)
     sizes[axis] = op.product(sizes[axis], step)
-    apart = op.Pad(op.Unsqueeze(dy, [axis + 1]), [0, step - 1], None, [axis + 1], mode="constant")
-    return op.Reshape(apart, op.shape(*sizes), allowzero=1)
+    spaced = op.Pad(op.Unsqueeze(dy, [axis + 1]), [0, step - 1], None, [axis + 1], mode="constant")
+    return op.Reshape(spaced, op.shape(*sizes), allowzero=1)
 
 
 def _by_position(op: GradientOps, x: ir.Value, dy: ir.Value, move: Any) -> ir.Value:
-    """The numbers of x's elements, moved in the same way, say where each dy belongs."""
+    """Slice or pad the indices of x's elements in the same way: they are the positions of dy."""
     count = op.product(*op.sizes(x))
     numbers = move(op.Reshape(op.arange(count), op.shape_of(x), allowzero=1))
     places, flat = op.Reshape(numbers, [-1]), op.Reshape(dy, [-1])
@@ -121,7 +121,7 @@ def pad(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _pad_with_itself(op: GradientOps, node: ir.Node, dy: ir.Value) -> ir.Value:
-    """Axis by axis, y = x at positions that were padded in the same mode: dy is added there."""
+    """For each axis, y is x at padded positions of the same mode: dy is added there."""
     x, pads, axes, mode = node.inputs[0], node.inputs[1], input_of(node, 3), attribute(node, "mode")
     assert x is not None
     known = list(range(rank(x))) if axes is None else ints(axes)
@@ -140,7 +140,7 @@ def _pad_with_itself(op: GradientOps, node: ir.Node, dy: ir.Value) -> ir.Value:
 
 @gradient("CenterCropPad")
 def center_crop_pad(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx = dy brought back to x's sizes, around the same centre"""
+    """dx = dy padded or cropped to x's sizes, around the same centre"""
     x = node.inputs[0]
     assert x is not None
     axes = attribute(node, "axes")

@@ -1,7 +1,7 @@
-"""Where a sliding window goes, and back: what convolutions and poolings share.
+"""The sliding windows of convolutions and poolings, and their gradient.
 
-Sizes may be unknown. Then the way back is a little longer than needed and is cut; where they are
-known the attributes of one ConvTranspose say it all.
+Sizes may be unknown. Then the gradient is computed a little larger and is cut; if they are known,
+one ConvTranspose is enough.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from onward.passes.value_facts import attribute
 class Windows(NamedTuple):
     """The windows of a node, every list with one entry for each axis."""
 
-    sizes: list[Size]  # of what they lie on
-    counts: list[Size]  # how many there are
+    sizes: list[Size]  # of x
+    counts: list[Size]  # the number of windows
     kernel: list[Size]
     strides: list[int]
     dilations: list[int]
     begins: list[int] | ir.Value  # padding in front of the first element
-    ends: list[int] | None  # as given: behind the last one
+    ends: list[int] | None  # as given: after the last element
 
     @property
     def is_known(self) -> bool:
@@ -35,19 +35,19 @@ class Windows(NamedTuple):
 
 
 def ints(sizes: Sequence[Size]) -> list[int]:
-    """Sizes that are known to be numbers."""
+    """Sizes as ints; an error if one is unknown."""
     if not all(isinstance(size, int) for size in sizes):
         raise ValueError("the sizes of its kernel must be known")
     return [size for size in sizes if isinstance(size, int)]
 
 
 def spans(kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """From a window's first element to its last."""
+    """The number of elements from a window's first element to its last."""
     return [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
 
 
 def place(op: GradientOps, node: ir.Node, x: ir.Value, y: ir.Value, kernel: list[Size]) -> Windows:
-    """The windows that a Conv or a pooling lays over x to make y."""
+    """The windows of a convolution or pooling from x to y."""
     with_rank(y, rank(x))
     axes = rank(x) - 2
     strides = list(attribute(node, "strides") or [1] * axes)
@@ -65,7 +65,7 @@ def place(op: GradientOps, node: ir.Node, x: ir.Value, y: ir.Value, kernel: list
 
 
 def tiles(at: Windows) -> bool:
-    """Whether the windows lie side by side and cover everything once."""
+    """Whether the windows cover every element exactly once."""
     if not at.is_known or at.begins != [0] * len(at.sizes):
         return False
     steps = zip(at.counts, at.strides)
@@ -74,7 +74,7 @@ def tiles(at: Windows) -> bool:
 
 
 def with_rank(y: ir.Value, axes: int) -> ir.Value:
-    """y, whose rank ONNX does not infer while its kernel's sizes are unknown."""
+    """y with a rank, which ONNX does not infer if the kernel's sizes are unknown."""
     if y.shape is None:
         y.shape = ir.Shape([None] * axes)
     return y
@@ -83,7 +83,7 @@ def with_rank(y: ir.Value, axes: int) -> ir.Value:
 def _same(
     op: GradientOps, sizes: list[Size], strides: list[int], lengths: list[int], auto: str
 ) -> list[int] | ir.Value:
-    """SAME pads as ceil(size / stride) windows need it, half of it in front, rounded down or up."""
+    """The pads of SAME, for ceil(size / stride) windows: half in front, rounded down or up."""
     up = 0 if auto == "SAME_UPPER" else 1
     if all(isinstance(n, int) or s == 1 for n, s in zip(sizes, strides)):
         axes = zip(sizes, strides, lengths)
@@ -111,7 +111,7 @@ def spread(op: GradientOps, dy: ir.Value, w: Any, at: Windows, *, group: int = 1
 
 
 def _fitted(at: Windows) -> tuple[list[int], list[int], list[int]]:
-    """Padding in front and behind that the windows fill exactly, and what they leave out."""
+    """Pads in front and behind that the windows cover exactly, and the elements they leave out."""
     assert isinstance(at.begins, list)
     steps = zip(ints(at.counts), at.strides, spans(ints(at.kernel), at.dilations))
     lengths = [(n - 1) * s + span for n, s, span in steps]

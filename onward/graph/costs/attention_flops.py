@@ -1,4 +1,4 @@
-"""FLOPs of attention in its spellings: scores, their softmax, and the values they weigh."""
+"""Count the FLOPs of attention operators: scores, softmax, weighted values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""FLOPs: how many floating-point operations each operator takes, from the shapes it works on.
+"""Count the floating-point operations of each operator, from the shapes of its tensors.
 
-Counted as a kernel that does just what the operator says would: a multiply-add is 2, one result of
-an elementwise function (exp, erf, sqrt, a comparison) is 1, what only moves data is 0. Integer
+Counted for a kernel that follows the operator's definition: a multiply-add is 2, one result of an
+elementwise function (exp, erf, sqrt, a comparison) is 1, data movement is 0. Integer
 arithmetic of quantised operators counts alike. Padding of a convolution counts as data.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.graph.operator_table import OpTable
+from onward.graph.operators import RECURRENT, REDUCTIONS, VARIADIC, named
 
 FLOPS = OpTable()
 MICROSOFT = "com.microsoft"
@@ -109,9 +110,8 @@ _EACH_MICROSOFT = {
 }
 
 
-ELEMENTWISE = frozenset(  # known from the shapes of their inputs and outputs alone
-    name for names in (*_EACH.values(), "Max Min Sum Mean") for name in names.split()
-)
+# Operators whose cost is known from the shapes of their inputs and outputs alone.
+COUNTED_BY_SHAPE = VARIADIC.union(*map(named, _EACH.values()))
 
 
 def _each(count: int) -> Callable[[Call], float]:
@@ -124,7 +124,7 @@ for _count, _names in _EACH_MICROSOFT.items():
     FLOPS(*_names.split(), domain=MICROSOFT)(_each(_count))
 
 
-@FLOPS("Max", "Min", "Sum", "Mean")
+@FLOPS(*VARIADIC)
 def _variadic(call: Call) -> float:
     inputs = sum(tensor is not None for tensor in call.inputs)
     return call.out.size * (inputs - 1 + (call.node.op_type == "Mean"))
@@ -245,8 +245,7 @@ def _global_pool(call: Call) -> float:
 _REDUCED = {"ReduceL2": 2, "ReduceSumSquare": 2, "ReduceLogSum": 1, "ReduceLogSumExp": 3}
 
 
-@FLOPS("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2")
-@FLOPS("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp", "ArgMax", "ArgMin", "NonZero")
+@FLOPS(*REDUCTIONS, "ArgMax", "ArgMin", "NonZero")
 def _reduce(call: Call) -> float:
     return call.input(0).size * _REDUCED.get(call.node.op_type, 1)
 
@@ -294,7 +293,7 @@ def _embed_norm(call: Call) -> float:
 _GATES = {"LSTM": 16, "GRU": 14, "RNN": 3}  # elementwise FLOPs of one hidden unit in one step
 
 
-@FLOPS("LSTM", "GRU", "RNN")
+@FLOPS(*RECURRENT)
 @FLOPS("DynamicQuantizeLSTM", domain=MICROSOFT)
 def _recurrent(call: Call) -> float:
     """Each step multiplies its input by w and its state by r, in every direction."""

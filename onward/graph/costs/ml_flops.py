@@ -1,4 +1,4 @@
-"""FLOPs of ai.onnx.ml: tables times coefficients, kernels of support vectors, walks down trees."""
+"""Count the FLOPs of ai.onnx.ml: linear models, support vector machines, trees."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _linear(call: Call) -> float:
 
 
 @ML_FLOPS("SVMClassifier", "SVMRegressor", domain=DOMAIN)
-def _machine(call: Call) -> float:
+def _support_vectors(call: Call) -> float:
     """Each row with each support vector, and the sums of those for each score."""
     held = _numbers(call, "support_vectors")
     counts = call.node.attributes.get_ints("vectors_per_class") or [call.number("n_supports")]

@@ -1,8 +1,7 @@
-"""Costs: what each node of a model computes, reads and writes, once its shapes are known.
+"""Count what each node of a model computes, reads and writes, once its shapes are known.
 
-FLOPs are counted as in flops.py beside it: a multiply-add is 2. Bytes are those of a node that
-runs alone: every input read once, every output written once; what lies in a cache, or what an
-engine fuses, costs it less.
+FLOPs are counted as in flops.py: a multiply-add is 2. Bytes are those of a node that runs
+separately: every input read once, every output written once; caches and fusion make it less.
 """
 
 from __future__ import annotations
@@ -18,48 +17,43 @@ from onward.graph.costs.attention_flops import ATTENTION_FLOPS
 from onward.graph.costs.flops import FLOPS as ARITHMETIC
 from onward.graph.costs.flops import Call, Tensor, UnknownShape
 from onward.graph.costs.ml_flops import ML_FLOPS
-from onward.graph.costs.subgraph_sizes import TRIPS, changes_sizes, scan_length
-from onward.graph.operators import SHAPE_ONLY, VIEWS
+from onward.graph.operators import REARRANGING, SELECTING, SHAPE_ONLY, VIEWS, named
 from onward.graph.scopes import COMPOSITES, bodies
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.ml_operators import DOMAIN
-from onward.graph.shapes.value_dependent import follow_sizes
+from onward.graph.shapes.subgraph_sizes import TRIPS, changes_sizes, scan_length
+from onward.graph.shapes.value_dependent import infer_computed_shapes
 
 FLOPS = ARITHMETIC | ATTENTION_FLOPS | ML_FLOPS
 _NEWEST = 1 << 30
 _CALL = "onward.call"  # metadata of a node that a call was inlined to
 
-# How a figure came about: by a rule; by taking an unknown operator for an elementwise one; with a
-# body whose repetitions nobody can tell counted once; or not at all, because a shape is not known.
+# How a figure was found: by a rule; by treating an unknown operator as elementwise; with a loop of
+# unknown length counted once; or not at all, because a shape is unknown.
 Basis = Literal["rule", "estimate", "once", "unknown"]
 _WORSE: tuple[Basis, ...] = ("rule", "estimate", "once", "unknown")
 
-_VIEWS = {  # engines give these the memory of their input
-    *(*VIEWS, *SHAPE_ONLY, "Dropout"),
-    *("Constant", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceConstruct"),
-    *("SequenceAt", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength"),
-}
-_PICKS = {  # these read no more of their first input than they give out
-    *(
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Slice",
-        "GatherBlockQuantized",
-        "ArrayFeatureExtractor",
-    ),
-}
-_OF_MAPS = {"CastMap", "DictVectorizer", "ZipMap"}
-_MOVES = {
-    *("Cast", "CastLike", "BitCast", "Concat", "ConstantOfShape", "Expand", "EyeLike", "Range"),
-    *("Transpose", "Pad", "Tile", "Split", "SplitToSequence", "ConcatFromSequence", "Where"),
-    *("ScatterElements", "ScatterND", "Scatter", "DepthToSpace", "SpaceToDepth", "OneHot"),
-    *("Trilu", "ReverseSequence", "Compress", "Unique", "NonMaxSuppression", "Col2Im", "MaxUnpool"),
-    *("CenterCropPad", "TensorScatter", "StringConcat", "StringSplit", "RegexFullMatch"),
-    *("StringNormalizer", "ImageDecoder", "MelWeightMatrix", "HannWindow", "HammingWindow"),
-    *("BlackmanWindow", "ReorderInput", "ReorderOutput", "QLinearConcat", "MemcpyFromHost"),
-    *("MemcpyToHost", "QLinearWhere", "CropAndResize", "ConcatTraining"),
-}
+# Engines give the outputs of these the memory of their input.
+_VIEWS = (
+    VIEWS
+    | SHAPE_ONLY
+    | named(
+        "Constant Dropout Optional OptionalGetElement OptionalHasElement SequenceAt "
+        "SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength"
+    )
+)
+# These read no more of their first input than they write.
+_PICKS = SELECTING | named("ArrayFeatureExtractor GatherBlockQuantized")
+_OF_MAPS = named("CastMap DictVectorizer ZipMap")
+# These move elements, or make them without arithmetic.
+_MOVES = REARRANGING | named(
+    "BitCast BlackmanWindow Cast CastLike CenterCropPad Col2Im Concat ConcatFromSequence "
+    "ConcatTraining ConstantOfShape CropAndResize EyeLike HammingWindow HannWindow ImageDecoder "
+    "MaxUnpool MelWeightMatrix MemcpyFromHost MemcpyToHost NonMaxSuppression OneHot Pad "
+    "QLinearConcat QLinearWhere Range RegexFullMatch ReorderInput ReorderOutput Scatter "
+    "ScatterElements ScatterND SplitToSequence StringConcat StringNormalizer StringSplit "
+    "TensorScatter Trilu Unique Where"
+)
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,7 @@ class NodeCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a model costs in one run: in all, by node and by operator."""
+    """What a model costs in one run: in total, by node and by operator."""
 
     nodes: list[NodeCost]
     parameters: int  # elements of all weights
@@ -124,7 +118,7 @@ class Costs:
         return dict(sorted(found.items(), key=lambda pair: -pair[1].flops))
 
     def count(self, basis: Basis) -> int:
-        """How many nodes' figures came about in this way."""
+        """How many nodes' costs have this basis."""
         return sum(node.cost.basis == basis for node in self.nodes)
 
 
@@ -139,7 +133,7 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
         _mark_calls(model)
         InlinePass()(model)
     taken = fix_inputs(model, sizes or {})
-    follow_sizes(infer_from_inputs(model, numbers=True))
+    infer_computed_shapes(infer_from_inputs(model, numbers=True))
     weights = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     tensors = [tensor for tensor in weights if tensor is not None]
     return Costs(
@@ -151,7 +145,7 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
 
 
 def fix_inputs(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Give every open dimension of the inputs a size, 1 where none is given; what was taken."""
+    """Give every open dimension of the inputs a size, 1 if none is given; returns the sizes."""
     taken: dict[str, int] = {}
     for value in model.graph.inputs:
         for place, dim in enumerate(value.shape or ()):
@@ -176,7 +170,7 @@ def _taken(value: ir.Value, place: int, dim: Any, taken: Mapping[str, int]) -> A
 
 
 def _mark_calls(model: ir.Model) -> None:
-    """Let the bodies of composites remember whose they are: a call costs what its body costs."""
+    """Mark the nodes of composites' bodies with their call, which costs what its body costs."""
     for function in model.functions.values():
         if function.domain == COMPOSITES:
             for node in function.graph:
@@ -188,7 +182,7 @@ def _counted_as(node: ir.Node) -> str:
 
 
 def operator(node: ir.Node) -> str:
-    """An operator's name, its domain before it unless it is ONNX's own."""
+    """An operator's name, with its domain unless it is ONNX's default."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
@@ -196,7 +190,7 @@ Shapes = Callable[[ir.Value], Tensor]
 
 
 def declared(value: ir.Value) -> Tensor:
-    """A value's type and shape as the graph tells them."""
+    """A value's type and shape as the graph declares them."""
     if value.const_value is not None:
         tensor = value.const_value
         return Tensor(tensor.dtype, tuple(int(size) for size in tensor.shape.numpy()))
@@ -211,7 +205,7 @@ def is_view(node: ir.Node) -> bool:
 
 
 def node_cost(node: ir.Node, shapes: Shapes = declared) -> Cost:
-    """What one run of a node costs; `shapes` tells the type and shape of each value."""
+    """What one run of a node costs; `shapes` returns the type and shape of each value."""
     inner = bodies(node)
     if inner:
         return _control(node, inner, shapes)
@@ -227,7 +221,7 @@ def node_cost(node: ir.Node, shapes: Shapes = declared) -> Cost:
 
 
 def call_cost(call: Call) -> Cost:
-    """What a node costs on these tensors; raises UnknownShape where it cannot tell."""
+    """What a node costs on these tensors; raises UnknownShape if a shape is missing."""
     node = call.node
     if is_view(node):
         return Cost()
@@ -259,11 +253,13 @@ def _control(node: ir.Node, inner: list[ir.Graph], shapes: Shapes) -> Cost:
 
 
 def _trips(node: ir.Node, shapes: Shapes) -> int | None:
-    """How often a body runs, where the model says it: a constant bound, or the length of a scan."""
+    """How often a body runs, if the model fixes it: a constant bound, or the length of a scan."""
     if node.op_type == "Loop":
         limit, condition = (*node.inputs, None, None)[:2]
         bound = node.meta.get(TRIPS, _constant(limit))
-        if bound is None or not (condition is None or (_constant(condition) and _goes_on(node))):
+        if bound is None or not (
+            condition is None or (_constant(condition) and _always_continues(node))
+        ):
             return None
         return max(0, int(bound))
     if node.op_type == "Scan":
@@ -277,8 +273,8 @@ def _constant(value: ir.Value | None) -> int | None:
     return int(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
-def _goes_on(loop: ir.Node) -> bool:
-    """Whether a loop's body hands its condition on as it came."""
+def _always_continues(loop: ir.Node) -> bool:
+    """Whether a loop's body returns its condition unchanged."""
     body = loop.attributes["body"].as_graph()
     value: ir.Value | None = body.outputs[0]
     while value is not None and (maker := value.producer()) and maker.op_type == "Identity":

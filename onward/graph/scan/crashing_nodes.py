@@ -1,23 +1,22 @@
-"""Nodes that engines take and then fall over: what their own checks do not see (found by R1)."""
+"""Refuse nodes that crash engines, whose own checks miss them (found by R1)."""
 
 from __future__ import annotations
 
 from onward.errors import InvalidModel
-from onward.graph.scan.onnx_messages import Node
+from onward.graph.operators import VARIADIC, named
+from onward.graph.scan.onnx_messages import ScannedNode
 
-# Operators of any number of inputs: onnxruntime reads one that is left out.
-_ANY_NUMBER = frozenset(
-    {"Concat", "Einsum", "Max", "Mean", "Min", "SequenceConstruct", "Sum", "FeatureVectorizer"}
-)
-# Attributes that count axes: ONNX's shape inference cuts them to 32 bits and looks there.
+# Operators of any number of inputs: onnxruntime reads one that is missing.
+_ANY_NUMBER = VARIADIC | named("Concat Einsum FeatureVectorizer SequenceConstruct")
+# Attributes that count axes: ONNX's shape inference cuts them to 32 bits and reads there.
 _AXES = ("axis", "axes", "batch_axis", "time_axis", "perm", "scan_input_axes", "scan_output_axes")
 _MOST_AXES = 1 << 15
 
 
-def check_form(node: Node) -> None:
-    """Refuse inputs that may not be absent, and axes that no tensor has."""
+def check_node_form(node: ScannedNode) -> None:
+    """Refuse missing inputs and axes that no tensor has."""
     if node.op in _ANY_NUMBER and "" in node.inputs:
-        raise InvalidModel(f"{node} leaves out input {node.inputs.index('')}, which it needs")
+        raise InvalidModel(f"{node} has no input {node.inputs.index('')}, which it needs")
     scanned = node.attributes.get("num_scan_inputs")
     if scanned is not None and (scanned.number or 0) > len(node.inputs):
         raise InvalidModel(f"{node} scans {scanned.number} of its {len(node.inputs)} inputs")

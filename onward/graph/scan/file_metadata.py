@@ -1,4 +1,4 @@
-"""Metadata of a model's bytes, and a checksum of its graph, without opening the model."""
+"""Read a model's metadata and a checksum of its graph from its bytes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How large constants would grow if somebody folded them: sizes alone, next to nothing computed.
+"""Infer how large constants would grow if they were folded, computing almost nothing.
 
-onnxruntime computes what depends on constants alone while it loads a model. Here the same nodes are
-followed by their shapes (and by the values of the few small ones that shapes are made of), so that
-a result of a trillion elements is refused and not computed.
+onnxruntime folds constants while it loads a model. Here the shapes of the same nodes are inferred
+(and the values of the few small ones that shapes are made of), so that a result of a trillion
+elements is refused, not computed. An unknown size is bounded by providers/ort/folding_limit.py.
 """
 
 from __future__ import annotations
@@ -14,58 +14,62 @@ from typing import Any
 
 import numpy as np
 
-from onward.graph.scan.onnx_messages import Array, Node
+from onward.graph.dtypes import BY_NUMBER
+from onward.graph.operators import BROADCASTING, REDUCTIONS, SAME_SHAPE, VARIADIC, named
+from onward.graph.scan.onnx_messages import Array, ScannedNode
 
 _MOST_VALUES = 64  # elements of a result that is computed
 _HARD_WORK = 1 << 32  # multiplications that an operator without a rule may need
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """A value that no feed changes. What is not known of it is None."""
+class FoldedConstant:
+    """A value that no feed changes; unknown facts are None."""
 
     size: int | None = None  # elements, at most
     dims: tuple[int, ...] | None = None
     value: Array | None = None
-    letters: int = 0  # of the texts in it, at most
+    letters: int = 0  # characters of its strings, at most
 
     @classmethod
-    def of(cls, dims: Sequence[int], value: Array | None = None, letters: int = 0) -> Constant:
+    def of(
+        cls, dims: Sequence[int], value: Array | None = None, letters: int = 0
+    ) -> FoldedConstant:
         return cls(math.prod(dims), tuple(dims), value, letters)
 
 
-UNKNOWN = Constant()
-Given = Sequence[Constant]
-Rule = Callable[[Node, Given], Constant]
+UNKNOWN = FoldedConstant()
+Given = Sequence[FoldedConstant]
+Rule = Callable[[ScannedNode, Given], FoldedConstant]
 
 
 @dataclass(slots=True)
 class Growth:
-    """What folding would do to a graph."""
+    """What folding would add to a graph."""
 
-    work: int = 0  # elements that are made
+    work: int = 0  # elements computed
     unknown: int = 0  # results whose size is not known beforehand
-    heavy: bool = False  # whether one may take long, or be larger than the engine foresees
+    heavy: bool = False  # one may take long, or exceed what the engine estimates: do not fold
 
     def add(self, other: Growth, times: int, with_constants: bool) -> None:
-        """What a function does, called so often; with constants alone, somewhere?"""
+        """Add a function's growth, called `times`; `with_constants`: a call has constants alone."""
         self.work += other.work * times
         self.unknown += other.unknown * times
         self.heavy |= other.heavy and with_constants
 
 
-def follow(node: Node, given: Given, growth: Growth) -> Constant:
-    """The result of a node whose inputs are all constants, and what it costs to make it."""
+def folded_result(node: ScannedNode, given: Given, growth: Growth) -> FoldedConstant:
+    """The result of a node whose inputs are all constants; its cost is added to `growth`."""
     rule = RULES.get(node.op) if node.domain == "" else None
     value = _evaluate(node, given)
     if value is not None:
-        return Constant.of(value.shape, value)
+        return FoldedConstant.of(value.shape, value)
     try:
         result = UNKNOWN if rule is None else rule(node, given)
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
-        result = UNKNOWN  # a node that breaks ONNX's rules: whoever runs it says so
+        result = UNKNOWN  # an invalid node: the engine reports it
     if result.size is None:
-        growth.unknown += rule not in _KEEPING
+        growth.unknown += rule not in _NEVER_GROW
         sizes = [each.size for each in given]
         growth.heavy |= rule is None and (
             None in sizes or math.prod(size or 1 for size in sizes) > _HARD_WORK
@@ -87,27 +91,23 @@ def _products(given: Given) -> int:
 # -- rules: the shape of a result ------------------------------------------------------------------
 
 
-def _names(words: str) -> list[str]:
-    return words.split()
+def _same(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant(given[0].size, given[0].dims, None, given[0].letters)
 
 
-def _same(node: Node, given: Given) -> Constant:
-    return Constant(given[0].size, given[0].dims, None, given[0].letters)
+def _smaller(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant(given[0].size, None, None, given[0].letters)
 
 
-def _smaller(node: Node, given: Given) -> Constant:
-    return Constant(given[0].size, None, None, given[0].letters)
-
-
-def _broadcast(node: Node, given: Given) -> Constant:
+def _broadcast(node: ScannedNode, given: Given) -> FoldedConstant:
     dims: tuple[int, ...] = ()
     for each in given:
         if each.dims is None:
             sizes = [other.size for other in given]
-            return UNKNOWN if None in sizes else Constant(math.prod(s or 0 for s in sizes))
+            return UNKNOWN if None in sizes else FoldedConstant(math.prod(s or 0 for s in sizes))
         dims = _joined(dims, each.dims)
     letters = sum(each.letters for each in given)
-    return Constant.of(dims, None, letters if node.op == "StringConcat" else letters // 2)
+    return FoldedConstant.of(dims, None, letters if node.op == "StringConcat" else letters // 2)
 
 
 def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -116,114 +116,120 @@ def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(y if x == 1 else x for x, y in pairs)
 
 
-def _ints(constant: Constant) -> list[int]:
-    """The numbers of a constant; ValueError (the result is not known) where they are not."""
+def _ints(constant: FoldedConstant) -> list[int]:
+    """The numbers of a constant; ValueError if they are unknown, as the result then is."""
     if constant.value is None:
         raise ValueError
     return [int(item) for item in constant.value.reshape(-1).tolist()]
 
 
-def _dims(constant: Constant) -> tuple[int, ...]:
+def _dims(constant: FoldedConstant) -> tuple[int, ...]:
     if constant.dims is None:
         raise ValueError
     return constant.dims
 
 
-def _of_shape(node: Node, given: Given) -> Constant:
-    return Constant.of([max(size, 0) for size in _ints(given[0])])
+def _of_shape(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of([max(size, 0) for size in _ints(given[0])])
 
 
-def _expand(node: Node, given: Given) -> Constant:
-    return Constant.of(_joined(_dims(given[0]), tuple(_ints(given[1]))), None, given[0].letters)
+def _expand(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of(
+        _joined(_dims(given[0]), tuple(_ints(given[1]))), None, given[0].letters
+    )
 
 
-def _tile(node: Node, given: Given) -> Constant:
+def _tile(node: ScannedNode, given: Given) -> FoldedConstant:
     repeats = _ints(given[1])
     if given[0].dims is not None and len(repeats) == len(given[0].dims):
         sizes = zip(given[0].dims, repeats)
-        return Constant.of([size * max(times, 0) for size, times in sizes], None, given[0].letters)
+        return FoldedConstant.of(
+            [size * max(times, 0) for size, times in sizes], None, given[0].letters
+        )
     if given[0].size is None:
         return UNKNOWN
-    return Constant(given[0].size * math.prod(max(times, 0) for times in repeats))
+    return FoldedConstant(given[0].size * math.prod(max(times, 0) for times in repeats))
 
 
-def _range(node: Node, given: Given) -> Constant:
+def _range(node: ScannedNode, given: Given) -> FoldedConstant:
     start, limit, delta = (float(each.value.item()) for each in given if each.value is not None)
-    return Constant.of([max(math.ceil((limit - start) / delta), 0)])
+    return FoldedConstant.of([max(math.ceil((limit - start) / delta), 0)])
 
 
-def _pad(node: Node, given: Given) -> Constant:
+def _pad(node: ScannedNode, given: Given) -> FoldedConstant:
     dims = list(_dims(given[0]))
     pads = _ints(given[1]) if len(given) > 1 else node.attributes["pads"].ints
     axes = _ints(given[3]) if len(given) > 3 else range(len(dims))
     half = len(pads) // 2
     for axis, before, after in zip(axes, pads[:half], pads[half:]):
         dims[axis] += before + after
-    return Constant.of([max(size, 0) for size in dims])
+    return FoldedConstant.of([max(size, 0) for size in dims])
 
 
-def _one_hot(node: Node, given: Given) -> Constant:
+def _one_hot(node: ScannedNode, given: Given) -> FoldedConstant:
     (depth,) = _ints(given[1])
-    return UNKNOWN if given[0].size is None else Constant(given[0].size * max(depth, 0))
+    return UNKNOWN if given[0].size is None else FoldedConstant(given[0].size * max(depth, 0))
 
 
-def _concat(node: Node, given: Given) -> Constant:
+def _concat(node: ScannedNode, given: Given) -> FoldedConstant:
     sizes = [each.size for each in given]
     if None in sizes:
         return UNKNOWN
     total = sum(size or 0 for size in sizes)
     first, axis = given[0].dims, node.attributes.get("axis")
     if first is None or axis is None or axis.number is None or 0 in first:
-        return Constant(total)
+        return FoldedConstant(total)
     inner = math.prod(first) // first[axis.number]
     dims = list(first)
     dims[axis.number] = total // inner
-    return Constant.of(dims)
+    return FoldedConstant.of(dims)
 
 
-def _gather(node: Node, given: Given) -> Constant:
+def _gather(node: ScannedNode, given: Given) -> FoldedConstant:
     axis = node.attributes.get("axis")
     at = axis.number if axis is not None and axis.number is not None else 0
     data, indices = _dims(given[0]), given[1]
     if indices.dims is None and indices.size is not None:
-        return Constant(math.prod(data) // max(data[at], 1) * indices.size)
+        return FoldedConstant(math.prod(data) // max(data[at], 1) * indices.size)
     at %= len(data)
-    return Constant.of([*data[:at], *_dims(indices), *data[at + 1 :]])
+    return FoldedConstant.of([*data[:at], *_dims(indices), *data[at + 1 :]])
 
 
-def _matmul(node: Node, given: Given) -> Constant:
+def _matmul(node: ScannedNode, given: Given) -> FoldedConstant:
     a, b = _dims(given[0]), _dims(given[1])
     batch = _joined(a[:-2], b[:-2])
-    return Constant.of([*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ())])
+    return FoldedConstant.of(
+        [*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ())]
+    )
 
 
-def _gemm(node: Node, given: Given) -> Constant:
+def _gemm(node: ScannedNode, given: Given) -> FoldedConstant:
     a, b = _dims(given[0]), _dims(given[1])
     turned = [node.attributes.get(name) for name in ("transA", "transB")]
     rows, columns = (each.number if each is not None else 0 for each in turned)
-    return Constant.of([a[1 if rows else 0], b[0 if columns else 1]])
+    return FoldedConstant.of([a[1 if rows else 0], b[0 if columns else 1]])
 
 
-def _reshape(node: Node, given: Given) -> Constant:
+def _reshape(node: ScannedNode, given: Given) -> FoldedConstant:
     size = given[0].size
     if size is None or len(given) < 2 or given[1].value is None:
-        return Constant(size, None, None, given[0].letters)
+        return FoldedConstant(size, None, None, given[0].letters)
     wanted = _ints(given[1])
     if any(each == 0 for each in wanted):
-        return Constant(size)
+        return FoldedConstant(size)
     known = math.prod(each for each in wanted if each > 0)
-    return Constant.of([each if each > 0 else size // known for each in wanted])
+    return FoldedConstant.of([each if each > 0 else size // known for each in wanted])
 
 
-def _transpose(node: Node, given: Given) -> Constant:
+def _transpose(node: ScannedNode, given: Given) -> FoldedConstant:
     if given[0].dims is None:
         return _smaller(node, given)
     perm = node.attributes.get("perm")
     order = perm.ints if perm is not None else range(len(given[0].dims))[::-1]
-    return Constant.of([given[0].dims[axis] for axis in order], None, given[0].letters)
+    return FoldedConstant.of([given[0].dims[axis] for axis in order], None, given[0].letters)
 
 
-def _unsqueeze(node: Node, given: Given) -> Constant:
+def _unsqueeze(node: ScannedNode, given: Given) -> FoldedConstant:
     attribute = node.attributes.get("axes")
     axes = _ints(given[1]) if len(given) > 1 else attribute.ints if attribute is not None else []
     if given[0].dims is None:
@@ -231,90 +237,78 @@ def _unsqueeze(node: Node, given: Given) -> Constant:
     dims = list(given[0].dims)
     for axis in sorted(axis % (len(dims) + len(axes)) for axis in axes):
         dims.insert(axis, 1)
-    return Constant.of(dims, None, given[0].letters)
+    return FoldedConstant.of(dims, None, given[0].letters)
 
 
-def _resize(node: Node, given: Given) -> Constant:
+def _resize(node: ScannedNode, given: Given) -> FoldedConstant:
     dims = _dims(given[0])
-    scales = node.attributes.get("scales")
     last = given[-1].value
     if last is None or last.size == 0 or len(given) < 2:
-        return UNKNOWN if scales is None else Constant()
+        return UNKNOWN
     items = [float(item) for item in last.reshape(-1).tolist()]
     if last.dtype.kind == "f":
         items = [size * scale for size, scale in zip(dims[-len(items) :], items)]
-    return Constant.of([*dims[: len(dims) - len(items)], *(max(int(item), 0) for item in items)])
+    return FoldedConstant.of(
+        [*dims[: len(dims) - len(items)], *(max(int(item), 0) for item in items)]
+    )
 
 
-def _window(node: Node, given: Given) -> Constant:
-    return Constant.of([max(_ints(given[0])[0], 0)])
+def _window(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of([max(_ints(given[0])[0], 0)])
 
 
-def _crop(node: Node, given: Given) -> Constant:
+def _crop(node: ScannedNode, given: Given) -> FoldedConstant:
     axes = node.attributes.get("axes")
     dims, sizes = list(_dims(given[0])), _ints(given[1])
     for axis, size in zip(axes.ints if axes is not None else range(len(dims)), sizes):
         dims[axis] = max(size, 0)
-    return Constant.of(dims)
+    return FoldedConstant.of(dims)
 
 
-def _anything(node: Node, given: Given) -> Constant:
-    return UNKNOWN  # its size needs a closer look, but it is made in one pass
+def _unknown(node: ScannedNode, given: Given) -> FoldedConstant:
+    return UNKNOWN  # of unknown size, but computed in one pass
 
 
-def _shape(node: Node, given: Given) -> Constant:
-    return Constant.of([64])  # at most
-
-
-def _indices(node: Node, given: Given) -> Constant:
-    return UNKNOWN if given[0].size is None else Constant(given[0].size * 64)
+def _shape(node: ScannedNode, given: Given) -> FoldedConstant:
+    return FoldedConstant.of([64])  # at most
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_names(
-        "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization BitwiseNot Cast Ceil Celu Clip "
-        "Cos Cosh CumProd CumSum DequantizeLinear Elu Erf Exp EyeLike Floor Gelu "
-        "HardSigmoid HardSwish Hardmax Identity IsInf IsNaN LayerNormalization LeakyRelu Log "
-        "LogSoftmax LpNormalization Mish Neg Not QuantizeLinear Reciprocal Relu Round "
-        "ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign "
-        "Sqrt Swish Tan Tanh ThresholdedRelu Trilu"), _same),
-    **dict.fromkeys(_names(
-        "ArgMax ArgMin Compress DepthToSpace Dropout Flatten ReduceL1 ReduceL2 ReduceLogSum "
-        "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
-        "ReverseSequence Slice SpaceToDepth Split Squeeze TopK Unique"), _smaller),
-    **dict.fromkeys(_names(
-        "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less "
-        "LessOrEqual Max Mean Min Mod Mul Or PRelu Pow StringConcat Sub Sum Where Xor"
-        ), _broadcast),
-    **dict.fromkeys(_names(
-        "ConcatFromSequence GatherND OptionalGetElement ScatterND SequenceAt SequenceConstruct "
-        "SequenceErase SequenceInsert SequenceLength SplitToSequence"), _anything),
-    **dict.fromkeys(_names("HannWindow HammingWindow BlackmanWindow"), _window),
+    **dict.fromkeys(SAME_SHAPE, _same),
+    **dict.fromkeys(REDUCTIONS | named(
+        "ArgMax ArgMin Compress DepthToSpace Flatten Slice SpaceToDepth Split Squeeze TopK Unique"
+        ), _smaller),
+    # PRelu, too: a kernel may broadcast its slope both ways
+    **dict.fromkeys(
+        BROADCASTING | VARIADIC | named("BitShift PRelu StringConcat Where"), _broadcast),
+    **dict.fromkeys(named(
+        "ConcatFromSequence GatherND NonZero OptionalGetElement ScatterND SequenceAt "
+        "SequenceConstruct SequenceErase SequenceInsert SequenceLength SplitToSequence"), _unknown),
+    **dict.fromkeys(named("HannWindow HammingWindow BlackmanWindow"), _window),
     "CastLike": _same,
     "CenterCropPad": _crop,
     "Concat": _concat,
     "ConstantOfShape": _of_shape,
     "Expand": _expand,
     "Gather": _gather,
-    "GatherElements": lambda node, given: Constant(given[1].size, given[1].dims),
+    "GatherElements": lambda node, given: FoldedConstant(given[1].size, given[1].dims),
     "Gemm": _gemm,
     "MatMul": _matmul,
-    "NonZero": _indices,
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,
     "Resize": _resize,
     "Shape": _shape,
-    "Size": lambda node, given: Constant.of([]),
+    "Size": lambda node, given: FoldedConstant.of([]),
     "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Upsample": _resize,
 }  # fmt: skip
 
-# What these give is never larger than what they were given first.
-_KEEPING = (_same, _smaller, _reshape, _transpose, _unsqueeze, _shape)
+# Results that are never larger than the first input.
+_NEVER_GROW = (_same, _smaller, _reshape, _transpose, _unsqueeze, _shape)
 
 
 # -- values: the arithmetic that shapes are made of ------------------------------------------------
@@ -323,30 +317,23 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
-    "Pow": np.power,
     "Max": np.maximum,
     "Min": np.minimum,
-    "Neg": np.negative,
-    "Abs": np.abs,
     "Floor": np.floor,
-    "Ceil": np.ceil,
-    "Sqrt": np.sqrt,
     "Identity": np.asarray,
     "Equal": np.equal,
     "Where": np.where,
     "Div": lambda a, b: a // b if a.dtype.kind == "i" else a / b,
     "ReduceProd": lambda a, *_: np.prod(a, keepdims=True),
-    "ReduceSum": lambda a, *_: np.sum(a, keepdims=True),
-    "ReduceMax": lambda a, *_: np.max(a, keepdims=True),
     "Squeeze": lambda a, *_: a.reshape([d for d in a.shape if d != 1]),
     "Unsqueeze": lambda a, *_: a.reshape([1, *a.shape]) if a.ndim == 0 else a,
     "Gather": lambda a, i: a[i] if a.ndim == 1 else a.reshape(-1)[:0],
 }
-_CAST = {1: "f4", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8"}
+_CAST_TO = frozenset((1, 6, 7, 9, 10, 11))  # floats, int32, int64 and bool
 
 
-def _evaluate(node: Node, given: Given) -> Array | None:
-    """A small result, computed; None where it is not small, or nothing that shapes are made of."""
+def _evaluate(node: ScannedNode, given: Given) -> Array | None:
+    """The value of a small result of shape arithmetic; None for any other."""
     if node.domain or (node.op not in _ARITHMETIC and node.op not in ("Cast", "Concat", "Shape")):
         return None
     if node.op == "Shape" and given[0].dims is not None and not node.attributes:
@@ -360,7 +347,9 @@ def _evaluate(node: Node, given: Given) -> Array | None:
         with np.errstate(all="ignore"):
             if node.op == "Cast":
                 to = node.attributes["to"].number
-                result: Any = arrays[0].astype(_CAST[to or 0])
+                if to not in _CAST_TO:
+                    return None
+                result: Any = arrays[0].astype(BY_NUMBER[to].dtype)
             elif node.op == "Concat":
                 result = np.concatenate(arrays)
             else:

@@ -1,4 +1,4 @@
-"""What a model is once every call of a function is its body, counted without inlining one."""
+"""Count a model's nodes and constants as if its functions were inlined."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from onward.errors import InvalidModel
 from onward.graph.scan.folded_sizes import Growth
 
-Call = tuple[str, str, str]  # domain, name and overload of a function
+FunctionId = tuple[str, str, str]  # domain, name and overload of a function
 
 
 @dataclass(slots=True)
-class Body:
-    """What a graph or a function does once: its nodes, its calls, what folding would make."""
+class CountedBody:
+    """A graph or a function: its nodes, its calls, and what constant folding would make."""
 
     nodes: int = 0
-    calls: Counter[Call] = field(default_factory=Counter)
-    constant_calls: set[Call] = field(default_factory=set)  # called with constants alone
+    calls: Counter[FunctionId] = field(default_factory=Counter)
+    constant_calls: set[FunctionId] = field(default_factory=set)  # called with constants alone
     growth: Growth = field(default_factory=Growth)
 
 
-def inlined(main: Body, functions: Mapping[Call, Body]) -> Body:
-    """The main graph with its calls counted as what they stand for; no function calls itself."""
-    done: dict[Call, Body] = {}
+def inlined(main: CountedBody, functions: Mapping[FunctionId, CountedBody]) -> CountedBody:
+    """The main graph with each call counted as its function's body; recursion is refused."""
+    done: dict[FunctionId, CountedBody] = {}
     for root in functions:
         stack = [(root, False)]
-        open_calls: set[Call] = set()
+        open_calls: set[FunctionId] = set()
         while stack:
             call, left = stack.pop()
             if left:
@@ -42,8 +42,8 @@ def inlined(main: Body, functions: Mapping[Call, Body]) -> Body:
     return _counted(main, done)
 
 
-def _counted(body: Body, done: Mapping[Call, Body]) -> Body:
-    whole = Body(body.nodes)
+def _counted(body: CountedBody, done: Mapping[FunctionId, CountedBody]) -> CountedBody:
+    whole = CountedBody(body.nodes)
     whole.growth.add(body.growth, 1, True)
     for call, times in body.calls.items():
         if call in done:

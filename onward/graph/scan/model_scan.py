@@ -1,7 +1,9 @@
-"""A look into a model's bytes before anybody loads it: what it holds, and what it would grow to.
+"""Scan a model's bytes before anything is built from them: what they hold, what they grow to.
 
-look = survey(data)               # raises what `limits` refuse
-look.operators["", "Conv"]        # 53
+scan = scan_model(data)       # raises what `limits` refuse
+scan.operators["", "Conv"]    # 53
+
+One walk over the bytes gives all that opening a model needs.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from onward.graph.limits import (
     exceeded,
 )
 from onward.graph.operators import MAY_DRAW, SHAPE_ONLY
-from onward.graph.scan.crashing_nodes import check_form
-from onward.graph.scan.folded_sizes import UNKNOWN, Constant, Growth, follow
-from onward.graph.scan.function_sizes import Body, Call, inlined
+from onward.graph.scan.crashing_nodes import check_node_form
+from onward.graph.scan.folded_sizes import UNKNOWN, FoldedConstant, Growth, folded_result
+from onward.graph.scan.function_sizes import CountedBody, FunctionId, inlined
 from onward.graph.scan.onnx_messages import (
     BITS,
     STRING,
-    Attribute,
-    Node,
+    ScannedAttribute,
+    ScannedNode,
+    ScannedTensor,
+    ScannedValue,
     Span,
-    Tensor,
-    Value,
-    check_place,
+    check_external_range,
     read_node,
     read_opset,
     read_sparse,
@@ -47,8 +49,8 @@ _FIRST_OVERRIDABLE_IR = 4  # before, initializers had to be inputs too, and were
 
 
 @dataclass(slots=True)
-class Survey:
-    """What a model's bytes hold."""
+class ModelScan:
+    """What a model's bytes hold, and what they would become."""
 
     size: int
     ir_version: int = 0
@@ -58,8 +60,8 @@ class Survey:
     expanded_nodes: int = 0  # once every call of a function is its body
     opsets: dict[str, int] = field(default_factory=dict)
     operators: Counter[Operator] = field(default_factory=Counter)
-    functions: dict[Call, Body] = field(default_factory=dict)
-    external: list[Tensor] = field(default_factory=list)  # whose data lies in other files
+    functions: dict[FunctionId, CountedBody] = field(default_factory=dict)
+    external: list[ScannedTensor] = field(default_factory=list)  # tensors with data in other files
     initializers: int = 0
     sparse: int = 0
     weight_elements: int = 0  # of tensors whose data is in the model
@@ -70,96 +72,98 @@ class Survey:
     casts_to: set[int] = field(default_factory=set)  # the types that Casts name
 
 
-def survey(
+def scan_model(
     data: bytes,
     limits: ModelLimits = DEFAULT_LIMITS,
     *,
     any_domain: bool = False,
     name: str = "the model",
-) -> Survey:
-    """Look through a model; refuse what does not parse and what goes over a limit."""
+) -> ModelScan:
+    """Scan a model; refuse bytes that do not parse and whatever exceeds a limit."""
     if len(data) > limits.file_bytes:
         raise exceeded(limits, "file_bytes", len(data), "bytes", name)
     walk = _Walk(data, limits, name)
     try:
-        look = walk.model()
+        scan = walk.model()
     except InvalidModel as error:
         raise InvalidModel(f"{name}: {error}") from None
-    if not look.has_graph:
+    if not scan.has_graph:
         raise InvalidModel(f"{name}: not an ONNX model (no graph in {len(data):,} bytes)")
-    own = {domain for domain, _, _ in look.functions}
+    own = {domain for domain, _, _ in scan.functions}
     check_operators(walk.first.items(), own, limits, any_domain)
-    return look
+    return scan
 
 
 class _Scope:
-    """What is known of the names of a graph, those of the graphs around it included."""
+    """What is known about the values of a graph and of the graphs around it, by name."""
 
-    def __init__(self, constants: ChainMap[str, Constant | None], anything: bool = False) -> None:
+    def __init__(
+        self, constants: ChainMap[str, FoldedConstant | None], anything: bool = False
+    ) -> None:
         self.constants = constants  # None: a feed decides
         self.shapes: dict[str, tuple[int | None, ...]] = {}  # of inputs
-        self.anything = anything  # whether what is not known may be a constant (in functions)
+        self.anything = anything  # in functions: an unknown name may be a constant
 
     def inner(self) -> _Scope:
         return _Scope(self.constants.new_child(), self.anything)
 
-    def get(self, name: str) -> Constant | None:
+    def get(self, name: str) -> FoldedConstant | None:
         return self.constants.get(name, UNKNOWN if self.anything else None)
 
-    def shaped(self, node: Node) -> Constant | None:
-        """What Shape and Size read: a shape that is declared in full is a constant."""
+    def read_shape(self, node: ScannedNode) -> FoldedConstant | None:
+        """The input of Shape or Size: a shape that is declared in full is a constant."""
         name = node.inputs[0] if node.inputs else ""
         known = self.get(name)
         if known is not None or name not in self.shapes:
             return known or UNKNOWN
         dims = [dim for dim in self.shapes[name] if dim is not None and dim >= 0]
         if len(dims) == len(self.shapes[name]):
-            return Constant.of(dims)
+            return FoldedConstant.of(dims)
         return UNKNOWN if node.attributes else None
 
 
 class _Walk:
-    """One way through a model's bytes. Graphs nest no deeper than the limit: recursion is safe."""
+    """One walk over a model's bytes. Graphs nest no deeper than the limit: recursion is safe."""
 
     def __init__(self, data: bytes, limits: ModelLimits, where: str) -> None:
         self.data, self.limits, self.where = data, limits, where
-        self.look = Survey(len(data))
-        self.first: dict[Operator, str] = {}  # where each operator comes first
+        self.scan = ModelScan(len(data))
+        self.first: dict[Operator, str] = {}  # the first node of each operator
 
     # -- the model -----------------------------------------------------------------------------
 
-    def model(self) -> Survey:
-        look, main = self.look, Body()
+    def model(self) -> ModelScan:
+        scan, main = self.scan, CountedBody()
         graphs: list[Span] = []
         training: list[Span] = []
         functions: list[Span] = []
         for tag, a, b in fields(self.data, 0, len(self.data)):
             if tag == 8:
-                look.ir_version = signed(a)
+                scan.ir_version = signed(a)
             elif tag == 58:
                 graphs.append((a, b))
             elif tag == 66:
                 domain, version = read_opset(self.data, a, b)
                 if not 0 <= version <= _NEWEST_OPSET:
                     raise InvalidModel(f"no opset {version} of {domain[:80] or 'ai.onnx'} exists")
-                look.opsets["" if domain == "ai.onnx" else domain] = version
+                scan.opsets["" if domain == "ai.onnx" else domain] = version
             elif tag == 202:
                 functions.append((a, b))
             elif tag == 162:
                 inside = fields(self.data, a, b)
                 training += [(c, d) for inner, c, d in inside if inner in (10, 18)]
-        look.has_graph = bool(graphs)
+        scan.has_graph = bool(graphs)
         for each in functions:
             self.function(*each)
         self.graph(graphs, _Scope(ChainMap()), 0, main)
-        for each in training:  # which no session runs
-            self.graph([each], _Scope(ChainMap()), 0, Body(), "in its training graphs")
+        for each in training:  # no session runs them
+            self.graph([each], _Scope(ChainMap()), 0, CountedBody(), "in its training graphs")
         self.expand(main)
-        return look
+        return scan
 
     def function(self, start: int, end: int) -> None:
         names = {10: "", 82: "", 106: ""}
-        body, scope = Body(), _Scope(ChainMap(), anything=True)
+        body, scope = CountedBody(), _Scope(ChainMap(), anything=True)
         spans: list[Span] = []
         for tag, a, b in fields(self.data, start, end):
             if tag in names:
@@ -170,44 +174,44 @@ class _Walk:
         for each in spans:
             self.node(read_node(self.data, *each, self.limits.node_values), scope, 0, body, "")
         call = ("" if names[82] == "ai.onnx" else names[82], names[10], names[106])
-        if call in self.look.functions:
+        if call in self.scan.functions:
             raise InvalidModel(f"function {call[0]}::{call[1]} is defined twice")
-        self.look.functions[call] = body
+        self.scan.functions[call] = body
 
-    def expand(self, main: Body) -> None:
-        """Hold the limits on what the model is once its functions are inlined."""
-        look, limits = self.look, self.limits
-        whole = inlined(main, look.functions)
-        look.expanded_nodes, look.growth = whole.nodes, whole.growth
+    def expand(self, main: CountedBody) -> None:
+        """Check the limits of the model with its functions inlined."""
+        scan, limits = self.scan, self.limits
+        whole = inlined(main, scan.functions)
+        scan.expanded_nodes, scan.growth = whole.nodes, whole.growth
         if whole.nodes > limits.expanded_nodes:
             what = "nodes once its functions are inlined"
             raise exceeded(limits, "expanded_nodes", whole.nodes, what, self.where)
-        if whole.growth.work > max(limits.folding_work, 16 * look.weight_elements):
+        if whole.growth.work > max(limits.folding_work, 16 * scan.weight_elements):
             what = "elements made from constants"
             raise exceeded(limits, "folding_work", whole.growth.work, what, self.where)
 
     # -- graphs --------------------------------------------------------------------------------
 
     def graph(
-        self, spans: list[Span], scope: _Scope, depth: int, body: Body, hidden: str = ""
+        self, spans: list[Span], scope: _Scope, depth: int, body: CountedBody, hidden: str = ""
     ) -> None:
-        """A graph; a model that gives it in several pieces means all of them together."""
-        look, limits = self.look, self.limits
-        look.nesting = max(look.nesting, depth)
+        """A graph; several fields of it are one graph, as protobuf merges them."""
+        scan, limits = self.scan, self.limits
+        scan.nesting = max(scan.nesting, depth)
         if depth > limits.nesting:
             raise exceeded(limits, "nesting", depth, "graphs inside each other", self.where)
         nodes: list[Span] = []
-        inputs: list[Value] = []
+        inputs: list[ScannedValue] = []
         for start, end in spans:
             for tag, a, b in fields(self.data, start, end):
                 if tag == 10:
                     nodes.append((a, b))
-                    if len(nodes) + look.nodes > limits.nodes:
+                    if len(nodes) + scan.nodes > limits.nodes:
                         break
                 elif tag == 42:
                     tensor = read_tensor(self.data, a, b)
                     self.tensor(tensor, "an initializer", hidden)
-                    look.initializers += 1
+                    scan.initializers += 1
                     scope.constants[tensor.name] = self.constant(tensor)
                 elif tag == 122:
                     scope.constants[self.sparse(a, b)] = UNKNOWN
@@ -218,7 +222,7 @@ class _Walk:
         for value in inputs:
             if (
                 depth
-                or look.ir_version >= _FIRST_OVERRIDABLE_IR
+                or scan.ir_version >= _FIRST_OVERRIDABLE_IR
                 or value.name not in scope.constants
             ):
                 scope.constants[value.name] = None
@@ -228,19 +232,21 @@ class _Walk:
             self.node(read_node(self.data, a, b, limits.node_values), scope, depth, body, hidden)
 
     def count(self, nodes: int) -> None:
-        self.look.nodes += nodes
-        if self.look.nodes > self.limits.nodes:
-            raise exceeded(self.limits, "nodes", self.look.nodes, "nodes or more", self.where)
+        self.scan.nodes += nodes
+        if self.scan.nodes > self.limits.nodes:
+            raise exceeded(self.limits, "nodes", self.scan.nodes, "nodes or more", self.where)
 
-    def node(self, node: Node, scope: _Scope, depth: int, body: Body, hidden: str) -> None:
+    def node(
+        self, node: ScannedNode, scope: _Scope, depth: int, body: CountedBody, hidden: str
+    ) -> None:
         self.check_node(node)
         operator = (node.domain, node.op)
-        self.look.operators[operator] += 1
+        self.scan.operators[operator] += 1
         if operator not in self.first:
             self.first[operator] = str(node)
         body.nodes += 1
         call = (node.domain, node.op, node.overload)
-        if call in self.look.functions or node.domain:
+        if call in self.scan.functions or node.domain:
             body.calls[call] += 1
         has_graphs = False
         for attribute in node.attributes.values():
@@ -252,66 +258,66 @@ class _Walk:
                 has_graphs = True
                 self.graph([each], scope.inner(), depth + 1, body, hidden)
         if node.domain == "":
-            self.note(node)
+            self.record_types_and_defects(node)
         if not has_graphs and node.op not in _UNFOLDED:
-            self.follow(node, call, scope, body)
+            self.fold(node, call, scope, body)
 
-    def follow(self, node: Node, call: Call, scope: _Scope, body: Body) -> None:
-        """Constants make constants: how large?"""
+    def fold(self, node: ScannedNode, call: FunctionId, scope: _Scope, body: CountedBody) -> None:
+        """If all inputs are constants, so are the outputs: how large would they be?"""
         if node.op == "Constant" and node.domain == "":
-            made = [self.held(attribute) for attribute in node.attributes.values()]
+            made = [self.constant_of(attribute) for attribute in node.attributes.values()]
             scope.constants.update(zip(node.outputs, made))
             return
         if node.op in SHAPE_ONLY and node.domain == "":
-            given = [scope.shaped(node)]
+            given = [scope.read_shape(node)]
         else:
             given = [scope.get(name) for name in node.inputs if name]
         constants = [each for each in given if each is not None]
         if len(constants) != len(given) or (not given and node.domain == ""):
             return
-        if call in self.look.functions or (node.domain and scope.anything):
+        if call in self.scan.functions or (node.domain and scope.anything):
             body.constant_calls.add(call)
             result = UNKNOWN
         else:
-            result = follow(node, constants, body.growth)
+            result = folded_result(node, constants, body.growth)
         size = (result.size or 0) * max(result.letters, 1)
-        if size > max(self.limits.folded_elements, 16 * self.look.weight_elements):
+        if size > max(self.limits.folded_elements, 16 * self.scan.weight_elements):
             what = "elements made from constants"
             raise exceeded(self.limits, "folded_elements", size, what, str(node))
         for name in node.outputs:
             scope.constants[name] = result
 
-    def held(self, attribute: Attribute) -> Constant:
-        """What a Constant node holds."""
+    def constant_of(self, attribute: ScannedAttribute) -> FoldedConstant:
+        """The value of a Constant node."""
         if attribute.tensors:
             return self.constant(attribute.tensors[0])
         if attribute.number is not None:
-            return Constant.of([], np.array(attribute.number))
+            return FoldedConstant.of([], np.array(attribute.number))
         if attribute.ints and attribute.items == len(attribute.ints):
-            return Constant.of([attribute.items], np.array(attribute.ints))
+            return FoldedConstant.of([attribute.items], np.array(attribute.ints))
         if attribute.real is not None:
-            return Constant.of([], np.array(attribute.real))
-        return UNKNOWN if attribute.sparse else Constant(attribute.items or 1)
+            return FoldedConstant.of([], np.array(attribute.real))
+        return UNKNOWN if attribute.sparse else FoldedConstant(attribute.items or 1)
 
-    def note(self, node: Node) -> None:
-        """What onnxruntime may get wrong (providers/ort/defects.py), and what is cast to."""
+    def record_types_and_defects(self, node: ScannedNode) -> None:
+        """Record Casts' types, and what onnxruntime may get wrong (providers/ort/defects.py)."""
         name, attributes = node.op, node.attributes
         if name == "Cast":
             if "to" in attributes and attributes["to"].number is not None:
-                self.look.casts_to.add(int(attributes["to"].number))
+                self.scan.casts_to.add(int(attributes["to"].number))
         elif name == "Resize":
             mode = attributes.get("coordinate_transformation_mode")
             if mode is not None and mode.word == "align_corners":
-                self.look.doubtful.add(name)
+                self.scan.doubtful.add(name)
         elif name in ("DFT", "STFT", "MaxUnpool") or (
             (name == "Attention" and len(node.outputs) > 3)
             or (name == "Dropout" and "seed" in attributes)
         ):
-            self.look.doubtful.add(name)
+            self.scan.doubtful.add(name)
 
-    # -- what graphs hold ----------------------------------------------------------------------
+    # -- names, tensors, types -----------------------------------------------------------------
 
-    def check_node(self, node: Node) -> None:
+    def check_node(self, node: ScannedNode) -> None:
         most = self.limits.node_values
         for what, values in (("inputs", node.inputs), ("outputs", node.outputs)):
             if len(values) > most:
@@ -319,15 +325,15 @@ class _Walk:
         longest = max(map(len, (node.op, node.domain, node.name, *node.inputs, *node.outputs)))
         if longest > self.limits.name_bytes:
             raise exceeded(self.limits, "name_bytes", longest, "bytes in a name", str(node))
-        check_form(node)
+        check_node_form(node)
 
     def name(self, start: int, end: int) -> str:
         if end - start > self.limits.name_bytes:
             raise exceeded(self.limits, "name_bytes", end - start, "bytes in a name", self.where)
         return text(self.data, start, end)
 
-    def tensor(self, tensor: Tensor, where: object, hidden: str) -> None:
-        """Refuse a tensor that lies; count an honest one."""
+    def tensor(self, tensor: ScannedTensor, where: object, hidden: str) -> None:
+        """Refuse a tensor whose data does not fit its declaration; count all others."""
         if len(tensor.name) > self.limits.name_bytes:
             length = len(tensor.name)
             raise exceeded(self.limits, "name_bytes", length, "bytes in a name", str(where))
@@ -336,22 +342,22 @@ class _Walk:
             what = f"elements in the tensor {tensor.name!r}"
             raise exceeded(self.limits, "elements", tensor.size, what, str(where))
         if tensor.external is None:
-            self.look.weight_elements += tensor.size
+            self.scan.weight_elements += tensor.size
         elif hidden:
             raise UnsafeModel(
-                f"external data of {tensor.name!r} is {hidden}, where nobody can fetch it\n"
+                f"external data of {tensor.name!r} is {hidden}, where no engine reads it\n"
                 "keep external data to initializers and attributes"
             )
         else:
-            check_place(tensor)
-            self.look.external.append(tensor)
+            check_external_range(tensor)
+            self.scan.external.append(tensor)
         size = tensor.size * BITS.get(tensor.dtype, 8) // 8
-        self.look.weight_bytes += size
-        self.look.largest_weight = max(self.look.largest_weight, size)
+        self.scan.weight_bytes += size
+        self.scan.largest_weight = max(self.scan.largest_weight, size)
 
     def sparse(self, start: int, end: int) -> str:
-        """A sparse tensor is written small, and becomes as large as its shape says."""
-        self.look.sparse += 1
+        """A sparse tensor: small in the file, as large as its shape in memory."""
+        self.scan.sparse += 1
         dims, tensors = read_sparse(self.data, start, end)
         name = tensors[0].name if tensors else ""
         for tensor in tensors:
@@ -363,7 +369,7 @@ class _Walk:
             raise exceeded(self.limits, "folded_elements", math.prod(dims), what, where)
         return name
 
-    def value(self, start: int, end: int) -> Value:
+    def value(self, start: int, end: int) -> ScannedValue:
         value = read_value(self.data, start, end)
         if len(value.name) > self.limits.name_bytes:
             raise exceeded(
@@ -376,6 +382,6 @@ class _Walk:
                 raise exceeded(self.limits, "elements", size, what, self.where)
         return value
 
-    def constant(self, tensor: Tensor) -> Constant:
+    def constant(self, tensor: ScannedTensor) -> FoldedConstant:
         letters = tensor.given if tensor.dtype == STRING else 0
-        return Constant.of(tensor.dims, tensor.values(self.data), letters)
+        return FoldedConstant.of(tensor.dims, tensor.values(self.data), letters)

@@ -1,4 +1,4 @@
-"""ONNX's messages read straight from a model's bytes: tensors, attributes, nodes, types."""
+"""Read ONNX's messages from a model's bytes: tensors, attributes, nodes, types."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onward.errors import InvalidModel
+from onward.graph.dtypes import BY_NUMBER, ELEMENT_TYPES
 from onward.graph.scan.protobuf import RUN, fields, numbers, signed, text
 
 Span = tuple[int, int]  # where a message begins and ends
@@ -16,21 +17,17 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 # Tags: the number of a field in its message, and its kind (0 a number, 2 a length, 5 and 1 fixed).
 _NUMBER, _LENGTH = 0, 2
-_TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, apart from raw and text
+_TYPED = frozenset({4, 5, 7, 10, 11})  # the fields of a tensor's data, except raw and text
 _MOST_VALUES = 64  # elements of a tensor whose values are read
-_MOST_REALS = 8  # ... where they are no integers: shapes take scales, ranges and little else
-BITS = {
-    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64,
-    15: 128, 16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2, 27: 6,
-    28: 6,
-}  # fmt: skip
+_MOST_REALS = 8  # ... of floats: scales and ranges are all that shapes need
+BITS = {each.number: each.bits for each in ELEMENT_TYPES if each.bits}
 STRING = 8
-_NUMPY = {1: "<f4", 6: "<i4", 7: "<i8", 10: "<f2", 11: "<f8"}
+_READ = frozenset((1, 6, 7, 10, 11))  # types whose values are read: floats, int32 and int64
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """What a tensor says of itself; its data stays where it is."""
+class ScannedTensor:
+    """A tensor's declaration; its data is not read."""
 
     name: str
     dtype: int
@@ -44,7 +41,7 @@ class Tensor:
         return math.prod(self.dims)
 
     def check(self, where: object) -> None:
-        """Refuse what is declared but not there, before anybody reserves memory for it."""
+        """Refuse data that is declared but missing, before memory is reserved for it."""
         if min(self.dims, default=0) < 0:
             raise InvalidModel(f"{where}: tensor {self.name!r} has the shape {list(self.dims)}")
         if self.external is not None or self.dtype == STRING:
@@ -62,9 +59,9 @@ class Tensor:
     def values(self, model: bytes) -> Array | None:
         """The elements of a small tensor of plain numbers."""
         most = _MOST_VALUES if self.dtype in (6, 7) else _MOST_REALS
-        if self.external is not None or self.size > most or self.dtype not in _NUMPY:
+        if self.external is not None or self.size > most or self.dtype not in _READ:
             return None
-        kind = np.dtype(_NUMPY[self.dtype])
+        kind = BY_NUMBER[self.dtype].dtype.newbyteorder("<")
         found: list[float] = []
         for number, start, end in self.data:
             if number in (5, 7):
@@ -77,7 +74,7 @@ class Tensor:
             return np.array(found).astype(kind).reshape(self.dims)
 
 
-def read_tensor(data: bytes, start: int, end: int) -> Tensor:
+def read_tensor(data: bytes, start: int, end: int) -> ScannedTensor:
     """A TensorProto."""
     name, dtype, given, away = "", 0, 0, False
     dims: list[int] = []
@@ -110,11 +107,11 @@ def read_tensor(data: bytes, start: int, end: int) -> Tensor:
                 given += 8
     given += sum(b - a for number, a, b in spans if number == 9)
     external = entries if away or entries else None
-    return Tensor(name, dtype, tuple(dims), external, given, tuple(spans))
+    return ScannedTensor(name, dtype, tuple(dims), external, given, tuple(spans))
 
 
-def check_place(tensor: Tensor) -> None:
-    """External data begins and ends somewhere: at numbers, from 0 on."""
+def check_external_range(tensor: ScannedTensor) -> None:
+    """Refuse external data whose offset or length is not a number from 0 on."""
     entries = tensor.external or {}
     for key in ("offset", "length"):
         given = entries.get(key, "0")
@@ -127,10 +124,10 @@ def check_place(tensor: Tensor) -> None:
         )
 
 
-def read_sparse(data: bytes, start: int, end: int) -> tuple[list[int], list[Tensor]]:
+def read_sparse(data: bytes, start: int, end: int) -> tuple[list[int], list[ScannedTensor]]:
     """A SparseTensorProto: its shape, its values and their indices."""
     dims: list[int] = []
-    tensors: list[Tensor] = []
+    tensors: list[ScannedTensor] = []
     for tag, a, b in fields(data, start, end):
         if tag in (10, 18):
             tensors.append(read_tensor(data, a, b))
@@ -151,24 +148,24 @@ def _entry(data: bytes, start: int, end: int) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
-class Attribute:
-    """One attribute of a node; only what a look needs."""
+class ScannedAttribute:
+    """One attribute of a node, as far as a scan needs it."""
 
     number: int | None
     real: float | None
     word: str
     ints: list[int]
-    tensors: list[Tensor]
+    tensors: list[ScannedTensor]
     sparse: list[Span]
     graphs: list[Span]
     items: int  # numbers and texts in its lists
 
 
-def read_attribute(data: bytes, start: int, end: int) -> tuple[str, Attribute]:
-    """An AttributeProto: its name, and what it holds."""
+def read_attribute(data: bytes, start: int, end: int) -> tuple[str, ScannedAttribute]:
+    """An AttributeProto: its name and content."""
     name, word, number, real, items = "", "", None, None, 0
     ints: list[int] = []
-    tensors: list[Tensor] = []
+    tensors: list[ScannedTensor] = []
     sparse: list[Span] = []
     graphs: list[Span] = []
     for tag, a, b in fields(data, start, end):
@@ -194,11 +191,13 @@ def read_attribute(data: bytes, start: int, end: int) -> tuple[str, Attribute]:
             items += b - a
         elif tag >> 3 in (7, 9):
             items += 1
-    return name, Attribute(number, real, word, ints, tensors, sparse, graphs, items + len(ints))
+    return name, ScannedAttribute(
+        number, real, word, ints, tensors, sparse, graphs, items + len(ints)
+    )
 
 
 @dataclass(slots=True)
-class Node:
+class ScannedNode:
     """One node."""
 
     op: str = ""
@@ -207,16 +206,16 @@ class Node:
     overload: str = ""
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    attributes: dict[str, Attribute] = field(default_factory=dict)
+    attributes: dict[str, ScannedAttribute] = field(default_factory=dict)
 
     def __str__(self) -> str:
         domain = self.domain or "ai.onnx"
         return f"{domain[:80]}::{self.op[:80]} (node {self.name[:80]!r})"
 
 
-def read_node(data: bytes, start: int, end: int, most: int) -> Node:
+def read_node(data: bytes, start: int, end: int, most: int) -> ScannedNode:
     """A NodeProto; one with more inputs and outputs than `most` is not read to its end."""
-    node = Node()
+    node = ScannedNode()
     for tag, a, b in fields(data, start, end):
         if tag == 10:
             node.inputs.append(text(data, a, b))
@@ -254,7 +253,7 @@ def read_opset(data: bytes, start: int, end: int) -> tuple[str, int]:
 
 
 @dataclass(slots=True)
-class Value:
+class ScannedValue:
     """A value that a graph declares: its name, and the shapes in its type."""
 
     name: str = ""
@@ -262,9 +261,9 @@ class Value:
     shapes: list[tuple[int | None, ...]] = field(default_factory=list)  # None: not a number
 
 
-def read_value(data: bytes, start: int, end: int) -> Value:
+def read_value(data: bytes, start: int, end: int) -> ScannedValue:
     """A ValueInfoProto. Sequences and optionals nest without end: no recursion here."""
-    value = Value()
+    value = ScannedValue()
     types: list[Span] = []
     for tag, a, b in fields(data, start, end):
         if tag == 10:
@@ -288,7 +287,7 @@ def read_value(data: bytes, start: int, end: int) -> Value:
     return value
 
 
-def _read_tensor_type(data: bytes, start: int, end: int, value: Value) -> None:
+def _read_tensor_type(data: bytes, start: int, end: int, value: ScannedValue) -> None:
     for tag, a, b in fields(data, start, end):
         if tag == 8:
             value.dtype = a

@@ -1,7 +1,7 @@
-"""Protobuf's wire format, as far as a look into a model needs it: fields, numbers, text.
+"""Read protobuf's wire format, as far as a scan of a model needs it: fields, numbers, text.
 
-No protobuf library: what is skipped costs nothing, so a look costs by the field, not by the byte.
-Whatever does not follow the format is an InvalidModel, never another exception.
+Without the protobuf library: skipped bytes cost nothing, so a scan costs by the field, not by the
+byte. Bytes that break the format raise InvalidModel, never another exception.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Field = tuple[int, int, int]  # (tag, number, 0) of a number, (tag, start, end) 
 
 _LONGEST_VARINT = 10  # bytes
 _SIZES = {1: 8, 5: 4}  # bytes of the fixed kinds
-MOST_SINGLE = 64  # fields of one tag that come one by one
+MOST_SINGLE = 64  # consecutive fields of one tag that are yielded one by one
 RUN = 1 << 40  # marks many fields of one tag at once
 
 
 def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
-    """The fields of the message between two places, one after another, nothing inside them read.
+    """The fields of the message between two offsets, in order; their content is not read.
 
-    A list of numbers that is not packed has a field for each; of a long one, the rest comes in one
-    stride: (tag | RUN, start, end).
+    An unpacked list of numbers has a field for each; the rest of a long one comes at once, as
+    (tag | RUN, start, end).
 
     >>> list(fields(bytes([0x08, 0x96, 0x01, 0x12, 0x02, 0x68, 0x69]), 0, 7))
     [(8, 150, 0), (18, 5, 7)]
@@ -73,7 +73,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
 
 @functools.cache
 def _run(tag: int) -> re.Pattern[bytes]:
-    """Any number of fields with this tag, one behind the other."""
+    """A pattern of any number of consecutive fields with this tag."""
     fixed = _SIZES.get(tag & 7)
     number = rb"[\x80-\xff]{0,9}[\x00-\x7f]" if fixed is None else rb"[\s\S]{%d}" % fixed
     return re.compile(rb"(?:\x%02x%s)*+" % (tag, number))
@@ -99,7 +99,7 @@ def signed(value: int) -> int:
 
 
 def numbers(data: bytes, start: int, end: int, most: int) -> list[int]:
-    """The packed numbers between two places, at most so many."""
+    """The packed numbers between two offsets, at most `most`."""
     found: list[int] = []
     at = start
     while at < end and len(found) < most:
@@ -109,7 +109,7 @@ def numbers(data: bytes, start: int, end: int, most: int) -> list[int]:
 
 
 def text(data: bytes, start: int, end: int) -> str:
-    """A name; bytes that are no UTF-8 are kept apart, so that names stay different."""
+    """A name; bytes that are not UTF-8 are escaped, so that different names stay different."""
     return data[start:end].decode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Shapes from what surely holds: inputs and weights. What else a file declares is a hint.
+"""Infer shapes from inputs and weights alone; what else a file declares is a hint.
 
 onnxruntime warns about an output or intermediate value whose declared size is wrong, and runs the
 model: files keep the sizes of the example that they were exported with. Numbers that were declared
@@ -13,15 +13,15 @@ from onward.graph.scopes import bodies, walk
 from onward.graph.shapes.infer import INVENTED, infer_shapes
 from onward.graph.shapes.loops import LoopShapes, given_by_node
 
-_MOST_ROUNDS = 10  # loops in loops settle one by one
+_MOST_ROUNDS = 10  # nested loops are known one after another
 _SCANNED = "onward.declared"  # where a Loop's output keeps the shape that the file declared
 
 
 def infer_from_inputs(model: ir.Model, *, numbers: bool = False) -> ir.Model:
     """Infer every shape again from the model's inputs and weights; types stay.
 
-    A declared shape counts where inference finds none: without its numbers, unless they are asked
-    for, by whoever estimates and computes nothing with them.
+    A declared shape counts where inference finds none: without its numbers, unless `numbers` asks
+    for them, for estimates that compute nothing with them.
     """
     declared = _forget(model)
     loops = LoopShapes(model)
@@ -30,7 +30,7 @@ def infer_from_inputs(model: ir.Model, *, numbers: bool = False) -> ir.Model:
         if not loops.learn():
             break
         _forget(model)
-        loops.tell()
+        loops.write()
     else:
         _forget(model)
         infer_shapes(model)
@@ -40,7 +40,7 @@ def infer_from_inputs(model: ir.Model, *, numbers: bool = False) -> ir.Model:
 
 
 def scanned_shape(value: ir.Value) -> list[int | None] | None:
-    """The sizes of a node's output; of a Loop's, also those declared for a run without a trip."""
+    """The sizes of a node's output; for a Loop's, also those declared for a run without a trip."""
     if value.shape is None:
         return None
     sizes = [size if isinstance(size, int) else None for size in value.shape]
@@ -51,7 +51,7 @@ def scanned_shape(value: ir.Value) -> list[int | None] | None:
 
 
 def _forget(model: ir.Model) -> dict[ir.Value, ir.Shape]:
-    """Take away the shapes that nodes' outputs and bodies' inputs have."""
+    """Remove the shapes of nodes' outputs and bodies' inputs; returns them."""
     found = {}
     for node in walk(model.graph):
         _remember_scanned(node)
@@ -64,7 +64,7 @@ def _forget(model: ir.Model) -> dict[ir.Value, ir.Shape]:
 
 
 def _remember_scanned(node: ir.Node) -> None:
-    """Keep the declared shapes of what a Loop stacks: without a trip, there is no other."""
+    """Keep the declared shapes of a Loop's scan outputs: without a trip, there is no other."""
     if node.op_type != "Loop" or node.domain != "" or "body" not in node.attributes:
         return
     carried = len(node.inputs) - given_by_node(node)
@@ -76,7 +76,7 @@ def _remember_scanned(node: ir.Node) -> None:
 
 
 def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph, numbers: bool) -> bool:
-    """Names of unknown sizes, and ranks that are unknown; whether there were any of these."""
+    """Fill in declared names of unknown sizes and unknown ranks; whether a rank was missing."""
     learnt = False
     given = {str(size) for value in graph.inputs for size in value.shape or ()}
     outputs = set(graph.outputs)
@@ -97,7 +97,7 @@ def _merged(
 ) -> int | str | ir.SymbolicDim | None:
     """A size, or the hint where it is unknown.
 
-    An output (`given` are the inputs' names) keeps a name of its own: sessions report it.
+    An output keeps a declared name that no input has (`given`): sessions report it.
     """
     if hint is None or _is_unknown(size):
         return size if hint is None else hint
@@ -106,7 +106,7 @@ def _merged(
 
 
 def _hint(size: int | ir.SymbolicDim, numbers: bool) -> int | str | None:
-    """What a declared size may tell."""
+    """A declared size as far as it counts: its name, or its number if numbers count."""
     if isinstance(size, int):
         return size if numbers else None
     return None if _is_unknown(size) else size.value

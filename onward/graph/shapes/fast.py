@@ -1,7 +1,7 @@
-"""Types and shapes that anyone can tell: operators whose law is one line, on floats.
+"""Infer types and shapes of common operators on floats, without ONNX.
 
-A graph under construction asks for thousands of them, and asking ONNX costs ten times as much.
-Whatever is not plain (an unknown size where it matters, a mistake) is left to ONNX.
+A graph under construction needs thousands of them, and ONNX takes ten times as long. Everything
+else (an unknown size where it matters, an invalid node) is left to ONNX.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-Sizes = list[Any]
+from onward.graph.dtypes import FLOATS
 
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+Sizes = list[Any]
 
 # Operators that compute element by element, and take every float type.
 _ELEMENTWISE = frozenset(
@@ -25,18 +25,18 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def tell(node: ir.Node) -> bool:
-    """Write types and shapes onto the node's outputs; whether they were plain to tell."""
+def infer_fast(node: ir.Node) -> bool:
+    """Write types and shapes onto the node's outputs; False if ONNX must infer them."""
     if node.op_type == "LayerNormalization" and not node.domain:
         return _normalized(node)
     if node.domain or len(node.outputs) != 1 or not node.inputs:
         return False
     if node.op_type in _ELEMENTWISE:
-        return _like_the_widest(node)
+        return _elementwise(node)
     law, x = _LAWS.get(node.op_type), node.inputs[0]
     if law is None or x is None or x.shape is None:
         return False
-    if not isinstance(x.type, ir.TensorType) or x.type.dtype not in _FLOATS:
+    if not isinstance(x.type, ir.TensorType) or x.type.dtype not in FLOATS:
         return False
     sizes = law(node, list(x.shape))
     if sizes is None:
@@ -45,10 +45,26 @@ def tell(node: ir.Node) -> bool:
     return True
 
 
-def _like_the_widest(node: ir.Node) -> bool:
-    """Floats of one type, each with the widest one's sizes or with ones."""
+def size_added_axes(model: ir.Model) -> bool:
+    """Give the axes that Unsqueeze adds their size, 1, where ONNX left it open; whether it had.
+
+    ONNX does where it would have to follow a long vector, which `infer_shapes` hides from it.
+    """
+    found = False
+    for node in model.graph:
+        x, y = (node.inputs[0] if node.inputs else None), node.outputs[0]
+        if node.op_type != "Unsqueeze" or x is None or x.shape is None or y.is_graph_output():
+            continue
+        sizes = _unsqueezed(node, list(x.shape))
+        if sizes is not None and (y.shape is None or sizes != list(y.shape)):
+            y.shape, found = ir.Shape(sizes), True
+    return found
+
+
+def _elementwise(node: ir.Node) -> bool:
+    """Floats of one type, broadcast."""
     widest, kind = None, node.inputs[0].type if node.inputs[0] is not None else None
-    if not isinstance(kind, ir.TensorType) or kind.dtype not in _FLOATS:
+    if not isinstance(kind, ir.TensorType) or kind.dtype not in FLOATS:
         return False
     for value in node.inputs:
         if value is None or value.type != kind or value.shape is None:
@@ -71,7 +87,7 @@ def _like_the_widest(node: ir.Node) -> bool:
 
 
 def _normalized(node: ir.Node) -> bool:
-    """Of float32: x's shape, and for its mean and deviation ones along the normalised axes."""
+    """LayerNormalization of float32: x's shape; mean and deviation have 1 along normalised axes."""
     x, axis = node.inputs[0], node.attributes.get_int("axis", -1)
     if x is None or x.shape is None or x.dtype != ir.DataType.FLOAT:
         return False
@@ -86,7 +102,7 @@ def _normalized(node: ir.Node) -> bool:
 
 
 def _broadcast(shapes: list[Sizes]) -> Sizes | None:
-    """Sizes that are numbers, broadcast; None where they do not fit, or a size is a name."""
+    """The broadcast of known sizes; None if they do not fit, or one is a name."""
     rank = max(map(len, shapes))
     result = [1] * rank
     for shape in shapes:
@@ -134,17 +150,17 @@ def _second(node: ir.Node) -> Sizes | None:
 
 
 def _summed(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """A sum over axes that are known."""
-    gone = _axes(node, len(sizes))
-    if not gone:
+    """ReduceSum or ReduceMean over constant axes."""
+    axes = _axes(node, len(sizes))
+    if not axes:
         return None
-    kept = [1 if axis in gone else size for axis, size in enumerate(sizes)]
+    kept = [1 if axis in axes else size for axis, size in enumerate(sizes)]
     keep = node.attributes.get_int("keepdims", 1)
-    return kept if keep else [size for axis, size in enumerate(sizes) if axis not in gone]
+    return kept if keep else [size for axis, size in enumerate(sizes) if axis not in axes]
 
 
 def _reshaped(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """To numbers, of which one may be -1."""
+    """Reshape to constants, of which one may be -1."""
     wanted = _numbers(node, 1)
     if wanted is None or 0 in wanted or not all(isinstance(size, int) for size in sizes):
         return None
@@ -163,10 +179,10 @@ def _flattened(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _squeezed(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    gone = _axes(node, len(sizes))
-    if not gone or any(sizes[axis] != 1 for axis in gone):
+    axes = _axes(node, len(sizes))
+    if not axes or any(sizes[axis] != 1 for axis in axes):
         return None
-    return [size for axis, size in enumerate(sizes) if axis not in gone]
+    return [size for axis, size in enumerate(sizes) if axis not in axes]
 
 
 def _unsqueezed(node: ir.Node, sizes: Sizes) -> Sizes | None:
@@ -180,7 +196,7 @@ def _unsqueezed(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _joined(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """Parts of one type that differ along the axis alone."""
+    """Concat of one type, with sizes that differ along the axis alone."""
     axis = node.attributes.get_int("axis", 0)
     if not -len(sizes) <= axis < len(sizes):
         return None
@@ -201,7 +217,7 @@ def _joined(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _axes(node: ir.Node, rank: int) -> set[int] | None:
-    """The axes that the second input names, counted from the front."""
+    """The axes in the second input, not negative."""
     axes = _numbers(node, 1)
     if axes is None or any(not -rank <= axis < rank for axis in axes):
         return None

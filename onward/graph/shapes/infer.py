@@ -1,18 +1,19 @@
-"""Shapes: what ONNX can infer, written onto the values; symbolic dimensions made fixed."""
+"""Infer the types and shapes of a model's values with ONNX, and fix symbolic dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
+from onward.graph.operators import CONTROL_FLOW, LOOPS, RECURRENT, SAME_RANK
 from onward.graph.protos import from_type_proto, shape_from_type_proto, to_proto
 from onward.graph.scopes import COMPOSITES, graphs_of, walk
 from onward.graph.shapes import substitutes
-from onward.graph.shapes.ml_operators import learn_ml, mentions_ml
-from onward.graph.shapes.node_inference import forget_false_sizes
+from onward.graph.shapes.ml_operators import infer_all_ml, mentions_ml
+from onward.graph.shapes.node_inference import clear_wrong_sizes
 from onward.graph.shapes.substitutes import HIDDEN, transform_shape
 
 # Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
@@ -20,23 +21,14 @@ from onward.graph.shapes.substitutes import HIDDEN, transform_shape
 _LARGEST_SHAPE_DATA = 8192
 
 # Following data, ONNX makes an object of every element of the vectors that these operators read; a
-# vector of 2 ** 50 elements would take the process with it. They are hidden where they read one
-# that is long, or not known to be short; what becomes known may show that more of them are safe.
+# vector of 2 ** 50 elements would end the process. They are hidden from ONNX if they read a vector
+# that is long, or not known to be short; inferred shapes may show that more of them are safe.
 _FOLLOWED = {
     *("Add", "Cast", "Concat", "Gather", "MeanVarianceNormalization", "Mul"),
     *("Size", "Slice", "Squeeze", "Sub", "Unsqueeze"),
 }
 _LONGEST_SHAPE = 1024  # elements
 _MOST_ROUNDS = 4
-# Operators whose output has as many axes as their first input: those that networks are made of.
-_SAME_RANK = frozenset(
-    (
-        *("AveragePool", "BatchNormalization", "Cast", "Dropout", "Elu", "Erf", "Exp", "Gelu"),
-        *("HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization"),
-        *("LeakyRelu", "Log", "LogSoftmax", "MaxPool", "Mish", "Neg", "Pad", "PRelu", "Relu"),
-        *("Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"),
-    )
-)
 INVENTED = "unk__"  # how names begin that ONNX invents for sizes
 
 Facts = dict[ir.Value, onnx.TypeProto]
@@ -50,14 +42,14 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     """
     is_ml = mentions_ml(model)
     if is_ml:
-        learn_ml(model)
+        infer_all_ml(model)
     facts: Facts = {}
     hidden = _long_reads(model, facts)
     functions = _functions(model)
     if hidden or functions:
         facts = _infer(model, facts, None)
         hidden = _long_reads(model, facts)
-    # The bodies of functions may read what is long, out of our sight: there, data is not followed.
+    # The bodies of functions may read long vectors: with functions, data is not followed.
     for _ in range(0 if functions else _MOST_ROUNDS):
         facts = _infer(model, facts, hidden)
         before, hidden = hidden, _long_reads(model, facts)
@@ -67,7 +59,7 @@ def infer_shapes(model: ir.Model) -> ir.Model:
         _learn(value, proto)
     for _ in range(max(_MOST_ROUNDS, len(model.graph) if is_ml else 0)):
         learnt = [_learn_ranks(graph) for graph in graphs_of(model)]
-        if not any(learnt) and not (is_ml and learn_ml(model)):
+        if not any(learnt) and not (is_ml and infer_all_ml(model)):
             break
         for value, proto in _infer(model, {}, None).items():
             _learn(value, proto)
@@ -75,7 +67,7 @@ def infer_shapes(model: ir.Model) -> ir.Model:
 
 
 def _learn_ranks(graph: ir.Graph) -> bool:
-    """Ranks that operators demand of what they read, from the last node to the first.
+    """Learn ranks that operators require of their inputs, from the last node to the first.
 
     Where ONNX gives up (an If whose branches differ, an STFT without a length), a Conv that reads
     the result has as many axes as its weight, and so has what a Relu before it reads.
@@ -86,28 +78,28 @@ def _learn_ranks(graph: ir.Graph) -> bool:
         if found is not None and node.outputs[0].shape is None:
             node.outputs[0].type, node.outputs[0].shape = node.inputs[0].type, found  # type: ignore[union-attr]
             learnt = True
-        demands = _demands(node) if node.domain == "" else {}
-        for value, rank in demands.items():
+        ranks = _required_ranks(node) if node.domain == "" else {}
+        for value, rank in ranks.items():
             if value.shape is None and not value.is_graph_output():
                 value.shape = ir.Shape([None] * rank)
                 learnt = True
     return learnt
 
 
-def _demands(node: ir.Node) -> dict[ir.Value, int]:
-    """The number of axes that a node's law gives values that it reads or makes."""
+def _required_ranks(node: ir.Node) -> dict[ir.Value, int]:
+    """The number of axes that a node's definition gives its inputs and outputs."""
     x = node.inputs[0] if node.inputs else None
     y = node.outputs[0] if node.outputs else None
     if x is None or y is None:
         return {}
     if node.op_type == "STFT":
         return {y: 4}
-    if node.op_type in ("LSTM", "GRU", "RNN"):
+    if node.op_type in RECURRENT:
         return {x: 3}
     if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
         w = node.inputs[1]
         return {x: len(w.shape), y: len(w.shape)} if w is not None and w.shape is not None else {}
-    if node.op_type in _SAME_RANK:
+    if node.op_type in SAME_RANK:
         known = y.shape if x.shape is None else x.shape
         return {x: len(known), y: len(known)} if known is not None else {}
     return {}
@@ -148,19 +140,31 @@ def fix_dimensions(
     return infer_shapes(model)
 
 
+def with_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
+    """A copy of the model whose inputs have these shapes; all other shapes are inferred again."""
+    model = model.clone()
+    for value in model.graph.inputs:
+        if str(value.name) in shapes:
+            value.shape = ir.Shape(tuple(shapes[str(value.name)]))
+    for node in (node for graph in model.graphs() for node in graph):
+        for value in node.outputs:
+            value.shape = None  # as it was inferred for any size
+    return infer_shapes(model)
+
+
 def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) -> Facts:
-    """One run of ONNX's inference; None does not follow data, so that nothing need be hidden."""
+    """Run ONNX's inference once; with `hidden` None, it follows no data and nothing is hidden."""
     proto = to_proto(_skeleton(model))
     proto.opset_import.add(domain=HIDDEN, version=1)
     for node, node_proto, graph_proto in _pairs(model.graph, proto.graph):
         if hidden and node in hidden:
             node_proto.domain = HIDDEN
-            _tell(node, facts, graph_proto)
-    _stand_in(model.graph, proto.graph)
+            _declare(node, facts, graph_proto)
+    _substitute(model.graph, proto.graph)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=hidden is not None)
     except (onnx.shape_inference.InferenceError, RuntimeError, EncodeError):
-        return facts  # a model that breaks ONNX's rules: whoever runs it says so, with the node
+        return facts  # an invalid model: the engine reports it, with the node
     found: Facts = {}
     types: dict[str, onnx.TypeProto] = {}
     seen = None
@@ -170,7 +174,7 @@ def _infer(model: ir.Model, facts: Facts, hidden: Collection[ir.Node] | None) ->
             seen = part
         for value in node.outputs:
             if value.name and value.name in types:
-                forget_false_sizes(node, types[value.name])
+                clear_wrong_sizes(node, types[value.name])
                 found[value] = types[value.name]
     _forget_shared_names(found)
     for node in _nodes(model):
@@ -194,8 +198,8 @@ def _forget_shared_names(found: Facts) -> None:
                     dim.Clear()
 
 
-def _stand_in(graph: ir.Graph, proto: onnx.GraphProto) -> None:
-    """Say what ONNX does not know in what it knows."""
+def _substitute(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    """Replace operators that ONNX does not know by operators of the same shapes."""
     after = {}
     for i, (node, node_proto) in enumerate(zip(graph, proto.node, strict=True)):
         extra = substitutes.replace(node, node_proto)
@@ -203,24 +207,24 @@ def _stand_in(graph: ir.Graph, proto: onnx.GraphProto) -> None:
             after[i] = extra
         for attribute in node_proto.attribute:
             if attribute.HasField("g"):
-                _stand_in(node.attributes[attribute.name].as_graph(), attribute.g)
+                _substitute(node.attributes[attribute.name].as_graph(), attribute.g)
     if after:
         substitutes.insert(proto, after)
 
 
 def _subgraph_results(node: ir.Node, found: Facts) -> Facts:
-    """What a subgraph returns has the type of what its node returns: ONNX does not say so."""
-    told: Facts = {}
+    """The types of subgraphs' outputs, from their node's outputs: ONNX does not report them."""
+    typed: Facts = {}
     outputs = [None, *node.outputs] if node.op_type == "Loop" else list(node.outputs)
     for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and node.op_type in ("If", "Loop", "Scan"):
+        if attribute.type == ir.AttributeType.GRAPH and node.op_type in CONTROL_FLOW:
             for outer, inner in zip(outputs, attribute.as_graph().outputs):
                 if outer in found and not found.get(inner, onnx.TypeProto()).WhichOneof("value"):
-                    told[inner] = onnx.TypeProto()
-                    told[inner].CopyFrom(found[outer])
-                    if told[inner].HasField("tensor_type"):  # what is scanned has an axis more
-                        told[inner].tensor_type.ClearField("shape")
-    return told
+                    typed[inner] = onnx.TypeProto()
+                    typed[inner].CopyFrom(found[outer])
+                    if typed[inner].HasField("tensor_type"):  # what is scanned has an axis more
+                        typed[inner].tensor_type.ClearField("shape")
+    return typed
 
 
 def _skeleton(model: ir.Model) -> ir.Model:
@@ -253,7 +257,7 @@ def _skeleton(model: ir.Model) -> ir.Model:
 
 
 def _functions(model: ir.Model) -> list[ir.Function]:
-    """The functions that ONNX must look into: those of calls whose results are not known yet."""
+    """The functions that ONNX must infer: those of calls whose results are not known yet."""
     unknown = {
         node.op_identifier()
         for node in _nodes(model)
@@ -264,8 +268,8 @@ def _functions(model: ir.Model) -> list[ir.Function]:
 
 
 def _type_subgraph_inputs(node: ir.Node) -> None:
-    """Give a loop's body the types of what it is called with: ONNX infers but does not say them."""
-    if node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
+    """Give the inputs of a loop's body their types: ONNX infers but does not report them."""
+    if node.op_type not in LOOPS or "body" not in node.attributes:
         return
     inputs = node.attributes["body"].as_graph().inputs
     given = list(node.inputs)
@@ -281,7 +285,7 @@ def _type_subgraph_inputs(node: ir.Node) -> None:
 
 
 def _long_reads(model: ir.Model, facts: Facts) -> set[ir.Node]:
-    """Nodes that must not be followed: not all that they read is short, or ONNX errs on them."""
+    """Nodes to hide from ONNX: they read a vector that may be long, or ONNX is wrong about them."""
 
     def is_short(value: ir.Value | None) -> bool:
         if value is None:
@@ -301,7 +305,7 @@ def _long_reads(model: ir.Model, facts: Facts) -> set[ir.Node]:
 
 
 def _is_mistaken(node: ir.Node, facts: Facts) -> bool:
-    """Whether ONNX was wrong about an Attention: it must not tell those that come after it."""
+    """Whether ONNX was wrong about an Attention, which later nodes must not use."""
     if node.op_type != "Attention" or node.domain != "":
         return False
     found = [facts[value].tensor_type.shape.dim for value in node.outputs if value in facts]
@@ -309,12 +313,12 @@ def _is_mistaken(node: ir.Node, facts: Facts) -> bool:
 
 
 def _are_short(sizes: list[int | None]) -> bool:
-    """Only vectors are written out."""
+    """Only vectors are followed element by element."""
     return len(sizes) != 1 or (sizes[0] is not None and sizes[0] <= _LONGEST_SHAPE)
 
 
-def _tell(node: ir.Node, facts: Facts, graph: onnx.GraphProto) -> None:
-    """Write what is known about a hidden node's outputs, without the names that ONNX invents."""
+def _declare(node: ir.Node, facts: Facts, graph: onnx.GraphProto) -> None:
+    """Declare the known shapes of a hidden node's outputs, without the names that ONNX invents."""
     for value in node.outputs:
         if value not in facts or value.type is not None or not value.name:
             continue
@@ -327,7 +331,7 @@ def _tell(node: ir.Node, facts: Facts, graph: onnx.GraphProto) -> None:
 
 
 def _learn(value: ir.Value, proto: onnx.TypeProto) -> None:
-    """Take over what was inferred; what a graph declares for its outputs is only filled in."""
+    """Write an inferred type onto a value; a graph's declared outputs are only filled in."""
     if _is_known(value, proto):
         return
     kind, shape = from_type_proto(proto), shape_from_type_proto(proto)
@@ -349,7 +353,7 @@ def _learn(value: ir.Value, proto: onnx.TypeProto) -> None:
 
 
 def _is_known(value: ir.Value, proto: onnx.TypeProto) -> bool:
-    """Whether a tensor's type and sizes are those that the value has, to the last number."""
+    """Whether the value already has this tensor type, every size known."""
     if not isinstance(value.type, ir.TensorType) or value.shape is None:
         return False
     found = proto.tensor_type  # of other types, an empty message
@@ -369,7 +373,7 @@ def _set_dim(value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> None:
 def _pairs(
     graph: ir.Graph, proto: onnx.GraphProto
 ) -> Iterator[tuple[ir.Node, onnx.NodeProto, onnx.GraphProto]]:
-    """Each node beside its message and its graph's, subgraphs included."""
+    """Each node with its message and its graph's message, subgraphs included."""
     for node, node_proto in zip(graph, substitutes.own(proto.node), strict=True):
         yield node, node_proto, proto
         for attribute in node_proto.attribute:

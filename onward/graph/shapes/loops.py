@@ -1,7 +1,7 @@
-"""Shapes inside loops: ONNX infers nothing about what a Loop carries, because it may change.
+"""Infer the shapes of values that loops carry, about which ONNX infers nothing.
 
-Assume that each carried value keeps the shape it starts with, and look whether the body returns
-that shape: sizes that it does not return are free, and the rest is looked at again. What is left
+Assume that each carried value keeps the shape it starts with, and test whether the body returns
+that shape: sizes that it does not return are free, and the rest is tested again. What is left
 holds for every trip, by induction.
 """
 
@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.graph.operators import LOOPS
 from onward.graph.scopes import walk
 
 Sizes = tuple[int | str | None, ...]
 
 
 def given_by_node(node: ir.Node) -> int:
-    """How many of a body's inputs are not called with a value: a Loop's trip and condition."""
+    """How many of a body's inputs the node itself computes: a Loop's trip number and condition."""
     return 2 if node.op_type == "Loop" and node.domain == "" else 0
 
 
-def _is_whole(node: ir.Node) -> bool:
-    """Whether each of a body's inputs has its own of the node; opset 8 had Scans otherwise."""
+def _matches_body(node: ir.Node) -> bool:
+    """Whether the node has an input for each of its body's; Scans of opset 8 have more."""
     return "body" in node.attributes and len(node.inputs) == len(
         node.attributes["body"].as_graph().inputs
     )
@@ -38,25 +39,27 @@ class LoopShapes:
             if not isinstance(size, int)
         }
         self._assumed: dict[ir.Value, Sizes] = {}
+        self._tested: dict[ir.Value, Sizes] = {}  # the assumptions that shapes were inferred with
         self._free: dict[ir.Value, set[int]] = {}  # axes along which a carried value may change
 
     def learn(self) -> bool:
-        """Derive the assumptions from the shapes that were inferred; whether any is another now.
+        """Derive the assumptions from the inferred shapes; whether any has changed.
 
-        A size that is unknown behind the body may be known once other loops are: it is free only
+        A size that is unknown after the body may be known once other loops are: it is free only
         when nothing else is learnt.
         """
         return self._derive(unknown_is_free=False) or self._derive(unknown_is_free=True)
 
-    def tell(self) -> None:
+    def write(self) -> None:
         """Write the assumptions onto the values."""
         for value, sizes in self._assumed.items():
             value.shape = ir.Shape(sizes)
 
     def _derive(self, *, unknown_is_free: bool) -> bool:
         before, self._assumed = self._assumed, {}
+        self._tested = before
         for node in walk(self._model.graph):
-            if node.domain == "" and node.op_type in ("Loop", "Scan") and _is_whole(node):
+            if node.domain == "" and node.op_type in LOOPS and _matches_body(node):
                 self._learn_from(node, unknown_is_free)
         return self._assumed != before
 
@@ -81,8 +84,8 @@ class LoopShapes:
                 self._assumed[inner] = tuple(sizes)
 
     def _compare(self, inner: ir.Value, result: ir.Value, unknown_is_free: bool) -> None:
-        """Free the sizes that a body does not return as they came."""
-        if inner.shape is None:  # nothing was assumed yet
+        """Free the sizes that a body changes."""
+        if inner not in self._tested or inner.shape is None:  # nothing was assumed yet
             return
         free = self._free.setdefault(inner, set())
         if result.shape is None or len(result.shape) != len(inner.shape):
@@ -97,7 +100,7 @@ class LoopShapes:
         return isinstance(size, int) or size.value in self._named
 
     def _sizes(self, inner: ir.Value, outer: ir.Value) -> Sizes:
-        """The sizes that a carried value has in every trip; one that is unknown gets a name."""
+        """The sizes of a carried value in every trip; an unknown one gets a name."""
         assert outer.shape is not None
         free = self._free.get(inner, set())
         sizes: list[int | str | None] = []

@@ -1,6 +1,6 @@
-"""Types and shapes of what ai.onnx.ml's operators give: ONNX's own inference leaves most open.
+"""Infer the output types and shapes of ai.onnx.ml's operators, most of which ONNX leaves unknown.
 
-One law for each operator, as onnxruntime computes it: a vector counts as one row, and tables have
+One rule for each operator, as onnxruntime computes it: a vector counts as one row, and tables have
 a column for each class, target or feature.
 """
 
@@ -19,7 +19,7 @@ DOMAIN = "ai.onnx.ml"
 
 Size = int | str | None
 Kind = ir.TypeProtocol | None
-Told = list[tuple[Kind, list[Size] | None]]  # of each output: its type, its sizes
+Inferred = list[tuple[Kind, list[Size] | None]]  # of each output: its type, its sizes
 
 _FLOAT = ir.TensorType(ir.DataType.FLOAT)
 _INT64 = ir.TensorType(ir.DataType.INT64)
@@ -32,22 +32,22 @@ def mentions_ml(model: ir.Model) -> bool:
     return any(DOMAIN in each for each in imports)
 
 
-def learn_ml(model: ir.Model) -> bool:
-    """Write what the laws tell onto every node's outputs; whether anything was new."""
-    return sum(tell_ml(node) for node in walk(model.graph) if node.domain == DOMAIN) > 0
+def infer_all_ml(model: ir.Model) -> bool:
+    """Infer every node of ai.onnx.ml; whether anything was new."""
+    return sum(infer_ml(node) for node in walk(model.graph) if node.domain == DOMAIN) > 0
 
 
-def tell_ml(node: ir.Node) -> bool:
+def infer_ml(node: ir.Node) -> bool:
     """Write types and shapes onto the node's outputs; whether anything was new."""
-    law = _LAWS.get(node.op_type) if node.domain == DOMAIN else None
-    if law is None or not node.inputs or node.inputs[0] is None:
+    rule = _RULES.get(node.op_type) if node.domain == DOMAIN else None
+    if rule is None or not node.inputs or node.inputs[0] is None:
         return False
-    found = zip(node.outputs, law(node))
+    found = zip(node.outputs, rule(node))
     return sum(_fill(value, kind, sizes) for value, (kind, sizes) in found if value.name) > 0
 
 
 def _fill(value: ir.Value, kind: Kind, sizes: list[Size] | None) -> bool:
-    """Fill in what is not known yet; whether something was."""
+    """Fill in an unknown type and unknown sizes; whether there were any."""
     new = value.type is None and kind is not None
     if new:
         value.type = kind
@@ -57,7 +57,7 @@ def _fill(value: ir.Value, kind: Kind, sizes: list[Size] | None) -> bool:
         value.shape = ir.Shape(sizes)
         return True
     if len(value.shape) != len(sizes):
-        return new  # what the model declares stays; who runs it says what is wrong
+        return new  # the declared shape stays; the engine reports a wrong one
     pairs = [(_plain(ours), theirs) for ours, theirs in zip(value.shape, sizes)]
     merged = [ours if _is_better(ours, theirs, value) else theirs for ours, theirs in pairs]
     if merged == [ours for ours, _ in pairs]:
@@ -76,7 +76,7 @@ def _plain(size: Any) -> Size:
     return size if isinstance(size, int) else size.value
 
 
-# -- what the laws are made of --------------------------------------------------------------------
+# -- parts of the rules --------------------------------------------------------------------------
 
 
 def _sizes(x: ir.Value | None) -> list[Size] | None:
@@ -92,7 +92,7 @@ def _rows(node: ir.Node) -> Size:
 
 
 def _many(node: ir.Node, name: str) -> int:
-    """The length of an attribute that is a list; 0 where it is not there."""
+    """The length of an attribute that is a list; 0 if it is missing."""
     attribute = node.attributes.get(name)
     value = None if attribute is None else attribute.value
     return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else 0
@@ -105,20 +105,20 @@ def _labels(node: ir.Node, ints: str) -> tuple[Kind, int]:
     return _INT64, _many(node, ints)
 
 
-def _like(node: ir.Node) -> Told:
+def _like(node: ir.Node) -> Inferred:
     """The first input's type and shape."""
     x = node.inputs[0]
     return [(None if x is None else x.type, _sizes(x))]
 
 
-def _float_like(node: ir.Node) -> Told:
+def _float_like(node: ir.Node) -> Inferred:
     return [(_FLOAT, _sizes(node.inputs[0]))]
 
 
-# -- one law for each operator --------------------------------------------------------------------
+# -- one rule for each operator-------------------------------------------------------------------
 
 
-def _extracted(node: ir.Node) -> Told:
+def _extracted(node: ir.Node) -> Inferred:
     """Columns by their numbers: (..., how many)."""
     x, indices = node.inputs[0], node.inputs[1]
     sizes, wanted = _sizes(x), _sizes(indices)
@@ -130,7 +130,7 @@ def _extracted(node: ir.Node) -> Told:
     return [(kind, [1 if len(sizes) == 1 else sizes[0], *sizes[1:-1], count])]
 
 
-def _mapped(node: ir.Node) -> Told:
+def _mapped(node: ir.Node) -> Inferred:
     """CategoryMapper: strings to integers, integers to strings."""
     x = node.inputs[0]
     texts = x is not None and x.dtype == ir.DataType.STRING
@@ -138,7 +138,7 @@ def _mapped(node: ir.Node) -> Told:
     return [(kind, _sizes(x))]
 
 
-def _encoded(node: ir.Node) -> Told:
+def _encoded(node: ir.Node) -> Inferred:
     """LabelEncoder: whatever values it has; its first version was a CategoryMapper."""
     attributes = node.attributes
     if "classes_strings" in attributes:
@@ -150,30 +150,30 @@ def _encoded(node: ir.Node) -> Told:
     return [(kind, _sizes(node.inputs[0]))]
 
 
-def _one_hot(node: ir.Node) -> Told:
+def _one_hot(node: ir.Node) -> Inferred:
     """One more axis: the categories."""
     sizes = _sizes(node.inputs[0])
     count = _many(node, "cats_int64s") or _many(node, "cats_strings")
     return [(_FLOAT, None if sizes is None else [*sizes, count])]
 
 
-def _side_by_side(node: ir.Node) -> Told:
-    """FeatureVectorizer: (rows, as many columns as its inputs have, or are said to have)."""
-    said = node.attributes.get("inputdimensions")
-    if said is not None:
-        return [(_FLOAT, [_rows(node), sum(said.as_ints())])]
+def _side_by_side(node: ir.Node) -> Inferred:
+    """FeatureVectorizer: (rows, the columns that its inputs have, or that inputdimensions says)."""
+    widths_given = node.attributes.get("inputdimensions")
+    if widths_given is not None:
+        return [(_FLOAT, [_rows(node), sum(widths_given.as_ints())])]
     widths = [(_sizes(x) or [None])[-1] for x in node.inputs]
     known = all(isinstance(width, int) for width in widths)
     return [(_FLOAT, [_rows(node), sum(widths) if known else None])]  # type: ignore[arg-type]
 
 
-def _classified(node: ir.Node) -> Told:
+def _classified(node: ir.Node) -> Inferred:
     """A label and a score for each class, row by row."""
     kind, count = _labels(node, "classlabels_int64s")
     return [(kind, [_rows(node)]), (_FLOAT, [_rows(node), count or None])]
 
 
-def _classified_linearly(node: ir.Node) -> Told:
+def _classified_linearly(node: ir.Node) -> Inferred:
     """The same; one row of coefficients for two classes gives two scores."""
     kind, count = _labels(node, "classlabels_ints")
     scores = _many(node, "intercepts") or count or None
@@ -181,7 +181,7 @@ def _classified_linearly(node: ir.Node) -> Told:
     return [(kind, [_rows(node)]), (_FLOAT, [_rows(node), scores])]
 
 
-def _classified_by_vectors(node: ir.Node) -> Told:
+def _classified_by_vectors(node: ir.Node) -> Inferred:
     """With probabilities (or linear) a score for each class, else one for each pair of classes."""
     kind, count = _labels(node, "classlabels_ints")
     pairs = count * (count - 1) // 2
@@ -190,30 +190,30 @@ def _classified_by_vectors(node: ir.Node) -> Told:
     return [(kind, [_rows(node)]), (_FLOAT, [_rows(node), scores if count > 1 else None])]
 
 
-def _regressed(node: ir.Node) -> Told:
+def _regressed(node: ir.Node) -> Inferred:
     """(rows, targets)"""
     return [(_FLOAT, [_rows(node), node.attributes.get_int("targets", 1)])]
 
 
-def _regressed_by_trees(node: ir.Node) -> Told:
+def _regressed_by_trees(node: ir.Node) -> Inferred:
     return [(_FLOAT, [_rows(node), node.attributes.get_int("n_targets", 1)])]
 
 
-def _ensemble(node: ir.Node) -> Told:
+def _ensemble(node: ir.Node) -> Inferred:
     """TreeEnsemble: in its input's type."""
     x = node.inputs[0]
     kind = None if x is None else x.type
     return [(kind, [_rows(node), node.attributes.get_int("n_targets", 1)])]
 
 
-def _vectorized(node: ir.Node) -> Told:
+def _vectorized(node: ir.Node) -> Inferred:
     """DictVectorizer: one row, with a column for each word."""
     x = node.inputs[0]
     kind = x.type.elem_type if x is not None and isinstance(x.type, MapType) else None
     return [(kind, [1, _many(node, "string_vocabulary") or _many(node, "int64_vocabulary")])]
 
 
-def _cast_map(node: ir.Node) -> Told:
+def _cast_map(node: ir.Node) -> Inferred:
     """One row of a map's values; a sparse one is as wide as it says."""
     kinds = {"TO_FLOAT": _FLOAT, "TO_STRING": _STRING, "TO_INT64": _INT64}
     kind = kinds.get(node.attributes.get_string("cast_to", "TO_FLOAT"))
@@ -221,13 +221,13 @@ def _cast_map(node: ir.Node) -> Told:
     return [(kind, [1, node.attributes.get_int("max_map", 1) if sparse else None])]
 
 
-def _zipped(node: ir.Node) -> Told:
+def _zipped(node: ir.Node) -> Inferred:
     """A map from labels to scores for each row."""
     key = ir.DataType.STRING if _many(node, "classlabels_strings") else ir.DataType.INT64
     return [(ir.SequenceType(MapType(key, _FLOAT)), None)]
 
 
-_LAWS: dict[str, Callable[[ir.Node], Told]] = {
+_RULES: dict[str, Callable[[ir.Node], Inferred]] = {
     "ArrayFeatureExtractor": _extracted,
     "Binarizer": _like,
     "CastMap": _cast_map,

@@ -1,6 +1,6 @@
-"""The types and shapes of one node's outputs, as ONNX's own inference says, node by node.
+"""Infer the types and shapes of one node's outputs, without serialising a model.
 
-What a graph under construction asks all the time: no model is serialised for it.
+Graphs under construction do this for each node.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.protos import from_type_proto, holds_map, shape_from_type_proto, to_type_proto
-from onward.graph.shapes.fast import tell
-from onward.graph.shapes.ml_operators import tell_ml
+from onward.graph.shapes.fast import infer_fast
+from onward.graph.shapes.ml_operators import infer_ml
 from onward.graph.shapes.substitutes import like_first
 
 _INFERENCE_ERRORS = (
@@ -20,12 +20,12 @@ _INFERENCE_ERRORS = (
     onnx.checker.ValidationError,
     RuntimeError,
 )
-_MOST_DATA = 64  # elements: shapes and axes are told to the inference, weights are not
+_MOST_DATA = 64  # elements: the inference gets shapes and axes, not weights
 
 
 def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
-    """Write what ONNX infers onto the node's outputs; a node that breaks ONNX's rules raises."""
-    if tell(node) or tell_ml(node):
+    """Write what ONNX infers onto the node's outputs; an invalid node raises ValueError."""
+    if infer_fast(node) or infer_ml(node):
         return
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -45,22 +45,22 @@ def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     for output in node.outputs:
         kind = found.get(str(output.name))
         if kind is not None:
-            forget_false_sizes(node, kind)
+            clear_wrong_sizes(node, kind)
             output.type = from_type_proto(kind) or output.type
             shape = shape_from_type_proto(kind)
             output.shape = output.shape if shape is None else shape  # of a Loop nothing is found
     if node.op_type in ("Reshape", "Expand") and node.outputs[0].shape is None:
-        node.outputs[0].shape = _of_asked_rank(node)
+        node.outputs[0].shape = _requested_rank(node)
     first = node.inputs[0] if node.inputs else None
     for output in like_first(node):
         if first is not None and output.shape is None:
             output.type, output.shape = output.type or first.type, first.shape
 
 
-def forget_false_sizes(node: ir.Node, kind: onnx.TypeProto) -> None:
-    """ONNX takes a size that it does not know for 0 when it infers Attention's outputs.
+def clear_wrong_sizes(node: ir.Node, kind: onnx.TypeProto) -> None:
+    """Clear sizes that ONNX infers wrongly: unknown ones of Attention's outputs as 0.
 
-    And it gives MaxUnpool no axes at all where the output's shape is an input.
+    And it gives MaxUnpool no axes at all if the output's shape is an input.
     """
     x = node.inputs[0] if node.inputs else None
     if node.op_type == "MaxUnpool" and len(node.inputs) > 2 and x is not None:
@@ -76,8 +76,8 @@ def forget_false_sizes(node: ir.Node, kind: onnx.TypeProto) -> None:
             dim.Clear()
 
 
-def _of_asked_rank(node: ir.Node) -> ir.Shape | None:
-    """As many unknown sizes as the wanted shape has elements; Expand may give more."""
+def _requested_rank(node: ir.Node) -> ir.Shape | None:
+    """As many unknown sizes as the requested shape has elements; Expand may have more."""
     x, wanted = node.inputs[:2]
     if wanted is None or wanted.shape is None or not isinstance(wanted.shape[0], int):
         return None

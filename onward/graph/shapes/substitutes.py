@@ -1,6 +1,6 @@
-"""Operators that ONNX infers nothing about, said for its inference in operators of like shapes.
+"""Replace operators that ONNX cannot infer by operators with the same output shapes.
 
-Those that onnxruntime's optimiser writes into transformers (com.microsoft), and some of ONNX's own.
+Operators that onnxruntime's optimiser writes into transformers (com.microsoft), and some of ONNX's.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _EXTRA = "onward.extra"  # the name of nodes that are not the graph's
 
 
 def like_first(node: ir.Node) -> list[ir.Value]:
-    """The node's outputs that surely have the type and shape of its first input."""
+    """The node's outputs that have the type and shape of its first input."""
     indices = _LIKE_FIRST.get((node.domain, node.op_type), ())
     return [node.outputs[i] for i in indices if i < len(node.outputs) and node.outputs[i].name]
 
 
 def replace(node: ir.Node, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Rewrite the node's message as its stand-in; what else must follow it."""
+    """Rewrite the node's message as its substitute; returns nodes to insert after it."""
     outputs = [str(value.name) for value in like_first(node)]
     if outputs:
         first = proto.input[0]
@@ -51,14 +51,14 @@ def replace(node: ir.Node, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def changes_length(node: ir.Node) -> bool:
-    """Whether a DFT gives another length than it reads; one that is unknown, ONNX takes to stay."""
+    """Whether a DFT changes the length; ONNX assumes that an unknown length stays."""
     if node.op_type != "DFT" or node.domain != "":
         return False
     return bool(node.attributes.get_int("onesided", 0)) or _input(node, 1) is not None
 
 
 def transform_shape(node: ir.Node) -> ir.Shape | None:
-    """The shape that such a DFT gives: n, or n // 2 + 1 where one side of it is enough."""
+    """The output shape of such a DFT: n, or n // 2 + 1 if it is one-sided."""
     x = node.inputs[0] if node.inputs else None
     if not changes_length(node) or x is None or x.shape is None or len(x.shape) < 2:
         return None
@@ -80,7 +80,7 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def _number(value: ir.Value | None, absent: int | None) -> int | None:
-    """A constant's number; None where only a run knows it."""
+    """A constant's number; None if it is computed in the run."""
     if value is None:
         return absent
     known = value.const_value is not None and not value.is_graph_input()
@@ -88,7 +88,7 @@ def _number(value: ir.Value | None, absent: int | None) -> int | None:
 
 
 def _as_einsum(node: ir.Node, proto: onnx.NodeProto) -> None:
-    """A product of turned matrices; a batch that moves has no such spelling."""
+    """Write a product of transposed matrices as Einsum; transposed batches have no such form."""
     flags = {name: attribute.value for name, attribute in node.attributes.items()}
     b = node.inputs[1]
     if flags.get("transBatchA") or flags.get("transBatchB"):
@@ -102,7 +102,7 @@ def _as_einsum(node: ir.Node, proto: onnx.NodeProto) -> None:
 
 
 def insert(graph: onnx.GraphProto, after: dict[int, list[onnx.NodeProto]]) -> None:
-    """Put further nodes behind those at these places."""
+    """Insert nodes after those at these indices."""
     nodes = [each for i, node in enumerate(graph.node) for each in (node, *after.get(i, ()))]
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
@@ -110,5 +110,5 @@ def insert(graph: onnx.GraphProto, after: dict[int, list[onnx.NodeProto]]) -> No
 
 
 def own(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Without the nodes that were inserted."""
+    """The nodes without those that were inserted."""
     return [node for node in nodes if node.name != _EXTRA]

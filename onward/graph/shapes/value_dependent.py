@@ -1,8 +1,8 @@
-"""Follow sizes: shapes that depend on values, once the inputs' shapes are all known.
+"""Infer shapes that depend on computed values, once the inputs' shapes are all known.
 
 ONNX's own inference stops where a shape is computed by operators that it does not follow. Here
-each node is looked at once, in order: small whole numbers are computed by ONNX's reference
-evaluator, and a node whose outputs are still open is inferred with those numbers as constants.
+each node is visited once, in order: small integers are computed by ONNX's reference evaluator, and
+a node whose output shapes are still unknown is inferred with those numbers as constants.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from onward.graph.costs.subgraph_sizes import TRIPS, give_sizes, scan_length, take_sizes
 from onward.graph.operators import MAY_DRAW, SHAPE_ONLY
 from onward.graph.scopes import bodies
-from onward.graph.shapes.ml_operators import tell_ml
+from onward.graph.shapes.ml_operators import infer_ml
 from onward.graph.shapes.node_inference import type_proto
+from onward.graph.shapes.subgraph_sizes import TRIPS, scan_length, set_body_sizes, set_output_sizes
 
 _MOST_ELEMENTS = 4096  # of a tensor that is computed: shapes and masks of short sequences
 
 Array = np.ndarray[Any, Any]
 
 
-def follow_sizes(model: ir.Model) -> ir.Model:
-    """Write onto the values the shapes that follow from computed sizes.
+def infer_computed_shapes(model: ir.Model) -> ir.Model:
+    """Write the shapes that depend on computed values onto the values.
 
-    What a loop carries is taken to keep the sizes that it begins with.
+    Values that a loop carries are assumed to keep the sizes that they start with.
     """
-    _follow(model.graph, {}, dict(model.opset_imports))
+    _infer_graph(model.graph, {}, dict(model.opset_imports))
     return model
 
 
-def _follow(graph: ir.Graph, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
+def _infer_graph(graph: ir.Graph, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
     for node in graph:
         inner = bodies(node)
         if not inner:
@@ -44,13 +44,13 @@ def _follow(graph: ir.Graph, known: dict[ir.Value, Array], opsets: dict[str, int
             continue
         trips = _count_trips(node, known)
         for body in inner:
-            give_sizes(node, body)
-            _follow(body, known, opsets)
-        take_sizes(node, inner, trips)
+            set_body_sizes(node, body)
+            _infer_graph(body, known, opsets)
+        set_output_sizes(node, inner, trips)
 
 
 def _count_trips(node: ir.Node, known: dict[ir.Value, Array]) -> int | None:
-    """How often a loop's body runs at most; noted on the node."""
+    """How often a loop's body runs at most; kept in the node's meta."""
     if node.op_type == "Scan":
         return scan_length(node)
     limit = node.inputs[0] if node.op_type == "Loop" and node.inputs else None
@@ -62,7 +62,7 @@ def _count_trips(node: ir.Node, known: dict[ir.Value, Array]) -> int | None:
 
 
 def _learn_shapes(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
-    if all(_is_static(value) for value in node.outputs if value.name) or tell_ml(node):
+    if all(_is_static(value) for value in node.outputs if value.name) or infer_ml(node):
         return
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
@@ -96,7 +96,7 @@ def _learn_shapes(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str,
 
 
 def _compute(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str, int]) -> None:
-    """A node of known, small inputs: its results, where they are small too."""
+    """Compute a node of known, small inputs and small outputs."""
     outputs = [value for value in node.outputs if value.name]
     if node.domain not in ("", "ai.onnx") or node.op_type in MAY_DRAW or not outputs:
         return
@@ -120,7 +120,10 @@ def _compute(node: ir.Node, known: dict[ir.Value, Array], opsets: dict[str, int]
         name="follow",
     )
     proto = ir.to_proto(ir.Model(view, ir_version=onnx.IR_VERSION))  # type: ignore[arg-type]
-    with contextlib.suppress(Exception), np.errstate(all="ignore"):  # what it lacks stays unknown
+    with (
+        contextlib.suppress(Exception),
+        np.errstate(all="ignore"),
+    ):  # else unknown
         results = ReferenceEvaluator(proto).run(None, feeds)
         known.update(
             (v, r) for v, r in zip(outputs, results, strict=True) if isinstance(r, np.ndarray)

@@ -1,8 +1,8 @@
-"""Budget: a run's memory, held against its limit before anything is allocated.
+"""Check the memory of a run against its limit before the engine allocates anything.
 
-An engine without a limit of its own (torch on a CPU, OpenVINO, the reference) is asked for nothing
-that the graph alone shows to be too much: its weights, and the values that must live at once.
-Scratch inside its kernels, and values whose size only a run can tell, are not counted.
+For engines that have no limit (torch on a CPU, OpenVINO, the reference): weights and the values
+that are alive at once are counted from the graph. Buffers inside kernels, and values whose size
+only a run shows, are not.
 """
 
 from __future__ import annotations
@@ -17,47 +17,46 @@ import onnx_ir as ir
 
 from onward.errors import MemoryLimitExceeded
 from onward.graph.files import weight_bytes
-from onward.graph.lifetimes import Lifetimes, Pairs, Rules, lifetimes, spelled
+from onward.graph.lifetimes import Lifetimes, MemoryRules, Pairs, lifetimes, spelled
 from onward.graph.operators import VIEWS as SAME_ELEMENTS
-from onward.graph.shapes.infer import infer_shapes
+from onward.graph.shapes.infer import with_input_shapes
 
 _FIRST: Pairs = ((0, 0),)
 _STRIDED = ("Dropout", "Expand", "Slice", "Transpose")
-VIEWS = Rules(  # as torch: what only looks at memory differently
+VIEWS = MemoryRules(  # as in torch: outputs that are views of their input
     dict.fromkeys((*SAME_ELEMENTS, *_STRIDED), _FIRST)
 )
-_NEW = {"Concat", "Conv", "ConvTranspose", "Gather", "Gemm", "MatMul", "Pad", "Resize", "Tile"}
-_REMEMBERED = 64  # sets of shapes
-_POINTER = 8  # bytes: what a text takes of a tensor, wherever its letters lie
+_ALLOCATES = {
+    "Concat",
+    "Conv",
+    "ConvTranspose",
+    "Gather",
+    "Gemm",
+    "MatMul",
+    "Pad",
+    "Resize",
+    "Tile",
+}
+_CACHED = 64  # sets of shapes
+_POINTER = 8  # bytes that a string takes in its tensor; its characters are elsewhere
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The values of a graph over time."""
+class MemoryEstimate:
+    """The bytes of a graph's weights, and the lifetimes of its values."""
 
     weights: int
     lives: Lifetimes
-    unknown: list[str]  # values whose size nobody knows before a run
+    unknown: list[str]  # values whose size only a run shows
 
 
-def sized(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
-    """A copy of the model whose inputs have these shapes, and all others what follows."""
-    model = model.clone()
-    for value in model.graph.inputs:
-        if str(value.name) in shapes:
-            value.shape = ir.Shape(tuple(shapes[str(value.name)]))
-    for graph in model.graphs():
-        for node in graph:
-            for value in node.outputs:
-                value.shape = None  # as it was inferred for any size
-    return infer_shapes(model)
-
-
-def follow(model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: Rules) -> Estimate:
-    """The values of a prepared model over time, its inputs of these shapes."""
-    model = sized(model, shapes)
+def estimate_memory(
+    model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: MemoryRules
+) -> MemoryEstimate:
+    """Weights and lifetimes of a prepared model whose inputs have these shapes."""
+    model = with_input_shapes(model, shapes)
     unknown: set[str] = set()
 
     def nbytes(value: ir.Value) -> int:
@@ -69,41 +68,41 @@ def follow(model: ir.Model, shapes: Mapping[str, Sequence[int]], rules: Rules) -
         return math.ceil(total)
 
     lives = lifetimes(model.graph, rules, nbytes)
-    return Estimate(weight_bytes(model), lives, sorted(unknown))
+    return MemoryEstimate(weight_bytes(model), lives, sorted(unknown))
 
 
-class Budget:
-    """A prepared model and the bytes that it may take."""
+class MemoryBudget:
+    """A prepared model, and the memory limit of its runs."""
 
     def __init__(self, model: ir.Model, limit: int) -> None:
         self._model, self._limit = model, limit
-        self._known: dict[Shapes, Estimate] = {}
+        self._known: dict[Shapes, MemoryEstimate] = {}
 
     def check(self, feeds: Mapping[str, Any]) -> None:
         """Refuse a run that needs more than the limit."""
         arrays = {n: feed for n, feed in feeds.items() if not isinstance(feed, (list, tuple))}
         shapes = tuple(sorted((n, tuple(np.shape(feed))) for n, feed in arrays.items()))
         if shapes not in self._known:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _CACHED:
                 self._known.clear()
-            self._known[shapes] = follow(self._model, dict(shapes), VIEWS)
+            self._known[shapes] = estimate_memory(self._model, dict(shapes), VIEWS)
         _refuse("the run", self._known[shapes], self._limit, "feed smaller batches")
 
 
 def check_opening(model: ir.Model, limit: int) -> None:
-    """Refuse a model of fixed sizes whose weights and values cannot fit, whoever runs it.
+    """Refuse a model of fixed sizes that exceeds the limit on every engine.
 
-    Everything that an engine might write in place or fuse away counts as if it did.
+    Values that an engine might write in place or fuse away are counted as if it did.
     """
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     if not all(value.shape is not None and value.shape.is_static() for value in inputs):
         return
-    operators = {spelled(node) for node in model.graph} - _NEW
-    rules = Rules(VIEWS.aliases, dict.fromkeys(operators, ((0, 0), (1, 0), (2, 0))))
-    _refuse("the model", follow(model, {}, rules), limit, "use a smaller model")
+    operators = {spelled(node) for node in model.graph} - _ALLOCATES
+    rules = MemoryRules(VIEWS.aliases, dict.fromkeys(operators, ((0, 0), (1, 0), (2, 0))))
+    _refuse("the model", estimate_memory(model, {}, rules), limit, "use a smaller model")
 
 
-def _refuse(what: str, needs: Estimate, limit: int, advice: str) -> None:
+def _refuse(what: str, needs: MemoryEstimate, limit: int, advice: str) -> None:
     live = needs.lives.peak
     if needs.weights + live > limit:
         raise MemoryLimitExceeded(

@@ -1,4 +1,4 @@
-"""What runs take where no engine tells: the graph's own values, dropped after their last use."""
+"""Estimate from the graph alone what runs take: values are freed after their last use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from onward.errors import OptionError
 from onward.graph.files import Source
-from onward.graph.shapes.infer import fix_dimensions
-from onward.measure.memory.budget import VIEWS, Estimate, follow, sized
+from onward.graph.shapes.infer import fix_dimensions, with_input_shapes
+from onward.measure.memory.budget import VIEWS, MemoryEstimate, estimate_memory
 from onward.passes.pipelines import PREPARE, inference
 from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions, has_own_operators
@@ -17,20 +17,24 @@ Shapes = Mapping[str, Sequence[int]]
 Weights = str | os.PathLike[str] | None
 
 
-def estimate(source: Source, shapes: Shapes, options: SessionOptions, weights: Weights) -> Estimate:
-    """The values of a model after our passes, its inputs of these shapes."""
+def estimate_source(
+    source: Source, shapes: Shapes, options: SessionOptions, weights: Weights
+) -> MemoryEstimate:
+    """Weights and lifetimes of a model after Onward's passes, with inputs of these shapes."""
     model = open_model(source, weights, options.limits, any_domain=has_own_operators(options))
     fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
-    return follow(inference(options.graph_optimization_level)(PREPARE(model)), shapes, VIEWS)
+    return estimate_memory(
+        inference(options.graph_optimization_level)(PREPARE(model)), shapes, VIEWS
+    )
 
 
 def output_shapes(
     source: Source, shapes: Shapes, options: SessionOptions, weights: Weights
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of each output, where the inputs' shapes decide it."""
+    """The shape of each output; an OptionError if it depends on the data."""
     model = open_model(source, weights, options.limits, any_domain=has_own_operators(options))
     fix_dimensions(model, options.free_dimensions, options.free_dimension_denotations)
-    model = sized(PREPARE(model), shapes)
+    model = with_input_shapes(PREPARE(model), shapes)
     found = {}
     for value in model.graph.outputs:
         if value.shape is None or not value.shape.is_static():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.errors import OptionError, ProviderError
+from onward.formatting import show_megabytes
 from onward.lazy import LazyModule
 from onward.measure.memory.resident_memory import MEASURABLE
 from onward.providers.choose import Asked
@@ -89,15 +90,17 @@ class MemoryPlan:
             (
                 "activations",
                 self.activations,
-                f"at most alive at once, outputs {_mb(self.outputs)}",
+                f"at most alive at once, outputs {_show(self.outputs)}",
             ),
             ("running", self.running, f"estimated: {error}" if error else "added by runs"),
             ("peak", self.peak, "while opening" if opens else "while running"),
         ]
         lines = [f"memory plan: {', '.join(self.providers)}; {shapes or 'no inputs'}"]
-        lines += [f"  {name:<12}{_mb(size):>14}  {note}" for name, size, note in rows]
+        lines += [f"  {name:<12}{_show(size):>14}  {note}" for name, size, note in rows]
         fullest = sorted(self.timeline, key=lambda node: -node.live)[:_SHOWN]
-        lines += [f"  fullest: {_mb(node.live)} at {node.op_type} {node.node}" for node in fullest]
+        lines += [
+            f"  fullest: {_show(node.live)} at {node.op_type} {node.node}" for node in fullest
+        ]
         if self.unknown:
             names = ", ".join(self.unknown[:3]) + (", ..." if len(self.unknown) > 3 else "")
             lines.append(f"  not estimated: {len(self.unknown)} values of unknown size: {names}")
@@ -143,7 +146,7 @@ def plan_memory(
             raise ProviderError(f"{error}\ngive feeds instead of sizes")
         values = None
     else:
-        values = estimate.estimate(source, shapes, settings, weights)
+        values = estimate.estimate_source(source, shapes, settings, weights)
     known = min(values.weights, held) if values else 0  # an engine may map or share weights
     lives = values.lives if values else None
     return MemoryPlan(
@@ -247,10 +250,5 @@ def _ask(
             return worker.ask(whole, buffers)[0]
 
 
-def _mb(size: int | None) -> str:
-    """Bytes as megabytes.
-
-    >>> _mb(2_500_000)
-    '2.50 MB'
-    """
-    return "unknown" if size is None else f"{size / 1e6:,.2f} MB"
+def _show(size: int | None) -> str:
+    return "unknown" if size is None else show_megabytes(size)

@@ -1,4 +1,4 @@
-"""Outputs that the caller allocates: arrays of the right shapes, and runs that write into them."""
+"""Output arrays of the caller: allocate them for given sizes, and run into them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-import ml_dtypes
 import numpy as np
 
 from onward.errors import FeedError, OptionError, ProviderError
+from onward.graph.dtypes import numpy_type, ort_type
 from onward.graph.random_feeds import input_shapes
-from onward.graph.signature import check_feeds, spell
+from onward.graph.signature import check_feeds
 from onward.lazy import LazyModule
-from onward.names import near
+from onward.names import suggest_names
 from onward.providers.ort.ort_values import to_ort
 
 if TYPE_CHECKING:
@@ -23,20 +23,12 @@ else:
     estimate = LazyModule("onward.measure.memory.estimate")
 
 Array = np.ndarray[Any, Any]
-_NUMPY: dict[str, Any] = {  # where numpy has another name for it
-    "float": np.float32,
-    "double": np.float64,
-    "string": np.object_,
-    "bfloat16": ml_dtypes.bfloat16,
-    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
-    "float8e5m2": ml_dtypes.float8_e5m2,
-}
 
 Weights = str | os.PathLike[str] | None
 
 
-class Session(Protocol):
-    """What is asked of a session here."""
+class BindableSession(Protocol):
+    """The methods of a session that are used here."""
 
     def get_inputs(self) -> Any: ...
     def get_outputs(self) -> Any: ...
@@ -47,7 +39,7 @@ class Session(Protocol):
 
 
 def allocate(
-    session: Session, source: Source, weights: Weights, sizes: Mapping[str, Any]
+    session: BindableSession, source: Source, weights: Weights, sizes: Mapping[str, Any]
 ) -> dict[str, Array]:
     """An empty array for each output, its shape from sizes or from feeds."""
     inputs = [(arg.name, arg.type, arg.shape) for arg in session.get_inputs()]
@@ -62,7 +54,10 @@ def allocate(
 
 
 def run_into(
-    session: Session, outputs: Mapping[str, Array], feeds: Mapping[str, Any], run_options: Any
+    session: BindableSession,
+    outputs: Mapping[str, Array],
+    feeds: Mapping[str, Any],
+    run_options: Any,
 ) -> None:
     """Run with the outputs bound to these arrays."""
     optional = [arg.name for arg in session.get_overridable_initializers()]
@@ -87,21 +82,23 @@ def run_into(
 
 
 def _check_outputs(outputs: Mapping[str, Array], known: Any) -> None:
-    """Arrays that can be written to as they are: named, of the right type, without gaps."""
+    """Refuse arrays with an unknown name, of another type, read-only or not contiguous."""
     types = {arg.name: arg.type for arg in known}
     for name, array in outputs.items():
         if name not in types:
-            raise FeedError(f"no output {name!r}; {near(name, types, 'the model gives')}")
+            raise FeedError(f"no output {name!r}; {suggest_names(name, types, 'the model gives')}")
         if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
             raise FeedError(f"output {name!r} takes a numpy array without gaps (C-contiguous)")
         if not array.flags.writeable:
             raise FeedError(f"output {name!r} takes an array that can be written to")
-        if spell(array.dtype) != types[name]:
-            raise FeedError(f"output {name!r} is {types[name]}, but was given {spell(array.dtype)}")
+        if ort_type(array.dtype) != types[name]:
+            raise FeedError(
+                f"output {name!r} is {types[name]}, but was given {ort_type(array.dtype)}"
+            )
 
 
 def _symbols(inputs: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """What the inputs' shapes say about named sizes."""
+    """The size of each named dimension, from the shapes of the inputs."""
     return {
         dim: size
         for name, _, dims in inputs
@@ -116,11 +113,7 @@ def _known_shape(dims: Any, symbols: Mapping[str, int]) -> tuple[int, ...] | Non
 
 
 def _dtype(arg: Any) -> np.dtype[Any]:
-    word = arg.type.removeprefix("tensor(").removesuffix(")")
-    try:
-        found: np.dtype[Any] = np.dtype(_NUMPY.get(word, word))
-    except TypeError:
-        found = np.dtype(np.object_)
-    if found == np.object_ or not arg.type.startswith("tensor("):
+    found = numpy_type(arg.type) if arg.type.startswith("tensor(") else None
+    if found is None or found == np.object_:
         raise OptionError(f"output {arg.name!r} of type {arg.type} cannot be allocated beforehand")
     return found

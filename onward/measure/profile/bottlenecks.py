@@ -1,6 +1,6 @@
 """Analysis: where the time of a run goes, and what bounds it.
 
-The rule, for anyone to check:
+The rule:
 
 - A node is bound by whichever of three would take it longest at this machine's ceilings: its FLOPs
   at the measured FLOP/s (compute), its bytes at the measured bytes/s (memory bandwidth), or being
@@ -14,7 +14,7 @@ The rule, for anyone to check:
   of the gaps between them and of input and output are 100 % together.
 
 A node whose time is far over all three of its bounds (LOW) still counts under the largest: it
-is a kernel that uses the machine badly, and the verdict says so.
+is a kernel that uses the machine badly, and the diagnosis names it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A run, taken apart."""
+    """A run, divided among nodes, operators and kinds of bounds."""
 
     latency: float  # seconds of a run that is not profiled, typically
     profiled: float  # ... of one that is
@@ -153,7 +153,7 @@ def _gather(measured: Measurement, turn: int) -> list[_Node]:
 def _figures(node: _Node, whole: float, limits: Ceilings) -> Figures:
     record, time = node.record, node.time
     kind = number_type(record.inputs or record.outputs)
-    bound, least = bind(node.cost.flops, node.cost.bytes, node.calls, limits, kind)
+    bound, least = find_bound(node.cost.flops, node.cost.bytes, node.calls, limits, kind)
     return Figures(
         name=record.node,
         operator=record.operator,
@@ -170,7 +170,7 @@ def _figures(node: _Node, whole: float, limits: Ceilings) -> Figures:
     )
 
 
-def bind(
+def find_bound(
     flops: float, moved: float, calls: float, limits: Ceilings, kind: str = "float32"
 ) -> tuple[Bound, float]:
     """What bounds a node, and the least time that it could take because of it."""
@@ -184,7 +184,7 @@ def bind(
 
 
 def by_operator(nodes: Iterable[Figures], ceilings: Mapping[str, Ceilings]) -> list[Figures]:
-    """The nodes of each operator together; bound by what bounds most of their time."""
+    """The sums of each operator's nodes, bound by what bounds most of their time."""
     groups: dict[tuple[str, str], list[Figures]] = {}
     for node in nodes:
         groups.setdefault((node.provider, node.operator), []).append(node)
@@ -222,7 +222,7 @@ def number_type(tensors: Sequence[Tensor]) -> str:
 
 
 def typical(times: Sequence[float]) -> float:
-    """The mean of the middle half: finer than a median, and as deaf to what disturbed a few."""
+    """The mean of the middle half: smoother than a median, and as robust against outliers."""
     if not times:
         return 0.0
     ordered = np.sort(np.asarray(times, np.float64))

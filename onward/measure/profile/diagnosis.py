@@ -1,10 +1,11 @@
-"""The verdict: one plain sentence on what bounds a model, and one on what to do about it."""
+"""Diagnosis: one sentence on what bounds a model, and one on what to do about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from onward.formatting import percent, show_rate
 from onward.measure.profile.bottlenecks import LOW, Analysis, Bound, Figures
 from onward.measure.profile.roofline import Ceilings
 from onward.measure.profile.timed_runs import Measurement
@@ -19,7 +20,7 @@ NAMES: dict[Bound, str] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Diagnosis:
     """What bounds a model."""
 
     bound: Bound
@@ -30,14 +31,16 @@ class Verdict:
         return self.sentence
 
 
-def judge(analysis: Analysis, measured: Measurement, ceilings: Mapping[str, Ceilings]) -> Verdict:
-    """The kind with the largest share of the run, in words."""
+def diagnose(
+    analysis: Analysis, measured: Measurement, ceilings: Mapping[str, Ceilings]
+) -> Diagnosis:
+    """Describe the kind of bound with the largest share of the run."""
     bound = max(analysis.shares, key=lambda kind: analysis.shares[kind])
     share = f"{percent(analysis.shares[bound])} of the time"
     if bound == "io":
-        return Verdict(bound, _io(share, analysis, measured), _IO_ADVICE)
+        return Diagnosis(bound, _io(share, analysis, measured), _IO_ADVICE)
     if bound == "waiting":
-        return Verdict(bound, _waiting(share, analysis), _WAITING_ADVICE)
+        return Diagnosis(bound, _waiting(share, analysis), _WAITING_ADVICE)
     nodes = [node for node in analysis.nodes if node.bound == bound]
     time = sum(node.time for node in nodes)
     main = max(nodes, key=lambda node: node.time).provider
@@ -50,13 +53,13 @@ def judge(analysis: Analysis, measured: Measurement, ceilings: Mapping[str, Ceil
         ceiling = show_rate(ceilings[main].bytes_per_second, "B/s")
     sentence = (
         f"Bound by {NAMES[bound]}: {share} is in nodes that {rate}, {percent(reached)} of what "
-        f"this machine can ({ceiling}); most of it in {_who(nodes)}."
+        f"this machine can ({ceiling}); most of it in {_main_operators(nodes)}."
     )
-    return Verdict(bound, sentence, _node_advice(bound, reached))
+    return Diagnosis(bound, sentence, _node_advice(bound, reached))
 
 
-def _who(nodes: list[Figures]) -> str:
-    """The operators that hold most of these nodes' time: "12 Relu and Add nodes"."""
+def _main_operators(nodes: list[Figures]) -> str:
+    """The operators with most of these nodes' time: "12 Relu and Add nodes"."""
     spent: dict[str, float] = {}
     for node in nodes:
         spent[node.operator] = spent.get(node.operator, 0.0) + node.time
@@ -114,23 +117,3 @@ def _node_advice(bound: Bound, reached: float) -> str:
         "The kernels use the memory well: fewer passes over the data (fusion) or smaller types "
         "(float16, int8) are what makes it faster."
     )
-
-
-def percent(share: float) -> str:
-    """
-    >>> percent(0.714)
-    '71 %'
-    """
-    return f"{100 * share:.0f} %"
-
-
-def show_rate(number: float, unit: str) -> str:
-    """
-    >>> show_rate(18.2e9, "B/s"), show_rate(950, "FLOP/s"), show_rate(0, "B")
-    ('18.2 GB/s', '950 FLOP/s', '0 B')
-    """
-    for prefix in ("", "k", "M", "G", "T", "P"):
-        if number < 1000 or prefix == "P":
-            break
-        number /= 1000
-    return f"{number:.3g} {prefix}{unit}"

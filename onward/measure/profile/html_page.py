@@ -1,4 +1,4 @@
-"""The page: a profile's figures put into one HTML file that needs no network."""
+"""The page of a profile: its figures in one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLACE = "__PROFILE__"
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page with its data inside. A model's names are anyone's text: none can end the script."""
+    """The page with its data; signs are escaped, so that no name of a model can end the script."""
     template = files("onward.measure.profile").joinpath("page.html").read_text("utf-8")
     text = json.dumps(data, allow_nan=False)
     for sign in "<>&\u2028\u2029":

@@ -1,6 +1,6 @@
-"""Costing: each record of a trace with the FLOPs and bytes of what it ran.
+"""The FLOPs and bytes of each record of a trace.
 
-Names and attributes come from the graph that the engine really ran, shapes from the run itself.
+Names and attributes come from the graph that the engine ran, shapes from the run itself.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onward.errors import OnwardError
-from onward.graph.costs.flops import ELEMENTWISE, Call, Tensor, UnknownShape
+from onward.graph.costs.flops import COUNTED_BY_SHAPE, Call, Tensor, UnknownShape
 from onward.graph.costs.node_costs import Cost, call_cost, declared, is_view, node_cost
 from onward.graph.files import load
 from onward.graph.scopes import bodies, reads
 from onward.graph.shapes.infer import infer_shapes
-from onward.graph.shapes.value_dependent import follow_sizes
+from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.measure.profile.trace import PART, Record
 
 
@@ -37,39 +37,39 @@ class Graphs:
         self.tensors: dict[str, Tensor] = dict(feeds)  # every value that was seen, by name
 
     def node(self, record: Record) -> ir.Node | None:
-        """The node that a record is of."""
+        """The node of a record."""
         found = self._by_name.get((record.operator, record.node))
         if found is None and record.output_names and record.operator != PART:
-            # An engine with operators of its own keeps the names, or adds a last part to them.
+            # An engine with its own operators keeps the names, or adds a suffix to them.
             for name in (record.output_names[0], record.node.rpartition("/")[0]):
                 found = found or self._by_output.get(name) or self._named.get(name)
         return found
 
     def infer(self) -> None:
-        """Work out the shapes that no engine tells, from those of the feeds."""
+        """Infer the shapes that no engine recorded, from those of the feeds."""
         for model in self._models:
             for value in model.graph.inputs:
                 seen = self.tensors.get(value.name or "")
                 if seen is not None and seen.shape is not None:
                     value.shape = ir.Shape(seen.shape)
-            follow_sizes(infer_shapes(model))
+            infer_computed_shapes(infer_shapes(model))
 
     def cost(self, record: Record) -> Cost:
-        """What one record computed, read and wrote; remembers the shapes that it shows."""
+        """The FLOPs and bytes of one record; stores the shapes that it has."""
         if record.operator == PART:
             return self._part_cost(record)
         node = self.node(record)
         if node is None:
             return _from_record(record)
         if bodies(node):
-            self._learn(node, record)
-            return Cost()  # its nodes have records of their own
+            self._store_shapes(node, record)
+            return Cost()  # its nodes have their own records
         inputs = tuple(None if value is None else self._tensor(value) for value in node.inputs)
         given = [place for place, value in enumerate(node.inputs) if value is not None]
         if len(record.inputs) == len(given):
             seen = dict(zip(given, record.inputs, strict=True))
             inputs = tuple(seen.get(place) for place in range(len(node.inputs)))
-        self._learn(node, record)
+        self._store_shapes(node, record)
         outputs = tuple(self._tensor(value) if value.name else None for value in node.outputs)
         try:
             return call_cost(Call(node, inputs, outputs))
@@ -79,7 +79,7 @@ class Graphs:
     def _tensor(self, value: ir.Value) -> Tensor:
         return self.tensors.get(value.name or "") or declared(value)
 
-    def _learn(self, node: ir.Node, record: Record) -> None:
+    def _store_shapes(self, node: ir.Node, record: Record) -> None:
         named = [value for value in node.outputs if value.name]
         if len(named) == len(record.outputs):
             self.tensors.update(
@@ -88,7 +88,7 @@ class Graphs:
             )
 
     def _part_cost(self, record: Record) -> Cost:
-        """A compiled part: the arithmetic of all its nodes; only its border is read and written."""
+        """A compiled part: the FLOPs of all its nodes, the bytes of its inputs and outputs."""
         nodes = self._inside(record)
         total = sum((node_cost(node, self._tensor) for node in nodes), Cost())
         weights = {v for node in nodes for v in reads(node) if v.const_value is not None}
@@ -117,10 +117,10 @@ class Graphs:
     def live_bytes(self, records: list[Record]) -> list[tuple[float, int]]:
         """Bytes of the tensors that are still needed, after each record of one iteration.
 
-        A view keeps the tensor that it looks at; what the caller gets stays to the end.
+        A view keeps its tensor alive; the outputs live to the end.
         """
         nodes = [self.node(record) for record in records]
-        if not any(nodes):  # nobody told what was run
+        if not any(nodes):  # the graph is unknown
             return []
         owner: dict[str, str] = {}
         last: dict[str, int] = {}
@@ -162,24 +162,24 @@ class Graphs:
 
 
 def read_graphs(folder: Path, feeds: Mapping[str, Tensor]) -> Graphs:
-    """The optimised graphs that a session left in a folder; onnxruntime's parts come first."""
+    """The optimised graphs that a session wrote to a folder; onnxruntime's parts come first."""
     models = []
     for path in sorted(folder.glob("*.onnx"), key=lambda path: (-len(path.suffixes), path.name)):
         try:
-            models.append(load(path, any_domain=True))  # what the engine itself has written
+            models.append(load(path, any_domain=True))  # written by the engine itself
         except OnwardError:  # costs are then estimated from the records alone
             continue
     return Graphs(models, feeds)
 
 
 def _from_record(record: Record) -> Cost:
-    """What the record's own shapes tell: those of its weights and attributes are not among them."""
+    """The cost by the record's own shapes: without weights and attributes."""
     node = ir.Node("", record.operator, (), num_outputs=len(record.outputs))
     try:
         cost = call_cost(Call(node, record.inputs, record.outputs))
     except (UnknownShape, IndexError, ValueError):
         return Cost(basis="unknown")
-    return cost if record.operator in ELEMENTWISE else cost + Cost(basis="estimate")
+    return cost if record.operator in COUNTED_BY_SHAPE else cost + Cost(basis="estimate")
 
 
 def _bytes(tensors: Iterable[Tensor | None]) -> int:

@@ -1,4 +1,4 @@
-"""profile_model: run a model, take its time apart, and say what bounds it.
+"""profile_model: run a model, divide its time among operators, and say what bounds it.
 
 profile = onward.profile_model("model.onnx", sizes={"batch": 8})
 print(profile.verdict)
@@ -19,10 +19,10 @@ from onward.graph.paths import writing
 from onward.graph.random_feeds import random_feeds
 from onward.measure.machine import machine, usable_cores, versions
 from onward.measure.profile.bottlenecks import Analysis, Figures, analyse, number_type
-from onward.measure.profile.diagnosis import Verdict, judge
+from onward.measure.profile.diagnosis import Diagnosis, diagnose
 from onward.measure.profile.html_page import render
 from onward.measure.profile.roofline import Ceilings, find_ceilings
-from onward.measure.profile.timed_runs import Feeds, Measurement, Plan, Progress, measure
+from onward.measure.profile.timed_runs import Feeds, Measurement, Progress, RunSettings, measure
 from onward.measure.profile.timeline import memory_lines, timeline
 from onward.measure.profile.trace import PART, Record
 from onward.providers.choose import Asked, mentions_auto, named_options
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Profile:
-    """A model's profile: figures by operator and by node, the verdict, a trace and a page."""
+    """A model's profile: figures by operator and by node, the diagnosis, a trace and a page."""
 
     name: str  # of the model
-    verdict: Verdict
+    verdict: Diagnosis
     analysis: Analysis
     measured: Measurement
     ceilings: dict[str, Ceilings]  # by provider
@@ -126,12 +126,12 @@ def profile_model(
     fresh: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Profile:
-    """Run a model again and again, and take its time apart.
+    """Run a model repeatedly, and divide its time among its operators.
 
-    Inputs that `feeds` leaves out are fed at random; `sizes` gives their open dimensions, which
+    Inputs that `feeds` does not have get random values; `sizes` gives their open dimensions, which
     are 1 otherwise. Feeds may also be a function of a session's inputs. `between=(5, 15)`
     analyses the iterations from 5 up to 15, counted after the warm-up. The machine's ceilings are
-    measured once and kept; `fresh` measures them anew.
+    measured once and cached; `fresh` measures them again.
     """
     first, last = between or (0, iterations)
     if not 0 <= first < last <= iterations or warm_up < 1:
@@ -147,27 +147,27 @@ def profile_model(
         left = [arg for arg in inputs if arg.name not in given]
         return {**random_feeds(left, sizes), **given}
 
-    plan = Plan(
+    settings = RunSettings(
         providers=providers,
         threads=threads,
         iterations=iterations,
         warm_up=warm_up,
         sess_options=sess_options,
     )
-    threads = plan.options().intra_op_num_threads
-    measured = measure(model, make_feeds, plan, progress)
+    threads = settings.options().intra_op_num_threads
+    measured = measure(model, make_feeds, settings, progress)
     measured, first, last = _narrow(measured, first, last)
     progress("measuring this machine's ceilings", 0.0)
     ceilings = _ceilings(measured, providers, threads, fresh)
     analysis = analyse(measured, ceilings)
     name = str(model) if isinstance(model, (str, os.PathLike)) else "model"
-    verdict = judge(analysis, measured, ceilings)
+    verdict = diagnose(analysis, measured, ceilings)
     used = threads or usable_cores()
     return Profile(Path(name).name, verdict, analysis, measured, ceilings, first, last, used)
 
 
 def _narrow(measured: Measurement, first: int, last: int) -> tuple[Measurement, int, int]:
-    """The iterations of the range; of fewer, where Ctrl-C ended the run before it."""
+    """The iterations of the range; fewer if Ctrl-C ended the run before its end."""
     last = min(last, len(measured.walls))
     first = min(first, last - 1)
     return measured.between(first, last), first, last
@@ -221,12 +221,12 @@ def _notes(profile: Profile) -> list[str]:
         found.append("The run was ended early: the figures are of what was measured by then.")
     if any(node.operator == PART for node in profile.nodes):
         found.append(
-            "A compiled part is one record: its engine does not tell what its nodes took. "
-            "Its bytes are those that cross its border."
+            "A compiled part is one record: its engine does not measure single nodes. "
+            "Its bytes are those of its inputs and outputs."
         )
     for basis, words in (
-        ("estimate", "taken for elementwise or counted from what the engine told"),
-        ("unknown", "of shapes that nobody told, counted as 0"),
+        ("estimate", "estimated: elementwise, or from the shapes that the engine recorded"),
+        ("unknown", "unknown, because their shapes are, and counted as 0"),
     ):
         count = sum(node.basis == basis for node in profile.nodes if node.operator != PART)
         if count:
@@ -234,8 +234,8 @@ def _notes(profile: Profile) -> list[str]:
     if any(n.bound == "compute" and n.reached > 1.1 and n.share > 0.05 for n in profile.nodes):
         found.append(
             "Some nodes do more FLOP/s than the ceiling: either their algorithm multiplies less "
-            "than its definition says, or the ceiling was measured on a busy machine (measure it "
-            "anew with --fresh)."
+            "than the operator's definition, or the ceiling was measured on a busy machine "
+            "(measure it again with --fresh)."
         )
     if profile.analysis.profiled > 1.25 * profile.analysis.latency:
         slower = profile.analysis.profiled / profile.analysis.latency

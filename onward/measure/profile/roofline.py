@@ -1,8 +1,8 @@
-"""Ceilings: what this machine can do at most, measured on the provider's own kernels.
+"""Ceilings: the most that this machine can do, measured on the provider's own kernels.
 
 FLOP/s by a large matrix product, bytes/s by elementwise kernels over more data than caches hold,
 and the time of dispatching a node by a chain of nodes that do next to nothing. Measured in a
-process of their own, and kept by machine, versions, provider and threads.
+separate process, and cached by machine, versions, provider and threads.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ import onnx_ir as ir
 
 from onward.errors import DeadlineExceeded, OnwardError, ProviderError
 from onward.graph.builder import OpBuilder
-from onward.measure.machine import cache_folder, digest, keep, kept, machine, versions
-from onward.measure.profile.timed_runs import Feeds, Measurement, Plan, measure
+from onward.measure.machine import (
+    cache_folder,
+    digest,
+    machine,
+    read_record,
+    versions,
+    write_record,
+)
+from onward.measure.profile.timed_runs import Feeds, Measurement, RunSettings, measure
 from onward.workers.worker import Worker
 
 _CHAIN = 200  # nodes
 _FEWEST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
-_LONG_ENOUGH = 0.03  # seconds of a product after which a larger one tells nothing new
-_LARGEST = 8192
+_LONG_ENOUGH = 0.03  # seconds of a product after which a larger one is no faster
+_LARGEST = 8192  # rows and columns
 _TIME_LIMIT = 600.0  # seconds that measuring may take; usually it takes a few
 FLOAT32 = "float32"
 
@@ -38,7 +45,7 @@ class Ceilings:
     dispatch: float  # seconds of a node that does nothing
 
     def flops_per_second(self, kind: str) -> float:
-        """Of this type of number; of float32 where it was not measured."""
+        """The rate of this type of number; that of float32 if it was not measured."""
         return self.flops.get(kind) or self.flops[FLOAT32]
 
 
@@ -51,20 +58,20 @@ def find_ceilings(
     fresh: bool = False,
     folder: Path | None = None,
 ) -> Ceilings:
-    """The ceilings of a provider: as kept from another time, or measured now (some seconds)."""
+    """The ceilings of a provider: from the cache, or measured now (some seconds)."""
     wanted = sorted({FLOAT32, *kinds})
     asked = {"provider": provider, "options": dict(options), "threads": threads}
-    path = (folder or cache_folder("ceilings")) / kept_name(asked)
-    record = None if fresh else kept(path)
+    path = (folder or cache_folder("ceilings")) / record_name(asked)
+    record = None if fresh else read_record(path)
     if record is None or not set(wanted) <= set(record.get("tried", ())):
         record = {**_measure_in_child({**asked, "kinds": wanted}), "tried": wanted}
-        keep(path, {**record, **asked, "machine": machine(), "versions": versions()})
+        write_record(path, {**record, **asked, "machine": machine(), "versions": versions()})
     flops = {kind: rate for kind, rate in record["flops"].items() if kind in wanted}
     return Ceilings(flops, record["bytes_per_second"], record["dispatch"])
 
 
-def kept_name(asked: Mapping[str, Any]) -> str:
-    """The file of what was asked, on this machine with these versions."""
+def record_name(asked: Mapping[str, Any]) -> str:
+    """The cache file's name for this request, on this machine with these versions."""
     return f"{digest(machine(), versions(), asked)}.json"
 
 
@@ -89,24 +96,24 @@ def measure_ceilings(
 ) -> Ceilings:
     """Measure in this process. A type that the provider cannot multiply is left out."""
     named = [(provider, options)]
-    plan = Plan(providers=named, threads=threads, iterations=8, warm_up=1)
-    flops = {FLOAT32: _peak(FLOAT32, plan)}
+    settings = RunSettings(providers=named, threads=threads, iterations=8, warm_up=1)
+    flops = {FLOAT32: _peak(FLOAT32, settings)}
     for kind in kinds:
         if kind != FLOAT32:
             try:
-                flops[kind] = _peak(kind, plan)
+                flops[kind] = _peak(kind, settings)
             except ProviderError:
                 continue
-    chain = measure(_chain(), _feed(np.ones(1, np.float32)), replace(plan, iterations=50))
-    return Ceilings(flops, _bandwidth(plan), float(np.median(chain.timing.times)) / _CHAIN)
+    chain = measure(_chain(), _feed(np.ones(1, np.float32)), replace(settings, iterations=50))
+    return Ceilings(flops, _bandwidth(settings), float(np.median(chain.timing.times)) / _CHAIN)
 
 
-def _peak(kind: str, plan: Plan) -> float:
+def _peak(kind: str, settings: RunSettings) -> float:
     """The best rate of ever larger products, until one takes long enough."""
     best, n = 0.0, 512
     while n <= _LARGEST:
         a = np.ones((n, n), np.float32)
-        seen = measure(_product(kind, n), _feed(a), plan)
+        seen = measure(_product(kind, n), _feed(a), settings)
         rate, seconds = _best(seen, lambda cost: cost.flops)
         best = max(best, rate)
         if seconds > _LONG_ENOUGH:
@@ -115,10 +122,10 @@ def _peak(kind: str, plan: Plan) -> float:
     return best
 
 
-def _bandwidth(plan: Plan) -> float:
+def _bandwidth(settings: RunSettings) -> float:
     size = min(max(_FEWEST_BYTES, 4 * last_cache_bytes()), _MOST_BYTES)
     x = np.ones(size // 4, np.float32)
-    return _best(measure(_stream(), _feed(x), plan), lambda cost: cost.bytes)[0]
+    return _best(measure(_stream(), _feed(x), settings), lambda cost: cost.bytes)[0]
 
 
 def _best(seen: Measurement, amount: Any) -> tuple[float, float]:

@@ -1,7 +1,7 @@
-"""Measure: a model run as it is for its latency, then with profiling on for its records.
+"""Run a model without profiling for its latency, then with profiling for its records.
 
-Profiling slows a run down: what the run really takes comes from the session that is not profiled,
-how it is spent from the one that is.
+Profiling slows a run down: the latency is that of the session without it, its division among nodes
+that of the session with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Feeds = Callable[[Sequence[Any]], Mapping[str, Any]]  # the feeds for a session's inputs
 Progress = Callable[[str, float], None]  # what is being done, and how much of it is
 _PAGE = 4096
-_SAMPLED_EVERY = 0.002  # seconds between two looks at this process's memory
+_SAMPLE_INTERVAL = 0.002  # seconds
 _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
 
 
@@ -43,15 +43,15 @@ class Timing:
 
     opening: float  # from the model's file to a session
     first: float  # the first run
-    given: int  # bytes of what a run gives
+    given: int  # bytes of a run's outputs
     starts: list[float]  # of every run, by perf_counter
     times: list[float]
-    resident: list[tuple[float, int]]  # when, and how much memory above that before the opening
+    resident: list[tuple[float, int]]  # time, and memory more than before opening
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that was seen of a model's runs."""
+    """Everything that was measured of a model's runs."""
 
     timing: Timing
     trace: Trace  # the profiled iterations, warm-up left out
@@ -72,17 +72,17 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How to run: on what, with how many threads, how often."""
+class RunSettings:
+    """Providers, threads, options and number of the runs."""
 
     providers: Asked = None
-    threads: int = 0  # 0: as many as the engine finds right
+    threads: int = 0  # 0: the engine's default
     iterations: int = 20
     warm_up: int = 3
-    sess_options: SessionOptions | None = None  # what else the sessions are to be opened with
+    sess_options: SessionOptions | None = None  # other options of the sessions
 
     def options(self) -> SessionOptions:
-        """The options of a session, which are its own to change."""
+        """A copy of the options, for one session."""
         options = copy.copy(self.sess_options or SessionOptions())
         options.config_entries = dict(options.config_entries)
         options.intra_op_num_threads = self.threads or options.intra_op_num_threads
@@ -91,16 +91,16 @@ class Plan:
 
 
 def measure(
-    model: Source, make_feeds: Feeds, plan: Plan, progress: Progress = lambda *_: None
+    model: Source, make_feeds: Feeds, settings: RunSettings, progress: Progress = lambda *_: None
 ) -> Measurement:
-    """Run a model as the plan says. Ctrl-C ends it early; what was measured by then is kept."""
-    source = with_names(model, plan.options())
-    feeds, timing, interrupted = _time(source, make_feeds, plan, progress)
+    """Run a model with these settings. Ctrl-C ends it early, with what was measured until then."""
+    source = with_names(model, settings.options())
+    feeds, timing, interrupted = _time(source, make_feeds, settings, progress)
     if interrupted:  # one more run, for its records
-        plan = replace(plan, iterations=1, warm_up=1)
+        settings = replace(settings, iterations=1, warm_up=1)
     with tempfile.TemporaryDirectory(prefix="onward-profile-") as name:
         folder = Path(name)
-        options = plan.options()
+        options = settings.options()
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "trace")
         options.log_severity_level = 3  # it warns that the optimised model is for this machine
@@ -108,13 +108,13 @@ def measure(
             options.optimized_model_filepath = str(folder / "optimised.onnx")
             options.add_session_config_entry(_WEIGHTS_FILE, "weights")
         progress("profiling", 0.0)
-        session = InferenceSession(source, options, plan.providers)
-        walls, stopped = _profile(session, feeds, plan, progress)
+        session = InferenceSession(source, options, settings.providers)
+        walls, stopped = _profile(session, feeds, settings, progress)
         trace = read_trace(session.end_profiling())
         graphs = read_graphs(folder, {name: _tensor(feed) for name, feed in feeds.items()})
         if not all(record.outputs for record in trace.records):
             graphs.infer()
-        _fill(graphs, trace)
+        _store_shapes(graphs, trace)
         providers = session.get_providers()
     skipped = len(trace.runs) - len(walls)
     trace = trace.between(skipped, len(trace.runs))
@@ -122,13 +122,13 @@ def measure(
 
 
 def _time(
-    source: Source, make_feeds: Feeds, plan: Plan, progress: Progress
+    source: Source, make_feeds: Feeds, settings: RunSettings, progress: Progress
 ) -> tuple[Mapping[str, Any], Timing, bool]:
     progress("opening the model", 0.0)
     before = resident_bytes()
     clock = time.perf_counter
     opened = clock()
-    session = InferenceSession(source, plan.options(), plan.providers)
+    session = InferenceSession(source, settings.options(), settings.providers)
     opening = clock() - opened
     feeds = make_feeds(session.get_inputs())
     start = clock()
@@ -139,10 +139,10 @@ def _time(
     interrupted = False
     with _Sampler(before) as sampler:
         try:
-            for _ in range(plan.warm_up - 1):
+            for _ in range(settings.warm_up - 1):
                 session.run(None, feeds)
-            for number in range(plan.iterations):
-                progress("timing", number / plan.iterations)
+            for number in range(settings.iterations):
+                progress("timing", number / settings.iterations)
                 start = clock()
                 session.run(None, feeds)
                 times.append(clock() - start)
@@ -155,15 +155,15 @@ def _time(
 
 
 def _profile(
-    session: InferenceSession, feeds: Mapping[str, Any], plan: Plan, progress: Progress
+    session: InferenceSession, feeds: Mapping[str, Any], settings: RunSettings, progress: Progress
 ) -> tuple[list[float], bool]:
     clock = time.perf_counter
-    for _ in range(plan.warm_up):
+    for _ in range(settings.warm_up):
         session.run(None, feeds)
     walls: list[float] = []
     try:
-        while len(walls) < plan.iterations:
-            progress("profiling", len(walls) / plan.iterations)
+        while len(walls) < settings.iterations:
+            progress("profiling", len(walls) / settings.iterations)
             start = clock()
             session.run(None, feeds)
             walls.append(clock() - start)
@@ -174,16 +174,16 @@ def _profile(
     return walls, False
 
 
-def _fill(graphs: Graphs, trace: Trace) -> None:
-    """Let the graphs see every shape once, so that what runs first knows what ran last time."""
+def _store_shapes(graphs: Graphs, trace: Trace) -> None:
+    """Give the graphs every recorded shape before the first cost is computed."""
     for record in trace.records:
         graphs.cost(record)
 
 
 def with_names(source: Source, options: SessionOptions) -> Source:
-    """The source itself where all its nodes have names of their own; else a copy that names them.
+    """The source if all its nodes have unique names; else a copy that has.
 
-    Records tell nodes apart by name alone. A model in ORT's own format stays as it is.
+    Records identify nodes by name. A model in ORT format is not changed.
     """
     if is_ort_format(source):
         return source
@@ -208,17 +208,17 @@ def _tensor(feed: Any) -> Tensor:
 
 
 class _Sampler:
-    """Looks at this process's memory again and again, in a thread of its own."""
+    """Samples this process's memory in a separate thread."""
 
     def __init__(self, before: int) -> None:
         self.samples: list[tuple[float, int]] = []
         self._before, self._done = before, threading.Event()
-        self._thread = threading.Thread(target=self._look, name="onward-memory", daemon=True)
+        self._thread = threading.Thread(target=self._sample, name="onward-memory", daemon=True)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while not self._done.is_set():
             self.samples.append((time.perf_counter(), resident_bytes() - self._before))
-            self._done.wait(_SAMPLED_EVERY)
+            self._done.wait(_SAMPLE_INTERVAL)
 
     def __enter__(self) -> _Sampler:
         if resident_bytes():
@@ -232,7 +232,7 @@ class _Sampler:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that lies in RAM; 0 where the system does not say."""
+    """Resident memory of this process; 0 if the system does not tell."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * _PAGE

@@ -1,4 +1,4 @@
-"""What the page draws over time: one run's nodes, and its memory."""
+"""Data of the page's plots over time: the nodes of one run, and its memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onward.measure.profile.bottlenecks import Analysis, middle_run
 from onward.measure.profile.timed_runs import Measurement
 from onward.measure.profile.trace import Record
 
-_MOST_RECORDS = 3000  # of the timeline; the longest are kept
+_MAX_RECORDS = 3000  # of the timeline: the longest
 _BINS = 60  # of the memory that was sampled
 
 
@@ -26,7 +26,7 @@ def timeline(measured: Measurement, analysis: Analysis) -> list[dict[str, Any]]:
     began = measured.trace.runs[turn].start
     bounds = {(node.provider, node.operator, node.name): node.bound for node in analysis.nodes}
     lanes = {thread: lane for lane, thread in enumerate(dict.fromkeys(r.thread for r in records))}
-    kept = sorted(records, key=lambda record: -record.duration)[:_MOST_RECORDS]
+    kept = sorted(records, key=lambda record: -record.duration)[:_MAX_RECORDS]
     return [
         {
             "name": record.node,
@@ -54,7 +54,7 @@ def memory_lines(measured: Measurement) -> dict[str, Any]:
 
 
 def _folded(measured: Measurement, duration: float) -> list[tuple[float, int]]:
-    """Samples of all runs laid over one: a run may be shorter than the time between two looks."""
+    """Samples of all runs as if of one: a run may be shorter than the time between two samples."""
     timing = measured.timing
     bins: dict[int, list[int]] = {}
     for when, size in timing.resident:

@@ -1,4 +1,4 @@
-"""Traces: what engines recorded, read into one form.
+"""Traces: the events that engines recorded, read into one form.
 
 A session's trace is in Chrome's format, as onnxruntime writes it: `model_run` is one run,
 `..._kernel_time` one node; a divided model's has its parts as well. A part whose engine tells
@@ -16,11 +16,12 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.graph.costs.flops import Tensor
-from onward.providers.trace_events import WORDS, Event
+from onward.graph.operators import CONTROL_FLOW
+from onward.providers.trace_events import Event, type_word
 
 _KERNEL = "_kernel_time"
-_HOLDERS = {"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling"}
-_DTYPES = {WORDS.get(d.name, d.name.lower()): d for d in ir.DataType}
+_HOLDERS = CONTROL_FLOW | {"SequenceMap", "BeamSearch", "GreedySearch", "Sampling"}
+_DTYPES = {type_word(dtype): dtype for dtype in ir.DataType}
 PART = "compiled part"  # the operator of a part that is one record
 
 
@@ -60,7 +61,7 @@ class Trace:
     runs: list[Run]
 
     def between(self, first: int, last: int) -> Trace:
-        """The iterations from `first` up to, not including, `last`, numbered anew."""
+        """The iterations from `first` up to, not including, `last`, numbered from 0."""
         kept = [
             replace(record, iteration=record.iteration - first)
             for record in self.records
@@ -72,18 +73,20 @@ class Trace:
 def read_trace(path: str | Path) -> Trace:
     """Read the file that `end_profiling` wrote."""
     events: list[Event] = json.loads(Path(path).read_text())
-    return gather([event for event in events if event.get("ph") == "X"])
+    return to_trace([event for event in events if event.get("ph") == "X"])
 
 
-def gather(events: Sequence[Event]) -> Trace:
-    """One form from a session's events: records by iteration, and the runs they belong to."""
+def to_trace(events: Sequence[Event]) -> Trace:
+    """A session's events as records by iteration, and the runs they belong to."""
     runs = sorted((e for e in events if e["name"] == "model_run"), key=lambda e: float(e["ts"]))
     nodes = [event for event in events if event["name"].endswith(_KERNEL)]
-    told = {event["args"].get("part") for event in nodes}
+    with_nodes = {event["args"].get("part") for event in nodes}
     parts = [
-        event for event in events if event["cat"] == "Part" and event["args"]["part"] not in told
+        event
+        for event in events
+        if event["cat"] == "Part" and event["args"]["part"] not in with_nodes
     ]
-    # onnxruntime tells itself when it executes; of other engines the part is all that is known
+    # onnxruntime records when it executes; of other engines only the part is known
     ort = {event["args"].get("part") for event in events if event["name"] == "part_run"}
     working = [event for event in events if event["name"].endswith("Executor::Execute")]
     working += [e for e in events if e["cat"] == "Part" and e["args"]["part"] not in ort]
@@ -119,10 +122,10 @@ def _record(event: Event, edges: Sequence[float]) -> Record:
 
 
 def _without_bodies(nodes: Sequence[Event]) -> list[Event]:
-    """The time of a node's subgraphs taken out of its own."""
+    """Subtract the time of a node's subgraphs from its own."""
     ordered = sorted(nodes, key=lambda e: (e["tid"], e["ts"], -e["dur"]))
     own = [float(event["dur"]) for event in ordered]
-    open_: list[int] = []  # the nodes with subgraphs that the present one may lie in
+    open_: list[int] = []  # nodes with subgraphs that may contain the current one
     for number, event in enumerate(ordered):
         while open_ and not _holds(ordered[open_[-1]], event):
             open_.pop()
@@ -156,7 +159,7 @@ def _tensors(described: Iterable[dict[str, list[int]]]) -> tuple[Tensor, ...]:
 
 
 def _waited(stats: Any) -> float:
-    """How long the main thread waited for the others to end, as onnxruntime's pool tells it."""
+    """How long the main thread waited for the others, as onnxruntime's thread pool records it."""
     main = (stats or {}).get("main_thread") if isinstance(stats, dict) else None
     return _seconds(main.get("Wait", 0) + main.get("WaitRevoke", 0)) if main else 0.0
 

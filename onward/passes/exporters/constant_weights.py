@@ -13,12 +13,12 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
+from onward.graph.operators import PRODUCTS, VIEWS
 from onward.graph.scopes import walk
 from onward.passes.exporters.provenance import Provenance
 from onward.passes.normalize import constant_tensor
 from onward.passes.value_facts import is_constant, made_by
-
-FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 # which of an operator's inputs are weights, wherever they come from
 _WEIGHTS = {
@@ -38,9 +38,8 @@ _WEIGHTS = {
     "GRU": (1, 2, 3),
     "RNN": (1, 2, 3),
 }
-_PRODUCTS = ("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DeformConv")
 _ROOTS = ("Sqrt", "Reciprocal", "Pow")  # what a normalization in parts divides by
-_VIEWS = ("Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Cast")
+_VIEWS = (*VIEWS, "Cast", "Transpose")
 _ASSEMBLED = ("Slice", "Split", "Concat")  # the weights of LSTM and GRU, in another order of gates
 _OF_PADDLE = re.compile(r"\.[wb]_\d+$")  # what Paddle calls parameters: linear_7.w_0
 
@@ -121,7 +120,7 @@ def _is_weight_of(node: ir.Node, index: int, held: ir.TensorProtocol) -> bool:
 def _is_added_bias(other: ir.Value | None, held: ir.TensorProtocol) -> bool:
     """Whether a constant that is added to a value is its bias; x + 3 is a formula."""
     if held.size > 1:
-        return made_by(other, *_PRODUCTS) is not None or _is_scaled(other)
+        return made_by(other, *PRODUCTS) is not None or _is_scaled(other)
     product = made_by(other, "MatMul")
     if product is None or not len(held.shape):
         return False

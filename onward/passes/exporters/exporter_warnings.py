@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from onward.graph.scopes import walk
-from onward.names import some
+from onward.names import list_names
 from onward.passes.exporters.merged_parameters import is_from_torchscript, is_uniform
 from onward.passes.exporters.provenance import Provenance, warn_of_changes
 from onward.passes.exporters.restore_parameters import Guesses
@@ -41,7 +41,7 @@ def warn_of_exporter(model: ir.Model, names: Collection[str], guesses: Guesses) 
         log.warning(
             "BatchNormalization was folded into convolutions when the model was exported (%s): it "
             "is not trained; export with torch.onnx.export(..., dynamo=False, %s)",
-            some(folded),
+            list_names(folded),
             RECIPE,
         )
     shared = shared_by_layers(model, trained)
@@ -49,14 +49,14 @@ def warn_of_exporter(model: ir.Model, names: Collection[str], guesses: Guesses) 
         log.warning(
             "layers share tensors that hold one number throughout (%s): an exporter has merged "
             "them, and each is trained as one parameter; export without merging equal weights",
-            some(shared),
+            list_names(shared),
         )
     idle = idle_dropouts(model)
     if idle:
         log.warning(
             "Dropout drops nothing (%s): the model was exported in eval mode, or with p=0; call "
             "model.train() before torch.onnx.export to train with it",
-            some(idle),
+            list_names(idle),
         )
 
 
@@ -80,7 +80,7 @@ def _warn_of_guesses(guesses: Guesses, trained: Collection[str]) -> None:
 
 def _pairs(guessed: Mapping[str, str], trained: Collection[str]) -> str:
     found = [(a, b) for b, a in guessed.items() if a in trained or b in trained]
-    return some(f"{a} = {b}" for a, b in found).replace("'", "") if found else ""
+    return list_names(f"{a} = {b}" for a, b in found).replace("'", "") if found else ""
 
 
 def folded_batch_norms(model: ir.Model, names: Collection[str]) -> list[str]:

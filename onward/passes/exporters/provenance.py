@@ -16,7 +16,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from onward.graph.scopes import graphs_of, walk
-from onward.names import some
+from onward.names import list_names
 from onward.passes.exporters.merged_parameters import is_uniform
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -90,7 +90,7 @@ def warn_of_changes(model: ir.Model, names: Collection[str]) -> None:
         "gone or merged with others": _missing(model, trained),
         "in several tensors, each trained by itself": _copied(model, trained),
     }
-    said = "; ".join(f"{what}: {some(which)}" for what, which in changes.items() if which)
+    said = "; ".join(f"{what}: {list_names(which)}" for what, which in changes.items() if which)
     if said:
         log.warning("torch's exporter changed parameters (%s); export with optimize=False", said)
 

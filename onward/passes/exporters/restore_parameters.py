@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.scopes import walk
-from onward.names import near, some
+from onward.names import list_names, suggest_names
 from onward.passes.exporters.merged_parameters import (
     is_from_torchscript,
     is_uniform,
@@ -195,14 +195,16 @@ def _asked_ties(model: ir.Model, groups: Sequence[Sequence[str]]) -> Ties:
                 )
             seen.add(name)
             if name not in known:
-                raise OptionError(f"tied: {name!r} is no weight of the model\n{near(name, known)}")
+                raise OptionError(
+                    f"tied: {name!r} is no weight of the model\n{suggest_names(name, known)}"
+                )
         parameter, *copies = group
         for name in copies:
             a, b = known[name].const_value, known[parameter].const_value
             transposed = _is_transposed(a, b)
             if transposed is None and not _is_equal(a, b):
                 raise OptionError(
-                    f"tied: {some([parameter, name])} do not hold the same numbers\n"
+                    f"tied: {list_names([parameter, name])} do not hold the same numbers\n"
                     "only copies of one parameter, which may be transposed, are trained as one"
                 )
             found[name] = (parameter, bool(transposed))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
 from onward.passes.rewrite import Ops, Replacement, Rules
 from onward.passes.simplify.consecutive_nodes import order_of
 from onward.passes.value_facts import (
@@ -22,8 +23,6 @@ from onward.passes.value_facts import (
 )
 
 rule = Rules()
-
-_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Scores:
 def attention(op: Ops, node: ir.Node) -> Replacement:
     """q, k and v of (batch, heads, time, size); a mask is added, or chooses."""
     weights, v = node.inputs
-    if v is None or rank(v) != 4 or v.dtype not in _FLOATS:
+    if v is None or rank(v) != 4 or v.dtype not in FLOATS:
         return None
     found = Scores()
     softmax = find_softmax(weights, found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import HALVES
 from onward.passes.rewrite import Ops, Replacement, Rules
 from onward.passes.value_facts import (
     attribute,
@@ -180,7 +181,7 @@ def casts_around(op: Ops, node: ir.Node) -> Replacement:
         return None
     widen = made_by(norm.inputs[0], "Cast")
     x = None if widen is None else widen.inputs[0]
-    if x is None or x.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+    if x is None or x.dtype not in HALVES:
         return None
     wide = norm.inputs[0]
     if attribute(node, "to") != x.dtype or wide is None or wide.dtype != ir.DataType.FLOAT:

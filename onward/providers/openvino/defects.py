@@ -1,7 +1,7 @@
-"""Where OpenVINO's CPU plugin departs from the ONNX standard (2026.4), found by comparing answers.
+"""Defects of OpenVINO's CPU plugin (2026.4): operators that differ from the ONNX standard.
 
-Such a node goes to the next provider, on the processors that the row was seen on. Each row is held
-by a test that fails when OpenVINO mends it, so that the row can go.
+Such nodes run in the next provider, on the processors where the defect was seen. Each row has a
+test that fails when OpenVINO fixes the defect, so that the row can be removed.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.graph.scopes import bodies
-from onward.providers.defect import ARM, X86, Defect, Place
+from onward.providers.defect import ARM, X86, Defect, Platform
 
 _SEEN_IN = "2026.4"
 
 
-def defect(node: ir.Node, place: Place) -> str | None:
-    """What OpenVINO gets wrong about this node in this place, or None."""
+def defect(node: ir.Node, place: Platform) -> str | None:
+    """The known defect of OpenVINO that affects this node on this platform, or None."""
     if node.domain not in ("", "ai.onnx"):
         return None
     for row in ROWS.get(node.op_type, ()):
         if row.holds(place) and row.when(node):
             return row.reason
-    return _empty(node) or _inside(node)
+    return _empty_constant(node) or _merged_cast_inside(node)
 
 
-def _empty(node: ir.Node) -> str | None:
-    """An empty constant; but for Resize's second, which hardly any mode reads."""
+def _empty_constant(node: ir.Node) -> str | None:
+    """The defect of empty constants; Resize's second input is allowed, as few modes read it."""
     for number, value in enumerate(node.inputs):
         constant = None if value is None else value.const_value
         if constant is not None and constant.size == 0 and (node.op_type, number) != ("Resize", 1):
@@ -36,7 +36,7 @@ def _empty(node: ir.Node) -> str | None:
     return None
 
 
-def _inside(node: ir.Node) -> str | None:
+def _merged_cast_inside(node: ir.Node) -> str | None:
     if any(True for body in bodies(node) for _ in merged_casts(body)):
         return "a Cast in a subgraph would be merged into the next node"
     return None
@@ -45,8 +45,8 @@ def _inside(node: ir.Node) -> str | None:
 def merged_casts(graph: ir.Graph) -> Iterator[ir.Value]:
     """Results of Casts that OpenVINO would merge with the arithmetic that reads them.
 
-    Where sizes are free, it then computes in the type before the Cast: 0.5 * Cast(6) is 0. It does
-    not where the Cast's result has another reader, or is a result of the model.
+    With dynamic shapes, it then computes in the type before the Cast: 0.5 * Cast(6) is 0. It does
+    not merge if the Cast's result has another reader, or is an output of the model.
     """
     for node in graph:
         value = node.outputs[0]
@@ -95,7 +95,7 @@ def _is_dilated(node: ir.Node) -> bool:
 
 
 def _may_begin_in_padding(node: ir.Node) -> bool:
-    """The last window of ceil_mode must not."""
+    """Whether the last window of ceil_mode may begin in the padding, which ONNX excludes."""
     strides, kernel = _value(node, "strides", ()), _value(node, "kernel_shape", ())
     beyond = any(_value(node, "pads", ())) or any(map(int.__gt__, strides, kernel))
     return bool(_value(node, "ceil_mode", 0)) and beyond
@@ -182,7 +182,7 @@ Rows = dict[str, list[Defect]]
 
 
 def _rows(*given: tuple[Any, ...]) -> Rows:
-    """From (operators, reason, which nodes, *where it was seen); the last two may be left out."""
+    """A table from rows of (operators, reason, condition on nodes, *architectures)."""
     found: Rows = {}
     for operators, reason, *rest in given:
         when = {"when": rest[0]} if rest and rest[0] is not None else {}
@@ -194,40 +194,40 @@ def _rows(*given: tuple[Any, ...]) -> Rows:
 
 _T = ir.DataType
 ROWS: Rows = _rows(
-    ("Loop Scan", "a run cannot be ended inside it"),
-    ("DFT", "the axis is mistaken"),
-    ("Softplus", "it is up to 4e-4 away"),
-    ("Log", "log(0) is -88, and of what is negative a number", None, ARM),
+    ("Loop Scan", "a run cannot be terminated inside it"),
+    ("DFT", "the axis is wrong"),
+    ("Softplus", "errors of up to 4e-4"),
+    ("Log", "log(0) is -88, and log of a negative number is not NaN", None, ARM),
     ("ReduceLogSum", "log(0) is -88", None, ARM),
-    ("ThresholdedRelu", "results end at 255 where sizes are free", None, ARM),
-    ("TopK", "equal values are in another order than that of their places", None, X86),
+    ("ThresholdedRelu", "results end at 255 with dynamic shapes", None, ARM),
+    ("TopK", "equal values are not in the order of their indices", None, X86),
     ("Attention", "the fourth output leaves out part of the mask", _is_asked_for_products),
     ("Attention", "rows without keys are averages, not zero", _counts_keys, ARM),
-    ("Attention", "it must know how many heads there are", _hides_heads),
+    ("Attention", "the number of heads must be static", _hides_heads),
     ("GRU LSTM RNN", "results of layout 1 are in another order", _is_batch_first),
     ("GRU LSTM RNN", "peepholes are left out", _has_peepholes),
     ("MaxPool", "ceil_mode counts windows that begin in the padding", _may_begin_in_padding),
     (
         "AveragePool LpPool MaxPool",
-        "dilations fail while they run where sizes are free",
+        "dilations fail at run time with dynamic shapes",
         _is_dilated,
         ARM,
     ),
     (
         "PRelu",
-        "one slope for each of the last sizes is read as one for each channel",
+        "slopes of the last axis are used for the channels",
         _has_slopes_of_last_axis,
     ),
     (
         "QLinearMatMul",
-        "int8 results are one too high where they are negative",
+        "negative int8 results are one too high",
         _gives(_T.INT8),
         ARM,
     ),
-    ("QuantizeLinear", "results of 16 bits are cut off at 8", _gives(_T.INT16, _T.UINT16), ARM),
-    ("QuantizeLinear", "scales of an axis that are computed fail while they run", _computes_scales),
-    ("ReduceMax", "the largest of nothing is a number, not -inf", _is_of_nothing),
-    ("ReduceLogSumExp", "the largest of nothing is a number, not -inf", _is_of_nothing, ARM),
+    ("QuantizeLinear", "16-bit results are clipped to 8 bits", _gives(_T.INT16, _T.UINT16), ARM),
+    ("QuantizeLinear", "computed scales of an axis fail at run time", _computes_scales),
+    ("ReduceMax", "the maximum of an empty tensor is not -inf", _is_of_nothing),
+    ("ReduceLogSumExp", "the maximum of an empty tensor is not -inf", _is_of_nothing, ARM),
     ("Resize", "antialias and exclude_outside are ignored", _has_settings_that_are_ignored),
     ("Resize", "keep_aspect_ratio_policy is ignored", _keeps_aspect_ratio),
     (
@@ -235,11 +235,11 @@ ROWS: Rows = _rows(
         "align_corners with scales rounds the output size before it maps coordinates",
         _aligns_corners_by_scales,
     ),
-    ("Resize", "the nearest element is another one", _takes_nearest, ARM),
-    ("Resize", "round_prefer_ceil goes elsewhere where sizes are free", _rounds_up, ARM),
-    ("Resize", "sizes that are fed may be 0, which ends the process", _is_fed_sizes),
-    ("RoiAlign", "the maximum is of other points", _takes_maximum),
+    ("Resize", "another element is taken for the nearest", _takes_nearest, ARM),
+    ("Resize", "round_prefer_ceil is wrong with dynamic shapes", _rounds_up, ARM),
+    ("Resize", "sizes that are fed may be 0, which crashes the process", _is_fed_sizes),
+    ("RoiAlign", "the maximum is taken over other points", _takes_maximum),
     ("Shape", "an empty range is not empty", _is_empty_range),
-    ("Split", "parts of unequal sizes fail while they run", _may_be_uneven),
-    ("Tile", "repeats that are computed read memory that is not the tensor's", _computes_repeats),
+    ("Split", "parts of unequal sizes fail at run time", _may_be_uneven),
+    ("Tile", "computed repeats read memory outside of the tensor", _computes_repeats),
 )

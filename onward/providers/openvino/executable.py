@@ -1,4 +1,4 @@
-"""A part that OpenVINO compiled: requests that are reused, results that are the caller's own."""
+"""OpenVINOExecutable: runs a part of a model with pooled requests, and copies the results."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ import onnx_ir as ir
 import openvino
 
 from onward.errors import NodeFailed, ProviderError
-from onward.providers.cancellation import ended
+from onward.providers.cancellation import terminated_error
 from onward.providers.options import RunOptions
 from onward.providers.trace_events import Event
 
 Array = np.ndarray[Any, Any]
 NodeTime = tuple[str, str, float]  # name, operator, seconds
 
-_COPIED_AT_MOST = 65536  # bytes; copying a smaller feed takes less time than handing it over
+_COPIED_AT_MOST = 65536  # bytes; copying a smaller feed takes less time than binding it
 _NOISE = re.compile(r"^(Exception from |Check '.*' failed at |FrontEnd API failed)")
 _FAILED_NODE = re.compile(r"\[CPU\] (\w+) node with name '([^']*)'")
 
 
 class OpenVINOExecutable:
-    """A part that runs in OpenVINO. Each run has a request of its own, from a pool."""
+    """A part of a model in OpenVINO. Each run takes a request from a pool."""
 
     takes_numpy = True
 
     def __init__(
         self, native: Any, graph: ir.Graph, weights: Sequence[Array], profiled: bool = False
     ) -> None:
-        self._native, self._weights = native, weights  # its constants may lie in the weights
+        self._native, self._weights = (
+            native,
+            weights,
+        )  # OpenVINO may read constants from the weights' memory
         self._ports = _ports(native, graph)
         self._wide = [value.dtype == ir.DataType.INT64 for value in graph.inputs]
         self._names = [str(value.name) for value in graph.inputs]
@@ -62,8 +65,8 @@ class OpenVINOExecutable:
             if isinstance(error, ProviderError):
                 raise
             if run_options is not None and run_options.terminate:
-                raise ended() from error
-            raise explain(error) from error
+                raise terminated_error() from error
+            raise typed_error(error) from error
         finally:
             self._idle.append(request)
 
@@ -71,15 +74,15 @@ class OpenVINOExecutable:
         return tensor
 
     def node_times(self) -> list[NodeTime]:
-        """What each node of OpenVINO's own graph took in the latest run, where it profiles."""
+        """The time of each node of OpenVINO's graph in the latest run, if it is profiled."""
         return list(self._runs[-1][2]) if self._runs else []
 
     def node_events(self, started: int) -> list[Event]:
         """Every node of every run, one after the other; `ts` counts from `started`."""
-        apart = time.time_ns() - time.perf_counter_ns()
+        offset = time.time_ns() - time.perf_counter_ns()
         events = []
         for start, thread, times in self._runs:
-            at = (start + apart - started) / 1e3
+            at = (start + offset - started) / 1e3
             for name, operator, seconds in times:
                 events.append(_event(name, operator, thread, at, seconds * 1e6))
                 at += seconds * 1e6
@@ -87,16 +90,16 @@ class OpenVINOExecutable:
 
 
 class _Request:
-    """One of OpenVINO's requests, and the memory that its inputs lie in."""
+    """An inference request of OpenVINO, and the memory of its inputs."""
 
     def __init__(self, native: Any) -> None:
         self._native = native.create_infer_request()
-        self._own: list[Array | None] = [None] * len(native.inputs)  # input memory of our own
-        self._fed: list[Any] = [None] * len(native.inputs)  # what OpenVINO reads: kept alive
+        self._own: list[Array | None] = [None] * len(native.inputs)  # copies of small inputs
+        self._fed: list[Any] = [None] * len(native.inputs)  # keeps alive what OpenVINO reads
         self._dtypes = [np.dtype(port.get_element_type().to_dtype()) for port in native.inputs]
 
     def feed(self, port: int, array: Array) -> None:
-        """Copy a small feed into memory of our own; hand a larger one over where it lies."""
+        """Copy a small feed into the request's memory; bind a larger one without a copy."""
         own = self._own[port]
         if own is not None and own.shape == array.shape:
             np.copyto(own, array)
@@ -118,7 +121,7 @@ class _Request:
         follower = _Follower(self._native)
         run_options.followed_by(follower)
         self._native.start_async()
-        if follower.terminate:  # it was asked before there was anything to cancel
+        if follower.terminate:  # set before the run could be cancelled
             self._native.cancel()
         try:
             self._native.wait()
@@ -126,7 +129,7 @@ class _Request:
             follower.forget()
 
     def result(self, number: int) -> Array:
-        """A result in memory of its own: OpenVINO writes the next one where this one lies."""
+        """A copy of a result: the next run overwrites OpenVINO's."""
         result: Array = self._native.get_output_tensor(number).data.copy()
         return result
 
@@ -158,30 +161,30 @@ class _Follower:
                 self._native.cancel()
 
     def forget(self) -> None:
-        """The run is over: the request may be somebody else's now."""
+        """Do not cancel the request any more: another run may use it now."""
         with self._lock:
             self._native = None
 
 
-def explain(error: Exception) -> ProviderError:
-    """The typed error behind one of OpenVINO's."""
+def typed_error(error: Exception) -> ProviderError:
+    """Onward's error for an exception of OpenVINO."""
     node = _FAILED_NODE.search(str(error))
     text = f"OpenVINO failed: {one_line(error)}"
     return NodeFailed(text, node[1]) if node is not None else ProviderError(text)
 
 
 def one_line(error: Exception) -> str:
-    """What OpenVINO says, without the places in its source."""
+    """OpenVINO's message in one line, without locations in its source."""
     lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not _NOISE.match(line)]
-    return " ".join(said or lines)[:300]
+    kept = [line for line in lines if line and not _NOISE.match(line)]
+    return " ".join(kept or lines)[:300]
 
 
 def _check_width(name: str, numbers: Array) -> None:
     if numbers.size and not (numbers.min() >= -(2**31) and numbers.max() < 2**31):
         worst = max(int(numbers.max()), int(numbers.min()), key=abs)
         raise ProviderError(
-            f"OpenVINO keeps 32 bits of an int64, and {name!r} holds {worst:,}\n"
+            f"OpenVINO computes int64 in 32 bits, and input {name!r} holds {worst:,}\n"
             "put CPUExecutionProvider before it"
         )
 
@@ -189,17 +192,17 @@ def _check_width(name: str, numbers: Array) -> None:
 def _ports(native: Any, graph: ir.Graph) -> list[int | None]:
     """The number that each of the graph's inputs has in OpenVINO; None: nothing reads it.
 
-    OpenVINO calls an input otherwise where a node hands it on as it is (Dropout): what is left
-    on both sides is in the same order.
+    OpenVINO renames an input if a node passes it on unchanged (Dropout): the inputs without a
+    match are in the same order on both sides.
     """
     names = [port.get_node().get_friendly_name() for port in native.inputs]
     values = list(graph.inputs)
     used = [value for value in values if value.uses() or value.is_graph_output()]
-    strange = [number for number, name in enumerate(names) if name not in {v.name for v in used}]
+    unmatched = [number for number, name in enumerate(names) if name not in {v.name for v in used}]
     lost = [value for value in used if value.name not in names]
-    if strange and len(strange) != len(lost):
+    if unmatched and len(unmatched) != len(lost):
         raise ProviderError("OpenVINO changed the inputs of its part of the model")
-    renamed = dict(zip(lost, strange, strict=False)) if strange else {}
+    renamed = dict(zip(lost, unmatched, strict=False)) if unmatched else {}
     known = {name: number for number, name in enumerate(names)}
     return [renamed.get(value, known.get(str(value.name))) for value in values]
 

@@ -13,21 +13,21 @@ import openvino
 from onward.errors import OptionError, ProviderError
 from onward.passes.downgrade import fits_opset
 from onward.passes.rewrite import nodes_of
-from onward.providers.defect import Place, architecture
+from onward.providers.defect import Platform, architecture
 from onward.providers.openvino.executable import OpenVINOExecutable, one_line
 from onward.providers.openvino.serialize import NEWEST_OPSET, serialize
 from onward.providers.openvino.supported_types import Refusals
 from onward.providers.options import SessionOptions
-from onward.providers.single_nodes import alone, kind
+from onward.providers.single_nodes import node_signature, single_node_model
 
 NAME = "OpenVINOExecutionProvider"
 _CAPABILITIES = {"f32": "FP32", "f16": "FP16", "bf16": "BF16"}
-_CHOOSERS = ("AUTO", "HETERO", "MULTI", "BATCH")  # its devices that pass work on to others
-_PROBED_WITH = 65536  # bytes; larger constants come in as inputs when a node is tried alone
+_CHOOSERS = ("AUTO", "HETERO", "MULTI", "BATCH")  # virtual devices that choose among real ones
+_PROBED_WITH = 65536  # bytes; larger constants become inputs when a single node is tested
 
 
 def make_openvino(given: Mapping[str, Any], options: SessionOptions) -> OpenVINOProvider:
-    """OpenVINOExecutionProvider from a session's options."""
+    """Create the provider from its options and the session's."""
     device = _device(str(given.get("device", "CPU")))
     precision = _precision(str(given.get("precision", "f32")), device)
     settings: dict[str, Any] = {
@@ -46,13 +46,13 @@ def make_openvino(given: Mapping[str, Any], options: SessionOptions) -> OpenVINO
 
 @functools.cache
 def core() -> openvino.Core:
-    """OpenVINO itself, once in a process: it loads its plugins."""
+    """OpenVINO's Core, one for the process, as it loads the plugins."""
     return openvino.Core()
 
 
-def place_of(device: str) -> Place:
-    """Where a device's known defects are looked up: only its CPU plugin's were surveyed."""
-    return Place(openvino.__version__, architecture() if device == "CPU" else device)
+def platform_of(device: str) -> Platform:
+    """The platform of a device, for its known defects; only the CPU plugin's were tested."""
+    return Platform(openvino.__version__, architecture() if device == "CPU" else device)
 
 
 def _device(text: str) -> str:
@@ -90,30 +90,30 @@ class OpenVINOProvider:
     name = NAME
 
     def __init__(
-        self, device: str, settings: Mapping[str, Any], place: Place | None = None
+        self, device: str, settings: Mapping[str, Any], place: Platform | None = None
     ) -> None:
-        """`place` stands for another version or processor than this one, whose defects differ."""
+        """`place`: assume the defects of another version or processor."""
         self._device, self._settings = device, dict(settings)
-        self._refusals = Refusals(place or place_of(device))
+        self._refusals = Refusals(place or platform_of(device))
         self._probed: dict[tuple[Any, ...], bool] = {}
         self._whole: tuple[ir.Model, OpenVINOExecutable] | None = None
 
     def takes(self, model: ir.Model) -> bool:
-        """Whether it can have all of the model; what it compiled to find out, `compile` gives."""
+        """Whether it compiles the whole model; `compile` then returns what was compiled here."""
         self._whole = None
         nodes = list(nodes_of(model))
         if not nodes or any(self._refused(node, model.opset_imports) for node in nodes):
             return False
         try:
             self._whole = (model, self._compile(model))
-        except Exception:  # node by node, then; one by itself need not be tried again
+        except Exception:  # a single node need not be tested again
             if len(nodes) == 1 and (key := _key(nodes[0])) is not None:
                 self._probed[key] = False
             return False
         return True
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
-        """Ask OpenVINO itself: does a model of this node alone convert and compile?"""
+        """Whether OpenVINO converts and compiles a model of this node alone."""
         key = _key(node)
         if key is None or self._refused(node, opsets):
             return False
@@ -127,7 +127,7 @@ class OpenVINOProvider:
 
     def _compiles(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         try:
-            self._compile(alone(node, opsets, constants_up_to=_PROBED_WITH))
+            self._compile(single_node_model(node, opsets, constants_up_to=_PROBED_WITH))
         except Exception:
             return False
         return True
@@ -151,13 +151,13 @@ class OpenVINOProvider:
 
 
 def _key(node: ir.Node) -> tuple[Any, ...] | None:
-    """All that decides whether OpenVINO runs a node; None when a type is not known."""
-    key = kind(node)
+    """A cache key of all that decides whether OpenVINO runs a node; None: a type is unknown."""
+    key = node_signature(node)
     return None if key is None else (*key, *map(_form, node.inputs))
 
 
 def _form(value: ir.Value | None) -> tuple[Any, ...]:
-    """What beside its type OpenVINO asks about a value: constant or not, rank, which sizes."""
+    """What in addition to its type decides: whether a value is constant, its static dimensions."""
     if value is None or value.shape is None:
         return ()
     sizes = tuple(isinstance(size, int) for size in value.shape)

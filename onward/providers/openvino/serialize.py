@@ -1,4 +1,4 @@
-"""A model as OpenVINO reads it: bytes, with the larger weights left where they lie in memory."""
+"""Serialize a model for OpenVINO, with pointers to the larger weights instead of copies."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from onward.graph.external import embedded
 from onward.passes.downgrade import lower_opset
 from onward.providers.openvino.defects import merged_casts
 
-NEWEST_OPSET = 24  # it reads newer ones as if they said the same
-_IN_MEMORY = "*/_ORT_MEM_ADDR_/*"  # OpenVINO's word (2025.4) for "the offset is an address"
+NEWEST_OPSET = 24  # newer ones are read as if they were this one
+_IN_MEMORY = (
+    "*/_ORT_MEM_ADDR_/*"  # the file name for which OpenVINO (2025.4) takes the offset as an address
+)
 _EMBEDDED_AT_MOST = 1024  # bytes
 
 Array = np.ndarray[Any, Any]
 
 
 def serialize(model: ir.Model) -> tuple[bytes, list[Array]]:
-    """The bytes, and the arrays that they point at: those must outlive whatever reads them.
+    """The bytes, and the arrays that they point to, which must outlive the compiled model.
 
-    The model itself is not changed; what it gives may be followed by results that only keep
-    OpenVINO from a mistake. Weights are neither copied nor held to protobuf's 2 GB.
+    The model is not changed. Outputs may be added that keep OpenVINO from merging Casts. Weights
+    are not copied, and protobuf's limit of 2 GB does not apply to them.
     """
     copy = lower_opset(model.clone(), NEWEST_OPSET)
     copy.graph.outputs.extend(value for value in merged_casts(copy.graph))
-    pointed: list[Array] = []
+    arrays: list[Array] = []
     with embedded(copy):
         for graph in copy.graphs():
             for name, value in list(graph.initializers.items()):
@@ -35,13 +37,13 @@ def serialize(model: ir.Model) -> tuple[bytes, list[Array]]:
                     del graph.initializers[name]
                 elif tensor is not None and _is_plain(tensor) and tensor.nbytes > _EMBEDDED_AT_MOST:
                     array = np.ascontiguousarray(tensor.numpy())
-                    pointed.append(array)
+                    arrays.append(array)
                     value.const_value = _pointer(array, tensor, name)
-        return ir.to_proto(copy).SerializeToString(), pointed
+        return ir.to_proto(copy).SerializeToString(), arrays
 
 
 def _is_plain(tensor: ir.TensorProtocol) -> bool:
-    """Whether an element is one or more whole bytes, in numpy as in ONNX."""
+    """Whether each element takes whole bytes, in numpy and in ONNX."""
     return tensor.dtype != ir.DataType.STRING and tensor.dtype.bitwidth >= 8
 
 

@@ -1,4 +1,4 @@
-"""Types that OpenVINO takes but computes in others: what may run there, and what must not.
+"""Refuse nodes whose types OpenVINO accepts but computes in other types.
 
 It computes float64 in float32, int64 in int32, and integer arithmetic in float32: 2**24 + 1 is
 2**24. Sizes and positions in tensors stay below that, and so arithmetic on them is allowed; on
@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.operators import COMPARISONS, REARRANGING
 from onward.graph.scopes import bodies
-from onward.providers.defect import Place
+from onward.providers.defect import Platform
 from onward.providers.openvino.defects import defect
 
 _T = ir.DataType
@@ -31,30 +32,23 @@ _MOVES = {
     "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
     "Transpose", "Unsqueeze",
 }  # fmt: skip
-# Of those, the ones whose other integers say where from and where to.
-_OF_FIRST = {
-    "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape", "Slice",
-    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-}  # fmt: skip
 # Operators whose integers count or point at elements.
 _COUNTS = {"ArgMax", "ArgMin", "MaxPool", "NonZero", "Shape", "Size", "TopK"}
 _QUANTIZERS = {"DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear"}
 _SUMS = {"ConvInteger", "MatMulInteger"}  # exact enough where the sum becomes a float next
 
-_COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-
 UNKNOWN, SMALL, SIZE = 0, 1, 2  # any integer; below 2**24 either way; and not below 0
 
 
 class Refusals:
-    """Why OpenVINO may not have a node; remembers what it learnt about integers."""
+    """Reasons to refuse nodes to OpenVINO; caches what is known about integer values."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Platform) -> None:
         self._place = place
         self._levels: dict[ir.Value, int] = {}
 
     def reason(self, node: ir.Node) -> str | None:
-        """Why this node, or one in its subgraphs, must run elsewhere; None when it need not."""
+        """Why a node, or one in its subgraphs, must run in another provider; None: no reason."""
         why = _types(node) or defect(node, self._place) or self._integers(node)
         if why is not None:
             return why
@@ -68,28 +62,28 @@ class Refusals:
             return _only_becomes_float(node)
         made = {value.dtype for value in node.outputs if value.name}
         if made & _NARROW and node.op_type not in _QUANTIZERS:
-            return "arithmetic of 8 and 16 bit integers is rounded and cut off, not wrapped"
+            return "arithmetic of 8 and 16 bit integers is rounded and clipped, not wrapped"
         wide = [v for v in node.inputs if v is not None and v.dtype in _WIDE]
         if not made & (_WIDE | {_T.BOOL}) or node.op_type in _COUNTS:
             return None
         levels = [self._level(value) for value in wide]
-        if node.op_type in _COMPARISONS and max(levels, default=SIZE) >= SMALL:
+        if node.op_type in COMPARISONS and max(levels, default=SIZE) >= SMALL:
             return None  # rounding a number does not take it past one that is exact
         lowest = min(levels, default=SIZE)
         if lowest == UNKNOWN:
             return "integers are computed in float32, exact to 2**24, and nothing bounds these"
         if node.op_type in ("Div", "Mod") and lowest < SIZE:
-            return "integers are divided downwards, where ONNX divides towards zero"
+            return "integer division rounds down, where ONNX rounds towards zero"
         return None
 
     def _level(self, value: ir.Value) -> int:
-        """What is known about an integer value."""
+        """The known range of an integer value: UNKNOWN, SMALL or SIZE."""
         if value not in self._levels:
-            self._levels[value] = UNKNOWN  # should a value, against the rules, need itself
-            self._levels[value] = self._look(value)
+            self._levels[value] = UNKNOWN  # stops the recursion if an invalid graph has a cycle
+            self._levels[value] = self._find_level(value)
         return self._levels[value]
 
-    def _look(self, value: ir.Value) -> int:
+    def _find_level(self, value: ir.Value) -> int:
         if value.dtype in _NARROW:
             return SMALL
         if value.dtype == _T.BOOL:
@@ -106,7 +100,7 @@ class Refusals:
         if node.op_type == "ConstantOfShape":
             return _level_of(node.attributes["value"].as_tensor().numpy())
         data = [v for v in node.inputs if v is not None and v.dtype != _T.BOOL]
-        if node.op_type in _OF_FIRST:
+        if node.op_type in REARRANGING:
             data = data[:1]
         level = min((self._level(v) for v in data), default=SIZE)
         return min(level, SMALL) if node.op_type in ("Sub", "Neg") else level
@@ -117,9 +111,13 @@ def _types(node: ir.Node) -> str | None:
         if value is None or not value.name:
             continue
         if not isinstance(value.type, ir.TensorType):
-            return f"it takes tensors alone, not {value.type}"
+            return f"it takes tensors only, not {value.type}"
         if value.dtype not in _TAKEN:
-            return f"{value.dtype.name} would be computed in another type" if value.dtype else "?"
+            return (
+                f"{value.dtype.name} would be computed in another type"
+                if value.dtype
+                else "unknown type"
+            )
         if value.dtype == _T.INT64 and value.const_value is not None and node.op_type != "Slice":
             numbers = value.const_value.numpy()
             if numbers.size and not _is_int32(numbers):

@@ -1,7 +1,7 @@
-"""BoundSession: a graph that reads and writes numpy arrays where they lie, run after run.
+"""BoundSession: an onnxruntime session whose inputs and outputs stay bound to numpy arrays.
 
-What trains binds its parameters, gradients and slots once; a run then moves no memory but its
-feeds. Needs onnxruntime and numpy alone.
+Training binds its parameters, gradients and slots once; a run then copies nothing but its feeds.
+Needs onnxruntime and numpy only.
 """
 
 from __future__ import annotations
@@ -18,26 +18,20 @@ import numpy as np
 import onnxruntime
 
 from onward.errors import FeedError, InvalidModel, OnwardError, OptionError
+from onward.graph.dtypes import BY_ORT
 from onward.graph.paths import check_readable
-from onward.graph.scan.model_scan import survey
-from onward.names import near, spell_sizes
+from onward.graph.scan.model_scan import scan_model
+from onward.names import format_sizes, suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
-from onward.providers.ort.denormals import flushing
+from onward.providers.ort.denormals import flush_context
 
 Array = np.ndarray[Any, Any]
 OrtValue = onnxruntime.OrtValue
-_Bare = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # what its wrapper holds
+_NativeValue = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # OrtValue wraps one
 
 CPU: session.ProviderList = (("CPUExecutionProvider", {}),)
-_DTYPES = {  # onnxruntime's words: numpy's; the others have no type in numpy
-    "float": "float32", "double": "float64", "float16": "float16", "bool": "bool", "string": "O",
-    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
-    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
-    "complex64": "complex64", "complex128": "complex128",
-}  # fmt: skip
 _SPINNING = "session.force_spinning_stop"
-_AS_BITS = {"bfloat16": (16, "uint16")}  # (ONNX's number, bits of the same width)
 
 
 @dataclass(frozen=True)
@@ -50,29 +44,31 @@ class Argument:
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any] | None:
-        """numpy's type; bfloat16 as its bits. None for what is no tensor or has no such type."""
+        """The numpy type; uint16 for bfloat16. None if it is not a tensor or has no numpy type."""
         word = self.type.removeprefix("tensor(").removesuffix(")")
-        word = _AS_BITS[word][1] if word in _AS_BITS else _DTYPES.get(word, "")
-        return np.dtype(word) if word else None
+        if word == "bfloat16":
+            return np.dtype(np.uint16)
+        found = BY_ORT.get(word)
+        return found.dtype if found is not None and found.is_in_numpy else None
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of this shape may be fed; a graph of unknown rank takes any."""
-        if not self.shape:  # a scalar and what has no shape look alike
+        """Whether a tensor of this shape may be fed; an input of unknown rank takes any."""
+        if not self.shape:  # a scalar, or a shape that is unknown
             return True
         return len(shape) == len(self.shape) and all(
-            not isinstance(law, int) or law == size for law, size in zip(self.shape, shape)
+            not isinstance(known, int) or known == size for known, size in zip(self.shape, shape)
         )
 
     def __str__(self) -> str:
-        return f"{self.type} of shape ({spell_sizes(self.shape)})"
+        return f"{self.type} of shape ({format_sizes(self.shape)})"
 
 
 class BoundSession:
-    """A session of stock onnxruntime whose tensors stay where they are.
+    """A session of stock onnxruntime with bound inputs and outputs.
 
-    `bind_input` and `bind_output` hold until they are bound anew: the array is read, or written
-    to, at every run. Outputs that are not bound come in fresh memory from `run`.
-    An output may be bound to the memory of an input where the graph allows it.
+    A bound array is read, or written to, at every run, until another one is bound. Outputs that
+    are not bound are returned by `run` in new memory. An output may be bound to the memory of an
+    input where the graph allows it.
     """
 
     def __init__(
@@ -82,20 +78,24 @@ class BoundSession:
         providers: session.ProviderList = CPU,
     ) -> None:
         given = SessionOptions.of(options)
-        flush = flushing(given)
-        with nullcontext() if flush is None else flush:  # the first session sets its thread too
+        flush = flush_context(given)
+        with (
+            nullcontext() if flush is None else flush
+        ):  # the first session changes the calling thread, too
             native = _open(model, given, providers)
         self._native, self._flush = native, flush
         self._binding = self._native.io_binding()
-        self._raw = self._binding._iobinding  # its wrapper looks a device up for each call
+        self._raw = (
+            self._binding._iobinding
+        )  # the wrapper is slower: it looks up a device in each call
         self._device = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
         self.inputs = {a.name: _argument(a) for a in self._native.get_inputs()}
         self.outputs = {a.name: _argument(a) for a in self._native.get_outputs()}
-        self._read: dict[str, Any] = {}  # they must live as long as they are bound
+        self._read: dict[str, Any] = {}  # keeps them alive while they are bound
         self._written: dict[str, Array] = {}
-        self._order: dict[str, int] = {}  # the outputs that the binding knows, in its order
-        self._fresh: list[str] = []  # those of them that come in fresh memory
-        self._texts = any(each.type == "tensor(string)" for each in self.inputs.values())
+        self._order: dict[str, int] = {}  # outputs known to the binding, in its order
+        self._fresh: list[str] = []  # outputs that get new memory in each run
+        self._takes_strings = any(each.type == "tensor(string)" for each in self.inputs.values())
 
     @property
     def input_names(self) -> list[str]:
@@ -107,7 +107,7 @@ class BoundSession:
 
     @property
     def input_types(self) -> dict[str, str]:
-        """Each input's type in onnxruntime's words: "tensor(float)"."""
+        """Each input's type as onnxruntime writes it: "tensor(float)"."""
         return {name: argument.type for name, argument in self.inputs.items()}
 
     @property
@@ -116,15 +116,15 @@ class BoundSession:
         return dict(self._native.get_modelmeta().custom_metadata_map)
 
     def bind_input(self, name: str, value: Any, *, checked: bool = False) -> None:
-        """Read an input from an array, as it is at each run, or from an OrtValue.
+        """Bind an input to an array or an OrtValue, which is read at each run.
 
-        Who has `checked` that it fits says so.
+        `checked`: the caller has checked its type and shape.
         """
         argument = _known(self.inputs, name, "input")
         if isinstance(value, OrtValue):
             self._binding.bind_ortvalue_input(name, value)
         elif argument.type == "tensor(string)":
-            value = np.ascontiguousarray(value, object)  # no binding takes texts
+            value = np.ascontiguousarray(value, object)  # bindings do not support strings
         else:
             if not checked:
                 _check(argument, value, "input")
@@ -132,7 +132,7 @@ class BoundSession:
         self._read[name] = value
 
     def bind_output(self, name: str, array: Array | None) -> None:
-        """Write an output into an array at each run; None: into fresh memory again."""
+        """Bind an output to an array, which each run writes to; None: unbind it."""
         argument = _known(self.outputs, name, "output")
         if array is None:
             if self._written.pop(name, None) is not None:
@@ -140,7 +140,9 @@ class BoundSession:
             return
         _check(argument, array, "output")
         if not array.flags.writeable:
-            raise FeedError(f"output {name!r}: a bound array is written to, this one is read-only")
+            raise FeedError(
+                f"output {name!r}: the array is read-only, and a bound output is written to"
+            )
         self._position(name)
         self._raw.bind_output(name, self._device, *_place(argument, array))
         if name in self._fresh:
@@ -148,29 +150,29 @@ class BoundSession:
         self._written[name] = array
 
     def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        """Run the graph in one of onnxruntime's ways, with denormals as the options have them."""
+        """Call a run method of onnxruntime, with denormals flushed if the options say so."""
         try:
             if self._flush is None:
                 return run(*arguments)
             with self._flush:
                 return run(*arguments)
         except Exception as error:
-            raise session.explain(error, None) from error
+            raise session.typed_error(error, None) from error
 
     def run(self, wanted: Iterable[str] | None = None) -> list[Any]:
-        """Run once; the outputs asked for (None: all that are not bound) as OrtValues, in order.
+        """Run once. Returns the `wanted` outputs (None: all that are not bound) as OrtValues.
 
-        Bound outputs are written whether or not they are asked for.
+        Bound outputs are always written.
         """
         if len(self._read) < len(self.inputs):
             missing = next(name for name in self.inputs if name not in self._read)
             raise FeedError(f"input {missing!r} is not bound\nbind_input({missing!r}, ...)")
         names = [n for n in self.outputs if n not in self._written] if wanted is None else wanted
         places = [self._position(name) for name in names]
-        if self._texts:
+        if self._takes_strings:
             results = self._run_copied()
             return [results[place] for place in places]
-        for name in self._fresh:  # else the last run's memory, which the caller holds, is reused
+        for name in self._fresh:  # else the results of the last run would be overwritten
             self._raw.bind_output(name, self._device)
         self._call(self._native._sess.run_with_iobinding, self._raw, None)
         if not places:
@@ -179,16 +181,18 @@ class BoundSession:
         return [OrtValue(found[place]) for place in places]
 
     def _run_copied(self) -> list[Any]:
-        """The same for graphs that take texts, with the outputs copied to where they are bound."""
-        feeds = {n: to_numpy(v) if is_ort(v) else v for n, v in self._read.items()}
-        found = self.run_lists(feeds)
+        """Run a graph with string inputs; outputs are copied to the bound arrays."""
+        feeds = {n: to_numpy(v) if is_ort_value(v) else v for n, v in self._read.items()}
+        found = self.run_unbound(feeds)
         for name, array in self._written.items():
             array[...] = found[name]
-        texts = [name for name, each in self.outputs.items() if each.type == "tensor(string)"]
-        return [found[n] if n in texts else to_ort(np.asarray(found[n])) for n in self._order]
+        strings = [name for name, each in self.outputs.items() if each.type == "tensor(string)"]
+        return [
+            found[n] if n in strings else copy_to_ort(np.asarray(found[n])) for n in self._order
+        ]
 
     def _position(self, name: str) -> int:
-        """Where the binding keeps an output: in the order in which they were first bound."""
+        """The index of an output in the binding, which has the order of first use."""
         if name not in self._order:
             _known(self.outputs, name, "output")
             self._raw.bind_output(name, self._device)
@@ -196,27 +200,27 @@ class BoundSession:
             self._fresh.append(name)
         return self._order[name]
 
-    def run_lists(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run once beside all bindings, numpy in and out: for graphs that take sequences."""
+    def run_unbound(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once without bindings, with numpy arrays: for graphs that take sequences."""
         results = self._call(self._native.run, None, dict(feeds))
         return dict(zip(self.outputs, results, strict=True))
 
 
-def is_ort(value: Any) -> bool:
-    """Whether a value is an OrtValue, or the bare one that onnxruntime's vectors hold."""
-    return isinstance(value, (OrtValue, _Bare))
+def is_ort_value(value: Any) -> bool:
+    """Whether a value is an OrtValue, or the native one that onnxruntime's vectors hold."""
+    return isinstance(value, (OrtValue, _NativeValue))
 
 
-def as_ort(value: Any) -> Any:
-    """An OrtValue, of a bare one too."""
-    return OrtValue(value) if isinstance(value, _Bare) else value
+def to_ort_value(value: Any) -> Any:
+    """An OrtValue from an OrtValue or a native one."""
+    return OrtValue(value) if isinstance(value, _NativeValue) else value
 
 
-def taking_turns(options: SessionOptions) -> SessionOptions:
-    """The same options, with threads that spin during a run and not after it.
+def stop_spinning_after_runs(options: SessionOptions) -> SessionOptions:
+    """Options whose threads stop spinning (busy waiting) when a run ends.
 
-    A step runs several graphs, each with threads of its own: those of the last one, still spinning,
-    would keep the next one's from the cores (benchmarks/training.py shows it on two).
+    A step runs several graphs, each with its own threads: threads of the last graph that still
+    spin would take the cores from those of the next (benchmarks/training.py shows it on two).
     """
     if options.native is not None or _SPINNING in options.config_entries:
         return options
@@ -224,12 +228,12 @@ def taking_turns(options: SessionOptions) -> SessionOptions:
 
 
 def to_numpy(value: Any) -> Any:
-    """An OrtValue's tensor as numpy, without a copy; texts are numpy already."""
-    return value.numpy() if is_ort(value) else value
+    """An OrtValue's tensor as numpy, without a copy; strings are numpy already."""
+    return value.numpy() if is_ort_value(value) else value
 
 
-def to_ort(array: Array) -> Any:
-    """A copy of an array as an OrtValue that owns its memory, as do arrays taken from it."""
+def copy_to_ort(array: Array) -> Any:
+    """Copy an array to an OrtValue that owns its memory."""
     value = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype)
     if array.size:
         value.update_inplace(np.ascontiguousarray(array))
@@ -243,9 +247,9 @@ def _open(
     if not isinstance(model, bytes):
         check_readable(Path(model))
     given = model if isinstance(model, bytes) else Path(model).read_bytes()
-    look = None if given[4:8] == b"ORTM" else survey(given, options.limits, any_domain=True)
+    look = None if given[4:8] == b"ORTM" else scan_model(given, options.limits, any_domain=True)
     if look is not None and look.external and not isinstance(model, bytes):
-        given = os.fspath(model)  # type: ignore[assignment]  # onnxruntime reads what lies beside
+        given = os.fspath(model)  # type: ignore[assignment]  # so that onnxruntime finds external data
     try:
         return session.create(given, options, providers, look=look)
     except OnwardError:
@@ -260,12 +264,14 @@ def _argument(native: Any) -> Argument:
 
 def _known(arguments: Mapping[str, Argument], name: str, kind: str) -> Argument:
     if name not in arguments:
-        raise OptionError(f"the graph has no {kind} {name!r}\n{near(name, arguments, 'it has')}")
+        raise OptionError(
+            f"the graph has no {kind} {name!r}\n{suggest_names(name, arguments, 'it has')}"
+        )
     return arguments[name]
 
 
 def _check(argument: Argument, array: Any, kind: str) -> None:
-    """Refuse an array that onnxruntime would read, or write, past its end."""
+    """Refuse an array that does not fit: onnxruntime would access memory past its end."""
     law = f"{kind} {argument.name!r} is a {argument}"
     if not isinstance(array, np.ndarray):
         raise FeedError(f"{law}, not {type(array).__name__}\nbind a numpy array")
@@ -273,11 +279,11 @@ def _check(argument: Argument, array: Any, kind: str) -> None:
     if not same or not argument.takes(array.shape):
         raise FeedError(f"{law}, not {array.dtype.name} of shape {array.shape}")
     if not array.flags.c_contiguous:
-        raise FeedError(f"{law}: its memory has gaps\nbind a contiguous array")
+        raise FeedError(f"{law}: the array is not contiguous\nbind a C-contiguous array")
 
 
 def _place(argument: Argument, array: Array) -> tuple[Any, tuple[int, ...], int]:
-    """An array as type, shape and address."""
+    """The type, shape and address of an array, as bindings take them."""
     word = argument.type.removeprefix("tensor(").removesuffix(")")
-    number = _AS_BITS[word][0] if word in _AS_BITS else array.dtype.type
+    number = BY_ORT[word].number if word == "bfloat16" else array.dtype.type
     return number, array.shape, array.__array_interface__["data"][0]

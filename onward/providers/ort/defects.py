@@ -1,7 +1,7 @@
-"""Where stock onnxruntime departs from the ONNX standard (CPU), found by ONNX's own tests.
+"""Defects of stock onnxruntime's CPU provider: operators that differ from the ONNX standard.
 
-When the user names no providers and torch is there, such a node goes to torch. Each row is held by
-a test that fails when onnxruntime mends it, so that the row can go.
+If the user names no providers and torch is installed, such nodes run in torch. Each row has a test
+that fails when onnxruntime fixes the defect, so that the row can be removed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnxruntime
 
-from onward.providers.defect import Defect, Place, architecture
+from onward.graph.operators import PRODUCTS
+from onward.providers.defect import Defect, Platform, architecture
 
-if TYPE_CHECKING:  # `operators_in_half` alone must not cost the import
+if TYPE_CHECKING:  # `operators_in_half` must not import onnx-ir
     import onnx_ir as ir
 
-HERE = Place(onnxruntime.__version__, architecture())
+HERE = Platform(onnxruntime.__version__, architecture())
 _SEEN_IN = "1.30"
 _DOUBLE = 11  # ONNX's number of float64
-# y = a b in float16, (1, 4096) by (4096, 1), as bytes: a model that costs no import.
+# y = a b in float16, (1, 4096) by (4096, 1), as bytes: the model is built without importing onnx.
 _HALF_PRODUCT = (
     b'\x08\x07\x12\x00:W\n\x11\n\x01a\n\x01b\x12\x01y"\x06MatMul\x12\x01gZ\x14\n\x01a\x12\x0f\n\r'
     b"\x08\n\x12\t\n\x02\x08\x01\n\x03\x08\x80 Z\x14\n\x01b\x12\x0f\n\r\x08\n\x12\t\n\x03\x08\x80 "
@@ -35,11 +36,11 @@ _HALF_ATTENTION = (
     b"\n\x02\x08\x01\n\x02\x08\x02\n\x02\x08\x01b\x1b\n\x01y\x12\x16\n\x14\x08\n\x12\x10\n\x02\x08\x01"
     b"\n\x02\x08\x01\n\x02\x08\x01\n\x02\x08\x01B\x04\n\x00\x10\x17"
 )
-_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Softmax")
+_SUMS = (PRODUCTS - {"DeformConv"}) | {"Softmax"}
 
 
-def defect(node: ir.Node, place: Place = HERE) -> str | None:
-    """What onnxruntime gets wrong about this node, or None; of a type only where it is inferred."""
+def defect(node: ir.Node, place: Platform = HERE) -> str | None:
+    """The known defect of onnxruntime that affects this node, or None. Types must be inferred."""
     if node.domain not in ("", "ai.onnx"):
         return None
     for row in ROWS:
@@ -101,12 +102,12 @@ ROWS = tuple(
         ),
         (
             "Dropout",
-            "a seeded mask is another one in every run",
+            "a seeded mask differs from run to run",
             lambda node: "seed" in node.attributes and len(node.inputs) > 2,
         ),
         (
             "Scan",
-            "an input that the body returns as it came is not copied: the result is garbage",
+            "an input that the body returns unchanged is not copied: the result is garbage",
             _returns_input,
         ),
     )
@@ -117,22 +118,22 @@ ROWS = tuple(
 def operators_in_half() -> frozenset[str]:
     """The operators whose sums this onnxruntime keeps in float16, where 2048 + 1 is 2048.
 
-    By what its kernels do on this processor, not by the processor's name: ARM CPUs with
-    half-precision arithmetic add products up in it (8 to 40 times the error of rounding the sum),
-    and attention's scores are float16 on others too. Two tiny models tell.
+    Two tiny models are run to find out, as it depends on the processor's kernels: ARM CPUs with
+    half-precision arithmetic sum products in it (8 to 40 times the error of rounding the sum),
+    and attention's scores are float16 on others, too.
     """
-    found = frozenset(_PRODUCTS) if _adds_in_half() else frozenset()
+    found = _SUMS if _adds_in_half() else frozenset()
     return found | {"Attention"} if _scores_in_half() else found
 
 
 def _adds_in_half() -> bool:
-    """Whether the sum of 4,096 ones is another number."""
+    """Whether a product that sums 4,096 ones does not give 4,096."""
     ones = np.ones((1, 4096), np.float16)
     return float(_run(_HALF_PRODUCT, a=ones, b=ones.T)[0, 0]) != 4096.0
 
 
 def _scores_in_half() -> bool:
-    """Whether scores of 2048 and 2049 weigh the same; the second's weight is 0.73, or then 0.5."""
+    """Whether scores of 2048 and 2049 get equal weights: 0.5 each instead of 0.27 and 0.73."""
     q = np.array([2048, 1], np.float16).reshape(1, 1, 1, 2)
     k = np.array([[1, 0], [1, 1]], np.float16).reshape(1, 1, 2, 2)
     v = np.array([0, 1], np.float16).reshape(1, 1, 2, 1)

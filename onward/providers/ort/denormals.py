@@ -1,9 +1,9 @@
-"""Denormals: numbers too small for a float's usual form, taken for zero while a graph trains.
+"""Flush denormals (numbers below the normal range of a float) to zero while a graph trains.
 
-A moment that gets no more gradients decays to such numbers and stays there; x86 processors are
-slow with them. onnxruntime's own setting covers the threads of a session; the thread that calls it,
-which computes too, is set here for the time of a run and put back, so that nobody else's
-arithmetic changes. Elsewhere nothing is set.
+A moment without further gradients decays to denormals and stays there, and x86 processors compute
+slowly with them. onnxruntime's own setting covers the threads of its session; the calling thread,
+which computes, too, is set here during a run and restored after it. On other processors nothing
+is set.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from onward.providers.options import SessionOptions
 
 FLUSH = "session.set_denormal_as_zero"
 
-_WORDS = 8  # of C's fenv_t on x86-64 Linux: the last is the register MXCSR
-_ZEROES = 0x8040  # its bits "flush to zero" and "denormals are zero"
+_WORDS = 8  # 32-bit words of C's fenv_t on x86-64 Linux; the last is the register MXCSR
+_FLUSH_BITS = 0x8040  # its bits "flush to zero" and "denormals are zero"
 
 
-class _Environment:
-    """The floating-point settings of the calling thread, by C's fegetenv and fesetenv."""
+class _FlushedDenormals:
+    """Flushes denormals in the calling thread while entered, by C's fegetenv and fesetenv."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
@@ -33,7 +33,7 @@ class _Environment:
     def __enter__(self) -> None:
         self._get(self._old)
         ctypes.memmove(self._new, self._old, ctypes.sizeof(self._old))
-        self._new[_WORDS - 1] |= _ZEROES
+        self._new[_WORDS - 1] |= _FLUSH_BITS
         self._set(self._new)
 
     def __exit__(
@@ -45,8 +45,8 @@ class _Environment:
         self._set(self._old)
 
 
-def matter() -> bool:
-    """Whether denormals are slow on this machine, and can be taken for zero."""
+def can_flush() -> bool:
+    """Whether denormals are slow on this machine, and the calling thread can flush them."""
     return sys.platform == "linux" and platform.machine() == "x86_64" and _has_functions()
 
 
@@ -58,14 +58,14 @@ def _has_functions() -> bool:
         return False
 
 
-def without(options: SessionOptions) -> SessionOptions:
-    """The same options, with denormals taken for zero where they matter and nobody said else."""
-    if options.native is not None or FLUSH in options.config_entries or not matter():
+def flush_denormals(options: SessionOptions) -> SessionOptions:
+    """Options that flush denormals where that helps, unless the user has set this option."""
+    if options.native is not None or FLUSH in options.config_entries or not can_flush():
         return options
     return replace(options, config_entries={**options.config_entries, FLUSH: "1"})
 
 
-def flushing(options: SessionOptions) -> _Environment | None:
-    """What to enter for a run of a session with these options; None: nothing."""
+def flush_context(options: SessionOptions) -> _FlushedDenormals | None:
+    """A context that flushes denormals in the calling thread; None if the options do not ask."""
     asked = options.config_entries.get(FLUSH) == "1"
-    return _Environment() if asked and matter() else None
+    return _FlushedDenormals() if asked and can_flush() else None

@@ -1,4 +1,4 @@
-"""The kernels that this onnxruntime was built with, by its own list."""
+"""The kernels and contrib operators that the installed onnxruntime was built with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Key = tuple[str, str]  # (domain, operator)
 
 @functools.cache
 def kernel_types(provider: str) -> dict[Key, list[str]]:
-    """Every operator that a provider has a kernel of, with the types that its newest one takes."""
+    """Every operator with a kernel in a provider, and the types that the newest kernel takes."""
     newest: dict[Key, int] = {}
     types: dict[Key, set[str]] = {}
     for kernel in native.get_all_opkernel_def():
@@ -27,8 +27,8 @@ def kernel_types(provider: str) -> dict[Key, list[str]]:
 
 
 @functools.cache
-def contributed() -> dict[Key, int]:
-    """The operators that onnxruntime defines beside ONNX's, with their versions."""
+def contrib_operators() -> dict[Key, int]:
+    """The operators of onnxruntime's own domain (com.microsoft), with their versions."""
     schemas = native.get_all_operator_schema()
     return {
         (schema.domain, schema.name): int(schema.since_version)

@@ -1,4 +1,4 @@
-"""Tensors in and out of onnxruntime, without copies where the memory allows it."""
+"""Convert tensors to and from OrtValues, without copies where possible."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnxruntime
 
-# numpy types that onnxruntime only takes as bits -> (ONNX's number, bits of the same width)
-_AS_BITS: dict[np.dtype[Any], tuple[int, type]] = {
-    np.dtype(ml_dtypes.bfloat16): (16, np.uint16),
-    np.dtype(ml_dtypes.float8_e4m3fn): (17, np.uint8),
-    np.dtype(ml_dtypes.float8_e4m3fnuz): (18, np.uint8),
-    np.dtype(ml_dtypes.float8_e5m2): (19, np.uint8),
-    np.dtype(ml_dtypes.float8_e5m2fnuz): (20, np.uint8),
+from onward.graph.dtypes import BY_NUMBER, BY_ORT
+
+# Types that onnxruntime only takes as bits of the same width: bfloat16 and four of the float8s.
+_TYPES_AS_BITS = ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
+_AS_BITS: dict[np.dtype[Any], tuple[int, str]] = {
+    each.dtype: (each.number, f"uint{each.bits}")
+    for each in map(BY_ORT.__getitem__, _TYPES_AS_BITS)
 }
 OrtValue = onnxruntime.OrtValue
-_Bare = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # what its wrapper holds
-_ON_CPU, _ON_CUDA = 1, 2  # DLPack's numbers of the host's own memory and of CUDA's
-_BFLOAT16_OF_TORCH = "torch.bfloat16"  # which torch does not give to numpy
+_NativeValue = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue  # OrtValue wraps one
+_ON_CPU, _ON_CUDA = 1, 2  # DLPack's device types
+_BFLOAT16_OF_TORCH = "torch.bfloat16"  # torch cannot convert it to numpy
 _FROM_BITS = {number: dtype for dtype, (number, _) in _AS_BITS.items()}
 
 
 def is_bits(kind: str) -> bool:
-    """Whether onnxruntime and numpy share this type (in onnxruntime's words) as bits alone."""
+    """Whether onnxruntime and numpy exchange this type as raw bits only."""
     return "bfloat16" in kind or "float8" in kind
 
 
 def is_packed(kind: str) -> bool:
-    """Whether onnxruntime keeps this type in a form that it neither takes nor gives."""
+    """Whether onnxruntime packs this type in a way that it neither accepts nor returns."""
     return any(word in kind for word in ("int4", "int2)", "float4", "float8e8m0"))
 
 
@@ -53,12 +52,12 @@ def to_ort(value: Any) -> Any:
 
 @functools.cache
 def _reads_devices() -> bool:
-    """Whether this onnxruntime can read what lies on a GPU; one that cannot would crash."""
+    """Whether this onnxruntime can read GPU memory; one that cannot would crash."""
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def device_of(feeds: Iterable[Any]) -> str:
-    """Where onnxruntime should leave its results: "cuda" where a feed lies there, else "cpu"."""
+    """The device for onnxruntime's results: "cuda" if a feed is there, else "cpu"."""
     foreign = (feed for feed in feeds if not isinstance(feed, np.ndarray))
     tensors = [feed for feed in foreign if hasattr(feed, "__dlpack_device__")]
     on_device = any(int(tensor.__dlpack_device__()[0]) == _ON_CUDA for tensor in tensors)
@@ -66,23 +65,23 @@ def device_of(feeds: Iterable[Any]) -> str:
 
 
 def _from_dlpack(tensor: Any) -> Any:
-    is_far = tensor.__dlpack_device__()[0] != _ON_CPU
-    if is_far and not _reads_devices():
+    is_remote = tensor.__dlpack_device__()[0] != _ON_CPU
+    if is_remote and not _reads_devices():
         tensor = tensor.cpu() if hasattr(tensor, "cpu") else to_host(tensor)
-    if not hasattr(tensor, "is_contiguous"):  # of another library than torch
-        stays = is_far and _reads_devices()
+    if not hasattr(tensor, "is_contiguous"):  # not torch
+        stays = is_remote and _reads_devices()
         return OrtValue.from_dlpack(tensor) if stays else to_ort(to_host(tensor))
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     tensor = tensor.detach()
-    if str(tensor.dtype) == "torch.bool":  # onnxruntime's DLPack knows bools as bytes alone
-        return OrtValue(_Bare.from_dlpack(tensor.byte().__dlpack__(), True))
+    if str(tensor.dtype) == "torch.bool":  # onnxruntime's DLPack supports bools as bytes only
+        return OrtValue(_NativeValue.from_dlpack(tensor.byte().__dlpack__(), True))
     return OrtValue.from_dlpack(tensor)
 
 
 def to_host(tensor: Any) -> np.ndarray[Any, Any]:
-    """A tensor of another library as numpy's, in the same memory where it lies on the host."""
-    if hasattr(tensor, "detach"):  # torch's own, of a training step
+    """A tensor of another library as a numpy array; without a copy if it is on the host."""
+    if hasattr(tensor, "detach"):  # torch, with a gradient
         tensor = tensor.detach()
     if tensor.__dlpack_device__()[0] != _ON_CPU:
         tensor = tensor.cpu() if hasattr(tensor, "cpu") else np.from_dlpack(tensor, device="cpu")
@@ -92,7 +91,7 @@ def to_host(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def to_numpy(value: Any) -> Any:
-    """An OrtValue (or what `run` returned, or a tensor of another library) as numpy."""
+    """An OrtValue, a result of `run` or a tensor of another library as numpy."""
     if isinstance(value, (list, tuple)):
         return [to_numpy(item) for item in value]
     if value is None or isinstance(value, (np.ndarray, dict)):  # a map is a dict
@@ -108,14 +107,8 @@ def to_numpy(value: Any) -> Any:
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
-    """A numpy type from numpy's or from ONNX's number of it."""
+    """A numpy type from a numpy type or ONNX's number of it."""
     if isinstance(element_type, int):
-        element_type = _FROM_BITS.get(element_type) or _NUMBERED[element_type]
+        return BY_NUMBER[element_type].dtype
     dtype: np.dtype[Any] = np.dtype(element_type)
     return dtype
-
-
-_NUMBERED = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
-    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
-}  # fmt: skip

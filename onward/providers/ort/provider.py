@@ -1,4 +1,4 @@
-"""Stock onnxruntime as a provider: which nodes it runs, and a part of a model as a session."""
+"""OrtProvider: find out which nodes stock onnxruntime supports, and compile parts of models."""
 
 from __future__ import annotations
 
@@ -13,29 +13,26 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import LimitExceeded, ProviderError
+from onward.graph.dtypes import ELEMENT_TYPES
 from onward.graph.external import embedded
 from onward.graph.protos import to_proto
 from onward.passes.downgrade import fits_opset, lower_opset
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
 from onward.providers.ort.ort_values import to_numpy, to_ort
-from onward.providers.single_nodes import alone, kind
+from onward.providers.single_nodes import node_signature, single_node_model
 from onward.providers.trace_events import Event
 
 NEWEST_OPSET = 26  # the newest that the stock wheel loads
 NEWEST_IR = 12
-_PACKED = {
-    dtype
-    for dtype in ir.DataType
-    if dtype.name.startswith(("INT4", "UINT4", "INT2", "UINT2", "FLOAT4", "FLOAT6", "FLOAT8E8M0"))
-}
+_PACKED = {each.number for each in ELEMENT_TYPES if each.is_packed or each.onnx == "FLOAT8E8M0"}
 _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
-_EMBEDDED_AT_MOST = 1024  # bytes; larger weights are handed over by pointer
+_EMBEDDED_AT_MOST = 1024  # bytes; larger weights are passed by pointer
 
 
 class OrtProvider:
-    """One or more of onnxruntime's own providers, in one session that divides among them."""
+    """One or more execution providers of onnxruntime in one session."""
 
     def __init__(self, providers: session.ProviderList, options: SessionOptions) -> None:
         self._providers, self._options = providers, options
@@ -47,8 +44,8 @@ class OrtProvider:
         return self._providers[0][0]
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
-        """Ask onnxruntime itself: does a model of this node alone load?"""
-        key = kind(node)
+        """Whether onnxruntime loads a model of this node alone."""
+        key = node_signature(node)
         if (
             key is None
             or _has_packed(node)
@@ -63,7 +60,7 @@ class OrtProvider:
         quiet = SessionOptions(log_severity_level=4, graph_optimization_level=0)
         quiet.custom_op_libraries = self._options.custom_op_libraries
         try:
-            proto, weights = serialize(alone(node, opsets))
+            proto, weights = serialize(single_node_model(node, opsets))
             session.create(proto, quiet, self._providers, weights)
         except Exception:
             return False
@@ -81,9 +78,9 @@ class OrtProvider:
         return OrtExecutable(native, weights, options.memory_limit)
 
     def _part_options(self) -> SessionOptions:
-        """The session's options; the files that onnxruntime writes are named for the part."""
+        """The session's options, with the part's number in the names of files to write."""
         options = copy.copy(self._options)
-        options.native = None  # a part is not what the user's own object was made for
+        options.native = None  # the user's native options are for a whole model
         own = f"{self.name}-{next(self._numbered)}"
         options.profile_file_prefix += f"_{own}"
         if options.optimized_model_filepath:
@@ -96,7 +93,7 @@ class OrtProvider:
 
 
 class OrtExecutable:
-    """A part that runs in onnxruntime, tensors bound by pointer where their kind allows it."""
+    """A part of a model in onnxruntime; tensors are passed by pointer where possible."""
 
     def __init__(self, native: Any, weights: dict[str, Any], memory_limit: int | None) -> None:
         self._native, self._weights, self._limit = native, weights, memory_limit
@@ -114,19 +111,19 @@ class OrtExecutable:
             feeds = {name: to_ort(tensor) for name, tensor in pairs}
             return self._native.run_with_ort_values(None, feeds, options)  # type: ignore[no-any-return]
         except Exception as error:
-            raise session.explain(error, self._limit) from error
+            raise session.typed_error(error, self._limit) from error
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor)
 
     def node_events(self, started: int) -> list[Event]:
-        """onnxruntime's own trace of this part, which is not left lying about."""
+        """The events of onnxruntime's trace of this part, whose file is deleted."""
         path = Path(self._native.end_profiling())
         events: list[Event] = json.loads(path.read_text())
         path.unlink()
-        apart = (self._native.get_profiling_start_time_ns() - started) / 1e3
+        offset = (self._native.get_profiling_start_time_ns() - started) / 1e3
         for event in events:
-            event["ts"] += apart
+            event["ts"] += offset
             if event["name"] == "model_run":  # the part's, not the model's
                 event["name"] = "part_run"
         return events
@@ -134,7 +131,7 @@ class OrtExecutable:
 
 def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     """A model as bytes that onnxruntime loads, its larger weights apart, not copied."""
-    spell_for_onnxruntime(model)
+    apply_ort_workarounds(model)
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
@@ -147,7 +144,7 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
                     kept.append((value, tensor))
                     value.const_value = _reference(tensor, name)
             proto = to_proto(model)
-        finally:  # whatever happened, no reference stays behind
+        finally:  # restore the model's own tensors
             for value, tensor in kept:
                 value.const_value = tensor
     proto.ir_version = min(proto.ir_version, NEWEST_IR)
@@ -159,19 +156,19 @@ def _is_passed_by_pointer(tensor: ir.TensorProtocol) -> bool:
 
 
 def _reference(tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
-    """Stands for a weight in the bytes; onnxruntime gets the weight itself beside them."""
+    """A placeholder for a weight in the bytes; onnxruntime gets the weight separately."""
     shape = ir.Shape(tensor.shape.numpy())
     return ir.ExternalTensor("onward", 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
 
 
 def _shareable(dtype: ir.DataType) -> bool:
-    """Types whose numpy array onnxruntime takes by pointer."""
+    """Whether onnxruntime takes numpy arrays of this type by pointer."""
     if dtype in _PACKED or dtype in (ir.DataType.STRING, ir.DataType.BFLOAT16):
         return False
     return "FLOAT8" not in dtype.name
 
 
 def _has_packed(node: ir.Node) -> bool:
-    """Whether a sub-byte value (but for a weight) would have to cross onnxruntime's border."""
+    """Whether a node reads or makes a sub-byte tensor, other than a weight."""
     values = (v for v in (*node.inputs, *node.outputs) if v is not None and v.const_value is None)
     return any(v.dtype in _PACKED for v in values)

@@ -1,4 +1,4 @@
-"""onnxruntime's public names that Onward hands on as they are, looked up when they are used."""
+"""Names of onnxruntime that Onward re-exports, looked up when they are used."""
 
 from __future__ import annotations
 

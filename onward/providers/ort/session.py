@@ -1,4 +1,4 @@
-"""Stock onnxruntime sessions from our options. Needs onnxruntime and numpy alone."""
+"""Create sessions of stock onnxruntime from SessionOptions. Needs onnxruntime and numpy only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from onward.errors import (
     OptionError,
     ProviderError,
 )
-from onward.graph.scan.model_scan import Survey, survey
+from onward.graph.scan.model_scan import ModelScan, scan_model
 from onward.providers.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from onward.providers.ort import folding_limit
 from onward.providers.ort.shared_memory import check_limit, limited_arena
-from onward.providers.ort.trace_files import tidy
+from onward.providers.ort.trace_files import removing_trace_on_error
 
 ProviderList = Sequence[tuple[str, Mapping[str, Any]]]  # (name, options), the preferred one first
 
@@ -46,8 +46,12 @@ _ENUMS = {
     "execution_order": onnxruntime.ExecutionOrder,
 }
 _FAILED_NODE = re.compile(r"while running (\w+) node")
-_NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation")  # nobody has more of it
-_LIMITS = {  # what the limit is called there
+_NO_MEMORY = (
+    "Failed to allocate memory",
+    "bad_alloc",
+    "bad allocation",
+)  # other providers have no more either
+_LIMITS = {  # the option for a memory limit
     "CUDAExecutionProvider": "gpu_mem_limit",
     "TensorrtExecutionProvider": "trt_max_workspace_size",
 }
@@ -61,7 +65,7 @@ def available() -> list[str]:
 
 
 def known() -> list[str]:
-    """Every execution provider that onnxruntime has a name for, here or elsewhere."""
+    """Every execution provider that onnxruntime knows, available on this machine or not."""
     return list(onnxruntime.get_all_providers())
 
 
@@ -70,36 +74,41 @@ def create(
     options: SessionOptions,
     providers: ProviderList,
     weights: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    look: Survey | None = None,
+    look: ModelScan | None = None,
 ) -> Any:
     """An onnxruntime.InferenceSession; `weights` are the tensors that the bytes call external.
 
-    `look` is what a survey saw in the bytes, where somebody has made one already.
+    `look` is the scan of these bytes, if there is one already.
     """
     native = native_options(options)
     left_out = [*_bound_folding(model, native, options, look), *options.disabled_optimizers]
     names = [name for name, _ in providers]
     details = [dict(given) for _, given in providers]
     kept = _give_weights(native, weights or {}, options)
-    with tidy(options), _arena(native, options, len(model) if isinstance(model, bytes) else 0):
+    with (
+        removing_trace_on_error(options),
+        _arena(native, options, len(model) if isinstance(model, bytes) else 0),
+    ):
         for name, given in zip(names, details, strict=True):
             if name in _LIMITS and options.memory_limit is not None:
                 given.setdefault(_LIMITS[name], str(options.memory_limit))
         created = onnxruntime.InferenceSession(
             model, native, names, details, enable_fallback=0, disabled_optimizers=left_out
         )
-    created.kept = kept  # onnxruntime reads them where they lie
-    if not any("ort_model_bytes" in key for key in options.config_entries):  # it reads them there
-        created._model_bytes = None  # kept to open the model again, which nobody here asks for
+    created.kept = kept  # onnxruntime does not copy them
+    if not any(
+        "ort_model_bytes" in key for key in options.config_entries
+    ):  # then onnxruntime uses them
+        created._model_bytes = None  # only needed to open the model again
     return created
 
 
 def _give_weights(
     native: Any, weights: Mapping[str, np.ndarray[Any, Any]], options: SessionOptions
 ) -> list[Any]:
-    """Hand weights over: onnxruntime copies them, and reads shared ones where they lie.
+    """Pass weights to onnxruntime, which copies them unless they are shared.
 
-    Returns what must live as long as the session.
+    Returns the objects that must be kept alive with the session.
     """
     if not weights:
         return []
@@ -115,16 +124,16 @@ def _give_weights(
 
 
 def _arena(native: Any, options: SessionOptions, model: int) -> AbstractContextManager[None]:
-    """Where a session's runs take their memory: beside its weights, within the limit."""
+    """The arena of a session: shared, or limited to what the weights leave of the limit."""
     if options.shared is not None:
         if options.memory_limit is not None:
             raise OptionError(
-                "memory_limit and shared: a session that shares an arena has no limit of its own\n"
+                "memory_limit and shared: a session with a shared arena has no separate limit\n"
                 "give the limit to all of them: SharedMemory(memory_limit=...)"
             )
         if options.native is not None:
             raise OptionError(
-                "shared: onnxruntime's own SessionOptions would go on holding what is shared\n"
+                "shared: onnxruntime's SessionOptions would keep the shared memory alive\n"
                 "use onward.SessionOptions"
             )
         return options.shared.arena(native)
@@ -135,26 +144,26 @@ def _arena(native: Any, options: SessionOptions, model: int) -> AbstractContextM
 
 
 def _bound_folding(
-    model: bytes | str, native: Any, options: SessionOptions, look: Survey | None
+    model: bytes | str, native: Any, options: SessionOptions, look: ModelScan | None
 ) -> list[str]:
-    """Let onnxruntime fold no bombs; the optimizers that it must leave out."""
+    """Limit constant folding. Returns the optimizers to disable."""
     if not isinstance(model, bytes) or model[4:8] == b"ORTM":
         return []
     if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
         return []
     if look is None:
-        look = survey(model, options.limits, any_domain=True)
+        look = scan_model(model, options.limits, any_domain=True)
     try:
         native.get_session_config_entry(folding_limit.SETTING)
     except RuntimeError:  # the user has not set it
         native.add_session_config_entry(
-            folding_limit.SETTING, str(folding_limit.largest_result(look))
+            folding_limit.SETTING, str(folding_limit.max_folded_bytes(look))
         )
-    return folding_limit.switched_off(look)
+    return folding_limit.disabled_optimizers(look)
 
 
 def native_options(options: SessionOptions) -> Any:
-    """Our options as onnxruntime's; its own, where the user gave them, as they are."""
+    """onnxruntime's SessionOptions with the values of ours, or those that the user gave."""
     if options.native is not None:
         return options.native
     native = onnxruntime.SessionOptions()
@@ -167,7 +176,7 @@ def native_options(options: SessionOptions) -> Any:
     for denotation, size in options.free_dimension_denotations.items():
         native.add_free_dimension_override_by_denotation(denotation, size)
     for key, entry in options.config_entries.items():
-        if key != "session.disable_cpu_ep_fallback":  # we check that ourselves, node by node
+        if key != "session.disable_cpu_ep_fallback":  # checked by Onward, node by node
             native.add_session_config_entry(key, entry)
     for name, value in options.initializers.items():
         native.add_initializer(name, value)
@@ -179,7 +188,7 @@ def native_options(options: SessionOptions) -> Any:
 def _register(native: Any, library: str) -> None:
     try:
         native.register_custom_ops_library(library)
-    except Exception as error:  # the loader's own reason is in it
+    except Exception as error:  # its text has the loader's reason
         reason = str(error).rpartition("FAIL : ")[2].strip()
         raise OptionError(
             f"custom operator library {library!r} cannot be loaded: {reason}\n"
@@ -188,7 +197,7 @@ def _register(native: Any, library: str) -> None:
 
 
 def native_run_options(options: Any) -> Any:
-    """Our run options as onnxruntime's; they go on following `terminate`."""
+    """onnxruntime's RunOptions with the values of ours; `terminate` stays in sync."""
     if not isinstance(options, RunOptions):
         return options
     native = onnxruntime.RunOptions()
@@ -205,8 +214,8 @@ def native_run_options(options: Any) -> Any:
     return options.followed_by(native)
 
 
-def explain(error: Exception, memory_limit: int | None) -> OnwardError:
-    """The typed error behind one of onnxruntime's."""
+def typed_error(error: Exception, memory_limit: int | None) -> OnwardError:
+    """Onward's error for an exception of onnxruntime."""
     text = str(error)
     if memory_limit is not None and "Available memory of" in text:
         return MemoryLimitExceeded(

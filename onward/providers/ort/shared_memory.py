@@ -1,4 +1,4 @@
-"""SharedMemory: sessions of one process that share an arena and hold equal weights once."""
+"""SharedMemory: several sessions share an arena, and hold equal weights once."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from onward.errors import OptionError
 Array = np.ndarray[Any, Any]
 
 _ALIGNMENT = 64  # bytes; as onnxruntime's own
-_AS_REQUESTED = 1  # the arena grows by what is asked for, and can shrink to nothing
-_registering = threading.RLock()  # an arena is the whole process's until a session has taken it
+_AS_REQUESTED = 1  # the arena grows by the requested bytes, and can shrink to nothing
+_registering = threading.RLock()  # the registered arena is global until a session has taken it
 
 
 class SharedMemory:
     """Memory for several sessions: give it to each as `SessionOptions.shared`.
 
     Weights with equal contents are held once, as long as a session uses them, and runs take their
-    memory from one arena, which ends at `memory_limit` bytes. Kernels read the weights as they
-    are: none is packed for a session alone, which makes some multiplications slower.
+    memory from one arena, which ends at `memory_limit` bytes. Weights
+    are not packed for each session, which makes some matrix products slower.
     """
 
     def __init__(self, memory_limit: int | None = None) -> None:
         if memory_limit is not None:
             check_limit(memory_limit)
         self.memory_limit = memory_limit
-        self._weights: weakref.WeakValueDictionary[bytes, Held] = weakref.WeakValueDictionary()
+        self._weights: weakref.WeakValueDictionary[bytes, SharedWeight] = (
+            weakref.WeakValueDictionary()
+        )
         self._lock = threading.Lock()
 
     @property
@@ -41,21 +43,21 @@ class SharedMemory:
         """Bytes of the weights that sessions use now, each counted once."""
         return sum(held.array.nbytes for held in self._weights.values())
 
-    def hold(self, weights: Mapping[str, Array]) -> dict[str, Held]:
-        """These weights, in memory that whoever brings the same gets too."""
+    def hold(self, weights: Mapping[str, Array]) -> dict[str, SharedWeight]:
+        """These weights in shared memory: the same object for equal contents."""
         found = {}
         for name, array in weights.items():
             key = _digest(array)
             with self._lock:
                 held = self._weights.get(key)
                 if held is None:
-                    held = self._weights[key] = Held(array)
+                    held = self._weights[key] = SharedWeight(array)
             found[name] = held
         return found
 
     @contextmanager
     def arena(self, native: Any) -> Iterator[None]:
-        """While a session opens with these options, it takes the arena that all of them share."""
+        """Let a session that opens inside this context use the shared arena."""
         with _registering:
             if _Registered.owner is not self:
                 _register(self.memory_limit or 0, _AS_REQUESTED)  # 0: no limit
@@ -65,8 +67,8 @@ class SharedMemory:
             yield
 
 
-class Held:
-    """A weight in memory of its own, as numpy and as onnxruntime see it."""
+class SharedWeight:
+    """A copy of a weight, as a numpy array and as an OrtValue of the same memory."""
 
     def __init__(self, array: Array) -> None:
         self.array = _aligned(array)
@@ -74,7 +76,7 @@ class Held:
 
 
 class _Registered:
-    """Whose arena the process has: onnxruntime keeps one for all who ask for it."""
+    """The owner of the arena that is registered in this process; onnxruntime has one."""
 
     owner: SharedMemory | None = None
 
@@ -84,7 +86,7 @@ _USE = "session.use_env_allocators"
 
 @contextmanager
 def limited_arena(native: Any, limit: int) -> Iterator[None]:
-    """While a session opens with these options, it takes an arena that ends at `limit` bytes."""
+    """Let a session that opens inside this context use a new arena of at most `limit` bytes."""
     with _registering:
         _register(limit)
         _Registered.owner = None
@@ -105,14 +107,14 @@ def _register(limit: int, growth: int = -1) -> None:
 
 
 def _digest(array: Array) -> bytes:
-    """Equal for equal contents: type, shape and numbers."""
+    """A hash of type, shape and contents."""
     digest = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=32)
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.digest()
 
 
 def _aligned(array: Array) -> Array:
-    """A copy that begins where onnxruntime's kernels like it, and that nobody writes to."""
+    """A read-only copy with the alignment that onnxruntime's kernels expect."""
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     copy: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -1,4 +1,4 @@
-"""onnxruntime's traces: a session that could not be opened leaves no empty one behind."""
+"""Delete the empty trace files of sessions that could not be opened."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from onward.providers.options import SessionOptions
 
 
 @contextmanager
-def tidy(options: SessionOptions) -> Iterator[None]:
-    """onnxruntime begins its trace before it looks at the model; where it refuses, that goes."""
+def removing_trace_on_error(options: SessionOptions) -> Iterator[None]:
+    """Delete the trace files that onnxruntime starts inside this context, if it raises."""
     if not options.enable_profiling:
         yield
         return

@@ -1,11 +1,11 @@
-"""Calls of domain `onward` that torch has as one kernel: which it takes, and what it reads of them.
+"""Kernels of whole `onward` calls: which calls a kernel accepts, and which inputs it reads.
 
     @kernel("SwishGrad", domain=COMPOSITES)
-    @taken_if(lambda call: call.attributes.get_float("alpha") == 1)
+    @accepts_if(lambda call: call.attributes.get_float("alpha") == 1)
     def swish_grad(x: Tensor, y: Unused, dy: Tensor, *, alpha: float, wrt: Ints) -> tuple[Tensor]:
 
-A call that its kernel does not take is inlined before torch sees it. The inputs that come after a
-kernel's own parameters are the body's alone.
+A call that its kernel does not accept is inlined before torch sees it. Only the call's body reads
+inputs that come after the kernel's parameters.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from onward.passes.prune import drop_nodes
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
-def taken_if(accepts: Callable[[ir.Node], bool]) -> Callable[[Kernel], Kernel]:
-    """Let a kernel take only the calls of which this is true."""
+def accepts_if(accepts: Callable[[ir.Node], bool]) -> Callable[[Kernel], Kernel]:
+    """Decorate a kernel that accepts only calls for which `accepts` is true."""
 
     def mark(function: Kernel) -> Kernel:
         function.accepts = accepts  # type: ignore[attr-defined]
@@ -34,8 +34,8 @@ def taken_if(accepts: Callable[[ir.Node], bool]) -> Callable[[Kernel], Kernel]:
     return mark
 
 
-def takes(function: Callable[..., Any], node: ir.Node) -> bool:
-    """Whether a kernel takes a node, which is of its operator and of types that torch has."""
+def kernel_accepts(function: Callable[..., Any], node: ir.Node) -> bool:
+    """Whether a kernel accepts a node of its operator."""
     accepts: Callable[[ir.Node], bool] | None = getattr(function, "accepts", None)
     return accepts is None or accepts(node)
 
@@ -46,8 +46,8 @@ def positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
 
 
-def release_unread(graph: ir.Graph, kernels: OpTable) -> None:
-    """Let calls not read what their kernels do not, and drop the nodes that only made that.
+def drop_unread_inputs(graph: ir.Graph, kernels: OpTable) -> None:
+    """Remove inputs of calls that their kernels do not read, and nodes that are then unused.
 
     Values of the forward pass then leave memory before the backward.
     """

@@ -1,4 +1,4 @@
-"""torch programs as models: a `.pt2` file (torch.export) through torch's own ONNX exporter."""
+"""Read `.pt2` files (torch.export) as ONNX models, by torch's own ONNX exporter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onward.errors import InvalidModel
 
 def read_program(path: str | os.PathLike[str]) -> ir.Model:
     """Read an exported program and translate it to ONNX, its parameters as initializers."""
-    with warnings.catch_warnings():  # torch's own, about how it reads and writes
+    with warnings.catch_warnings():  # torch warns about its own reading and writing
         warnings.simplefilter("ignore")
         try:
             program = torch.export.load(os.fspath(path))

@@ -1,11 +1,11 @@
-"""Attention and its gradient as torch's fused kernels: which calls they take, and how they pair.
+"""Replace attention and its gradient by torch's fused kernels, in pairs.
 
     y = Attention(q, k, v)                    y, *kept = AttentionForward(q, k, v)
     dq, dk, dv = AttentionGrad(q, ..., dy)    dq, dk, dv = AttentionBackward(dy, q, ..., y, *kept)
 
 The forward keeps the log-sum-exp of every row for its gradient, as torch's own autograd does. A
-gradient whose forward node is not there, or gives more than y, attends once more. Which kernel it
-is follows from the device, the type, the head's size and the mask: known before anything runs.
+gradient whose forward node is missing, or has outputs besides y, computes the forward again. The
+kernel is chosen before anything runs: by the device, the type, the head's size and the mask.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from onward.providers.torch.kernels.attention_grad import CPU, CUDNN, EFFICIENT,
 
 FORWARD, GRADIENT = "Attention", "AttentionGrad"
 
-_Y, _DY = 7, 11  # places in AttentionGrad's inputs, each followed by three that must be absent
+_Y, _DY = 7, 11  # indices of AttentionGrad's inputs, each followed by three that must be absent
 _OPTIONS = ("is_causal", "kv_num_heads", "q_num_heads", "scale")
 _TYPES = {
     "cpu": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
     "cuda": (torch.float32, torch.float16, torch.bfloat16),
 }
 _CHOICES = {1: FLASH, 2: EFFICIENT, 3: CUDNN}  # torch's numbers; 0 is no fused kernel
-_LENGTH = 128  # of a sequence whose length is not known
+_LENGTH = 128  # assumed for a sequence of unknown length
 
 
-def takes_attention(call: ir.Node, device: torch.device) -> bool:
+def has_fused_attention(call: ir.Node, device: torch.device) -> bool:
     """Whether torch has a fused kernel for a whole `onward::Attention` or `onward::AttentionGrad`.
 
     >>> call = ir.node("AttentionGrad", [None] * 15, domain="onward")
-    >>> takes_attention(call, torch.device("cpu"))
+    >>> has_fused_attention(call, torch.device("cpu"))
     False
     """
-    if not _is_plain(call, device):
+    if not _has_supported_inputs(call, device):
         return False
     if call.op_type == FORWARD:
         return True
@@ -59,22 +59,22 @@ def takes_attention(call: ir.Node, device: torch.device) -> bool:
 
 
 def fuse_attention(model: ir.Model, device: torch.device) -> None:
-    """Write attention as torch's kernels take it, wherever a fused one does.
+    """Replace the attention calls that torch has fused kernels for, in place.
 
     A gradient and its forward node become private operators; a forward call that has no gradient
-    becomes the standard operator. What the calls' bodies alone have read goes.
+    becomes the standard operator. Nodes that are then unused are removed.
     """
     calls = [node for graph in graphs_of(model) for node in graph if is_call(node)]
     calls = [node for node in calls if node.op_type in (FORWARD, GRADIENT)]
-    calls = [node for node in calls if takes_attention(node, device)]
+    calls = [node for node in calls if has_fused_attention(node, device)]
     if not calls:
         return
     names = Names(model)
     for call in calls:
         if call.op_type == GRADIENT:
-            _fuse(call, device, names)
+            _fuse_gradient(call, device, names)
     for call in calls:
-        if call.graph is not None:  # a forward call that no gradient has taken along
+        if call.graph is not None:  # a forward call without a gradient
             _write_standard(call)
     for call in calls:
         model.functions.pop(call.op_identifier(), None)
@@ -82,7 +82,7 @@ def fuse_attention(model: ir.Model, device: torch.device) -> None:
     drop_unused(model)
 
 
-def _fuse(call: ir.Node, device: torch.device, names: Names) -> None:
+def _fuse_gradient(call: ir.Node, device: torch.device, names: Names) -> None:
     backend = _backend(call, device)
     assert backend is not None
     kept = _write_forward(call, _forward_of(call), backend, names)
@@ -93,8 +93,8 @@ def _is_used(value: ir.Value) -> bool:
     return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
 
 
-def _is_plain(node: ir.Node, device: torch.device) -> bool:
-    """Whether a node is an attention of q, k, v and a mask, of a type that has a fused kernel."""
+def _has_supported_inputs(node: ir.Node, device: torch.device) -> bool:
+    """Whether q, k, v and a mask are a node's only inputs, and of types with a fused kernel."""
     inputs = [input_of(node, place) for place in range(7)]
     q, k, v, mask = inputs[:4]
     if q is None or k is None or v is None or any(inputs[4:]):
@@ -116,14 +116,14 @@ def _is_plain(node: ir.Node, device: torch.device) -> bool:
 
 
 def _backend(call: ir.Node, device: torch.device) -> str | None:
-    """The kernel that torch itself would choose; None where it has no fused one."""
+    """The fused kernel that torch itself would choose; None where it has none."""
     if device.type == "cpu":
         return CPU
     q, k, v, mask = call.inputs[:4]
     assert q is not None and k is not None and v is not None
     rows = mask is not None and _is_one_row(mask) and not attribute(call, "is_causal", 0)
     if q.dtype == ir.DataType.FLOAT or (mask is not None and not rows):
-        return EFFICIENT  # of the kernels that take a mask, the one that gives empty rows zeros
+        return EFFICIENT  # of the kernels with a mask, only this one gives fully masked rows zeros
     queries, keys = attribute(call, "q_num_heads"), attribute(call, "kv_num_heads")
     sizes = [_sizes(x, heads) for x, heads in ((q, queries), (k, keys), (v, keys))]
     size = max(each[2] for each in sizes)
@@ -151,7 +151,7 @@ def _choose(
         mask = torch.ones((1, 1, 1, k.shape[2]), dtype=torch.bool, device=q.device)
         mask = mask.expand(1, 1, q.shape[2], k.shape[2])
     choice = torch._fused_sdp_choice(q, k, v, mask, 0.0, causal, enable_gqa=grouped)
-    if choice == 0 and (masked or grouped):  # its heads are repeated for it, its mask is aligned
+    if choice == 0 and (masked or grouped):  # our kernel repeats heads and aligns the mask
         return EFFICIENT
     return _CHOICES.get(choice)
 
@@ -163,7 +163,7 @@ def _is_one_row(mask: ir.Value) -> bool:
 
 
 def _sizes(x: ir.Value, heads: int | None) -> tuple[int | None, int, int]:
-    """The number of heads, the length and the size of a head, as far as they are known."""
+    """The number of heads, the sequence length and the size of a head, or defaults."""
     shape = [size if isinstance(size, int) else None for size in dims(x) or ()]
     if len(shape) == 4:
         _, count, length, size = shape
@@ -178,21 +178,21 @@ def _sizes(x: ir.Value, heads: int | None) -> tuple[int | None, int, int]:
 
 
 def _forward_of(call: ir.Node) -> ir.Node | None:
-    """The attention that a gradient belongs to, if y is all that it gives."""
+    """The forward node of a gradient, if y is its only used output."""
     y = input_of(call, _Y)
     node = None if y is None else y.producer()
     if node is None or node.op_type != FORWARD or node.domain not in ("", COMPOSITES):
         return None
     same = [input_of(node, place) is input_of(call, place) for place in range(7)]
-    alone = node.graph is call.graph and not any(map(_is_used, node.outputs[1:]))
+    only_y = node.graph is call.graph and not any(map(_is_used, node.outputs[1:]))
     options = [attribute(node, name) == attribute(call, name) for name in _OPTIONS]
-    return node if all(same) and all(options) and alone else None
+    return node if all(same) and all(options) and only_y else None
 
 
 def _write_forward(
     call: ir.Node, forward: ir.Node | None, backend: str, names: Names
 ) -> list[ir.Value]:
-    """y and what its gradient needs, made where the forward node stood, or before the gradient."""
+    """Insert AttentionForward in place of the forward node, or before the gradient."""
     place = call if forward is None else forward
     node = ir.Node(
         attention_grad.DOMAIN,
@@ -214,9 +214,9 @@ def _write_forward(
         assert known is not None
         y.type, y.shape = known.type, known.shape
     else:
-        _take_over(forward.outputs[0], y)
+        _replace_value(forward.outputs[0], y)
         graph.remove(forward, safe=False)
-        _let_go(forward)
+        _detach_inputs(forward)
     return list(node.outputs)
 
 
@@ -236,20 +236,20 @@ def _write_backward(call: ir.Node, kept: list[ir.Value], backend: str) -> None:
         value.name = ""
     for place, old in zip(attribute(call, "wrt"), call.outputs):
         if _is_used(old):
-            _take_over(old, node.outputs[place])
+            _replace_value(old, node.outputs[place])
     graph.remove(call, safe=False)
-    _let_go(call)
+    _detach_inputs(call)
 
 
 def _write_standard(call: ir.Node) -> None:
-    """Attention of the default domain, which reads q, k, v and the mask alone."""
+    """Replace a call by Attention of the default domain, with q, k, v and the mask."""
     node = ir.Node("", FORWARD, call.inputs[:4], call.attributes.values(), name=call.name)
     graph = call.graph
     assert graph is not None
     graph.insert_before(call, node)
-    _take_over(call.outputs[0], node.outputs[0])
+    _replace_value(call.outputs[0], node.outputs[0])
     graph.remove(call, safe=False)
-    _let_go(call)
+    _detach_inputs(call)
 
 
 def _attributes(call: ir.Node, backend: str) -> list[ir.Attr]:
@@ -259,13 +259,13 @@ def _attributes(call: ir.Node, backend: str) -> list[ir.Attr]:
     return [*given, ir.AttrString("backend", backend)]
 
 
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Let a value have another one's name, type and readers."""
+def _replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Give `new` the name, type and uses of `old`."""
     name, old.name = old.name, None
     new.name, new.type, new.shape = name, old.type, old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
-def _let_go(node: ir.Node) -> None:
+def _detach_inputs(node: ir.Node) -> None:
     for index in range(len(node.inputs)):
         node.replace_input_with(index, None)

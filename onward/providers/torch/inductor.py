@@ -1,4 +1,4 @@
-"""InductorExecutionProvider: the lowered graph, compiled by torch."""
+"""InductorExecutionProvider: runs the lowered graph compiled by torch.compile."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from torch._inductor.exc import InductorError
 
 from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
-from onward.providers.torch.provider import TorchProvider, settle
+from onward.providers.torch.provider import TorchProvider, configure_torch
 
 _CAPTURED = ("reduce-overhead", "max-autotune")  # modes that record CUDA graphs
 
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
-    """The provider from a session's options.
+    """InductorExecutionProvider from a session's options.
 
-    Beside `device` it takes `dynamic` (True: one code for all shapes; False: one for each; None:
-    as torch finds right) and `mode`, which are torch.compile's own.
+    In addition to `device` it takes torch.compile's `dynamic` (True: one code for all shapes;
+    False: one for each; None: torch decides) and `mode`.
     """
-
     mode = given.get("mode")
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         call = torch.compile(function, dynamic=given.get("dynamic"), mode=mode)
-        return call if options.disable_fallback else _or_eager(call, function, log_of(options))
+        return (
+            call
+            if options.disable_fallback
+            else _with_eager_fallback(call, function, log_of(options))
+        )
 
-    device = settle(given, options)
+    device = configure_torch(given, options)
     captured = device.type == "cuda" and mode in _CAPTURED
     return TorchProvider("InductorExecutionProvider", device, compiled, captured=captured)
 
 
-def _or_eager(
+def _with_eager_fallback(
     call: Callable[..., Any], function: Callable[..., Any], log: logging.Logger
 ) -> Callable[..., Any]:
-    """A compiled function that goes on uncompiled when torch cannot compile it."""
+    """A compiled function that runs eagerly when torch cannot compile it."""
     broken = False
 
     def run(*feeds: Any) -> Any:
@@ -48,9 +51,7 @@ def _or_eager(
                 return call(*feeds)
             except (TorchDynamoException, InductorError) as error:
                 reason = str(error).strip().splitlines()[0]
-                log.warning(
-                    "Inductor cannot compile this graph, torch runs it as it is: %s", reason
-                )
+                log.warning("Inductor cannot compile this graph, torch runs it eagerly: %s", reason)
                 broken = True
         return function(*feeds)
 

@@ -1,4 +1,4 @@
-"""Which operators torch may have kernels for, told without loading torch."""
+"""Which operators torch may have kernels for, known without loading torch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import onnx
 
 from onward.graph.scopes import COMPOSITES
 
-DOMAINS = frozenset(
-    ["", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft", COMPOSITES]
-)
-_UNDEFINED = frozenset(["SimplifiedLayerNormalization"])  # kernels of what ONNX does not define
+DOMAINS = frozenset(["", "ai.onnx.preview", "com.microsoft", COMPOSITES])
+_UNDEFINED = frozenset(["SimplifiedLayerNormalization"])  # ONNX has no schema, torch has a kernel
 
 
 def may_have(domain: str, operator: str) -> bool:
-    """False where no kernel can be: another domain, or a name that ONNX does not define."""
+    """Whether a kernel may exist: False for other domains and names that ONNX does not define."""
     if domain in ("", "ai.onnx"):
         return onnx.defs.has(operator) or operator in _UNDEFINED
     return domain in DOMAINS

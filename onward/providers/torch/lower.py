@@ -2,7 +2,7 @@
 
 The function is written as source, so that nothing is looked up while it runs: one line a node,
 subgraphs as nested functions (Python's closures are ONNX's outer scopes), values dropped after
-their last use. What comes from Shape stays a Python int, so that Inductor sees symbols:
+their last use. Sizes read by Shape stay Python ints, so that Inductor sees symbols:
 
     def forward(self, v0):
         w = self._buffers
@@ -38,9 +38,9 @@ from onward.graph.operator_table import OpTable
 from onward.graph.scopes import last_uses
 from onward.graph.shapes.declared import scanned_shape
 from onward.passes.composites import is_call
-from onward.providers.torch.composite_calls import release_unread
+from onward.providers.torch.composite_calls import drop_unread_inputs
 from onward.providers.torch.dtypes import DTYPES, torch_dtype
-from onward.providers.torch.kernels.emulated_dtypes import unwidened
+from onward.providers.torch.kernels.emulated_dtypes import without_emulation
 from onward.providers.torch.python_numbers import (
     CONVERSIONS,
     RANKS,
@@ -52,7 +52,7 @@ from onward.providers.torch.python_numbers import (
     literal,
 )
 from onward.providers.torch.tensors import to_torch
-from onward.providers.trace_events import Notes
+from onward.providers.trace_events import NodeTimer
 
 _CHECK = "check()"  # the line before a node, where a run may be stopped
 _FILE = "<onward lowered graph"
@@ -85,7 +85,7 @@ class Lowered(torch.nn.Module):
         )
 
     def failed_node(self, error: BaseException) -> tuple[str, str] | None:
-        """The operator and name of the node in which an error arose; None: in none of them."""
+        """The operator and name of the node that raised an error; None if no node did."""
         found = None
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename.startswith(_FILE) and frame.line:
@@ -106,22 +106,22 @@ def lower(
     kernels: OpTable,
     host: OpTable,
     device: torch.device | None = None,
-    notes: Notes | None = None,
+    notes: NodeTimer | None = None,
 ) -> Lowered:
     """Lower a prepared graph (opset upgraded, functions inlined, default attributes filled in).
 
     Returns a module that takes the graph's inputs in order, as torch tensors, and returns the
-    tuple of its outputs. With `notes`, the code notes what every node takes. Calls of domain
-    `onward` no longer read what their kernels do not need (calls.py): the graph is changed there.
+    tuple of its outputs. With `notes`, the code records the time of every node. The graph is
+    changed: calls of domain `onward` lose inputs that their kernels do not read.
     """
-    release_unread(graph, kernels)
+    drop_unread_inputs(graph, kernels)
     writer = _Writer(kernels, host, graph.opset_imports, device or torch.device("cpu"), notes)
     writer.function("forward", graph, method=True)
     return Lowered(writer.lines, writer.names, writer.weights, writer.nodes)
 
 
 class _Writer:
-    """Writes one function's source, and its nested functions', line by line."""
+    """Writes the source of a function and its nested functions, line by line."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _Writer:
         host: OpTable,
         opsets: dict[str, int],
         device: torch.device,
-        notes: Notes | None,
+        notes: NodeTimer | None,
     ) -> None:
         self.kernels, self.host, self.opsets, self.device = kernels, host, opsets, device
         self.notes = notes
@@ -144,10 +144,10 @@ class _Writer:
             "nan": math.nan,
         }
         if notes is not None:
-            self.names.update(now=time.perf_counter_ns, note=notes.note)
+            self.names.update(now=time.perf_counter_ns, note=notes.record)
         self.weights: dict[str, torch.Tensor] = {}
         self.nodes: dict[str, tuple[str, str]] = {}
-        self._values: dict[ir.Value, str] = {}  # what each value is called in the source
+        self._values: dict[ir.Value, str] = {}  # the name of each value in the source
         self._on_host: set[ir.Value] = set()  # values that are Python numbers
         self._tensors_of: dict[ir.Value, str] = {}  # host value -> its tensor's name
         self._numbered = count()
@@ -158,17 +158,17 @@ class _Writer:
     def function(
         self, name: str, graph: ir.Graph, *, method: bool = False, body: bool = False
     ) -> None:
-        """Write `graph` as a function; outer values are found by Python's own closures.
+        """Write `graph` as a function; Python's closures find values of outer graphs.
 
-        A Loop's `body` counts and decides in plain numbers: iteration and condition come in, and
-        the condition goes out, as Python's.
+        In a Loop's `body`, the iteration, the condition and the returned condition are Python
+        numbers.
         """
         for value in graph.inputs:
             self._values[value] = self._fresh()
         arguments = ["self"] * method + [self._values[value] for value in graph.inputs]
         self._line(f"def {name}({', '.join(arguments)}):")
         self._indent += 1
-        if method:  # a module's own look-up of a buffer costs a microsecond
+        if method:  # to read a buffer as an attribute of the module costs a microsecond
             self._line("w = self._buffers")
         outer_tensors = dict(self._tensors_of)
         for value in graph.inputs[: 2 * body]:
@@ -180,7 +180,7 @@ class _Writer:
             self._line(_CHECK)
             self._node(node)
             self._drop(drops.get(node, ()))
-        if not len(graph):  # a loop of nothing must be found too
+        if not len(graph):  # an empty loop must be stoppable, too
             self._line(_CHECK)
         outputs = [self._numbers(value, "Int") for value in graph.outputs[:body]]
         outputs += [self._tensor(value) for value in graph.outputs[body:]]
@@ -208,11 +208,11 @@ class _Writer:
                 f"no torch kernel for {node.domain or 'ai.onnx'}::{node.op_type} at opset {opset} "
                 f"(node {node.name!r})\nlist another provider after TorchExecutionProvider"
             )
-        function = unwidened(function, map(_dtype, node.inputs))
+        function = without_emulation(function, map(_dtype, node.inputs))
         signature = inspect.signature(function)
         arguments = self._arguments(node, signature)
         arguments += self._attributes(node, signature)
-        arguments += self._asked_for(node, signature)
+        arguments += self._requested_keywords(node, signature)
         call = f"{self._named(function, prefix)}({', '.join(arguments)})"
         targets = self._targets(node)
         results = f"({', '.join(targets)},)"
@@ -224,7 +224,7 @@ class _Writer:
         self.nodes[line] = (node.op_type, node.name or "")
         self._line(line)
         if self.notes is not None:
-            number = self.notes.enter(node.name, node.op_type, [v.name for v in node.outputs])
+            number = self.notes.add_node(node.name, node.op_type, [v.name for v in node.outputs])
             self._line(f"note({number}, started, {results})")
 
     def _targets(self, node: ir.Node) -> list[str]:
@@ -233,7 +233,7 @@ class _Writer:
         return [self._values[output] for output in node.outputs]
 
     def _host_function(self, node: ir.Node, opset: int) -> Callable[..., Any] | None:
-        """What computes a node in plain numbers, if shapes and constants are all it reads."""
+        """The host function of a node that reads only shapes and constants; else None."""
         function = self.host.find(node.domain, node.op_type, opset)
         if function is None:
             return None
@@ -243,7 +243,7 @@ class _Writer:
             return None
         known = (
             self._is_known(value, RANKS[wanted])
-            for value, wanted in _wanted(node, signature)
+            for value, wanted in _annotated_inputs(node, signature)
             if value is not None and wanted in RANKS
         )
         return function if all(known) else None
@@ -255,9 +255,9 @@ class _Writer:
         return literal(value, floats=True) is not None
 
     def _arguments(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
-        """The node's inputs, each as its kernel's annotation wants it."""
+        """The node's inputs, each in the form of its kernel's annotation."""
         arguments = []
-        for value, wanted in _wanted(node, signature):
+        for value, wanted in _annotated_inputs(node, signature):
             if value is None:
                 arguments.append("None")
             elif wanted in CONVERSIONS:
@@ -279,12 +279,12 @@ class _Writer:
             arguments.append(f"{name}={self._attribute(attribute, wanted)}")
         return arguments
 
-    def _asked_for(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
-        """What a kernel asks for by name because neither inputs nor attributes tell it."""
+    def _requested_keywords(self, node: ir.Node, signature: inspect.Signature) -> list[str]:
+        """The keyword arguments that a kernel requests in addition to its attributes."""
         answers = {
-            "outputs": len(node.outputs),  # how many are wanted
+            "outputs": len(node.outputs),
             "wanted": [bool(value.name) for value in node.outputs],
-            "device": "device",  # where to make a tensor
+            "device": "device",
             "input_type": _type_number(*node.inputs[:1]),
             "output_type": _type_number(*node.outputs[:1]),
             "output_types": [_type_number(value) for value in node.outputs],
@@ -295,7 +295,7 @@ class _Writer:
     def _attribute(self, attribute: ir.Attr, wanted: str) -> str:
         if attribute.type is ir.AttributeType.GRAPH:
             name = f"{attribute.name}_{next(self._numbered)}"
-            self.function(name, attribute.as_graph(), body=wanted == "Body")
+            self.function(name, attribute.as_graph(), body=wanted == "LoopBody")
             return name
         if attribute.type is ir.AttributeType.TENSOR:
             if wanted == "Float":
@@ -306,22 +306,22 @@ class _Writer:
             return repr(value)
         if isinstance(value, (list, tuple)) and all(map(_is_plain, value)):
             return repr(list(value))
-        return self._object(value)
+        return self._constant_name(value)
 
     # -- values --------------------------------------------------------------------------------
 
     def _tensor(self, value: ir.Value) -> str:
-        """A value as a tensor; what stayed on the host is turned into one, once."""
+        """A value as a tensor; a host value is converted once."""
         if value not in self._on_host:
             return self._name(value)
         if value not in self._tensors_of:
             name = self._tensors_of[value] = self._fresh()
-            dtype = self._object(torch_dtype(value.dtype or ir.DataType.INT64))
+            dtype = self._constant_name(torch_dtype(value.dtype or ir.DataType.INT64))
             self._line(f"{name} = as_tensor({self._values[value]}, {dtype}, device)")
         return self._tensors_of[value]
 
     def _numbers(self, value: ir.Value, wanted: str) -> str:
-        """A value as Python numbers: from the host, from a constant, or read off a tensor."""
+        """A value as Python numbers: from the host, from a constant, or read from a tensor."""
         known = literal(value, floats=wanted not in ("Ints", "Int"))
         if known is not None:
             return repr(CONVERSIONS[wanted](known))
@@ -338,9 +338,9 @@ class _Writer:
         return known is not None and not isinstance(known, list)
 
     def _name(self, value: ir.Value) -> str:
-        if value not in self._values:  # an initializer, met as a tensor for the first time
+        if value not in self._values:  # an initializer's first use as a tensor
             if value.const_value is None:
-                raise InvalidModel(f"nothing in its graph makes value {value.name!r}")
+                raise InvalidModel(f"no node, input or initializer gives value {value.name!r}")
             self._values[value] = self._weight(value.const_value)
         return self._values[value]
 
@@ -355,7 +355,7 @@ class _Writer:
             name += "_"
         return name
 
-    def _object(self, thing: Any) -> str:
+    def _constant_name(self, thing: Any) -> str:
         name = f"o{next(self._numbered)}"
         self.names[name] = thing
         return name
@@ -376,7 +376,7 @@ def _dtype(value: ir.Value | None) -> torch.dtype | None:
 
 
 def _type_number(value: ir.Value | None = None) -> int:
-    """ONNX's number of a value's type, 0 if it is not known."""
+    """ONNX's number of a value's type, 0 if unknown."""
     return 0 if value is None or value.dtype is None else int(value.dtype)
 
 
@@ -384,8 +384,10 @@ def _annotation(parameter: inspect.Parameter) -> str:
     return str(parameter.annotation).removesuffix(" | None")
 
 
-def _wanted(node: ir.Node, signature: inspect.Signature) -> Iterator[tuple[ir.Value | None, str]]:
-    """Each input and how the kernel wants it; the last parameter may stand for many inputs."""
+def _annotated_inputs(
+    node: ir.Node, signature: inspect.Signature
+) -> Iterator[tuple[ir.Value | None, str]]:
+    """Each input with its parameter's annotation; the last parameter may take many inputs."""
     parameters = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     variadic = not is_call(node) or parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
     inputs = node.inputs if variadic else node.inputs[: len(parameters)]

@@ -1,4 +1,4 @@
-"""TorchExecutionProvider: the lowered graph in torch, operator by operator."""
+"""TorchExecutionProvider: runs the lowered graph in torch, operator by operator."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
 from onward.passes.composites import is_call
-from onward.providers.cancellation import ended, stopper
+from onward.providers.cancellation import terminated_error, termination_check
 from onward.providers.options import SessionOptions
-from onward.providers.torch.composite_calls import takes
+from onward.providers.torch.composite_calls import kernel_accepts
 from onward.providers.torch.dtypes import DTYPES
-from onward.providers.torch.fused_attention import fuse_attention, takes_attention
+from onward.providers.torch.fused_attention import fuse_attention, has_fused_attention
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
-from onward.providers.torch.tensors import to_numpy, to_plain, to_torch
-from onward.providers.trace_events import Event, Notes, TypeAndShape, type_word
+from onward.providers.torch.tensors import to_normal_tensor, to_numpy, to_torch
+from onward.providers.trace_events import Event, NodeTimer, TypeAndShape, type_word
 
 
 def make_torch(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
@@ -28,16 +28,16 @@ def make_torch(given: Mapping[str, Any], options: SessionOptions) -> TorchProvid
 
     `device` is "cpu", "cuda", "cuda:1", ... or "auto": the GPU where there is one.
     """
-    device = settle(given, options)
+    device = configure_torch(given, options)
     return TorchProvider("TorchExecutionProvider", device, profiled=options.enable_profiling)
 
 
-def settle(given: Mapping[str, Any], options: SessionOptions) -> torch.device:
-    """Apply what torch keeps for the whole process, and return the device that was asked for."""
+def configure_torch(given: Mapping[str, Any], options: SessionOptions) -> torch.device:
+    """Set torch's process-wide settings from a session's options, and return the device."""
     device = _device(str(given.get("device", "auto")))
     if options.intra_op_num_threads:
         torch.set_num_threads(options.intra_op_num_threads)
-    if options.memory_limit is not None and device.type == "cuda":  # on a CPU, sessions hold it
+    if options.memory_limit is not None and device.type == "cuda":  # on a CPU, sessions enforce it
         _limit_memory(device, options.memory_limit)
     if options.use_deterministic_compute:
         torch.use_deterministic_algorithms(True)
@@ -63,9 +63,9 @@ def _limit_memory(device: torch.device, limit: int) -> None:
 
 
 class TorchProvider:
-    """Runs a graph operator by operator in torch, or as `compiled` makes it.
+    """Runs graphs in torch, operator by operator or compiled by `compiled`.
 
-    With `reuses_outputs`, a run of what is compiled writes over the results of the one before.
+    With `captured`, a compiled graph runs as a CUDA graph: a run overwrites earlier results.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TorchProvider:
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
         self._profiled = profiled
-        self.captured = captured  # whether what is compiled runs as a CUDA graph
+        self.captured = captured
 
     @property
     def device(self) -> torch.device:
@@ -87,15 +87,15 @@ class TorchProvider:
 
     @property
     def compiler(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
-        """What compiles a function; None: it runs as it is."""
+        """The function that compiles functions; None: they run eagerly."""
         return self._compiled
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
         if is_call(node) and "Attention" in node.op_type:
-            return takes_attention(node, self._device)
+            return has_fused_attention(node, self._device)
         opset = opsets.get(node.domain, 1)
         function = KERNELS.find(node.domain, node.op_type, opset)
-        if function is None or not takes(function, node):
+        if function is None or not kernel_accepts(function, node):
             return False
         values = [value for value in (*node.inputs, *node.outputs) if value is not None]
         if not all(value.dtype is None or int(value.dtype) in DTYPES for value in values):
@@ -106,7 +106,7 @@ class TorchProvider:
         notes = None
         if self._profiled:
             wait = torch.cuda.synchronize if self._device.type == "cuda" else None
-            notes = Notes(self.name, _type_and_shape, wait)
+            notes = NodeTimer(self.name, _type_and_shape, wait)
         module = self.lower(model, notes)
         call = self._compiled(module) if self._compiled else module.forward
         weights = {storage_of(tensor) for tensor in module.buffers()}
@@ -115,7 +115,7 @@ class TorchProvider:
             *(call, self._device, weights, stoppable, notes), reuses_outputs=self.captured
         )
 
-    def lower(self, model: ir.Model, notes: Notes | None = None) -> Lowered:
+    def lower(self, model: ir.Model, notes: NodeTimer | None = None) -> Lowered:
         """A model as a torch module on this device."""
         fuse_attention(model, self._device)
         return lower(model.graph, KERNELS, HOST, self._device, notes)
@@ -132,7 +132,7 @@ class TorchExecutable:
         device: torch.device,
         weights: Set[int] = frozenset(),
         stoppable: Lowered | None = None,
-        notes: Notes | None = None,
+        notes: NodeTimer | None = None,
         *,
         reuses_outputs: bool = False,
     ) -> None:
@@ -145,12 +145,12 @@ class TorchExecutable:
         try:
             feeds = [to_torch(tensor, self._device) for tensor in tensors]
             if run_options is not None and self._stoppable is not None:
-                results = self._stoppable.checked(stopper(run_options), *feeds)
+                results = self._stoppable.checked(termination_check(run_options), *feeds)
             else:
                 results = self._call(*feeds)
         except Exception as error:
             if run_options is not None and run_options.terminate:
-                raise ended() from error
+                raise terminated_error() from error
             raise self._failure(error) from error
         taken = {*self._weights, *(storage_of(f) for f in feeds if isinstance(f, torch.Tensor))}
         return [in_own_memory(result, taken) for result in results]
@@ -161,7 +161,7 @@ class TorchExecutable:
         return ProviderError(f"torch failed: {error}{where}")
 
     def to_dlpack(self, tensor: Any) -> Any:
-        return to_plain(tensor, copied=self._reuses_outputs)
+        return to_normal_tensor(tensor, copied=self._reuses_outputs)
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
         return to_numpy(tensor, dtype)
@@ -170,15 +170,15 @@ class TorchExecutable:
         return [] if self._notes is None else self._notes.events(started)
 
 
-_WORDS = {  # types that torch lacks borrow another's: the first one, torch's own, stays
+_TYPE_WORDS = {  # emulated types share a torch dtype: its own type, the first, wins
     DTYPES[int(kind)]: type_word(kind) for kind in reversed(ir.DataType) if int(kind) in DTYPES
 }
 
 
 def _type_and_shape(result: Any) -> TypeAndShape | None:
-    """A result in onnxruntime's words; what stayed a Python number is an int64."""
+    """A result's type in onnxruntime's spelling, and its shape; Python numbers are int64."""
     if isinstance(result, torch.Tensor):
-        return _WORDS.get(result.dtype, "float"), tuple(result.shape)
+        return _TYPE_WORDS.get(result.dtype, "float"), tuple(result.shape)
     if isinstance(result, (bool, int, float)):
         return "int64", ()
     if isinstance(result, list) and not any(isinstance(item, torch.Tensor) for item in result):
@@ -187,12 +187,12 @@ def _type_and_shape(result: Any) -> TypeAndShape | None:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Where a tensor's memory lies."""
+    """The address of a tensor's memory."""
     return tensor.untyped_storage().data_ptr()
 
 
 def in_own_memory(result: Any, taken: set[int]) -> Any:
-    """A result in memory of its own: never a feed's, a weight's or another result's."""
+    """A result that shares no memory with a feed, a weight or another result."""
     if isinstance(result, list):
         return [in_own_memory(item, taken) for item in result]
     if not isinstance(result, torch.Tensor):

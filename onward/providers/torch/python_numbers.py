@@ -1,7 +1,7 @@
-"""Values as plain Python numbers: which of them may be, and how one form becomes the other.
+"""Values as plain Python numbers: which values qualify, and conversions from and to tensors.
 
 Shapes, axes and counts stay on the host while a lowered graph runs, so that Inductor sees symbols
-and no device is waited for. What is long, or of another type, is a tensor.
+and the host does not wait for a device. Longer values, and other types, are tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 RANKS = {"Numbers": 1, "Grid": 2}  # what a host function's annotations hold at most
 _TYPES = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
-_COUNTED = {"ConstantOfShape", "Expand", "Range"}  # as long as one of their inputs says
+_COUNTED = {"ConstantOfShape", "Expand", "Range"}  # one of their inputs gives the length
 _LARGEST_LITERAL = 1024  # elements of a constant that may be written into the source
 _LONGEST_LIST = 64  # numbers that stay on the host: shapes are short, data is not
 
@@ -34,7 +34,7 @@ def literal(value: ir.Value, *, floats: bool = False) -> Any:
 
 
 def is_short(output: ir.Value, rank: int, operator: str) -> bool:
-    """Whether plain numbers hold an output: integers, and surely few, as shapes are."""
+    """Whether an output can be plain numbers: integers, and provably few of them."""
     if output.dtype not in _TYPES or output.shape is None or output.shape.rank() > rank:
         return False
     return all(

@@ -31,7 +31,6 @@ from onward.providers.torch.kernels import (
     sequence,
     shape,
     signal,
-    training,
 )
 from onward.providers.torch.kernels import shape_arithmetic as host_family
 
@@ -60,7 +59,6 @@ KERNELS = (
     | contrib_attention.kernel
     | contrib_quantized.kernel
     | contrib_compressed.kernel
-    | training.kernel
     | composite_activation.kernel
     | composite_conv.kernel
     | composite_loss.kernel

@@ -1,15 +1,15 @@
-"""Tensors in and out of torch, without copies where the memory allows it."""
+"""Convert tensors to and from torch, without copies where the memory allows it."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 import torch.utils.dlpack
 
+from onward.graph.dtypes import ELEMENT_TYPES
 from onward.providers.torch.dtypes import DTYPES
 
 # Feeds are read, never written: torch's warning about read-only arrays is not about us. It comes
@@ -20,30 +20,19 @@ with warnings.catch_warnings():
 
 # numpy types that torch cannot read -> (a type of the same width both know, torch's type)
 _VIEWED: dict[np.dtype[Any], tuple[type, torch.dtype]] = {
-    np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16),
-    np.dtype(ml_dtypes.float8_e4m3fn): (np.uint8, torch.float8_e4m3fn),
-    np.dtype(ml_dtypes.float8_e4m3fnuz): (np.uint8, torch.float8_e4m3fnuz),
-    np.dtype(ml_dtypes.float8_e5m2): (np.uint8, torch.float8_e5m2),
-    np.dtype(ml_dtypes.float8_e5m2fnuz): (np.uint8, torch.float8_e5m2fnuz),
-    np.dtype(ml_dtypes.float8_e8m0fnu): (np.uint8, torch.float8_e8m0fnu),
+    each.dtype: (np.int16 if each.bits == 16 else np.uint8, DTYPES[each.number])
+    for each in ELEMENT_TYPES
+    if not each.is_in_numpy and not each.held_as
 }
-# numpy types that torch has no room for -> the wider type that holds them by value
-_WIDENED: dict[np.dtype[Any], type] = {
-    np.dtype(ml_dtypes.int4): np.int8,
-    np.dtype(ml_dtypes.uint4): np.uint8,
-    np.dtype(ml_dtypes.int2): np.int8,
-    np.dtype(ml_dtypes.uint2): np.uint8,
-    np.dtype(ml_dtypes.float4_e2m1fn): np.float32,
-    np.dtype(ml_dtypes.float6_e2m3fn): np.float32,
-    np.dtype(ml_dtypes.float6_e3m2fn): np.float32,
-}
+# numpy types that torch lacks -> the wider type that holds them by value
+_WIDENED = {each.dtype: np.dtype(each.held_as) for each in ELEMENT_TYPES if each.held_as}
 _BOOL = 9
 _FLOAT8 = {number: DTYPES[number] for number in (17, 18, 19, 20)}
 _VIEWED_BACK = {theirs: (ours, numpy_type) for numpy_type, (ours, theirs) in _VIEWED.items()}
 
 
 def to_torch(value: Any, device: torch.device) -> Any:
-    """A feed (numpy, torch, anything that speaks DLPack, a list of them, None) as torch's."""
+    """A feed (numpy, torch, any DLPack object, a list of them, None) as torch tensors."""
     if value is None or isinstance(value, torch.Tensor):
         return value if value is None else value.to(device)
     if isinstance(value, (list, tuple)):
@@ -52,7 +41,7 @@ def to_torch(value: Any, device: torch.device) -> Any:
 
 
 def as_torch(value: Any) -> torch.Tensor:
-    """A tensor of any library as torch's, on the device that it is on."""
+    """A tensor of any library as a torch tensor, on its device."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
@@ -60,13 +49,13 @@ def as_torch(value: Any) -> torch.Tensor:
     return _from_dlpack(value)
 
 
-def to_plain(value: Any, *, copied: bool = False) -> Any:
-    """A result of torch's inference mode as a tensor that autograd may save and anyone may write.
+def to_normal_tensor(value: Any, *, copied: bool = False) -> Any:
+    """An inference tensor of torch as a normal one, which autograd may save and users may write.
 
-    It shares the result's memory, unless it is to be `copied`.
+    It shares the result's memory, unless `copied`.
     """
     if isinstance(value, list):
-        return [to_plain(item, copied=copied) for item in value]
+        return [to_normal_tensor(item, copied=copied) for item in value]
     if not isinstance(value, torch.Tensor):
         return value
     tensor = value.detach().resolve_conj().resolve_neg()
@@ -79,13 +68,13 @@ def to_plain(value: Any, *, copied: bool = False) -> Any:
 
 
 def copy_into(target: torch.Tensor, value: Any) -> None:
-    """Write a tensor of any library into torch's, from device to device where both are on one."""
+    """Copy a tensor of any library into a torch tensor, on the device where both are on one."""
     with torch.no_grad():
         target.copy_(as_torch(value))
 
 
 def _from_dlpack(value: Any) -> torch.Tensor:
-    """An OrtValue's DLPack calls a bool a byte and knows no float8: its element type tells."""
+    """A torch tensor by DLPack; an OrtValue exports bool and float8 as bytes: read its type."""
     number = value.element_type() if hasattr(value, "element_type") else None
     if number in _FLOAT8:
         return torch.from_numpy(value.numpy()).view(_FLOAT8[number])
@@ -107,7 +96,7 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def to_numpy(value: Any, dtype: np.dtype[Any] | None = None) -> Any:
-    """A result as numpy; `dtype` narrows what torch had to hold by value."""
+    """A result as numpy; `dtype` is the narrow type of values that torch holds in a wider one."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):

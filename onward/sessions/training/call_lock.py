@@ -1,4 +1,4 @@
-"""Turns: calls of one object from several threads, one after the other."""
+"""A lock around methods: calls of one object from several threads run one after the other."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 
-class Turned(Protocol):
-    """What has a lock that a thread may take again while it holds it."""
+class Locked(Protocol):
+    """An object with a reentrant lock."""
 
-    _turn: threading.RLock
+    _lock: threading.RLock
 
 
-S = TypeVar("S", bound=Turned)
+S = TypeVar("S", bound=Locked)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def in_turn(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """A method that waits until no other thread is in one of the same object."""
+def locked(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """A method that holds the object's lock while it runs."""
 
     @functools.wraps(method)
-    def waiting(self: S, /, *args: P.args, **named: P.kwargs) -> R:
-        with self._turn:
+    def hold_lock(self: S, /, *args: P.args, **named: P.kwargs) -> R:
+        with self._lock:
             return method(self, *args, **named)
 
-    return waiting
+    return hold_lock

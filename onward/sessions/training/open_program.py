@@ -1,4 +1,4 @@
-"""Opening a program on the engine that was chosen for it."""
+"""Open a training program on its engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from onward.errors import FeedError, OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import INDUCTOR, TORCH, Asked, choose
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound_session import CPU, BoundSession, taking_turns
-from onward.providers.ort.denormals import without
+from onward.providers.ort.bound_session import CPU, BoundSession, stop_spinning_after_runs
+from onward.providers.ort.denormals import flush_denormals
 from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
 from onward.providers.ort.training.executable import OrtTraining
 from onward.providers.ort.training.fused_step_probe import is_sound
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 def to_program(
     model: Any, loss: Any, optimizer: Any, options: TrainingOptions | Mapping[str, Any] | None
 ) -> TrainingProgram:
-    """The program that is given, or that is compiled from a model."""
+    """The given program, or the one compiled from a model."""
     given = load_program(model) if is_saved_program(model) else model
     if not isinstance(given, TrainingProgram):
         return compile_training(given, loss, optimizer, options)
@@ -53,18 +53,18 @@ def to_program(
 def open_training(
     program: TrainingProgram, options: SessionOptions, providers: Asked
 ) -> TrainingExecutable:
-    """A program on the first provider that can hold its tensors: torch, or any by numpy."""
+    """Open a program in torch if that is the first provider, otherwise through onnxruntime."""
     in_torch = _open_in_torch(program, options, providers)
     if in_torch is not None:
         return in_torch
     lowered = program.lowered
-    return OrtTraining(lowered, GraphOpener(lowered, options, providers))
+    return OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers))
 
 
 def _open_in_torch(
     program: TrainingProgram, options: SessionOptions, providers: Asked
 ) -> TrainingExecutable | None:
-    """The program in torch, if that was named first and has every operator; else None."""
+    """The program in torch, if that is the first provider and has every operator; else None."""
     if providers is None or program.neutral is None:
         return None
     choice = choose(providers, None, options)
@@ -75,19 +75,21 @@ def _open_in_torch(
     return found
 
 
-class GraphOpener:
+class ProgramGraphOpener:
     """Opens the graphs of a lowered program, with the options and providers of its session."""
 
     def __init__(self, program: LoweredProgram, options: SessionOptions, providers: Asked) -> None:
         self._program, self._options, self._providers = program, options, providers
-        self._quick = without(options)  # for sessions of ours, which put the thread's settings back
+        self._quick = flush_denormals(options)  # our bound sessions restore the thread's settings
 
-    def any(self, graph: bytes) -> BoundGraph:
-        """onnxruntime bound to memory where it is the one asked for and has every operator."""
+    def open(self, graph: bytes) -> BoundGraph:
+        """A bound session if onnxruntime leads and has every operator; else one that copies."""
         choice = choose(self._providers, None, self._options)
         if choice.leading_ort:
             try:
-                return OrtGraph(BoundSession(graph, taking_turns(self._quick), choice.leading_ort))
+                return OrtGraph(
+                    BoundSession(graph, stop_spinning_after_runs(self._quick), choice.leading_ort)
+                )
             except FeedError:
                 raise
             except OnwardError:
@@ -95,22 +97,22 @@ class GraphOpener:
                     raise
         return CopyingGraph(InferenceSession(graph, self._options, self._providers))
 
-    def update(self, graph: bytes) -> BoundGraph | None:
-        """An update over adjacent rows; None where its memory would not be the one bound."""
-        session = self._bound(graph, taking_turns(self._quick))
+    def open_update(self, graph: bytes) -> BoundGraph | None:
+        """An update over adjacent rows; None if its outputs would not be the bound memory."""
+        session = self._bound(graph, stop_spinning_after_runs(self._quick))
         return None if session is None else OrtGraph(session)
 
-    def one_run(self) -> BoundGraph | None:
-        """Gradients and updates in one run; None where that cannot be."""
+    def open_fused_step(self) -> BoundGraph | None:
+        """Gradients and updates in one run; None if that is not possible."""
         options = self._quick
         if options.native is None and not self._program.plans_memory:
-            # a plan is held from the first node to the last, beside what the update needs
+            # its memory plan is held during the whole run, in addition to the update's memory
             options = replace(options, enable_mem_pattern=False)
         session = self._bound(self._program.step, options)
         return None if session is None else OrtGraph(session)
 
     def _bound(self, graph: bytes | None, options: SessionOptions) -> BoundSession | None:
-        """On the CPU provider alone, in this very memory: others have copies of their own."""
+        """A session on the CPU provider alone, bound in place: other providers copy."""
         choice = choose(self._providers, None, options)
         is_alone = len(choice.leading_ort) == (len(choice.listed) if choice.named else 1)
         if graph is None or not is_alone or [name for name, _ in choice.leading_ort] != _CPU:
@@ -119,7 +121,7 @@ class GraphOpener:
             return None
         try:
             return BoundSession(graph, options, choice.leading_ort)
-        except OnwardError:  # it says why when another way is tried
+        except OnwardError:  # the error is raised when another way is tried
             return None
 
 

@@ -1,4 +1,4 @@
-"""TrainingSession: hold a model, its optimizer and their state, and train. It has no loop."""
+"""TrainingSession: a model, its optimizer and their state; each call trains one step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from onward.programs.program import AVERAGE, LOSS, Array, gradient_name, slot_na
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.provider import Draw, Results
+from onward.sessions.closed import CLOSED
 from onward.sessions.training import session_checkpoint
-from onward.sessions.training.call_lock import in_turn
+from onward.sessions.training.call_lock import locked
 from onward.sessions.training.open_program import open_training, to_program
 from onward.sessions.training.session_loss_scale import LossScale
 from onward.sessions.training.step_counts import Progress, log
@@ -29,19 +30,20 @@ if TYPE_CHECKING:
     from onward.optimizers.optimizer import Optimizer
     from onward.programs import export as exporting
     from onward.programs.options import TrainingOptions
-else:  # what makes graphs; a saved program needs none of it
+    from onward.providers.provider import TrainingExecutable
+else:  # it builds graphs; a saved program does not need it
     exporting = LazyModule("onward.programs.export")
 
 Hook = Callable[[list[Any]], None]
 
 
 class TrainingSession:
-    """A model that learns.
+    """A model that is trained step by step.
 
     `model` is a model with a `loss` and an `optimizer`, or a program that was compiled from them
     (`compile_training`, or the folder that it was saved to). `step` computes the loss and its
-    gradients and updates the parameters, where they lie. Threads may share a session: their calls
-    take turns.
+    gradients and updates the parameters in place. Threads may share a session: their calls run one
+    after the other.
     """
 
     def __init__(
@@ -54,34 +56,54 @@ class TrainingSession:
         sess_options: Any = None,
         providers: Asked = None,
     ) -> None:
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._program = to_program(model, loss, optimizer, options)
         self._layout = self._program.layout
-        quiet = SessionOptions(log_severity_level=4)  # what fails is raised, not also printed
+        quiet = SessionOptions(log_severity_level=4)  # errors are raised, not printed in addition
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
-        self._engine = open_training(self._program, chosen, providers)
+        self._engine: TrainingExecutable = open_training(self._program, chosen, providers)
         settings = self._layout.settings
         self._progress = Progress(self._layout)
         self._scale = LossScale(settings.loss_scale)
         self._seed = settings.seed
         self._hooks: list[Hook] = []
-        self._micro = 0  # micro-batches whose gradients wait for an update
-        self._left_out = False  # whether batches since the last update were empty
-        self._rates_left = 0  # for how many updates the engine still has learning rates
-        self.properties: dict[str, Any] = {}  # yours: they are saved with every checkpoint
+        self._micro = 0  # micro-batches whose gradients are accumulated
+        self._only_empty = False  # whether all batches since the last update were empty
+        self._rates_left = 0  # number of updates that the engine still has learning rates for
+        self.properties: dict[str, Any] = {}  # the user's; saved with every checkpoint
+
+    # -- closing -------------------------------------------------------------------------------
+
+    @locked
+    def close(self) -> None:
+        """Release the engine and its tensors, after the calls of other threads.
+
+        Training, evaluating and saving after it raise SessionClosed; closing twice is fine.
+        """
+        self._engine = CLOSED
+        self._hooks.clear()
+
+    def __enter__(self) -> TrainingSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # -- training ------------------------------------------------------------------------------
 
-    @in_turn
+    @locked
     def step(self, feeds: Mapping[str, Any]) -> Results:
-        """One (micro-)batch: its loss and outputs; the parameters are updated when it is time."""
+        """Train on one (micro-)batch, and return its loss and outputs.
+
+        The parameters are updated after every `accumulate` batches.
+        """
         settings = self._layout.settings
         whole = settings.accumulate == 1 and settings.skip_nonfinite
         if whole and not self._micro and not self._hooks:
             self._send_rates()
             done = self._engine.step(feeds, self._draw(), self._scale.value)
             if done is None:
-                return self._leave_out(feeds)
+                return self._skip_empty(feeds)
             results, finite = done
             self._end_update(finite)
             return results
@@ -89,29 +111,29 @@ class TrainingSession:
             feeds, self._draw(), self._scale.value, first=not self._micro
         )
         if computed is None:
-            return self._leave_out(feeds)
-        self._left_out = False
+            return self._skip_empty(feeds)
+        self._only_empty = False
         self._micro += 1
         if self._micro >= settings.accumulate:
             self._update()
         return computed
 
     def _draw(self) -> Draw:
-        """Where random numbers are drawn; an engine that runs ahead counts skipped updates too."""
+        """The position of random numbers; an engine that runs ahead counts skipped updates, too."""
         ahead = self._engine.lookahead > 1
         step = self._progress.started if ahead else self._progress.steps
         return Draw(self._seed, step, self._micro)
 
-    def _leave_out(self, feeds: Mapping[str, Any]) -> Results:
+    def _skip_empty(self, feeds: Mapping[str, Any]) -> Results:
         """An empty batch: it has no loss, adds nothing to the gradients and changes nothing."""
         log.warning(EMPTY, self.steps)
-        self._left_out = True
+        self._only_empty = True
         return self.evaluate(feeds)
 
-    @in_turn
+    @locked
     def update_weights(self) -> bool:
-        """Update the parameters with the gradients at hand; whether they were fit for it."""
-        if not self._micro and self._left_out:
+        """Update the parameters with the accumulated gradients; return whether all were finite."""
+        if not self._micro and self._only_empty:
             return False
         if not self._micro:
             raise OptionError("there are no gradients to update with\ncall step or run_backward")
@@ -130,87 +152,87 @@ class TrainingSession:
 
     def _end_update(self, finite: Any) -> None:
         self._progress.record(finite)
-        self._left_out = False
+        self._only_empty = False
         if self._scale.is_dynamic:
             self._scale.update(bool(finite))
         self._rates_left -= 1
         if not self._rates_left:
-            self._progress.settle()
+            self._progress.read_flags()
 
     def _send_rates(self) -> None:
-        """Tell the engine the learning rates of the next updates, unless it has them."""
+        """Give the engine the learning rates of the next updates, unless it has them."""
         if not self._rates_left:
             rates = self._progress.rates_ahead(self._engine.lookahead)
             self._engine.set_rates(self._progress.steps, rates)
             self._rates_left = self._engine.lookahead
 
     @property
-    @in_turn
+    @locked
     def gradient_norm(self) -> float:
-        """How long the last gradients are, all together, before clipping."""
+        """The norm of all gradients of the last update, before clipping."""
         return self._engine.gradient_norm()
 
-    # -- the same, in parts --------------------------------------------------------------------
+    # -- forward, backward, update -------------------------------------------------------------
 
-    @in_turn
+    @locked
     def run_forward(self, feeds: Mapping[str, Any]) -> Results:
-        """The loss and the outputs of a batch, in training mode; `run_backward` goes on from it."""
+        """The loss and the outputs of a batch, in training mode; `run_backward` follows it."""
         results = self._engine.forward(feeds, self._draw())
         if results is None:
-            return self._leave_out(feeds)
-        self._left_out = False
+            return self._skip_empty(feeds)
+        self._only_empty = False
         return results
 
-    @in_turn
+    @locked
     def run_backward(self) -> None:
-        """The gradients of the last `run_forward`, added to those that wait for an update."""
-        if self._left_out:
+        """Add the gradients of the last `run_forward` to the accumulated ones."""
+        if self._only_empty:
             return
         self._engine.backward(self._scale.value, first=not self._micro)
         self._micro += 1
 
-    @in_turn
+    @locked
     def get_gradients(self) -> dict[str, Array]:
-        """The gradients that wait for an update, by parameter: the mean of the micro-batches'."""
+        """The accumulated gradients by parameter: the mean over the micro-batches."""
         share = 1.0 / (max(self._micro, 1) * self._scale.value)
         found = {n: self._engine.store.read(gradient_name(n)) for n in self._layout.names}
         return {name: gradient * gradient.dtype.type(share) for name, gradient in found.items()}
 
-    @in_turn
+    @locked
     def gradient_buffers(self) -> list[Any]:
-        """The gradients that wait for an update, to read or change in place before it.
+        """The accumulated gradients, to read or change in place before the update.
 
         Flat vectors, one for each update graph, in the engine's own memory: numpy arrays, or torch
-        tensors on their device. They are sums over the micro-batches, times the loss scale. Who
-        changes them outside of a hook calls this again, or `update_weights` uses what it measured.
+        tensors on their device. They are sums over the micro-batches, times the loss scale. After
+        changing them outside of a hook, call this again: `update_weights` then measures them again.
         """
         return self._engine.store.gradient_buffers()
 
-    @in_turn
+    @locked
     def add_gradient_hook(self, hook: Hook) -> Callable[[], None]:
         """Call `hook(buffers)` between backward and update, with `gradient_buffers`.
 
-        The hook changes the buffers in place: to reduce them over processes, to add noise. What is
-        returned removes it again.
+        The hook changes the buffers in place: to reduce them over processes, to add noise. Call the
+        returned function to remove it.
         """
         self._hooks.append(hook)
         return lambda: self._hooks.remove(hook)
 
-    @in_turn
+    @locked
     def clear_gradients(self) -> None:
-        """Forget the gradients that wait for an update."""
+        """Discard the accumulated gradients."""
         self._engine.store.clear_gradients()
         self._engine.finite = True
-        self._micro, self._left_out = 0, False
+        self._micro, self._only_empty = 0, False
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- evaluating -------------------------------------------------------------------------------
 
-    @in_turn
+    @locked
     def evaluate(self, feeds: Mapping[str, Any]) -> Results:
-        """The loss and the outputs as the model would give them after training."""
+        """The loss and the outputs in inference mode."""
         return self._engine.evaluate(feeds)
 
-    @in_turn
+    @locked
     def predict(self, feeds: Mapping[str, Any]) -> Results:
         """The model's own outputs, from its own inputs: no labels, no loss."""
         return self._engine.predict(feeds)
@@ -222,13 +244,13 @@ class TrainingSession:
 
     @property
     def averages(self) -> TensorView:
-        """The averaged parameters, where TrainingOptions.average asks for them."""
+        """The averaged parameters, if TrainingOptions.average is set."""
         names = self._layout.names if self._layout.settings.averaged else []
         return TensorView(self._engine.store, {name: slot_name(AVERAGE, name) for name in names})
 
     @property
     def statistics(self) -> TensorView:
-        """What training changes beside the parameters: BatchNormalization's running statistics."""
+        """The running statistics of BatchNormalization, which training changes, too."""
         return TensorView(self._engine.store, {name: name for name in self._layout.state})
 
     @property
@@ -237,7 +259,7 @@ class TrainingSession:
 
     @property
     def input_names(self) -> list[str]:
-        """What `step` and `evaluate` are fed: the model's inputs, then what the loss takes."""
+        """The feeds of `step` and `evaluate`: the model's inputs, then the loss's."""
         return [*self._layout.inputs, *self._layout.targets]
 
     @property
@@ -246,12 +268,12 @@ class TrainingSession:
 
     @property
     def steps(self) -> int:
-        """How many updates the parameters have had."""
+        """The number of updates."""
         return self._progress.steps
 
     @property
     def skipped_steps(self) -> int:
-        """How many updates were left out because gradients were not finite."""
+        """The number of updates that were skipped because gradients were not finite."""
         return self._progress.skipped
 
     @property
@@ -260,23 +282,23 @@ class TrainingSession:
 
     @property
     def learning_rate(self) -> float:
-        """The optimizer's own learning rate at the next update, as the schedule has it."""
+        """The optimizer's own learning rate at the next update, by the schedule."""
         return self._progress.learning_rate
 
-    @in_turn
+    @locked
     def set_learning_rate(self, rate: float) -> None:
         """Set the optimizer's own rate; groups keep their ratio to it, the schedule applies."""
         self._progress.set_learning_rate(rate)
         self._rates_left = 0
 
-    # -- keeping -------------------------------------------------------------------------------
+    # -- saving -------------------------------------------------------------------------------
 
-    @in_turn
+    @locked
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint: one file, verified when it is read, never half written."""
+        """Write a checkpoint: one file, atomically, verified when it is read."""
         tensor_files.write(path, *self.checkpoint())
 
-    @in_turn
+    @locked
     def checkpoint(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Tensors and properties of a checkpoint, for `Checkpoints.save(*..., step=...)`."""
         training = {
@@ -292,13 +314,13 @@ class TrainingSession:
             self._layout, self._engine.store, self._micro > 0
         ), properties
 
-    @in_turn
+    @locked
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a checkpoint of the same model: bit for bit as if nothing had happened."""
+        """Continue from a checkpoint of the same model, bit for bit."""
         found = tensor_files.read(path)
         self.restore(found.tensors, found.properties, where=str(path))
 
-    @in_turn
+    @locked
     def restore(
         self,
         tensors: Mapping[str, Array],
@@ -306,27 +328,29 @@ class TrainingSession:
         *,
         where: str = "the checkpoint",
     ) -> None:
-        """Go on from what `checkpoint` gave: all of it, or nothing if it does not fit."""
+        """Continue from what `checkpoint` returned; nothing changes if it does not fit."""
         training = session_checkpoint.training_of(properties, where, len(self._layout.updates))
         store = self._engine.store
-        session_checkpoint.put_back(self._layout, store, tensors, training["micro"] > 0, where)
+        session_checkpoint.restore_tensors(
+            self._layout, store, tensors, training["micro"] > 0, where
+        )
         self._progress.restore(training["updates"])
         self._scale.restore(training["scale"])
         self._seed = training["seed"]
         self._engine.finite = training["finite"]
-        self._micro, self._left_out, self._rates_left = training["micro"], False, 0
+        self._micro, self._only_empty, self._rates_left = training["micro"], False, 0
         self.properties = dict(properties.get("user", {}))
 
-    @in_turn
+    @locked
     def set_parameters(self, tensors: Mapping[str, Any]) -> None:
-        """Give parameters (and statistics) new values, by name; all of them fit, or none is set."""
+        """Set parameters (and statistics) by name; if one does not fit, none is set."""
         known = {
             n: spec for n, spec in self._layout.tensors().items() if not n.startswith("optimizer/")
         }
         for name, array in check_tensors(tensors, known).items():
             self._engine.store.write(name, array)
 
-    @in_turn
+    @locked
     def export(
         self,
         path: str | os.PathLike[str],
@@ -343,5 +367,5 @@ class TrainingSession:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise OptionError(
             "a TrainingSession cannot be copied or pickled: graphs are bound to its memory\n"
-            "open another one, and give it what this one has: other.restore(*this.checkpoint())"
+            "open another one and copy the state: other.restore(*this.checkpoint())"
         )

@@ -1,4 +1,4 @@
-"""A session as a checkpoint: named tensors and plain properties, and back again.
+"""A session's state as a checkpoint: named tensors and plain properties, and back.
 
 The layout is that of the artifacts' checkpoints: parameters and statistics under their own names,
 slots as `optimizer/{slot}/{parameter}`, gradients that await an update as `gradients/{parameter}`.
@@ -55,14 +55,14 @@ def properties_of(
     }
 
 
-def put_back(
+def restore_tensors(
     layout: Layout, store: Store, tensors: Mapping[str, Array], pending: bool, where: str
 ) -> None:
-    """Fill the store from a checkpoint: all of it, or nothing if it does not fit."""
+    """Copy a checkpoint's tensors to the store; nothing changes if they do not fit."""
     if not isinstance(tensors, Mapping):
         raise CheckpointMismatch(
             f"{where} has a dictionary of tensors, not {type(tensors).__name__}\n"
-            "give what session.checkpoint() gave"
+            "give what session.checkpoint() returned"
         )
     wanted = dict(layout.tensors())
     if pending:
@@ -73,20 +73,20 @@ def put_back(
 
 
 def empty_like(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """An array of a type and shape that takes no memory: to compare with."""
+    """An array of a type and shape that takes no memory, for comparisons."""
     return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def training_of(properties: Mapping[str, Any], where: str, updates: int) -> dict[str, Any]:
-    """Where training stood, for a session of so many update graphs.
+    """The progress of training, for a session with so many update graphs.
 
-    A checkpoint without it was not made by a session; one with more or fewer learning rates, by a
+    A checkpoint without it is not of a session; one with more or fewer learning rates is of a
     session with other groups.
     """
     training = properties.get("training") if isinstance(properties, Mapping) else None
-    if not isinstance(training, Mapping) or not _is_whole(training):
+    if not isinstance(training, Mapping) or not _is_complete(training):
         raise CheckpointMismatch(
-            f"{where} was not saved by a TrainingSession: it does not say where training stood\n"
+            f"{where} was not saved by a TrainingSession: it has no progress of training\n"
             "its tensors can be copied: session.set_parameters(checkpoint.read(path).tensors)"
         )
     rates = training["updates"]["learning_rates"]
@@ -99,8 +99,8 @@ def training_of(properties: Mapping[str, Any], where: str, updates: int) -> dict
     return dict(training)
 
 
-def _is_whole(training: Mapping[str, Any]) -> bool:
-    """Whether all is there, in its type, that `TrainingSession.checkpoint` writes."""
+def _is_complete(training: Mapping[str, Any]) -> bool:
+    """Whether everything that `TrainingSession.checkpoint` writes is there, in its type."""
     updates = training.get("updates")
     return (
         all(isinstance(training.get(name), kind) for name, kind in _TRAINING.items())

@@ -1,15 +1,15 @@
-"""The loss scale of a session: constant, or one that adjusts itself."""
+"""The loss scale of a session: constant or dynamic."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from onward.optimizers.loss_scaling import DynamicLossScale
-from onward.optimizers.setting_checks import SMALLEST
+from onward.settings import FLOAT32_SMALLEST
 
 
 class LossScale:
-    """What the loss is multiplied by before the backward pass, so that gradients stay in range."""
+    """The factor of the loss before the backward pass, which keeps gradients in range."""
 
     def __init__(self, given: float | DynamicLossScale | None) -> None:
         self._rule = given if isinstance(given, DynamicLossScale) else None
@@ -25,17 +25,17 @@ class LossScale:
         return self._rule is not None
 
     def update(self, finite: bool) -> None:
-        """After an update, or one that was left out because gradients were not finite."""
+        """Adjust a dynamic scale after an update, or after a skipped one."""
         if self._rule is not None:
             state = self._rule.update(self._state, finite=finite)
-            state["scale"] = max(state["scale"], SMALLEST)  # gradients are divided by it
+            state["scale"] = max(state["scale"], FLOAT32_SMALLEST)  # gradients are divided by it
             self.restore(state)
 
     def state(self) -> dict[str, float | int]:
         return dict(self._state)
 
     def restore(self, state: dict[str, float | int]) -> None:
-        """Go on from a state; without one, where no scale adjusted itself, the own one stays."""
+        """Continue from a state; an empty one, of a constant scale, changes nothing."""
         if self._rule is not None and state:
             self._state = dict(state)
             self.value = float(np.float32(state["scale"]))

@@ -1,4 +1,4 @@
-"""Progress: how many updates were made and skipped, and the learning rates of the next ones."""
+"""Progress: the numbers of updates made and skipped, and the learning rates of the next ones."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from onward.errors import OptionError
 from onward.optimizers.learning_rates import LearningRates
-from onward.optimizers.setting_checks import plain_number
 from onward.programs.program import Layout
 from onward.providers.provider import Flag
+from onward.settings import finite_number
 
-NOT_FINITE = "step %d: gradients are not finite, no update"  # what a log says of a skipped step
+NOT_FINITE = "step %d: gradients are not finite, no update"  # the warning of a skipped step
 
 log = logging.getLogger("onward")
 
 
 class Progress:
-    """Counts updates as their flags become known: an engine may run ahead of them."""
+    """Counts updates when their flags become known: an engine may run ahead."""
 
     def __init__(self, layout: Layout) -> None:
         settings = layout.settings
@@ -26,40 +26,40 @@ class Progress:
         rates = [update.learning_rate for update in layout.updates]
         self._rates = LearningRates(settings.learning_rate, rates)
         self._steps, self._skipped = 0, 0
-        self._waiting: list[Flag] = []
+        self._pending: list[Flag] = []
 
     @property
     def steps(self) -> int:
-        """How many updates were made; waits for those that an engine is still making."""
-        self.settle()
+        """The number of updates; waits for those that an engine is still computing."""
+        self.read_flags()
         return self._steps
 
     @property
     def skipped(self) -> int:
-        """How many updates were left out because gradients were not finite."""
-        self.settle()
+        """The number of updates that were skipped because gradients were not finite."""
+        self.read_flags()
         return self._skipped
 
     @property
     def started(self) -> int:
-        """How many updates were begun, whatever became of them; waits for nothing."""
-        return self._steps + self._skipped + len(self._waiting)
+        """The number of updates that were started; waits for nothing."""
+        return self._steps + self._skipped + len(self._pending)
 
     def record(self, finite: Flag) -> None:
-        """An update was begun; `finite`: whether its gradients are, to be looked at later."""
-        self._waiting.append(finite)
+        """Count an update; `finite`: whether its gradients are, which is read later."""
+        self._pending.append(finite)
 
     @property
-    def waiting(self) -> int:
-        """How many updates were begun whose flags nobody has looked at yet."""
-        return len(self._waiting)
+    def pending(self) -> int:
+        """The number of updates whose flags have not been read."""
+        return len(self._pending)
 
-    def settle(self) -> None:
-        """Look at every flag."""
-        if not self._waiting:
+    def read_flags(self) -> None:
+        """Read all pending flags."""
+        if not self._pending:
             return
-        waiting, self._waiting = self._waiting, []
-        for finite in waiting:
+        pending, self._pending = self._pending, []
+        for finite in pending:
             if bool(finite) or not self._skips:
                 self._steps += 1
             else:
@@ -84,7 +84,7 @@ class Progress:
         return rate if self._schedule is None else self._schedule.rate(step, rate)
 
     def set_learning_rate(self, rate: float) -> None:
-        number = plain_number(rate)
+        number = finite_number(rate)
         if number is None or number < 0:
             raise OptionError(
                 f"a learning rate is a number from 0 up, not {rate!r}\ngive one, such as 0.001"
@@ -97,6 +97,6 @@ class Progress:
         return {"steps": self.steps, "skipped": self.skipped, **self._rates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._waiting = []
+        self._pending = []
         self._steps, self._skipped = int(state["steps"]), int(state["skipped"])
         self._rates.restore(state)

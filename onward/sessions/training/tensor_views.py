@@ -1,4 +1,4 @@
-"""Views of a session's tensors by name, and the check of tensors that are to replace them."""
+"""Read-only views of a session's tensors by name, and the check of new values for them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OptionError
-from onward.names import near
+from onward.names import suggest_names
 from onward.programs.arrays import to_array
 from onward.programs.program import Array, Spec
 from onward.providers.provider import Store
 
 
 class TensorView(Mapping[str, Array]):
-    """Tensors of a store by name, read when they are looked at; they cannot be written to."""
+    """Tensors of a store by name, read-only, read on access."""
 
     def __init__(self, store: Store, names: Mapping[str, str]) -> None:
         self._store, self._names = store, names  # name -> its name in the store
@@ -42,7 +42,7 @@ def check_tensors(tensors: Mapping[str, Any], known: Mapping[str, Spec]) -> dict
     arrays = {}
     for name, tensor in tensors.items():
         if name not in known:
-            raise OptionError(f"there is no parameter {name!r}\n{near(name, known)}")
+            raise OptionError(f"there is no parameter {name!r}\n{suggest_names(name, known)}")
         dtype, shape = known[name]
         array = arrays[name] = to_array(tensor, f"parameter {name!r}", OptionError)
         if array.shape != shape:

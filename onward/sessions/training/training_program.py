@@ -1,7 +1,7 @@
 """TrainingProgram: a compiled model, loss and optimizer, ready for any engine.
 
-`compile_training` makes one; `save` writes what a device needs: the program as stock onnxruntime
-runs it, which trains where numpy, onnxruntime and safetensors are all there is.
+`compile_training` makes one; `save` writes it as stock onnxruntime runs it, for devices that have
+only numpy, onnxruntime and safetensors.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from onward.programs.options import TrainingOptions
     from onward.programs.program import Layout, Parameter, Program, Settings
     from onward.providers.ort.training import lowering
-else:  # what makes graphs; a saved program needs none of it
+else:  # they build graphs; a saved program does not need them
     building = LazyModule("onward.programs.build")
     lowering = LazyModule("onward.providers.ort.training.lowering")
 
 
 class TrainingProgram:
-    """What a model, a loss and an optimizer were compiled into."""
+    """A compiled model, loss and optimizer."""
 
     def __init__(self, compiled: Program | LoweredProgram) -> None:
         self._compiled = compiled
 
     @property
     def layout(self) -> Layout:
-        """What the program takes, gives and holds."""
+        """The inputs, outputs and tensors of the program."""
         return self._compiled.layout
 
     @property
@@ -55,7 +55,7 @@ class TrainingProgram:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """What the loss takes in addition to them."""
+        """The inputs of the loss in addition to them."""
         return self.layout.targets
 
     @property
@@ -91,7 +91,7 @@ def compile_training(
     optimizer: Optimizer | None,
     options: TrainingOptions | Mapping[str, Any] | None = None,
 ) -> TrainingProgram:
-    """What a TrainingSession runs: graphs for the step, for evaluation and for updates."""
+    """Build the graphs of a TrainingSession: for the step, for evaluation and for updates."""
     return TrainingProgram(building.build_program(model, loss, optimizer, options))
 
 

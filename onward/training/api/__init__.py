@@ -1,8 +1,8 @@
-"""onward.training.api: what trains on a device, under the names of onnxruntime.training.api.
+"""onward.training.api: training on a device, under the names of onnxruntime.training.api.
 
     from onward.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
-Training needs numpy, onnxruntime and safetensors alone. The names load when they are first used.
+Training needs only numpy, onnxruntime and safetensors. The names load when they are first used.
 """
 
 from __future__ import annotations

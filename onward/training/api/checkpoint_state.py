@@ -1,4 +1,4 @@
-"""CheckpointState: parameters, optimizer state and properties of a training, from and to a file."""
+"""CheckpointState: parameters, optimizer state and properties of a training, in a file."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Parameter:
 
     @data.setter
     def data(self, value: Array) -> None:
-        self._state.put(self._name, value)
+        self._state.write(self._name, value)
 
     @property
     def grad(self) -> Array | None:
-        """The gradient as it was last accumulated; None before a Module, and for frozen ones."""
+        """The accumulated gradient; None before a Module, and for frozen parameters."""
         gradients = self._state.gradients
         if gradients is None or self._name not in gradients:
             return None
@@ -56,12 +56,12 @@ class Parameters:
 
     def __getitem__(self, name: str) -> Parameter:
         self._known(name)
-        self._state.read(name)  # those of a nominal checkpoint have nothing to show
+        self._state.read(name)  # without data, in a nominal checkpoint
         return Parameter(name, self._state)
 
     def __setitem__(self, name: str, value: Array) -> None:
         self._known(name)
-        self._state.put(name, value)
+        self._state.write(name, value)
 
     def __contains__(self, name: object) -> bool:
         return name in self._state.requires_grad
@@ -81,7 +81,7 @@ class Parameters:
 
 
 class Properties:
-    """The user's own numbers and texts by name; iterating gives pairs."""
+    """The user's numbers and strings by name; iterating gives pairs."""
 
     def __init__(self, state: TrainingState) -> None:
         self._values = state.properties
@@ -113,7 +113,7 @@ class Properties:
 
 
 class CheckpointState:
-    """The state of a training: `parameters`, `properties`, and what the optimizer remembers.
+    """The state of a training: `parameters`, `properties`, and the optimizer's state.
 
     state = CheckpointState.load_checkpoint("checkpoint")
     """
@@ -135,12 +135,12 @@ class CheckpointState:
 
     @property
     def properties(self) -> Properties:
-        """The user's own numbers and texts."""
+        """The user's numbers and strings."""
         return self._properties
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
-        """Read a checkpoint, ours or one of onnxruntime.training's own files."""
+        """Read a checkpoint of Onward or of onnxruntime.training."""
         reader = peer_files if peer_files.is_peer_file(checkpoint_uri) else file_contents
         return cls(TrainingState(reader.read(checkpoint_uri)))
 
@@ -151,11 +151,11 @@ class CheckpointState:
         checkpoint_uri: str | os.PathLike[str],
         include_optimizer_state: bool = False,
     ) -> None:
-        """Write a checkpoint; one of that name is replaced when the new one is whole."""
+        """Write a checkpoint; an existing one is replaced once the new one is complete."""
         file_contents.write(checkpoint_uri, state._state.contents(include_optimizer_state))
 
     def __getitem__(self, name: str) -> Any:
-        """A parameter or a property, as versions before 1.18 have it."""
+        """A parameter or a property, as in onnxruntime before 1.18."""
         if name in self.parameters:
             return self.parameters[name]
         return self.properties[name]

@@ -1,4 +1,4 @@
-"""Roles: what each input and output of a training or evaluation graph is for."""
+"""Roles: the names of a training or evaluation graph's inputs and outputs, by purpose."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from onward.providers.ort.bound_session import Argument, BoundSession
 
 RESET = "lazy_reset_grad"
 BUFFER, SUM, _UPDATED = "_grad.accumulation.buffer", "_grad.accumulation.out", "_updated"
-Kinds = Mapping[str, tuple[str, Shape]]  # (type, shape) by name
+TypesAndShapes = Mapping[str, tuple[str, Shape]]  # (type, shape) by name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """The names of a graph's inputs and outputs, by what they are for."""
+    """The names of a graph's inputs and outputs, by purpose."""
 
-    inputs: tuple[str, ...]  # what the user feeds, in order
-    labels: tuple[LabelRange, ...]  # what those of class labels may hold, where it is known
-    parameters: Kinds
-    outputs: tuple[str, ...]  # what the user gets, in order
-    output_names: tuple[str, ...]  # what the user calls them
-    gradients: dict[str, str]  # parameter that is trained: its gradient
+    inputs: tuple[str, ...]  # the user's feeds, in order
+    labels: tuple[LabelRange, ...]  # ranges of class labels, where known
+    parameters: TypesAndShapes
+    outputs: tuple[str, ...]  # the user's results, in order
+    output_names: tuple[str, ...]  # their names for the user
+    gradients: dict[str, str]  # trained parameter: its gradient
     input_gradients: dict[str, str]  # the user's input: its gradient
     state: dict[str, str]  # parameter that the forward changes: its next contents
     loss_dtype: str
-    # of a graph that was lowered for a session
-    squared: bool = False  # whether it measures its gradients by their squares
+    # only of a graph that was lowered for a session:
+    squared: bool = False  # whether it returns the sum of squares of its gradients
     noise_size: bytes | None = None
     noise_by_shape: bool = True
 
 
-def roles_of(session: BoundSession, known: Container[str]) -> Roles:
-    """Tell them apart by name; `known` are the parameters of the checkpoint."""
+def find_roles(session: BoundSession, known: Container[str]) -> Roles:
+    """Find the roles by name and metadata; `known` are the parameters of the checkpoint."""
     metadata = session.metadata
     sums = {n.removesuffix(SUM): n for n in session.outputs if n.endswith(SUM)}
     buffers = {n.removesuffix(BUFFER) for n in session.inputs if n.endswith(BUFFER)}
     if buffers != sums.keys() or bool(buffers) != (RESET in session.inputs):
         raise InvalidModel(
-            "not a training model: it gives other gradients back than it takes\n"
+            "not a training model: its gradient outputs do not match its gradient buffers\n"
             "make it with onward.training.artifacts.generate_artifacts"
         )
     rest = [name for name in session.inputs if name != RESET and not name.endswith(BUFFER)]
     if "onward.inputs" in metadata:
-        fed = names_of(metadata, "onward.inputs")
+        fed = read_names(metadata, "onward.inputs")
     else:
         fed = [name for name in rest if name not in known]
     held = [name for name in rest if name not in fed]
@@ -57,8 +57,8 @@ def roles_of(session: BoundSession, known: Container[str]) -> Roles:
     outputs = tuple(name for name in session.outputs if name not in hidden)
     return Roles(
         inputs=tuple(name for name in rest if name in fed),  # in the graph's order: the user's
-        labels=tuple(each for each in labels_of(metadata) if each.name in fed),
-        parameters={name: kind(session.inputs[name]) for name in held},
+        labels=tuple(each for each in read_label_ranges(metadata) if each.name in fed),
+        parameters={name: type_and_shape(session.inputs[name]) for name in held},
         outputs=outputs,
         output_names=outputs,
         gradients={name: output for name, output in sums.items() if name not in fed},
@@ -68,8 +68,8 @@ def roles_of(session: BoundSession, known: Container[str]) -> Roles:
     )
 
 
-def kind(argument: Argument) -> tuple[str, Shape]:
-    """A parameter's type and shape, which a graph says in full."""
+def type_and_shape(argument: Argument) -> tuple[str, Shape]:
+    """A parameter's type and shape, which must be known."""
     dtype = argument.dtype
     sizes = tuple(size for size in argument.shape if isinstance(size, int))
     if dtype is None or len(sizes) != len(argument.shape):
@@ -80,12 +80,12 @@ def kind(argument: Argument) -> tuple[str, Shape]:
     return dtype.name, sizes
 
 
-def labels_of(metadata: Mapping[str, str]) -> tuple[LabelRange, ...]:
-    """What inputs of class labels may hold, as a model says."""
+def read_label_ranges(metadata: Mapping[str, str]) -> tuple[LabelRange, ...]:
+    """The ranges of class labels in a model's metadata."""
     return label_ranges.from_json(metadata.get("onward.labels", "[]"))
 
 
-def names_of(metadata: Mapping[str, str], key: str) -> list[str]:
+def read_names(metadata: Mapping[str, str], key: str) -> list[str]:
     """A list of names in a model's metadata."""
     try:
         names = json.loads(metadata[key])

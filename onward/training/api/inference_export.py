@@ -1,4 +1,4 @@
-"""Export: an evaluation model as a model for inference, the parameters in it. Loads onnx."""
+"""Export an evaluation model with its parameters as a model for inference. Loads onnx."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def export(
     outputs: Sequence[str],
     path: str | os.PathLike[str],
 ) -> None:
-    """Write the part of a model that gives these outputs, with these values for its parameters."""
+    """Write the part of a model that computes these outputs, with these parameters."""
     with open(eval_model, "rb") as file:
         if file.read(8)[4:] == b"ORTM":
             raise OptionError(
                 f"{os.fspath(eval_model)!r} is in onnxruntime's own format, which only it reads\n"
-                "give Module the evaluation model as .onnx to export from it"
+                "to export, give Module the evaluation model as .onnx"
             )
     model = load(eval_model, any_domain=True)
     for value in [value for value in model.graph.inputs if value.name in parameters]:

@@ -1,4 +1,4 @@
-"""Module: the training and evaluation graphs of a model, over the parameters of a state."""
+"""Module: runs the training and evaluation graphs of a model over the parameters of a state."""
 
 from __future__ import annotations
 
@@ -14,30 +14,36 @@ from onward.graph.paths import check_readable
 from onward.lazy import LazyModule
 from onward.programs.program import Array
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound_session import CPU, is_ort, taking_turns, to_numpy, to_ort
-from onward.providers.ort.denormals import without
+from onward.providers.ort.bound_session import (
+    CPU,
+    copy_to_ort,
+    is_ort_value,
+    stop_spinning_after_runs,
+    to_numpy,
+)
+from onward.providers.ort.denormals import flush_denormals
 from onward.providers.ort.session import ProviderList, available
 from onward.providers.ort.training.bound_graph import OrtGraph
 from onward.providers.ort.training.executable import OrtTraining
-from onward.providers.ort.training.step_feeds import Feeds
+from onward.providers.ort.training.step_feeds import StepFeeds
 from onward.providers.ort.training.store import NumpyStore
 from onward.providers.provider import Draw
 from onward.training.api.checkpoint_state import CheckpointState
-from onward.training.api.graph_roles import Roles, roles_of
-from onward.training.api.graph_sessions import GraphOpener, open_graph
+from onward.training.api.graph_roles import Roles, find_roles
+from onward.training.api.graph_sessions import ModuleGraphOpener, open_graph
 from onward.training.api.training_graph import layout_of, open_training, program_of
 
 _export = LazyModule("onward.training.api.inference_export")  # it loads onnx
 
 _CUDA = "CUDAExecutionProvider"
-AT_ONCE = 1 << 20  # numbers that one run updates: what it needs in addition to them stays small
+MAX_NUMBERS_PER_RUN = 1 << 20  # that one update run changes: bounds its extra memory
 
 
 class Module:
     """Trains and evaluates: `module(*inputs)` runs the graph of the mode it is in.
 
-    A call in training mode gives the loss and adds to the gradients; `lazy_reset_grad` lets the
-    next call begin them again. A call that fails changes nothing. An empty batch has no loss (NaN)
+    A call in training mode returns the loss and adds to the gradients; after `lazy_reset_grad` the
+    next call overwrites them. A call that fails changes nothing. An empty batch has no loss (NaN)
     and adds nothing.
     """
 
@@ -64,19 +70,19 @@ class Module:
         graph, self._roles = open_training(
             train_model_uri, held.requires_grad, self._options, self._providers
         )
-        held.belong_to(self._roles.parameters, list(self._roles.gradients))
-        held.lay_out(layout_of(self._roles))
-        self._opener = GraphOpener(graph, self._options)
+        held.check_parameters(self._roles.parameters, list(self._roles.gradients))
+        held.set_layout(layout_of(self._roles))
+        self._opener = ModuleGraphOpener(graph, self._options)
         self._engine: OrtTraining | None = None
         self._eval: tuple[OrtGraph, Roles] | None = None
-        self._eval_feeds: tuple[NumpyStore, Feeds] | None = None
+        self._eval_feeds: tuple[NumpyStore, StepFeeds] | None = None
         self._accumulating = False  # whether the gradients hold something to add to
-        self._is_empty = False  # whether none but empty batches came since they were reset
+        self._is_empty = False  # whether all batches since the reset were empty
         self._draws = (0, 0)  # updates so far, and training calls since the last of them
-        self.input_gradients: dict[str, Array] = {}  # of what is fed, if the artifacts have any
+        self.input_gradients: dict[str, Array] = {}  # of the feeds, if the artifacts have any
 
     def __call__(self, *user_inputs: Any) -> Any:
-        """Run a step of the mode; numpy gives numpy, OrtValues give OrtValues, one comes bare."""
+        """Run the graph of the mode; one result or a tuple, as numpy, or as OrtValues if given."""
         self._state._state.check_loaded()
         names = self._names()
         if len(user_inputs) != len(names):
@@ -86,8 +92,8 @@ class Module:
             )
         feeds = {n: to_numpy(value) for n, value in zip(names, user_inputs)}
         results = self._run_training(feeds) if self.training else self._run_evaluation(feeds)
-        if user_inputs and all(map(is_ort, user_inputs)):
-            results = [each if each.dtype.kind == "O" else to_ort(each) for each in results]
+        if user_inputs and all(map(is_ort_value, user_inputs)):
+            results = [each if each.dtype.kind == "O" else copy_to_ort(each) for each in results]
         return results[0] if len(results) == 1 else tuple(results)
 
     def train(self, mode: bool = True) -> Module:
@@ -100,7 +106,7 @@ class Module:
         return self.train(False)
 
     def lazy_reset_grad(self) -> None:
-        """Let the next training step begin the gradients again."""
+        """Let the next training step overwrite the gradients instead of adding to them."""
         self._accumulating = False
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> Any:
@@ -108,15 +114,15 @@ class Module:
         state = self._state._state
         state.check_loaded()
         names = self._in_buffer(trainable_only)
-        return to_ort(np.concatenate([state.tensors[name].reshape(-1) for name in names]))
+        return copy_to_ort(np.concatenate([state.tensors[name].reshape(-1) for name in names]))
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
-        """How many numbers the float32 parameters have."""
+        """The total size of the float32 parameters."""
         tensors = self._state._state.tensors
         return sum(tensors[name].size for name in self._in_buffer(trainable_only))
 
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
-        """Set the parameters from one buffer, laid out as `get_contiguous_parameters` gives it."""
+        """Set the parameters from one buffer in the order of `get_contiguous_parameters`."""
         state = self._state._state
         array = np.asarray(to_numpy(buffer))
         size = self.get_parameters_size(trainable_only)
@@ -137,9 +143,9 @@ class Module:
     def export_model_for_inferencing(
         self, inference_model_uri: str | os.PathLike[str], graph_output_names: Sequence[str]
     ) -> None:
-        """Write a model for inference: these outputs of the evaluation model, the parameters in it.
+        """Write a model for inference: these outputs of the evaluation model, with its parameters.
 
-        Loss, labels and whatever else the outputs do not need are gone. This loads onnx.
+        Loss, labels and other nodes that the outputs do not need are removed. This loads onnx.
         """
         state = self._state._state
         state.check_loaded()
@@ -149,21 +155,21 @@ class Module:
         _export.export(self._eval_uri, state.tensors, outputs, inference_model_uri)
 
     def input_names(self) -> list[str]:
-        """The inputs that a call takes, in the mode that it is in."""
+        """The inputs of a call in the current mode."""
         return list(self._names())
 
     def output_names(self) -> list[str]:
-        """The outputs that a call gives, in the mode that it is in."""
+        """The outputs of a call in the current mode."""
         roles = self._roles if self.training else self._evaluation()[1]
         return list(roles.output_names)
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------
 
     def _names(self) -> Sequence[str]:
         return (self._roles if self.training else self._evaluation()[1]).inputs
 
     def _open_engine(self) -> OrtTraining:
-        """The train graph and the updates, bound to the state's memory as it is laid out now."""
+        """The train graph and the updates, bound to the state's current memory."""
         state = self._state._state
         store, old = state.store, self._engine
         if old is None or old.store is not store:
@@ -171,7 +177,7 @@ class Module:
                 program_of(self._roles, state),
                 self._opener,
                 store,
-                at_once=AT_ONCE,
+                at_once=MAX_NUMBERS_PER_RUN,
                 squared=self._roles.squared,
             )
             engine.finite = old is None or old.finite
@@ -180,28 +186,28 @@ class Module:
         return old
 
     def _evaluation(self) -> tuple[OrtGraph, Roles]:
-        """The evaluation graph, opened when it is first needed."""
+        """The evaluation graph, opened at its first use."""
         if self._eval is None:
             if self._eval_uri is None:
                 raise _no_evaluation("train() switches back")
             session = open_graph(self._eval_uri, self._options, self._providers)
             state = self._state._state
-            roles = roles_of(session, state.requires_grad)
+            roles = find_roles(session, state.requires_grad)
             trained = [name for name in roles.parameters if state.requires_grad.get(name)]
-            state.belong_to(roles.parameters, trained, whole=False)
+            state.check_parameters(roles.parameters, trained, whole=False)
             self._eval = OrtGraph(session), roles
         return self._eval
 
     def _run_evaluation(self, feeds: dict[str, Any]) -> list[Array]:
         (graph, roles), store = self._evaluation(), self._state._state.store
         if self._eval_feeds is None or self._eval_feeds[0] is not store:
-            self._eval_feeds = store, Feeds(graph, layout_of(roles), store)
+            self._eval_feeds = store, StepFeeds(graph, layout_of(roles), store)
         bound = self._eval_feeds[1]
         bound.bind(feeds)
         return bound.results_of_empty(roles.outputs) if bound.is_empty else bound.run(roles.outputs)
 
     def _run_training(self, feeds: dict[str, Any]) -> list[Array]:
-        """One step: gradients are added where they lie, statistics kept when all went well."""
+        """One step: adds gradients in place, and keeps statistics if it succeeds."""
         engine = self._open_engine()
         first = not self._accumulating
         try:
@@ -221,31 +227,31 @@ class Module:
         return [found[name] for name in self._roles.outputs]
 
     def _draw(self) -> Draw:
-        """Where random numbers are drawn: resumed training draws what it would have drawn."""
-        standing = self._state._state.optimizer
-        steps = 0 if standing is None else standing.step
+        """What random numbers depend on: a resumed training draws the same ones."""
+        stored = self._state._state.optimizer
+        steps = 0 if stored is None else stored.step
         calls = self._draws[1] + 1 if self._draws[0] == steps else 1
         self._draws = steps, calls
         return Draw(0, steps, calls - 1)
 
     def _in_buffer(self, trainable_only: bool) -> list[str]:
-        names = self._state._state.in_buffer(trainable_only)
+        names = self._state._state.buffer_names(trainable_only)
         if not names:
             raise OptionError(
-                "one buffer holds float32 parameters, and there are none\n"
+                "no float32 parameters, and a buffer holds no others\n"
                 "take each from state.parameters"
             )
         return names
 
 
 def _options(given: Any) -> SessionOptions:
-    """The user's options; without any, onnxruntime says nothing in addition to its error.
+    """The user's options; by default onnxruntime logs nothing in addition to its errors.
 
-    The threads of one graph leave the cores to those of the next, and denormals are zero where
+    Threads of one graph yield the cores to the next graph, and denormals are flushed to zero where
     they are slow: both as in a TrainingSession.
     """
     options = SessionOptions(log_severity_level=4) if given is None else SessionOptions.of(given)
-    return without(taking_turns(options))
+    return flush_denormals(stop_spinning_after_runs(options))
 
 
 def _providers(device: str) -> ProviderList:

@@ -1,4 +1,4 @@
-"""Optimizer: turns the gradients that a module has accumulated into new parameters."""
+"""Optimizer: updates parameters with the gradients that a module has accumulated."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from onward.graph.scan.file_metadata import metadata_of
 from onward.programs.empty_batches import EMPTY
 from onward.providers.ort.training.finite_check import NOT_FINITE
 from onward.providers.ort.training.fused_step_probe import is_sound
-from onward.training.api.graph_roles import Kinds
+from onward.training.api.graph_roles import TypesAndShapes
 from onward.training.api.graph_sessions import open_graph
-from onward.training.api.module import AT_ONCE, Module
+from onward.training.api.module import MAX_NUMBERS_PER_RUN, Module
 from onward.training.api.optimizer_updates import ListUpdate, SessionUpdate, Update, read_updates
 from onward.training.api.training_state import SessionUpdates, Slots
 
@@ -26,13 +26,13 @@ log = logging.getLogger("onward")
 
 
 class Optimizer:
-    """Updates the parameters of a module by the graph in an optimizer model.
+    """Updates the parameters of a module with the graph of an optimizer model.
 
-    Slots, step and learning rate belong to the module's state: a checkpoint that was saved with
-    them goes on where it was. A loss or a gradient that is not finite never reaches them.
+    Slots, step and learning rate are part of the module's state: training resumes from a
+    checkpoint that has them. A loss or a gradient that is not finite never changes them.
     """
 
-    skipped_steps: int  # how many were, because a loss or a gradient was not finite
+    skipped_steps: int  # because a loss or a gradient was not finite
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
         if not isinstance(module, Module):
@@ -41,36 +41,36 @@ class Optimizer:
         self.skipped_steps = 0
         check_readable(Path(optimizer_uri), "optimizer model")
         model = Path(optimizer_uri).read_bytes()
-        metadata = _metadata(model, module)
-        about, updates = _About(metadata), read_updates(metadata)
+        metadata = _read_metadata(model, module)
+        about, updates = _OptimizerMetadata(metadata), read_updates(metadata)
         self._trained = {name: module._roles.parameters[name] for name in module._roles.gradients}
-        self._standing = self._state.start_optimizer(about.slots(self._trained), about.lr)
-        if updates is not None and _fits(updates, self._trained):
+        self._stored = self._state.start_optimizer(about.slots(self._trained), about.lr)
+        if updates is not None and _update_all(updates, self._trained):
             self._update: Update = self._open(updates, about.lr)
         else:
             session = open_graph(model, module._options, module._providers)
             self._update = ListUpdate(session, self._state, list(module._roles.gradients))
 
     def step(self) -> None:
-        """Move the parameters along the gradients once.
+        """Update the parameters once.
 
-        Gradients that are not finite are dropped, and the step is skipped. So is one after nothing
-        but empty batches.
+        The step is skipped if a gradient is not finite (all gradients are then reset), or if all
+        batches were empty.
         """
         self._state.check_loaded()
         if self._module._is_empty:
-            log.warning(EMPTY, self._standing.step)
+            log.warning(EMPTY, self._stored.step)
             return
         if not self._module._open_engine().finite:
             self.skipped_steps += 1
-            log.warning(NOT_FINITE, self._standing.step)
+            log.warning(NOT_FINITE, self._stored.step)
             self._module.lazy_reset_grad()
             return
-        if self._update.run(self.get_learning_rate(), self._standing.step + 1):
-            self._standing.step += 1
+        if self._update.run(self.get_learning_rate(), self._stored.step + 1):
+            self._stored.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """What each step is multiplied by, from the next step on."""
+        """Set the learning rate from the next step on."""
         try:
             rate = float(learning_rate)
         except (TypeError, ValueError):
@@ -80,32 +80,32 @@ class Optimizer:
                 f"a learning rate is a number from 0 up, not {learning_rate!r}\n"
                 "give one, such as 0.001"
             )
-        self._standing.learning_rate = rate
-        if not self._standing.step:
-            self._standing.initial_learning_rate = rate
+        self._stored.learning_rate = rate
+        if not self._stored.step:
+            self._stored.initial_learning_rate = rate
 
     def get_learning_rate(self) -> float:
-        rate = self._standing.learning_rate
-        return self._standing.initial_learning_rate if rate is None else rate
+        rate = self._stored.learning_rate
+        return self._stored.initial_learning_rate if rate is None else rate
 
     def _open(self, updates: SessionUpdates, own_rate: float) -> SessionUpdate:
-        """A session's updates; over adjacent rows where these cost little memory."""
+        """Open a session's updates; over adjacent rows where these cost little memory."""
         module = self._module
         size = sum(math.prod(shape) for _, shape in self._trained.values())
-        paired = size <= AT_ONCE and is_sound(updates.probe)
+        paired = size <= MAX_NUMBERS_PER_RUN and is_sound(updates.probe)
         for each in updates.graphs:
-            module._opener.any(each.bound if paired else each.graph)
+            module._opener.open(each.bound if paired else each.graph)
         return SessionUpdate(updates, own_rate, self._state, module._open_engine, paired)
 
 
-def _fits(updates: SessionUpdates, trained: Kinds) -> bool:
-    """Whether updates are of these parameters, all of them."""
+def _update_all(updates: SessionUpdates, trained: TypesAndShapes) -> bool:
+    """Whether the updates are of exactly these parameters."""
     kinds = {name: each.dtype for each in updates.layouts for name in each.parameters}
     return kinds == {name: dtype for name, (dtype, _) in trained.items()}
 
 
-def _metadata(model: bytes, module: Module) -> dict[str, str]:
-    """A model's metadata; of one that a user's block has made, what its inputs tell."""
+def _read_metadata(model: bytes, module: Module) -> dict[str, str]:
+    """A model's metadata; for a model of a user's block, derived from its inputs."""
     if model[4:8] == b"ORTM":  # onnxruntime's own format
         metadata = open_graph(model, module._options).metadata
     else:
@@ -115,15 +115,15 @@ def _metadata(model: bytes, module: Module) -> dict[str, str]:
     kinds = open_graph(model, module._options).input_types
     if not {"params", "gradients", "learning_rate", "step"} <= kinds.keys():
         raise InvalidModel(
-            "not an optimizer model: it takes no params, gradients, learning_rate and step\n"
+            "not an optimizer model: its inputs lack params, gradients, learning_rate or step\n"
             "make it with onward.training.artifacts.generate_artifacts"
         )
     slots = [n for n, kind in kinds.items() if "seq" in kind and n not in ("params", "gradients")]
     return {**metadata, "onward.slots": json.dumps(slots)}
 
 
-class _About:
-    """What an optimizer model says of itself."""
+class _OptimizerMetadata:
+    """The learning rate and slots in an optimizer model's metadata."""
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
         try:
@@ -137,15 +137,15 @@ class _About:
             }
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise InvalidModel(
-                f"not an optimizer model: what it says of its state cannot be read ({error!r})\n"
+                f"not an optimizer model: its metadata cannot be read ({error!r})\n"
                 "make it with onward.training.artifacts.generate_artifacts"
             ) from error
 
-    def slots(self, parameters: Kinds) -> dict[str, Slots]:
+    def slots(self, parameters: TypesAndShapes) -> dict[str, Slots]:
         """Each sequence's slots by parameter; one that a parameter does not have is empty."""
         return {
             sequence: {
-                name: (_wide(dtype), *self._start(sequence, name, shape))
+                name: (_slot_type(dtype), *self._start(sequence, name, shape))
                 for name, (dtype, shape) in parameters.items()
             }
             for sequence in self.sequences
@@ -154,11 +154,11 @@ class _About:
     def _start(
         self, sequence: str, name: str, shape: tuple[int, ...]
     ) -> tuple[tuple[int, ...], float]:
-        if not self._starts:  # it does not say: as the parameter
+        if not self._starts:  # without metadata: as the parameter
             return shape, 0.0
         return self._starts.get((sequence, name), ((0,), 0.0))
 
 
-def _wide(dtype: str) -> str:
-    """Slots of 16-bit parameters are float32."""
+def _slot_type(dtype: str) -> str:
+    """The type of a parameter's slots: float32 for 16-bit parameters."""
     return dtype if dtype in ("float32", "float64") else "float32"

@@ -1,4 +1,4 @@
-"""Updates: those that a session would run, or an optimizer model's own graph over lists."""
+"""Run an optimizer's update: by a session's graphs, or by the optimizer model's own graph."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from onward.providers.ort.bound_session import BoundSession
 from onward.providers.ort.training.executable import OrtTraining
 from onward.providers.ort.training.metadata_encoding import (
     UNREADABLE,
-    damaged,
-    inflate,
+    decompress_graph,
     unpack,
     unpack_updates,
+    unreadable_error,
 )
 from onward.training.api.training_state import SessionUpdates, TrainingState
 
@@ -23,32 +23,32 @@ UPDATES = "onward.updates"  # a key of metadata
 
 
 class Update(Protocol):
-    """One step of an optimizer; False where the graph said that it left all as it was."""
+    """One step of an optimizer; False where the graph reports that it changed nothing."""
 
     def run(self, learning_rate: float, step: int) -> bool: ...
 
 
 def read_updates(metadata: Mapping[str, str]) -> SessionUpdates | None:
-    """The updates that are packed in an optimizer model; None: none are."""
-    plain = unpack(metadata, UPDATES)
-    if plain is None:
+    """The session's updates in an optimizer model's metadata; None if there are none."""
+    packed = unpack(metadata, UPDATES)
+    if packed is None:
         return None
     try:
-        layouts, graphs = unpack_updates(plain["updates"])
-        clip = plain["clip_norm"]
+        layouts, graphs = unpack_updates(packed["updates"])
+        clip = packed["clip_norm"]
         return SessionUpdates(
             layouts=layouts,
             graphs=graphs,
-            sequences=dict(plain["sequences"]),
+            sequences=dict(packed["sequences"]),
             clip_norm=None if clip is None else float(clip),
-            probe=inflate(plain["probe"]),
+            probe=decompress_graph(packed["probe"]),
         )
     except UNREADABLE as error:
-        raise damaged(UPDATES, error) from error
+        raise unreadable_error(UPDATES, error) from error
 
 
 class SessionUpdate:
-    """The updates of a session, in place, over the store that a module's gradients lie in."""
+    """A session's updates, in place, over the store of a module's gradients."""
 
     def __init__(
         self,
@@ -60,10 +60,12 @@ class SessionUpdate:
     ) -> None:
         self._updates, self._state, self._engine, self._paired = updates, state, engine, paired
         self._rates = LearningRates(own_rate, [each.learning_rate for each in updates.layouts])
-        state.lay_out_for(updates, paired)
+        state.set_updates(updates, paired)
 
     def run(self, learning_rate: float, step: int) -> bool:
-        self._state.lay_out_for(self._updates, self._paired)  # if another has not
+        self._state.set_updates(
+            self._updates, self._paired
+        )  # another optimizer may have changed it
         engine = self._engine()
         if self._rates.own != learning_rate:
             self._rates.set(learning_rate)
@@ -73,7 +75,7 @@ class SessionUpdate:
 
 
 class ListUpdate:
-    """A graph over sequences of tensors; its results are copied to where the parameters lie."""
+    """A graph over sequences of tensors; its results are copied into the parameters."""
 
     def __init__(self, session: BoundSession, state: TrainingState, order: Sequence[str]) -> None:
         self._session, self._state, self._order = session, state, list(order)
@@ -87,7 +89,7 @@ class ListUpdate:
             "gradients": [store.gradients[name] for name in self._order],
             **slots,
         }
-        found = self._session.run_lists(
+        found = self._session.run_unbound(
             {
                 "learning_rate": np.array([learning_rate], np.float32),
                 "step": np.array([step], np.int64),

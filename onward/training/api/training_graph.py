@@ -1,4 +1,4 @@
-"""A training model as a step: the graph that is packed in it, or the model's own."""
+"""Open a training model: the session's graph in its metadata, or the model's own graph."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from onward.providers.ort.bound_session import Argument, BoundSession, to_numpy
 from onward.providers.ort.session import ProviderList
 from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
-from onward.providers.ort.training.metadata_encoding import UNREADABLE, damaged, inflate, unpack
+from onward.providers.ort.training.metadata_encoding import (
+    UNREADABLE,
+    decompress_graph,
+    unpack,
+    unreadable_error,
+)
 from onward.training.api.graph_roles import (
     BUFFER,
     RESET,
     SUM,
     Roles,
-    kind,
-    labels_of,
-    names_of,
-    roles_of,
+    find_roles,
+    read_label_ranges,
+    read_names,
+    type_and_shape,
 )
 from onward.training.api.graph_sessions import TRAIN, open_graph
 from onward.training.api.training_state import TrainingState
@@ -46,18 +51,20 @@ def open_training(
     check_readable(Path(uri))
     model = Path(uri).read_bytes()
     metadata = {} if model[4:8] == b"ORTM" else metadata_of(model)  # onnxruntime's own format
-    plain = unpack(metadata, STEP)
-    if plain is not None and plain.get("graph") == graph_checksum(model):  # nobody has changed it
+    packed = unpack(metadata, STEP)
+    if packed is not None and packed.get("graph") == graph_checksum(
+        model
+    ):  # the model is unchanged
         try:
-            return _open_packed(plain, metadata, options, providers)
+            return _open_packed(packed, metadata, options, providers)
         except UNREADABLE as error:
             if not isinstance(error, OnwardError):
-                raise damaged(STEP, error) from error
-        except OnwardError:  # an engine that does not have all of its operators
+                raise unreadable_error(STEP, error) from error
+        except OnwardError:  # an onnxruntime that lacks some of its operators
             pass
     del model
     session = open_graph(uri, options, providers)
-    roles = roles_of(session, known)
+    roles = find_roles(session, known)
     if not roles.gradients and not roles.input_gradients:
         raise InvalidModel(
             f"{os.fspath(uri)!r} is not a training model: it has no gradients\n"
@@ -67,37 +74,37 @@ def open_training(
 
 
 def _open_packed(
-    plain: Mapping[str, Any],
+    packed: Mapping[str, Any],
     metadata: Mapping[str, str],
     options: SessionOptions,
     providers: ProviderList,
 ) -> tuple[BoundGraph, Roles]:
-    inputs = names_of(metadata, "onward.inputs")
-    size = plain["noise_size"]
-    if options.native is None and not plain["plans_memory"]:
-        # a plan is held from the first node to the last: it costs more memory than it saves time
+    inputs = read_names(metadata, "onward.inputs")
+    size = packed["noise_size"]
+    if options.native is None and not packed["plans_memory"]:
+        # a memory plan is held from the first node to the last: it costs too much memory here
         options = replace(options, enable_mem_pattern=False)
-    session = open_graph(inflate(plain["train"]), options, providers)
+    session = open_graph(decompress_graph(packed["train"]), options, providers)
     held = [name for name in session.inputs if name not in inputs and name != NOISE]
     roles = Roles(
         inputs=tuple(inputs),
-        labels=labels_of(metadata),
-        parameters={name: kind(session.inputs[name]) for name in held},
-        outputs=tuple(plain["outputs"]),
-        output_names=tuple(plain["output_names"]),
-        gradients=dict(plain["gradients"]),
-        input_gradients=dict(plain["input_gradients"]),
-        state=dict(plain["state"]),
-        loss_dtype=str(plain["loss_dtype"]),
-        squared=bool(plain["squared"]),
-        noise_size=None if size is None else inflate(size),
-        noise_by_shape=bool(plain["noise_by_shape"]),
+        labels=read_label_ranges(metadata),
+        parameters={name: type_and_shape(session.inputs[name]) for name in held},
+        outputs=tuple(packed["outputs"]),
+        output_names=tuple(packed["output_names"]),
+        gradients=dict(packed["gradients"]),
+        input_gradients=dict(packed["input_gradients"]),
+        state=dict(packed["state"]),
+        loss_dtype=str(packed["loss_dtype"]),
+        squared=bool(packed["squared"]),
+        noise_size=None if size is None else decompress_graph(size),
+        noise_by_shape=bool(packed["noise_by_shape"]),
     )
     return OrtGraph(session), roles
 
 
 def layout_of(roles: Roles) -> Layout:
-    """The layout of a training graph; a state knows its updates and contents."""
+    """The layout of a training graph, without updates and initial contents."""
     extra = dict.fromkeys((*roles.outputs, *roles.input_gradients.values()))
     return Layout(
         parameters=tuple(
@@ -108,7 +115,7 @@ def layout_of(roles: Roles) -> Layout:
         state=roles.state,
         frozen=(),
         inputs=(),
-        targets=roles.inputs,  # each is compared with those before it
+        targets=roles.inputs,  # the sizes of each are checked against those before it
         outputs=tuple(name for name in extra if name != LOSS),
         model_outputs=(),
         labels=roles.labels,
@@ -129,7 +136,7 @@ def layout_of(roles: Roles) -> Layout:
 
 
 def program_of(roles: Roles, state: TrainingState) -> LoweredProgram:
-    """The program of a training graph and of the updates that a state is laid out for."""
+    """The program of a training graph and of the state's updates."""
     updates, layout = state.updates, layout_of(roles)
     clip = None if updates is None else updates.clip_norm
     settings = replace(layout.settings, clip_norm=clip, scaled=clip is not None)
@@ -148,7 +155,7 @@ def program_of(roles: Roles, state: TrainingState) -> LoweredProgram:
 
 
 class SummingGraph:
-    """A training model's own graph, whose sums of gradients begin again at every run."""
+    """A training model's own graph, which overwrites its gradient sums at every run."""
 
     def __init__(self, session: BoundSession, roles: Roles) -> None:
         self._session, self._roles = session, roles
@@ -172,10 +179,10 @@ class SummingGraph:
         if name == LOSS:
             self._loss = array
         elif name == MEASURE:
-            array[...] = np.nan  # nobody has measured: whoever asks looks at the gradients
+            array[...] = np.nan  # not measured: readers then compute it from the gradients
         else:
             self._session.bind_output(name, array)
-            if name.endswith(SUM):  # what it was is not looked at
+            if name.endswith(SUM):  # its old contents are not read
                 self._session.bind_input(name.removesuffix(SUM) + BUFFER, array)
 
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:

@@ -1,4 +1,4 @@
-"""TrainingState: parameters, gradients and optimizer state, in the memory that a session has."""
+"""TrainingState: parameters, gradients and optimizer state, in the store of a session."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from onward.errors import CheckpointMismatch, CheckpointNominal, FeedError
 from onward.programs.program import Array, Layout, Shape, UpdateLayout
 from onward.providers.ort.training.lowered import LoweredUpdate
 from onward.providers.ort.training.store import NumpyStore
-from onward.training.api.graph_roles import Kinds
+from onward.training.api.graph_roles import TypesAndShapes
 
-Slots = Mapping[str, tuple[str, Shape, float]]  # ... and the number that it begins with
+Slots = Mapping[str, tuple[str, Shape, float]]  # type, shape and initial number by parameter
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SessionUpdates:
 
 
 class TrainingState:
-    """What a checkpoint held; a session's store of it once a module trains it."""
+    """The contents of a checkpoint; in a session's store once a module trains them."""
 
     def __init__(self, contents: Contents) -> None:
         stored = sorted(contents.parameters.items(), key=lambda item: not item[1].requires_grad)
@@ -41,11 +41,11 @@ class TrainingState:
         self.optimizer = contents.optimizer
         self.model = contents.model
         self.tensors = {n: _writable(one.data) for n, one in stored if one.data is not None}
-        self.updates: SessionUpdates | None = None  # that the store is laid out for
-        self._paired = False  # whether it has the rows that they want to lie together
-        self._layout: Layout | None = None  # of what modules train
+        self.updates: SessionUpdates | None = None  # that the store's memory order fits
+        self._paired = False  # whether the store has the adjacent rows of the updates
+        self._layout: Layout | None = None  # of the trained parameters
         self._store: NumpyStore | None = None
-        self._is_current = False  # whether the store is laid out as it should be
+        self._is_current = False  # whether the store fits layout and updates
 
     @property
     def trainable(self) -> list[str]:
@@ -55,7 +55,7 @@ class TrainingState:
 
     @property
     def store(self) -> NumpyStore:
-        """The memory of what is trained: allocated, or laid out again, when it is asked for."""
+        """The memory of the trained tensors, allocated (again) when it is accessed."""
         if self._store is None or not self._is_current:
             self._store = self._allocate(self._store)
             self._is_current = True
@@ -63,23 +63,23 @@ class TrainingState:
 
     @property
     def gradients(self) -> Mapping[str, Array] | None:
-        """The gradients so far, where they lie; None before a module."""
+        """The accumulated gradients, not copied; None before a module."""
         return None if self._layout is None else self.store.gradients
 
-    def lay_out(self, layout: Layout) -> None:
-        """Hold what a module trains, and what its forward changes."""
+    def set_layout(self, layout: Layout) -> None:
+        """Set what a module trains, and what its forward changes."""
         old = self._layout
         if old is None or (old.names, old.state.keys()) != (layout.names, layout.state.keys()):
             self._layout, self._is_current = layout, False
             self.updates = None
 
-    def lay_out_for(self, updates: SessionUpdates, paired: bool) -> None:
-        """Let parameters, gradients and slots lie as updates want them."""
+    def set_updates(self, updates: SessionUpdates, paired: bool) -> None:
+        """Set the updates, which determine how parameters, gradients and slots lie in memory."""
         if (self.updates, self._paired) != (updates, paired):
             self.updates, self._paired, self._is_current = updates, paired, False
 
     def update_layouts(self, layout: Layout) -> tuple[UpdateLayout, ...]:
-        """The updates of what a module trains; without any, one for each type of parameters."""
+        """The layouts of the updates; without updates, one for each type of parameters."""
         if self.updates is not None:
             return self.updates.layouts
         names: dict[str, list[str]] = {}
@@ -99,7 +99,7 @@ class TrainingState:
         )
 
     def _allocate(self, old: NumpyStore | None) -> NumpyStore:
-        """A store that holds what the tensors, gradients and slots held."""
+        """Allocate a store, with the contents of the tensors, gradients and slots."""
         assert self._layout is not None
         held = {*self._layout.names, *self._layout.state}
         layout = replace(
@@ -120,23 +120,25 @@ class TrainingState:
 
     # -- the checkpoint and the model ----------------------------------------------------------
 
-    def belong_to(self, kinds: Kinds, trainable: Sequence[str], whole: bool = True) -> None:
-        """Check that these are the parameters of a model; a nominal state takes their shapes.
+    def check_parameters(
+        self, kinds: TypesAndShapes, trainable: Sequence[str], whole: bool = True
+    ) -> None:
+        """Check that the parameters are a model's; a nominal state takes over their shapes.
 
-        A model that is not the `whole` one may do without some of them.
+        An evaluation model (not `whole`) may lack some of them.
         """
         for name, (dtype, shape) in kinds.items():
             _check_name(name, self.requires_grad, "the model has it, the checkpoint has not")
             if (name in trainable) != self.requires_grad[name]:
                 words = ("trainable", "frozen") if name in trainable else ("frozen", "trainable")
-                raise _other(f"parameter {name!r} is {words[0]} in the model", words[1])
+                raise _mismatch(f"parameter {name!r} is {words[0]} in the model", words[1])
             known = self.tensors.get(name)
             if known is not None and _kind(known) != (dtype, shape):
                 law = f"parameter {name!r} is {dtype} of shape {shape} in the model"
-                raise _other(law, f"{known.dtype} of shape {known.shape}")
+                raise _mismatch(law, f"{known.dtype} of shape {known.shape}")
         for name in self.trainable if whole else ():
             _check_name(name, kinds, "the checkpoint has it, the model has not")
-        if whole and self.model is not None:  # a nominal one says nothing else of its shapes
+        if whole and self.model is not None:  # all that a nominal one has of its shapes
             self._check_fingerprint({name: kinds[name][1] for name in self.trainable})
         if self.missing - self.tensors.keys():
             self.missing &= kinds.keys()
@@ -160,7 +162,7 @@ class TrainingState:
             )
 
     def read(self, name: str) -> Array:
-        """A parameter, where it lies."""
+        """A parameter, not copied."""
         if name in self.missing:
             raise CheckpointNominal(
                 f"parameter {name!r} has no data: the checkpoint is nominal\n"
@@ -169,11 +171,11 @@ class TrainingState:
             )
         return self.tensors[name]
 
-    def put(self, name: str, value: Any) -> None:
-        """New numbers for a parameter, of its type and shape."""
+    def write(self, name: str, value: Any) -> None:
+        """Write a parameter's data, of the same type and shape."""
         if self.missing:
             raise CheckpointNominal(
-                f"parameter {name!r} cannot be set alone: the checkpoint is nominal\n"
+                f"parameter {name!r} cannot be set on its own: the checkpoint is nominal\n"
                 "Please load all the parameter states first: "
                 "Module.copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
@@ -185,7 +187,7 @@ class TrainingState:
             )
         target[...] = given
 
-    def in_buffer(self, trainable_only: bool) -> list[str]:
+    def buffer_names(self, trainable_only: bool) -> list[str]:
         """The parameters that one buffer holds: of float32, the trainable ones first.
 
         Parameters of other types (frozen numbers of a graph, most often) are not in it.
@@ -197,7 +199,7 @@ class TrainingState:
         ]
 
     def contents(self, include_optimizer: bool) -> Contents:
-        """What a checkpoint file is to hold."""
+        """The contents of a checkpoint file."""
         parameters = {
             name: StoredParameter(trainable, None if name in self.missing else self.tensors[name])
             for name, trainable in self.requires_grad.items()
@@ -208,13 +210,13 @@ class TrainingState:
     # -- the optimizer -------------------------------------------------------------------------
 
     def start_optimizer(self, slots: Mapping[str, Slots], lr: float) -> StoredOptimizer:
-        """What was saved of the optimizer, or a new one, with its slots."""
+        """The saved state of the optimizer, or a new one, with its slots."""
         saved = self.optimizer = self.optimizer or StoredOptimizer(0, lr)
         if saved.learning_rate is None:
             saved.learning_rate = saved.initial_learning_rate
-        old = _renamed(saved.slots, list(slots))
+        old = _rename_peer_slots(saved.slots, list(slots))
         saved.slots = {
-            slot: {name: _saved(old, slot, name, *about) for name, about in named.items()}
+            slot: {name: _restore_slot(old, slot, name, *about) for name, about in named.items()}
             for slot, named in slots.items()
         }
         return saved
@@ -227,7 +229,7 @@ def _writable(data: Array) -> Array:
 def _move_slots(
     slots: Mapping[str, dict[str, Array]], store: NumpyStore, sequences: Mapping[str, str]
 ) -> None:
-    """Let slots lie in a store, with what they held."""
+    """Move slots into a store, with their contents."""
     for memory in store.updates:
         for slot, shapes in memory.update.slots.items():
             held = slots.get(sequences[slot], {})
@@ -238,17 +240,17 @@ def _move_slots(
                     held[name] = tensor
 
 
-def _renamed(
+def _rename_peer_slots(
     saved: dict[str, dict[str, Array]], slots: Sequence[str]
 ) -> dict[str, dict[str, Array]]:
-    """Saved slots under the names that the optimizer has for them; the peer numbers them."""
+    """Saved slots under the optimizer's names; the peer numbers them."""
     numbered = {f"momentum{i}": slot for i, slot in enumerate(slots)}
     if saved and not saved.keys() <= set(slots) and saved.keys() <= numbered.keys():
         return {numbered[name]: arrays for name, arrays in saved.items()}
     return saved
 
 
-def _saved(
+def _restore_slot(
     saved: Mapping[str, Mapping[str, Array]],
     slot: str,
     name: str,
@@ -256,15 +258,15 @@ def _saved(
     shape: Shape,
     initial: float,
 ) -> Array:
-    """A saved slot of a parameter; where nothing was saved at all, what it begins with."""
+    """A saved slot of a parameter; its initial contents, if no slots were saved."""
     if not saved:
         return np.full(shape, initial, dtype) if initial else np.zeros(shape, dtype)
     found = saved.get(slot, {}).get(name)
     if found is None:
-        raise _other(f"the optimizer has {slot!r} of {name!r}", "no such state")
+        raise _mismatch(f"the optimizer has {slot!r} of {name!r}", "no such state")
     if _kind(found) != (dtype, shape):
         law = f"{slot!r} of {name!r} is {dtype} of shape {shape} in the model"
-        raise _other(law, f"{found.dtype} of shape {found.shape}")
+        raise _mismatch(law, f"{found.dtype} of shape {found.shape}")
     return _writable(found)
 
 
@@ -280,7 +282,7 @@ def _check_name(name: str, known: Mapping[str, Any], what: str) -> None:
         )
 
 
-def _other(law: str, have: str) -> CheckpointMismatch:
+def _mismatch(law: str, have: str) -> CheckpointMismatch:
     return CheckpointMismatch(
         f"the checkpoint is of another model: {law}, in the checkpoint {have}\n"
         "load the checkpoint that was made with this training model"

@@ -1,4 +1,4 @@
-"""Questions about a model's message, under the names that custom blocks use."""
+"""Look up values and types in a ModelProto, under the names that custom blocks use."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import onnx
 
-_LARGEST_SHAPE_DATA = 8192  # bytes; what is larger is a weight, and no shape is read from it
+_LARGEST_SHAPE_DATA = 8192  # bytes; larger tensors are weights, not shapes
 _numbers = itertools.count(1)
 
 
 def generate_graph_name(token: str) -> str:
-    """A name that no other block has given."""
+    """A unique name for a value."""
     return f"onnx::{token}::{next(_numbers)}"
 
 
@@ -37,7 +37,7 @@ def get_input_from_input_name(onnx_model: onnx.ModelProto, input_name: str) -> o
 
 
 def node_arg_exists(model: onnx.ModelProto, node_arg_name: str) -> bool:
-    """Whether the graph has a value of this name: an input, a weight, or what a node makes."""
+    """Whether the graph has an input, a weight or a node's value of this name."""
     graph = model.graph
     return any(node_arg_name == value.name for value in (*graph.input, *graph.initializer)) or any(
         node_arg_name in (*node.input, *node.output) for node in graph.node
@@ -45,7 +45,7 @@ def node_arg_exists(model: onnx.ModelProto, node_arg_name: str) -> bool:
 
 
 def get_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
-    """Type and shape of any value; inferred where the model does not say them."""
+    """Type and shape of any value; inferred where the model does not have them."""
     graph = model.graph
     value: onnx.ValueInfoProto
     for value in (*graph.output, *graph.input, *graph.value_info):
@@ -58,7 +58,7 @@ def get_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
 
 
 def infer_value_info(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Types and shapes of everything, inputs and weights included."""
+    """Types and shapes of all values, inputs and weights included."""
     inferred = onnx.shape_inference.infer_shapes(without_weights(model)).graph
     weights = [
         onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -68,7 +68,7 @@ def infer_value_info(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def register_graph_outputs(model: onnx.ModelProto, output_names: Sequence[str] | str) -> None:
-    """Let these values, and no others, be the graph's outputs."""
+    """Make exactly these values the graph's outputs."""
     names = [output_names] if isinstance(output_names, str) else list(dict.fromkeys(output_names))
     known = {value.name: value for value in model.graph.output}
     if not known.keys() >= set(names):
@@ -84,18 +84,18 @@ def register_graph_outputs(model: onnx.ModelProto, output_names: Sequence[str] |
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Raise onnx.checker.ValidationError if a block has left something that is no model."""
+    """Raise onnx.checker.ValidationError if the model is invalid."""
     if model.graph.node:
         onnx.checker.check_model(without_weights(model))
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with its weights as inputs: small enough for every tool of onnx."""
+    """A copy with the weights as inputs: small enough for every tool of onnx."""
     return with_inputs(model, {t.name for t in model.graph.initializer if _is_weight(t)})
 
 
 def with_inputs(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """A copy in which the initializers of these names are inputs, after those there are."""
+    """A copy in which the initializers of these names are inputs, after the existing ones."""
     graph = model.graph
     light = onnx.ModelProto(producer_name=model.producer_name)
     light.ir_version = max(model.ir_version, 4)  # before, every initializer had to be an input
@@ -105,8 +105,8 @@ def with_inputs(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
     light.graph.name = graph.name
     light.graph.node.extend(graph.node)
     moved = [tensor for tensor in graph.initializer if tensor.name in names]
-    gone = {tensor.name for tensor in graph.initializer}
-    light.graph.input.extend(value for value in graph.input if value.name not in gone)
+    initializers = {tensor.name for tensor in graph.initializer}
+    light.graph.input.extend(value for value in graph.input if value.name not in initializers)
     light.graph.input.extend(
         onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         for tensor in moved

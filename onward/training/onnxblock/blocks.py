@@ -1,7 +1,7 @@
-"""Blocks: each adds a few nodes to the open model and returns the name of what they make.
+"""Blocks: each adds a few nodes to the open model and returns the name of the result.
 
-A block of one's own subclasses Block and writes `build`, out of other blocks or straight into
-`self.base`, the model's message.
+A custom block subclasses Block and implements `build` with other blocks, or by changing
+`self.base`, the ModelProto.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Name = str  # of a value in the graph
 
 
 class Block(ABC):
-    """What adds nodes to the open model; `base` is that model while `build` runs."""
+    """Adds nodes to the open model; `base` is that model while `build` runs."""
 
     base: Any = None  # onnx.ModelProto; a subclass need not call our constructor
 

@@ -1,4 +1,4 @@
-"""Checkpoints from blocks: a training block's parameters to a file, and from it into a model."""
+"""Save a training block's parameters as a checkpoint, and load checkpoints into models."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ def save_checkpoint(
 def write_checkpoint(
     trainable: Mapping[str, Array], frozen: Mapping[str, Array], path: StrPath, *, nominal: bool
 ) -> None:
-    """Write parameters as they lie, mapped or not; a nominal file has names without data."""
+    """Write parameters without copying them; a nominal file has names without data."""
     stored = {
         name: file_contents.StoredParameter(
             kind is trainable,
-            None if nominal and array.dtype == "float32" else array,  # no buffer brings others
+            None
+            if nominal and array.dtype == "float32"
+            else array,  # copy_buffer_to_parameters cannot load others
         )
         for kind in (trainable, frozen)
         for name, array in kind.items()
@@ -50,7 +52,7 @@ def write_checkpoint(
 
 
 def load_checkpoint_to_model(path_to_checkpoint: StrPath, model: onnx.ModelProto) -> None:
-    """Give the model's initializers, in place, the data of the checkpoint's parameters.
+    """Set the model's initializers, in place, to the checkpoint's parameters.
 
     The checkpoint may be one of onnxruntime.training's own files.
     """

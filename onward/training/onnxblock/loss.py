@@ -18,7 +18,7 @@ from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.passes.pipelines import PREPARE
 from onward.programs import label_ranges
-from onward.programs.labels import promised_labels
+from onward.programs.labels import labels_of_loss
 from onward.training.artifact_graphs import LABELS
 from onward.training.onnxblock import _graph_utils, blocks, model_accessor
 from onward.training.onnxblock.blocks import Name
@@ -28,7 +28,7 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 
 class _Loss(blocks.Block):
-    """What losses of one reduction and one target share."""
+    """A loss with a reduction and a target."""
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class _Loss(blocks.Block):
         self._reduction = reduction
 
     def _target(self, like: Name, name: Name) -> Name:
-        """The value of this name, or a new input like the value that it is compared to."""
+        """The value of this name, or a new input of the type and shape of `like`."""
         if _graph_utils.node_arg_exists(self.base, name):
             return name
         return str(blocks.InputLike(like)(name))
@@ -77,7 +77,7 @@ class L1Loss(_Loss):
 class BCEWithLogitsLoss(_Loss):
     """reduce(weight ((1 - t) x + (1 + (pos_weight - 1) t) softplus(-x)))
 
-    The cross entropy of sigmoid(x), without ever taking the logarithm of a rounded zero.
+    The cross entropy of sigmoid(x), without the logarithm of a rounded zero.
     """
 
     def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
@@ -100,7 +100,7 @@ class BCEWithLogitsLoss(_Loss):
         return self._reduce(loss)
 
     def _softplus(self, x: Name) -> Name:
-        """log(1 + exp(x)); onnxruntime has the operator in float32 alone."""
+        """log(1 + exp(x)); onnxruntime has Softplus only for float32."""
         kind = _graph_utils.get_value_info(self.base, x).type.tensor_type.elem_type
         if kind == onnx.TensorProto.FLOAT:
             return self.node("Softplus", [x])
@@ -157,10 +157,10 @@ class CrossEntropyLoss(_Loss):
         )
 
     def _check_labels(self, scores: Name, name: Name) -> None:
-        """Labels that are there already are classes, not another output of the model."""
+        """Check that an existing value of this name holds class labels: int64 or int32."""
         try:
             kind = _graph_utils.get_value_info(self.base, name).type.tensor_type.elem_type
-        except LookupError:  # an operator of the user's own may make them
+        except LookupError:  # the value of a custom operator
             return
         if kind not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
             given = onnx.TensorProto.DataType.Name(kind)
@@ -171,14 +171,14 @@ class CrossEntropyLoss(_Loss):
 
 
 class LossBlock(blocks.Block):
-    """Any loss of onward.losses, or whatever else has its `build(op, values)`."""
+    """Any loss of onward.losses, or an object with such a `build(op, values)`."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__()
         self._loss = loss
 
     def build(self, *output_names: Name) -> Name | tuple[Name, ...]:
-        """The loss; after it, the parts of which a Total is the sum, as `loss.{part}`."""
+        """The loss; after it, the terms of a Total, as `loss.{part}`."""
         accessor = model_accessor.current()
         model = PREPARE(to_ir(accessor.model, accessor.folder))
         graph = model.graph
@@ -186,9 +186,9 @@ class LossBlock(blocks.Block):
         known |= {str(y.name): y for node in graph for y in node.outputs if y.name}
         values = {name: known[name] for name in output_names} | known
         loss, parts = build_with_parts(self._loss, extend(model), values)
-        said = label_ranges.from_json(model.metadata_props.get(LABELS, "[]"))
+        promised = label_ranges.from_json(model.metadata_props.get(LABELS, "[]"))
         model.metadata_props[LABELS] = label_ranges.to_json(
-            (*said, *promised_labels(self._loss, values))
+            (*promised, *labels_of_loss(self._loss, values))
         )
         for name, value in {
             "loss": loss,

@@ -1,6 +1,6 @@
-"""The model that blocks write into: `base(model)` and `empty_base()` open it, blocks find it here.
+"""The open model, which blocks write into: `base(model)` and `empty_base()` open it.
 
-One model is open at a time, as with the peer. Its weights may lie in files beside it (`folder`).
+One model is open at a time, as with the peer. Its weights may be in external files (`folder`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx
 from onward.passes.downgrade import STOCK_OPSET
 
 _IR_VERSION = 10
-PROTOBUF_LIMIT = 2**31 - 1  # bytes that one protobuf message can be written in
+PROTOBUF_LIMIT = 2**31 - 1  # bytes of a protobuf message
 
 
 class ModelAccessor:
@@ -27,23 +27,23 @@ class ModelAccessor:
         self._model = model
         self._opset = opset
         self.folder = folder
-        self.depth = 0  # blocks that are being built right now, one inside the other
+        self.depth = 0  # of nested blocks
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The model as the blocks have left it so far."""
+        """The model as built so far."""
         return self._model
 
     @property
     def opset(self) -> int:
-        """The opset that results are wanted in: the user's own; 0 leaves the choice to us."""
+        """The opset of the result: the user's; 0: the oldest that has the operators."""
         if self._opset is not None:
             return self._opset
         imported = (o.version for o in self._model.opset_import if o.domain in ("", "ai.onnx"))
         return max(imported, default=0)
 
     def replace(self, model: onnx.ModelProto) -> None:
-        """Another model takes the place of the one so far, which stays as it is."""
+        """Replace the model; the old one stays unchanged."""
         self._opset = self.opset
         self._model = model
 
@@ -62,19 +62,14 @@ def current() -> ModelAccessor:
     return _GLOBAL_ACCESSOR
 
 
-def current_library() -> Path | None:
-    """The library of custom operators that is in use."""
-    return _GLOBAL_CUSTOM_OP_LIBRARY
-
-
 @contextmanager
 def base(
     model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = None
 ) -> Iterator[ModelAccessor]:
     """Let blocks write on top of a copy of this model.
 
-    `model_path` says where the model came from, if its weights are still in files beside it; they
-    are looked for in the current folder otherwise.
+    `model_path` is the model's file, if its weights are still in external files; by default these
+    are looked for in the current folder.
 
     >>> from onnx.parser import parse_model
     >>> model = parse_model('<ir_version: 8, opset_import: ["": 15]> g (float[2] x) => (float[2] y)'
@@ -93,7 +88,7 @@ def base(
     if model_path is None and model.ByteSize() > PROTOBUF_LIMIT:
         raise RuntimeError(
             f"This model is > 2GB ({model.ByteSize():,} bytes). Please pass in a path to the ONNX "
-            "file instead.\nSave it with its weights beside it: "
+            "file instead.\nSave its weights in an external file: "
             "onnx.save(model, path, save_as_external_data=True)."
         )
     own = onnx.ModelProto()
@@ -132,7 +127,7 @@ def _opened(accessor: ModelAccessor) -> Iterator[ModelAccessor]:
 
 @contextmanager
 def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Say which library implements the model's custom operators."""
+    """Set the library that implements the model's custom operators."""
     global _GLOBAL_CUSTOM_OP_LIBRARY
     if _GLOBAL_CUSTOM_OP_LIBRARY is not None:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""ForwardBlock and TrainingBlock: blocks that leave a whole model, or a pair of them, behind."""
+"""ForwardBlock and TrainingBlock: blocks whose result is a model, or a pair of models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ForwardBlock(blocks.Block):
             return output
         _graph_utils.register_graph_outputs(accessor.model, output)
         _graph_utils.check(accessor.model)
-        accessor.model.CopyFrom(artifact_graphs.stock(accessor.model, accessor.opset))
+        accessor.model.CopyFrom(artifact_graphs.to_stock_opset(accessor.model, accessor.opset))
         self._model = onnx.ModelProto()
         self._model.CopyFrom(accessor.model)
         return output
@@ -57,12 +57,12 @@ class ForwardBlock(blocks.Block):
 class TrainingBlock(blocks.Block):
     """A block whose first result is a loss: its gradients are added, and an eval model made.
 
-    No argument requires a gradient until `requires_grad` says so.
+    No argument requires a gradient unless `requires_grad` is called.
     """
 
-    _graphs: artifact_graphs.TrainingGraphs | None = None
+    _graphs: artifact_graphs.ArtifactGraphs | None = None
     _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
-    tied: Groups = None  # names that are one parameter; None: as the model tells
+    tied: Groups = None  # names that are one parameter; None: as the model ties them
     clips = False  # whether the optimizer will clip by norm
 
     @abstractmethod
@@ -71,18 +71,18 @@ class TrainingBlock(blocks.Block):
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
         """Train a parameter (or ask for an input's gradient); with False, freeze a parameter."""
-        self._asked()[argument_name] = value
+        self._requested()[argument_name] = value
 
     def parameters(self) -> Parameters:
-        """The parameters that are trained, and those that are not, as the model had them."""
+        """The trainable and the frozen parameters, with the model's initial data."""
         if self._graphs is None:
             raise RuntimeError(_NO_PARAMETERS)
         kinds = (self._graphs.trainable, self._graphs.frozen)
-        trainable, frozen = ([_proto(name, t) for name, t in kind.items()] for kind in kinds)
+        trainable, frozen = ([_tensor_proto(name, t) for name, t in kind.items()] for kind in kinds)
         return trainable, frozen
 
     def arrays(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The same as numpy's, where they lie: weights in files stay mapped."""
+        """The same as numpy arrays, not copied: weights in files stay memory-mapped."""
         if self._graphs is None:
             raise RuntimeError(_NO_PARAMETERS)
         kinds = (self._graphs.trainable, self._graphs.frozen)
@@ -93,11 +93,11 @@ class TrainingBlock(blocks.Block):
         """The training model and the eval model."""
         training, evaluation = self.to_graphs()
         if self._models is None:
-            self._models = _message(training), _message(evaluation)
+            self._models = _to_proto(training), _to_proto(evaluation)
         return self._models
 
     def to_graphs(self) -> tuple[ir.Model, ir.Model]:
-        """The same two as graphs, which may be larger than a message can be."""
+        """The same two as ir.Models, which may be larger than 2 GB."""
         if self._graphs is None:
             raise RuntimeError(
                 "Please build the training and eval models first before trying to retrieve them.\n"
@@ -105,10 +105,10 @@ class TrainingBlock(blocks.Block):
             )
         return self._graphs.training, self._graphs.evaluation
 
-    def _asked(self) -> dict[str, bool]:
-        """Whether each name is to be trained; a subclass need not call our constructor."""
-        asked: dict[str, bool] = self.__dict__.setdefault("_requires_grad", {})
-        return asked
+    def _requested(self) -> dict[str, bool]:
+        """Whether each name is trained; subclasses may skip our constructor."""
+        requested: dict[str, bool] = self.__dict__.setdefault("_requires_grad", {})
+        return requested
 
     def _finish(self, accessor: model_accessor.ModelAccessor, output: Any) -> Any:
         if accessor.depth:  # a part of another block
@@ -117,11 +117,11 @@ class TrainingBlock(blocks.Block):
         _graph_utils.register_graph_outputs(model, output)
         _graph_utils.check(model)
         names = list(dict.fromkeys([output] if isinstance(output, str) else output))
-        asked = self._asked()
-        trainable = [name for name, wanted in asked.items() if wanted]
-        frozen = [name for name, wanted in asked.items() if not wanted]
+        requested = self._requested()
+        trainable = [name for name, wanted in requested.items() if wanted]
+        frozen = [name for name, wanted in requested.items() if not wanted]
         self._models = None
-        self._graphs = artifact_graphs.training_graphs(
+        self._graphs = artifact_graphs.build_artifact_graphs(
             to_ir(model, accessor.folder),
             names,
             trainable,
@@ -136,24 +136,23 @@ class TrainingBlock(blocks.Block):
 
 
 def to_ir(model: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    """A message as a graph, its weights read from files where they still are in some."""
+    """A ModelProto as an ir.Model, its external weights memory-mapped."""
     graph = ir.from_proto(model)
     map_external(graph, folder)
     return graph
 
 
-def _message(model: ir.Model) -> onnx.ModelProto:
+def _to_proto(model: ir.Model) -> onnx.ModelProto:
     if weight_bytes(model) > model_accessor.PROTOBUF_LIMIT:
         raise RuntimeError(
-            "This model is > 2GB: no ModelProto can hold the weights that it keeps.\n"
-            "Name them in frozen_params, or let generate_artifacts write it with its weights "
-            "beside it."
+            "This model is > 2GB: a ModelProto cannot hold its weights.\n"
+            "Name them in frozen_params, or let generate_artifacts write it with external weights."
         )
     with embedded(model):
         return ir.to_proto(model)
 
 
-def _proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
+def _tensor_proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     proto = ir.to_proto(tensor)
     if proto.data_location == onnx.TensorProto.EXTERNAL:
         proto = ir.to_proto(ir.tensor(tensor.numpy(), name=name))

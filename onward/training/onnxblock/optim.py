@@ -1,4 +1,4 @@
-"""Optimizers as blocks: called with a training block's parameters, each builds its graph."""
+"""Optimizer blocks: each builds an optimizer graph for a training block's parameters."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from onward.training.onnxblock.onnxblock import ForwardBlock, Parameters
 
 
 class ClipGradNorm(blocks.Block):
-    """A sequence of gradients, scaled down together until their norm is at most max_norm.
+    """Scale a sequence of gradients down so that their norm is at most max_norm.
 
-    g min(1, max_norm / (norm + 1e-6)), the norm being that of all of them as one vector
+    g min(1, max_norm / (norm + 1e-6)), with the norm of all of them as one vector
     """
 
     def __init__(self, max_norm: float) -> None:
@@ -56,7 +56,7 @@ class ClipGradNorm(blocks.Block):
 
 
 class OptimizerBlock(ForwardBlock):
-    """The graph of any optimizer of onward.optimizers, and of groups with settings of their own.
+    """The graph of any optimizer of onward.optimizers, with groups of other settings.
 
     `clip_grad` is a ClipGradNorm, or a block that takes the name of a sequence and returns one.
     """
@@ -71,18 +71,18 @@ class OptimizerBlock(ForwardBlock):
         self._optimizer, self._clip_grad, self._groups = optimizer, clip_grad, groups
 
     def build(self, parameters: Parameters) -> Name:
-        """Takes what TrainingBlock.parameters() returns; the name of the flag that it is done."""
+        """Takes the result of TrainingBlock.parameters(); returns the name of the flag output."""
         trainable, _ = parameters
         types = {ir.DataType(tensor.data_type) for tensor in trainable}
         if len(types) != 1:
             given = ", ".join(sorted(kind.name for kind in types)) or "none at all"
             raise RuntimeError(
-                "An optimizer graph takes its parameters as one sequence, all of one type, and "
+                "An optimizer graph takes its parameters as one sequence of one type, and "
                 f"was given {given}\nAsk for gradients, with requires_grad, of parameters of one "
                 "type."
             )
         shapes = {tensor.name: tuple(tensor.dims) for tensor in trainable}
-        plan = optimizer_graph.plan(self._optimizer, self._groups, shapes, *types)
+        plan = optimizer_graph.plan_optimizer(self._optimizer, self._groups, shapes, *types)
         model = ir.from_proto(self.base)
         optimizer_graph.add_inputs(model.graph, plan)
         self.base.CopyFrom(ir.to_proto(model))
@@ -92,13 +92,13 @@ class OptimizerBlock(ForwardBlock):
         opset = model_accessor.current().opset
         model = optimizer_graph.write_update(ir.from_proto(self.base), plan, gradients, opset)
         model.graph.name = f"{type(self._optimizer).__name__} optimizer"
-        optimizer_graph.describe(model, plan)
-        self._attach(model, plan)
+        optimizer_graph.write_metadata(model, plan)
+        self._attach_updates(model, plan)
         self.base.CopyFrom(ir.to_proto(model))
         return optimizer_graph.FLAG
 
-    def _attach(self, model: ir.Model, plan: optimizer_graph.Plan) -> None:
-        """A session's updates; what a clipping block of the user's does has no other spelling."""
+    def _attach_updates(self, model: ir.Model, plan: optimizer_graph.OptimizerPlan) -> None:
+        """Attach a session's updates, unless a custom block clips: sessions cannot do that."""
         clip = self._clip_grad
         if clip is None:
             optimizer_graph.attach_updates(model, plan)
@@ -110,7 +110,7 @@ class OptimizerBlock(ForwardBlock):
         return type(self._clip_grad) is ClipGradNorm
 
     def _finish(self, accessor: model_accessor.ModelAccessor, output: Any) -> Any:
-        """The outputs are the graph's already: more than the flag that a call returns."""
+        """Keep the graph's outputs: there are more of them than the flag that `build` returns."""
         _graph_utils.check(accessor.model)
         self._model = onnx.ModelProto()
         self._model.CopyFrom(accessor.model)

@@ -42,7 +42,7 @@ def test_a_list_of_maps_costs_no_arithmetic_and_nothing_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(("kernel", "each"), [("LINEAR", 8), ("RBF", 12 + 2), ("POLY", 8 + 3)])
-def test_a_machine_costs_its_kernels(kernel: str, each: int) -> None:
+def test_a_support_vector_machine_costs_its_kernels(kernel: str, each: int) -> None:
     node = ml("SVMRegressor", ["x"], ["y"], coefficients=[0.5] * 3, support_vectors=[0.5] * 12,
               n_supports=3, rho=[0.0], kernel_type=kernel)  # fmt: skip
     assert model_costs(load(model([node], [table()], ["y"])), {"n": 2}).flops == 2 * (3 * each + 7)

@@ -1,4 +1,4 @@
-"""Costs against figures that everybody knows, and against arithmetic done by hand."""
+"""Costs, compared with published figures and with arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_mobilenet_v2_has_the_multiply_adds_that_torchvision_says() -> None:
          2 * 3 * (8 * 4 * 2 * 6 + 8 * 4 * 2 * 7) + 5 * 8 * 4 * 2 * 3),
     ],
 )  # fmt: skip
-def test_an_operator_takes_what_arithmetic_says(text: str, flops: float) -> None:
+def test_flops_of_operators(text: str, flops: float) -> None:
     found = costs_of(text)
     assert found.flops == flops
     assert found.total.basis == "rule"
@@ -125,7 +125,7 @@ def contrib(
     return node_cost(node, lambda v: Tensor(ir.DataType.FLOAT, shapes[str(v.name)])).flops
 
 
-def test_contrib_operators_take_what_arithmetic_says() -> None:
+def test_flops_of_contrib_operators() -> None:
     assert contrib("FusedMatMul", [(5, 4), (5, 6)], (4, 6), transA=1) == 240
     assert contrib("MatMulNBits", [(4, 32), (8, 1, 16), (8,)], (4, 8), K=32, N=8) == 2 * 32 * 32
     conv = [(1, 3, 8, 8), (4, 3, 3, 3), (4,)]
@@ -142,12 +142,12 @@ def test_contrib_operators_take_what_arithmetic_says() -> None:
     assert packed == 2 * 14 * 432 + 14 * 36 + 2 * 7 * 336 + 5 * 42 * 7
 
 
-def test_bytes_are_those_that_a_lone_node_moves() -> None:
+def test_bytes_of_a_node() -> None:
     found = costs_of("(float[4,5] a, float[5] b) => (y) { y = Add(a, b) }").nodes[0].cost
     assert (found.read, found.written) == (80 + 20, 80)
 
 
-def test_views_move_nothing_and_a_gather_reads_what_it_takes() -> None:
+def test_views_move_nothing_and_gather_reads_its_result() -> None:
     text = """(float[1000,8] t, int64[3] i) => (y)
         { r = Gather(t, i)
           s = Constant<value_ints=[-1]>()
@@ -157,7 +157,7 @@ def test_views_move_nothing_and_a_gather_reads_what_it_takes() -> None:
     assert reshape == Cost()
 
 
-def test_an_open_dimension_is_what_it_is_said_to_be_or_one() -> None:
+def test_an_open_dimension_has_the_given_size_or_one() -> None:
     text = "(float[batch,4,n] x) => (y) { y = Relu(x) }"
     found = costs_of(text, batch=8)
     assert found.flops == 8 * 4
@@ -182,7 +182,7 @@ def test_shapes_that_are_computed_are_followed() -> None:
     assert found.flops == 1 + 2 + 2 * 3 * 8  # Abs, which ONNX does not follow; Relu; Add
 
 
-def test_a_loop_with_a_known_bound_counts_every_turn() -> None:
+def test_a_loop_with_a_known_bound_counts_every_iteration() -> None:
     text = """(float[4] x) => (y)
         { n = Constant<value_int=10>()
           c = Constant<value=bool {1}>()
@@ -204,7 +204,7 @@ def test_an_if_costs_its_dearer_branch() -> None:
     assert costs_of(text).flops == 16
 
 
-def test_an_unknown_operator_is_an_estimate_and_an_unknown_shape_is_said() -> None:
+def test_the_basis_of_unknown_operators_and_shapes() -> None:
     graph = helper.make_graph(
         [
             helper.make_node("Odd", ["x"], ["y"], domain="some.where"),
@@ -224,7 +224,7 @@ def test_an_unknown_operator_is_an_estimate_and_an_unknown_shape_is_said() -> No
     assert found.count("estimate") == 1
 
 
-def test_parameters_are_counted_and_the_model_is_left_as_it_was() -> None:
+def test_parameters_are_counted_and_the_model_is_unchanged() -> None:
     op = OpBuilder()
     x = op.input("x", "float32", ("batch", 4))
     model = op.model(y=op.MatMul(x, op.initializer("w", np.ones((4, 3), np.float32))))
@@ -240,7 +240,7 @@ def test_a_local_function_costs_what_its_body_does() -> None:
     assert model_costs(ir.from_proto(parser.parse_model(text))).flops == 4
 
 
-def test_every_rule_of_attention_reads_its_call() -> None:
+def test_flops_of_attention_operators() -> None:
     assert len(ATTENTION_FLOPS) == 6
     node = ir.Node("", "Attention", [], num_outputs=1)
     q = Tensor(ir.DataType.FLOAT, (1, 2, 6))

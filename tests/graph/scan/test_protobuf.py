@@ -1,4 +1,4 @@
-"""The look into a model's bytes: what it finds, and that it refuses the rest in its own way."""
+"""Scanning a model's bytes: what is found, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from onward.errors import InvalidModel, OnwardError
-from onward.graph.scan.model_scan import survey
+from onward.graph.scan.model_scan import scan_model
 from onward.graph.scan.protobuf import RUN, fields, numbers, signed
 from tests.models import mlp, serialized
 
 
 def rich() -> onnx.ModelProto:
-    """A model with one of everything that a look counts."""
+    """A model with one of everything that a scan counts."""
     inner = helper.make_graph(
         [helper.make_node("Neg", ["x"], ["r"])],
         "inner",
@@ -49,18 +49,18 @@ def rich() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=10)
 
 
-def test_a_look_counts_what_is_there() -> None:
-    look = survey(rich().SerializeToString())
-    assert (look.nodes, look.nesting, look.initializers) == (9, 1, 1)
-    assert look.expanded_nodes == 9  # two calls of two nodes each in place of 2 calls and 2 nodes
-    assert look.opsets == {"": 20, "own": 1}
-    assert look.operators["own", "F"] == 2
-    assert look.operators["", "Neg"] == 3
-    assert list(look.functions) == [("own", "F", "")]
-    assert look.weight_bytes == 8
-    assert 10 in look.casts_to
-    assert not look.external
-    assert not look.doubtful
+def test_a_scan_counts_the_models_parts() -> None:
+    scan = scan_model(rich().SerializeToString())
+    assert (scan.nodes, scan.nesting, scan.initializers) == (9, 1, 1)
+    assert scan.expanded_nodes == 9  # two calls of two nodes each in place of 2 calls and 2 nodes
+    assert scan.opsets == {"": 20, "own": 1}
+    assert scan.operators["own", "F"] == 2
+    assert scan.operators["", "Neg"] == 3
+    assert list(scan.functions) == [("own", "F", "")]
+    assert scan.weight_bytes == 8
+    assert 10 in scan.casts_to
+    assert not scan.external
+    assert not scan.doubtful
 
 
 def test_numbers_are_read_as_protobuf_writes_them() -> None:
@@ -72,7 +72,7 @@ def test_numbers_are_read_as_protobuf_writes_them() -> None:
     ]
 
 
-def test_a_long_list_that_is_not_packed_comes_in_one_stride() -> None:
+def test_a_long_unpacked_list_is_one_run() -> None:
     data = b"\x40\x05" * 1000 + b"\x3d\x00\x00\x80\x3f" * 1000
     found = list(fields(data, 0, len(data)))
     assert len(found) < 140
@@ -91,14 +91,14 @@ def test_a_long_list_that_is_not_packed_comes_in_one_stride() -> None:
         (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a field without a number"),
     ],
 )
-def test_what_breaks_the_format_is_named(data: bytes, words: str) -> None:
+def test_broken_bytes_are_refused_with_the_reason(data: bytes, words: str) -> None:
     with pytest.raises(InvalidModel, match=words):
-        survey(data)
+        scan_model(data)
 
 
-def test_pieces_of_one_graph_are_taken_together() -> None:
+def test_several_fields_of_one_graph_are_merged() -> None:
     one = serialized(mlp())
-    assert survey(one + one).nodes == 2 * survey(one).nodes  # as protobuf merges them
+    assert scan_model(one + one).nodes == 2 * scan_model(one).nodes  # as protobuf merges them
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,7 +112,7 @@ def test_mutants_are_read_as_protobuf_reads_them_or_refused(seed: int) -> None:
             at = chance.randrange(len(data))
             data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
         try:
-            look = survey(bytes(data))
+            scan = scan_model(bytes(data))
         except OnwardError:
             continue
         try:
@@ -120,7 +120,7 @@ def test_mutants_are_read_as_protobuf_reads_them_or_refused(seed: int) -> None:
         except DecodeError:
             continue
         both += 1
-        assert look.nodes == nodes_of(proto.graph.node) + sum(
+        assert scan.nodes == nodes_of(proto.graph.node) + sum(
             nodes_of(function.node) for function in proto.functions
         )
     assert both > 20
@@ -137,7 +137,7 @@ def nodes_of(nodes: object) -> int:
     return total
 
 
-def test_a_look_needs_no_onnx() -> None:
+def test_a_scan_needs_no_onnx() -> None:
     code = "import sys, onward.graph.scan.model_scan; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert not {"onnx", "onnx_ir", "google.protobuf"} & set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""Declared sizes that no input implies: hints at most."""
+"""Declared sizes that no input implies are hints at most."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def shapes(model: ir.Model) -> dict[str, str]:
     return {str(y.name): str(y.shape) for node in model.graph for y in node.outputs}
 
 
-def test_what_inference_cannot_know_keeps_its_declared_rank_and_names() -> None:
+def test_declared_ranks_and_names_fill_unknown_shapes() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17, "own": 1]>
         g (float["b", 3] x) => (float["b", 3] y) <float["b", 5, "m"] z> {
@@ -105,7 +105,7 @@ def test_what_inference_cannot_know_keeps_its_declared_rank_and_names() -> None:
     assert found == {"z": "[b,None,m]", "y": "[b,3]"}
 
 
-def test_an_output_keeps_a_name_of_its_own_and_loses_an_inputs() -> None:
+def test_an_output_keeps_its_own_dimension_name() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float["b", 3] x) => (float["rows", 3] y, float[3, "b"] z) {

@@ -1,4 +1,4 @@
-"""What is told without ONNX is what ONNX would tell."""
+"""Fast inference gives what ONNX gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.graph.builder import OpBuilder
-from onward.graph.shapes.fast import tell
+from onward.graph.shapes.fast import infer_fast
 
 Build = Callable[..., Any]
 
@@ -52,11 +52,11 @@ def node_of(build: Build, shapes: list[Any], dtype: str = "float32") -> ir.Node:
 
 
 @pytest.mark.parametrize("name", list(PLAIN))
-def test_plain_shapes_are_those_of_onnx(name: str) -> None:
+def test_fast_shapes_equal_onnx(name: str) -> None:
     node = node_of(*PLAIN[name])
     (y,) = node.outputs
     y.type = y.shape = None
-    assert tell(node)
+    assert infer_fast(node)
     ours = shape_of(y)
     assert y.dtype == ir.DataType.FLOAT
     graph = node.graph
@@ -83,12 +83,12 @@ LEFT: dict[str, tuple[Build, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", list(LEFT))
-def test_the_rest_is_left_to_onnx(name: str) -> None:
-    assert not tell(node_of(*LEFT[name]))
+def test_other_cases_are_left_to_onnx(name: str) -> None:
+    assert not infer_fast(node_of(*LEFT[name]))
 
 
 def test_integers_are_left_to_onnx() -> None:
-    assert not tell(node_of(lambda op, a: op.Transpose(a), [(3, 4)], "int64"))
+    assert not infer_fast(node_of(lambda op, a: op.Transpose(a), [(3, 4)], "int64"))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_integers_are_left_to_onnx() -> None:
         lambda op, a, b: op.ReduceSum(a, [5]),
     ],
 )
-def test_a_mistake_is_onnx_s_to_tell(build: Build) -> None:
+def test_invalid_nodes_are_left_to_onnx(build: Build) -> None:
     with pytest.raises(ValueError):
         build(
             OpBuilder(), *node_of(lambda op, a, b: op.Concat(a, b, axis=0), [(3, 4), (5, 4)]).inputs

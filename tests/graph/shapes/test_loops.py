@@ -1,4 +1,4 @@
-"""Shapes inside loops: sizes that stay are known in the body and behind the loop."""
+"""Shapes inside and after loops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def loops(text: str) -> list[tuple[list[str], list[str], list[str]]]:
     return found  # type: ignore[return-value]
 
 
-def test_a_size_that_the_body_returns_stays() -> None:
+def test_a_size_that_the_body_returns_is_kept() -> None:
     ((inside, returned, behind),) = loops(
         """g (float["n", 3] x, float[3, 3] w, int64 k) => (y) {
             y = Loop(k, , x) <body = b (int64 i, bool go, a) => (go2, c) {
@@ -32,7 +32,7 @@ def test_a_size_that_the_body_returns_stays() -> None:
     assert (inside[2], returned[1], behind[0]) == ("[n,3]", "[n,3]", "[n,3]")
 
 
-def test_a_size_that_changes_is_free_whatever_was_declared() -> None:
+def test_a_size_that_changes_is_free_even_if_declared() -> None:
     ((inside, _, behind),) = loops(
         """g (float[1, 3] x, int64 k) => (float[1, 3] y) {
             y = Loop(k, , x) <body = b (int64 i, bool go, float[1, 3] a)
@@ -44,7 +44,7 @@ def test_a_size_that_changes_is_free_whatever_was_declared() -> None:
     assert inside[2].endswith(",3]") and behind[0].endswith(",3]")
 
 
-def test_an_unknown_size_that_stays_is_the_same_in_and_out() -> None:
+def test_an_unchanged_unknown_size_has_one_name() -> None:
     ((inside, returned, behind),) = loops(
         """g (float["n"] x, float["m"] z, int64 k) => (y) {
             start = Concat<axis = 0>(x, z)
@@ -55,7 +55,7 @@ def test_an_unknown_size_that_stays_is_the_same_in_and_out() -> None:
     assert inside[2] == returned[1] == behind[0] != "[None]"
 
 
-def test_a_loop_in_a_loop_is_known_too() -> None:
+def test_nested_loops_are_inferred() -> None:
     outer, inner = loops(
         """g (float["n", 3] x, int64 k) => (y) {
             y = Loop(k, , x) <body = b (int64 i, bool go, a) => (go2, c) {
@@ -68,7 +68,7 @@ def test_a_loop_in_a_loop_is_known_too() -> None:
     assert (outer[0][2], outer[2][0], inner[0][2], inner[2][0]) == ("[n,3]",) * 4
 
 
-def test_a_scan_reads_rows() -> None:
+def test_scan_inputs_lose_the_scanned_axis() -> None:
     ((inside, _, behind),) = loops(
         """g (float["n"] s, float["t", "n"] x) => (last, y) {
             last, y = Scan<num_scan_inputs = 1, body = b (state, row) => (s2, r2) {

@@ -1,4 +1,4 @@
-"""Types and shapes of ai.onnx.ml: what is inferred is what onnxruntime gives."""
+"""Types and shapes of ai.onnx.ml, compared with onnxruntime's results."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("operator", "feeds", "attributes"), CASES, ids=[f"{c[0]} {i}" for i, c in enumerate(CASES)]
 )
-def test_types_and_shapes_are_what_onnxruntime_gives(
+def test_types_and_shapes_equal_onnxruntime(
     operator: str, feeds: list[Any], attributes: dict[str, Any], sized: bool
 ) -> None:
     names = ["x", "i"][: len(feeds)]
@@ -171,18 +171,18 @@ def test_shapes_flow_through_alternating_operators() -> None:
     ]  # fmt: skip
 
 
-def test_fixed_dimensions_flow_through_them_too() -> None:
+def test_fixed_dimensions_flow_through_ml_operators() -> None:
     found = fix_dimensions(_alternating(), {"n": 5})
     assert [list(node.outputs[0].shape or ()) for node in found.graph][-1] == [5, 3]
 
 
-def test_what_an_output_declares_stays() -> None:
+def test_declared_output_shapes_are_kept() -> None:
     declared = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])
     (output,) = infer_shapes(load(model([scaler("x", "y")], [table()], [declared]))).graph.outputs
     assert str(output.shape) == "[rows,4]"
 
 
-def test_ranks_of_tables_are_known_without_their_input() -> None:
+def test_ranks_of_tables_need_no_input_shape() -> None:
     nodes = [
         helper.make_node("Reshape", ["x", "s"], ["r"]),
         ml("LinearRegressor", ["r"], ["y"], coefficients=[0.5] * 4),

@@ -1,4 +1,4 @@
-"""Shapes go through operators that ONNX infers nothing about."""
+"""Shapes of operators that ONNX cannot infer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.graph.shapes.infer import infer_shapes
 MICROSOFT = "com.microsoft"
 
 
-def test_what_onnxruntime_fuses_keeps_its_shape() -> None:
+def test_fused_operators_of_onnxruntime_keep_the_first_inputs_shape() -> None:
     op = OpBuilder()
     x = op.input("x", "float32", ("batch", 4, 8))
     ones = op.initializer("ones", np.ones(8, np.float32))
@@ -30,7 +30,7 @@ def test_what_onnxruntime_fuses_keeps_its_shape() -> None:
         ((2, 3), (3, 4), {}, (2, 4)),
     ],
 )
-def test_a_fused_product_has_a_products_shape(a, b, flags, expected) -> None:  # type: ignore[no-untyped-def]
+def test_fused_matmul_has_the_shape_of_matmul(a, b, flags, expected) -> None:  # type: ignore[no-untyped-def]
     op = OpBuilder()
     left, right = op.input("a", "float32", a), op.input("b", "float32", b)
     y = op.FusedMatMul(left, right, domain=MICROSOFT, **flags)
@@ -38,7 +38,7 @@ def test_a_fused_product_has_a_products_shape(a, b, flags, expected) -> None:  #
     assert y.shape == expected
 
 
-def test_a_group_normalisation_is_as_large_as_its_input() -> None:
+def test_group_normalization_has_its_inputs_shape() -> None:
     op = OpBuilder(opset=21)
     x = op.input("x", "float32", (2, 4, "n"))
     scale = op.initializer("scale", np.ones(4, np.float32))
@@ -57,7 +57,7 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_transform_has_the_length_that_it_gives(name: str) -> None:
+def test_dft_has_its_output_length(name: str) -> None:
     attributes, numbers, sizes, expected = TRANSFORMS[name]
     op = OpBuilder(opset=20)
     more = [None if n is None else op.constant(np.array(n, np.int64)) for n in numbers]

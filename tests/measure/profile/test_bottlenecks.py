@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from onward.measure.profile.bottlenecks import Analysis, analyse, bind, typical
-from onward.measure.profile.diagnosis import Verdict, judge
+from onward.measure.profile.bottlenecks import Analysis, analyse, find_bound, typical
+from onward.measure.profile.diagnosis import Diagnosis, diagnose
 from onward.measure.profile.record_costs import Graphs
 from onward.measure.profile.timed_runs import Measurement, Timing
 from onward.measure.profile.trace import Run, Trace
 from tests.measure.profile.measured import CPU, ROUND, measurement, record
 
 
-def judged(measured: Measurement) -> tuple[Analysis, Verdict]:
+def diagnosed(measured: Measurement) -> tuple[Analysis, Diagnosis]:
     analysis = analyse(measured, ROUND)
-    return analysis, judge(analysis, measured, ROUND)
+    return analysis, diagnose(analysis, measured, ROUND)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def judged(measured: Measurement) -> tuple[Analysis, Verdict]:
 def test_a_node_is_bound_by_what_would_take_it_longest(
     flops: float, moved: float, calls: float, bound: str, least: float
 ) -> None:
-    assert bind(flops, moved, calls, ROUND[CPU]) == (bound, pytest.approx(least))
+    assert find_bound(flops, moved, calls, ROUND[CPU]) == (bound, pytest.approx(least))
 
 
 def test_bound_by_memory_bandwidth() -> None:
     # 1000 floats in, 1000 out: 8 kB, 8 us at 1 GB/s
     nodes = [record(f"relu{n}", "Relu", 10e-6, (1000,)) for n in range(12)]
-    analysis, verdict = judged(measurement(nodes, 150e-6))
+    analysis, verdict = diagnosed(measurement(nodes, 150e-6))
     assert analysis.shares == pytest.approx({"compute": 0, "memory": 0.8, "io": 0, "waiting": 0.2})
     assert verdict.sentence == (
         "Bound by memory bandwidth: 80 % of the time is in nodes that move 800 MB/s, 80 % of what "
@@ -50,7 +50,7 @@ def test_bound_by_compute_and_far_from_the_ceiling() -> None:
     slow = {CPU: type(ROUND[CPU])({"float32": 1e8}, 1e9, 1e-6)}
     measured = measurement(nodes, 1.1e-3)
     analysis = analyse(measured, slow)
-    verdict = judge(analysis, measured, slow)
+    verdict = diagnose(analysis, measured, slow)
     assert verdict.bound == "compute"
     assert verdict.sentence.startswith("Bound by compute: 91 % of the time is in nodes that do 6 M")
     assert "only 6 % of the ceiling" in verdict.advice
@@ -59,7 +59,7 @@ def test_bound_by_compute_and_far_from_the_ceiling() -> None:
 def test_bound_by_waiting_in_gaps_dispatch_and_threads() -> None:
     nodes = [record(f"n{i}", "Neg", 2e-6, (1,)) for i in range(10)]
     nodes += [record("big", "Relu", 30e-6, (1000,), waited=12e-6)]
-    analysis, verdict = judged(measurement(nodes, 150e-6))
+    analysis, verdict = diagnosed(measurement(nodes, 150e-6))
     assert analysis.waiting == pytest.approx(
         {"gaps between nodes": 100 / 150, "dispatch": 20 / 150, "threads": 12 / 150}
     )
@@ -71,7 +71,7 @@ def test_bound_by_waiting_in_gaps_dispatch_and_threads() -> None:
 
 def test_bound_by_input_and_output() -> None:
     node = record("relu", "Relu", 10e-6, (1000,))
-    analysis, verdict = judged(measurement([node], 100e-6, executing=15e-6))
+    analysis, verdict = diagnosed(measurement([node], 100e-6, executing=15e-6))
     assert analysis.shares["io"] == pytest.approx(0.85)
     assert verdict.sentence.startswith("Bound by I/O: 85 % of the time goes into handing tensors")
     assert "io_binding" in verdict.advice
@@ -79,7 +79,7 @@ def test_bound_by_input_and_output() -> None:
 
 def test_operators_add_their_nodes_up() -> None:
     nodes = [record("a", "Relu", 10e-6, (1000,)), record("b", "Relu", 6e-6, (500,))]
-    analysis, _ = judged(measurement(nodes, 20e-6))
+    analysis, _ = diagnosed(measurement(nodes, 20e-6))
     [relu] = analysis.operators
     assert relu.calls == 2
     assert relu.time == pytest.approx(16e-6)
@@ -89,12 +89,12 @@ def test_operators_add_their_nodes_up() -> None:
     assert relu.reached == pytest.approx(12 / 16)
 
 
-def test_a_busy_machine_is_no_gap() -> None:
+def test_a_busy_machine_does_not_count_as_a_gap() -> None:
     """The run without profiling was disturbed: what the profiled one shows is the most."""
     node = record("relu", "Relu", 10e-6, (1000,))
     measured = measurement([node], 500e-6, executing=12e-6)
     measured = type(measured)(measured.timing, measured.trace, [13e-6], measured.graphs, {}, [CPU])
-    analysis, _ = judged(measured)
+    analysis, _ = diagnosed(measured)
     assert analysis.waiting["gaps between nodes"] == pytest.approx(2 / 13)
 
 
@@ -116,7 +116,7 @@ def test_shares_are_of_one_run_and_add_up() -> None:
     walls = [run.duration for run in runs]
     timing = Timing(0.1, 0.2, 0, [0.0], [1e-3], [])
     measured = Measurement(timing, Trace(records, runs), walls, Graphs([], {}), {}, [CPU])
-    analysis, _ = judged(measured)
+    analysis, _ = diagnosed(measured)
     found = {node.name: node.time for node in analysis.nodes}
     assert found in [dict(zip("ab", pair, strict=True)) for pair in times]
     assert analysis.outside == pytest.approx(10e-6)

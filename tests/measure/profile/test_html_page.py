@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from onward.measure.profile.bottlenecks import analyse
-from onward.measure.profile.diagnosis import judge
+from onward.measure.profile.diagnosis import diagnose
 from onward.measure.profile.html_page import render
 from onward.measure.profile.report import Profile
 from onward.measure.profile.timeline import memory_lines, timeline
@@ -34,7 +34,9 @@ def profile() -> Profile:
     records.append(record("move", "Transpose", 5e-6, (500,), start=270e-6, thread=2))
     measured = measurement(records, 300e-6)
     analysis = analyse(measured, ROUND)
-    return Profile(EVIL, judge(analysis, measured, ROUND), analysis, measured, dict(ROUND), 0, 1, 2)
+    return Profile(
+        EVIL, diagnose(analysis, measured, ROUND), analysis, measured, dict(ROUND), 0, 1, 2
+    )
 
 
 class Page(HTMLParser):
@@ -107,7 +109,7 @@ def test_the_page_opens_in_a_browser(profile: Profile, tmp_path: Path) -> None:
     assert page.scripts == 3 and page.images == 0  # a name made no element
 
 
-def test_a_phone_in_the_dark_sees_it_too(profile: Profile, tmp_path: Path) -> None:
+def test_the_page_works_on_a_phone_in_dark_mode(profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "profile.html"
     profile.save_page(path)
     settings = ("--window-size=360,800", "--blink-settings=preferredColorScheme=0")
@@ -116,7 +118,7 @@ def test_a_phone_in_the_dark_sees_it_too(profile: Profile, tmp_path: Path) -> No
     assert page.root.get("data-error") is None and page.root.get("data-drawn") == "yes"
 
 
-def test_a_script_error_would_be_seen(profile: Profile, tmp_path: Path) -> None:
+def test_script_errors_fail_the_test(profile: Profile, tmp_path: Path) -> None:
     """The test above can fail: a page whose data lacks something says so."""
     data: dict[str, Any] = {**profile.to_json(), "memory": None, "timeline": []}
     path = tmp_path / "broken.html"
@@ -142,7 +144,7 @@ def test_the_page_needs_no_network(profile: Profile, tmp_path: Path) -> None:
     assert "default-src 'none'" in text
 
 
-def test_memory_of_many_runs_is_laid_over_one(profile: Profile) -> None:
+def test_memory_samples_of_many_runs_are_folded_into_one(profile: Profile) -> None:
     timing = profile.measured.timing
     starts = [0.0, 1.0, 2.0]
     samples = [(0.25, 10), (1.25, 30), (2.25, 20), (1.75, 50), (2.95, 99)]

@@ -68,14 +68,14 @@ def test_the_nodes_that_an_engine_ran_have_their_flops(provider: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not here")
-def test_openvinos_own_nodes_are_told() -> None:
+def test_openvino_nodes_are_recorded() -> None:
     profile = profiled(serialized(convnet()), OPENVINO, sizes={"batch": 4})
     [conv] = [node for node in profile.nodes if node.operator == "Convolution"]
     assert conv.flops == CONV_FLOPS
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
-def test_a_compiled_part_is_one_record_and_that_is_said() -> None:
+def test_a_compiled_part_is_one_record_with_a_note() -> None:
     if INDUCTOR not in onward.get_available_providers():
         pytest.skip("no C++ compiler is here")
     profile = profiled(convnet(), INDUCTOR, sizes={"batch": 4})
@@ -104,7 +104,7 @@ def test_a_range_of_nothing_is_refused(change: dict[str, Any]) -> None:
         profiled(mlp(), CPU, **change)
 
 
-def test_what_is_fed_is_used_and_the_rest_is_random() -> None:
+def test_missing_feeds_are_random() -> None:
     op = OpBuilder()
     a, b = op.input("a", "float32", ("n",)), op.input("b", "float32", ("n",))
     model = op.model(y=op.Mul(a, b))
@@ -115,7 +115,7 @@ def test_what_is_fed_is_used_and_the_rest_is_random() -> None:
     assert profile.to_json()["feeds"] == {"a": "float32 7", "b": "float32 7"}
 
 
-def test_the_trace_is_chromes(tmp_path: Path) -> None:
+def test_the_trace_has_chromes_format(tmp_path: Path) -> None:
     profile = profiled(mlp(), CPU)
     profile.save_trace(tmp_path / "trace.json")
     for write in (profile.save_trace, profile.save_page):
@@ -176,11 +176,11 @@ def test_the_session_is_opened_with_the_users_options() -> None:
     assert profile.threads == 1 and not options.enable_profiling
 
 
-def test_nothing_is_left_lying_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     profiled(sandwich(), CPU, TORCH)
     assert not list(tmp_path.iterdir())
 
 
-def test_it_is_public() -> None:
+def test_profile_model_is_exported() -> None:
     assert onward.profile_model is profile_model

@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_they_are_measured_once_and_kept(tmp_path: Path, asked: list[Any]) -> None:
+def test_ceilings_are_measured_once_and_cached(tmp_path: Path, asked: list[Any]) -> None:
     first = find_ceilings(CPU, {}, 2, folder=tmp_path)
     assert find_ceilings(CPU, {}, 2, folder=tmp_path) == first
     assert asked == [["float32"]]
@@ -38,7 +38,7 @@ def test_they_are_measured_once_and_kept(tmp_path: Path, asked: list[Any]) -> No
 @pytest.mark.parametrize(
     "change", [{"threads": 1}, {"options": {"device": "cpu"}}, {"fresh": True}, {"kinds": ["int8"]}]
 )
-def test_what_differs_is_measured_again(
+def test_changed_requests_are_measured_again(
     tmp_path: Path, asked: list[Any], change: dict[str, Any]
 ) -> None:
     given: dict[str, Any] = {"provider": CPU, "options": {}, "threads": 2, "folder": tmp_path}
@@ -47,14 +47,14 @@ def test_what_differs_is_measured_again(
     assert len(asked) == 2
 
 
-def test_a_type_that_was_tried_in_vain_counts_as_float32(tmp_path: Path, asked: list[Any]) -> None:
+def test_an_unsupported_type_counts_as_float32(tmp_path: Path, asked: list[Any]) -> None:
     for _ in range(2):
         found = find_ceilings(CPU, {}, 2, ["float64"], folder=tmp_path)
     assert found.flops_per_second("float64") == 1e9 and "float64" not in found.flops
     assert len(asked) == 1
 
 
-def test_a_broken_file_is_measured_anew(tmp_path: Path, asked: list[Any]) -> None:
+def test_a_damaged_cache_file_is_measured_again(tmp_path: Path, asked: list[Any]) -> None:
     find_ceilings(CPU, {}, 2, folder=tmp_path)
     [file] = tmp_path.iterdir()
     file.write_text("{")

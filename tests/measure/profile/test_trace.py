@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.graph.costs.flops import Tensor
-from onward.measure.profile.trace import PART, gather, read_trace
+from onward.measure.profile.trace import PART, read_trace, to_trace
 
 
 def event(name: str, ts: float, dur: float, cat: str = "Node", **args: Any) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def node(name: str, operator: str, ts: float, dur: float, **args: Any) -> dict[s
     return event(f"{name}_kernel_time", ts, dur, op_name=operator, provider="CPU", **args)
 
 
-def test_records_belong_to_the_run_that_they_lie_in() -> None:
+def test_records_belong_to_their_run() -> None:
     events = [
         event("model_loading", 0, 5, "Session"),
         event("model_run", 10, 10, "Session"),
@@ -30,7 +30,7 @@ def test_records_belong_to_the_run_that_they_lie_in() -> None:
         event("model_run", 30, 10, "Session"),
         node("a", "Relu", 33, 4),
     ]
-    trace = gather(events)
+    trace = to_trace(events)
     assert [(r.node, r.operator, r.iteration) for r in trace.records] == [
         ("a", "Relu", 0),
         ("a", "Relu", 1),
@@ -49,7 +49,7 @@ def test_the_nodes_of_a_body_are_not_counted_twice() -> None:
         node("deep", "Add", 36, 10),
         node("after", "Relu", 60, 5),
     ]
-    own = {r.node: round(r.duration * 1e6) for r in gather(events).records}
+    own = {r.node: round(r.duration * 1e6) for r in to_trace(events).records}
     assert own == {"loop": 10, "inner": 20, "branch": 10, "deep": 10, "after": 5}
 
 
@@ -61,7 +61,7 @@ def test_types_shapes_memory_and_waits_are_read() -> None:
         "mem_bytes_in_use": "4096",
         "thread_scheduling_stats": stats,
     }
-    [record] = gather(
+    [record] = to_trace(
         [event("model_run", 0, 9, "Session"), node("a", "Relu", 1, 5, **args)]
     ).records
     assert record.inputs == (Tensor(ir.DataType.FLOAT, (2, 3)), Tensor(ir.DataType.INT64, ()))
@@ -69,7 +69,7 @@ def test_types_shapes_memory_and_waits_are_read() -> None:
     assert record.memory == 4096 and record.waited == pytest.approx(4e-6)
 
 
-def test_a_part_that_tells_nothing_of_its_nodes_is_one_record() -> None:
+def test_a_part_without_node_events_is_one_record() -> None:
     part = {"provider": "Inductor", "takes": ["x"], "gives": ["y"]}
     events = [
         event("model_run", 0, 100, "Session"),
@@ -77,7 +77,7 @@ def test_a_part_that_tells_nothing_of_its_nodes_is_one_record() -> None:
         node("n", "Relu", 2, 8, part=0),
         event("Inductor: y", 40, 50, "Part", part=1, **part),
     ]
-    trace = gather(events)
+    trace = to_trace(events)
     assert [(r.operator, r.provider) for r in trace.records] == [
         ("Relu", "CPU"),
         (PART, "Inductor"),
@@ -86,7 +86,7 @@ def test_a_part_that_tells_nothing_of_its_nodes_is_one_record() -> None:
     assert trace.runs[0].executing == pytest.approx(80e-6)
 
 
-def test_executing_is_what_the_engine_says_of_itself() -> None:
+def test_executing_time_is_the_engines_own() -> None:
     events = [
         event("model_run", 0, 100, "Session"),
         event("CPU: t", 1, 60, "Part", provider="CPU", part=0, takes=["x"], gives=["t"]),
@@ -94,7 +94,7 @@ def test_executing_is_what_the_engine_says_of_itself() -> None:
         event("SequentialExecutor::Execute", 10, 40, "Session", part=0),
         event("SequentialExecutor::Execute", 20, 10, "Session", part=0),  # of a body
     ]
-    assert gather(events).runs[0].executing == pytest.approx(40e-6)
+    assert to_trace(events).runs[0].executing == pytest.approx(40e-6)
 
 
 def test_a_trace_is_read_from_its_file(tmp_path: Path) -> None:

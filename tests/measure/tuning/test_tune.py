@@ -39,9 +39,7 @@ FEEDS = {"x": np.ones((2, 4), np.float32)}
 
 
 @pytest.mark.parametrize("provider", [BARE, CPU])
-def test_a_trial_runs_in_a_process_of_its_own_and_tells_times_memory_and_outputs(
-    path: Path, provider: str
-) -> None:
+def test_a_trial_measures_times_memory_and_outputs(path: Path, provider: str) -> None:
     opening, timing = run_trial(path, Candidate(provider, threads=1), FEEDS, seconds=0.01)
     np.testing.assert_array_equal(opening.outputs[0], np.full((2, 4), 2, np.float32))
     assert len(timing.times) >= 3
@@ -57,12 +55,12 @@ def test_a_trial_can_be_asked_again(path: Path) -> None:
         assert trial.measure(0.0).times
 
 
-def test_a_trial_that_fails_says_why(path: Path) -> None:
+def test_a_failing_trial_reports_the_error(path: Path) -> None:
     with pytest.raises(ProviderError, match="no provider 'Nope'"):
         run_trial(path, Candidate("Nope"), FEEDS)
 
 
-def test_a_trial_that_dies_says_how(path: Path) -> None:
+def test_a_trial_that_dies_reports_its_exit_code(path: Path) -> None:
     child = ("-c", "import sys; sys.exit('out of luck')")
     with (
         Trial(path, Candidate(CPU), FEEDS, child=child) as trial,
@@ -71,7 +69,7 @@ def test_a_trial_that_dies_says_how(path: Path) -> None:
         trial.open()
 
 
-def test_a_trial_that_takes_too_long_is_ended(path: Path) -> None:
+def test_a_trial_that_exceeds_its_limit_is_killed(path: Path) -> None:
     child = ("-c", "import threading; threading.Event().wait()")
     with (
         Trial(path, Candidate(CPU), FEEDS, child=child) as trial,
@@ -88,9 +86,7 @@ def test_a_trial_that_takes_too_long_is_ended(path: Path) -> None:
         ("bool", np.array([True, False])),
     ],
 )
-def test_types_that_files_cannot_hold_reach_the_child(
-    tmp_path: Path, dtype: str, feed: Any
-) -> None:
+def test_all_types_of_feeds_reach_the_child(tmp_path: Path, dtype: str, feed: Any) -> None:
     op = onward.OpBuilder()
     onward.save(op.model(y=op.Identity(op.input("x", dtype, (2,)))), tmp_path / "m.onnx")
     way = Candidate(CPU, threads=1)
@@ -99,7 +95,7 @@ def test_types_that_files_cannot_hold_reach_the_child(
     assert opening.outputs[0].tolist() == feed.tolist()
 
 
-def test_feeds_that_are_no_arrays_are_named(path: Path) -> None:
+def test_feeds_must_be_arrays(path: Path) -> None:
     with pytest.raises(FeedError, match="'x' is a list: trials take numpy arrays"):
         run_trial(path, Candidate(CPU), {"x": [1]})
 
@@ -139,7 +135,7 @@ def test_options_of_auto_are_checked(path: Path, given: Any, message: str) -> No
         onward.InferenceSession(path, providers=[("auto", given)])
 
 
-def test_auto_stands_alone(path: Path) -> None:
+def test_auto_must_be_the_only_provider(path: Path) -> None:
     with pytest.raises(OptionError, match='"auto" cannot be combined with other providers'):
         onward.InferenceSession(path, providers=["auto", CPU])
 
@@ -221,13 +217,13 @@ def test_a_candidate_that_fails_is_listed_last_with_its_reason(race: Any) -> Non
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.array([1, 1, 1.1], np.float32), "output 0 is not what onnxruntime gives"),
+        (np.array([1, 1, 1.1], np.float32), "output 0 differs from onnxruntime's"),
         (np.ones(4, np.float32), "output 0 has another shape or type"),
         (np.ones(3, np.float64), "output 0 has another shape or type"),
-        (np.array([1, 1, np.nan], np.float32), "output 0 is not what onnxruntime gives"),
+        (np.array([1, 1, np.nan], np.float32), "output 0 differs from onnxruntime's"),
     ],
 )
-def test_a_candidate_with_other_answers_is_out_however_fast(
+def test_a_candidate_with_different_outputs_is_excluded(
     race: Any, wrong: Any, message: str
 ) -> None:
     verdict = race({"CPU": 3.0, "OpenVINO": 0.1}, OpenVINO=[wrong])
@@ -235,7 +231,7 @@ def test_a_candidate_with_other_answers_is_out_however_fast(
     assert verdict.rows[1].error == message
 
 
-def test_inductor_is_not_compiled_where_torch_is_far_behind(race: Any) -> None:
+def test_inductor_is_not_tried_if_torch_is_much_slower(race: Any) -> None:
     race({"CPU": 1.0, "Torch": 10.0, "Inductor": 0.5})
     assert "Inductor" not in FakeTrial.opened
     race({"CPU": 1.0, "Torch": 2.0, "Inductor": 0.5})
@@ -248,14 +244,14 @@ def test_code_compiled_for_one_shape_is_chosen_for_that_shape_alone(race: Any) -
     assert str(verdict.best({"x": (1, 4)})) == "CPU"
 
 
-def test_where_nothing_could_be_measured_onnxruntime_runs_it(race: Any) -> None:
+def test_onnxruntime_is_the_default_if_all_candidates_fail(race: Any) -> None:
     assert str(race({"OpenVINO": -1.0}).best({"x": (2, 4)})) == "CPU"
 
 
 # -- verdicts -------------------------------------------------------------------------------------
 
 
-def test_a_verdict_is_remembered_by_model_and_shapes(path: Path, tmp_path: Path) -> None:
+def test_a_result_is_cached_by_model_and_shapes(path: Path, tmp_path: Path) -> None:
     options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
     first = tuning.tune(path, FEEDS, options)
     said: list[Any] = []
@@ -269,7 +265,7 @@ def test_a_verdict_is_remembered_by_model_and_shapes(path: Path, tmp_path: Path)
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
-def test_a_broken_verdict_is_measured_anew(path: Path, tmp_path: Path) -> None:
+def test_a_damaged_result_is_measured_again(path: Path, tmp_path: Path) -> None:
     options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
     tuning.tune(path, FEEDS, options)
     (file,) = (tmp_path / "kept").iterdir()
@@ -278,7 +274,7 @@ def test_a_broken_verdict_is_measured_anew(path: Path, tmp_path: Path) -> None:
     assert json.loads(file.read_text())["rows"]
 
 
-def test_shapes_that_are_alike_in_speed_share_a_verdict() -> None:
+def test_similar_shapes_share_a_result() -> None:
     assert tuning.bucket((1, 3, 7, 8, 9, 0)) == [1, 4, 8, 8, 16, 0]
 
 
@@ -318,7 +314,7 @@ def test_open_shapes_are_measured_when_they_are_fed(measured: Any) -> None:
     assert measured == [{"x": [2, 4]}, {"x": [7, 4]}]
 
 
-def test_after_a_few_kinds_of_shapes_the_nearest_verdict_serves(measured: Any) -> None:
+def test_after_a_few_kinds_of_shapes_the_nearest_result_is_used(measured: Any) -> None:
     session = onward.InferenceSession(doubled("batch", 4), providers="auto")
     for power in range(7):
         session.run(None, {"x": np.ones((1 << power, 4), np.float32)})

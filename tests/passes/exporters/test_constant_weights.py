@@ -117,7 +117,7 @@ def test_any_float_constant_is_trained_if_it_is_named() -> None:
     assert trained(parsed(PRODUCT)) == ["w"]
     assert trained(parsed(PRODUCT), trainable=["half"]) == ["half"]
     assert trained(parsed(PRODUCT), trainable=["half", "w"]) == ["half", "w"]
-    with pytest.raises(OptionError, match="frozen: 'hald' is no weight of the model"):
+    with pytest.raises(OptionError, match="frozen: 'hald' matches no weight of the model"):
         trained(parsed(PRODUCT), frozen=["hald"])
 
 

@@ -1,4 +1,4 @@
-"""BoundSession: arrays that are read and written where they lie."""
+"""BoundSession: runs read and write bound arrays without copies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from onward.errors import FeedError, InvalidModel, OptionError, ProviderError
 from onward.graph.builder import OpBuilder
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound_session import BoundSession, to_numpy, to_ort
+from onward.providers.ort.bound_session import BoundSession, copy_to_ort, to_numpy
 
 QUIET = SessionOptions(log_severity_level=4)
 
@@ -33,7 +33,7 @@ def update() -> bytes:
     return ir.to_proto(op.model(new=op.Sub(p, g))).SerializeToString()
 
 
-def test_a_bound_array_is_read_as_it_is_at_each_run() -> None:
+def test_bound_input_is_read_at_each_run() -> None:
     session = BoundSession(affine())
     x = np.ones((1, 2), np.float32)
     session.bind_input("x", x)
@@ -52,7 +52,7 @@ def test_shapes_may_change_between_runs() -> None:
         assert [value.shape() for value in session.run()] == [[rows, 2], [rows, 2]]
 
 
-def test_an_output_may_lie_on_its_input() -> None:
+def test_output_bound_to_the_memory_of_its_input() -> None:
     session = BoundSession(update())
     p, g = np.arange(3, dtype=np.float32), np.ones(3, np.float32)
     session.bind_input("p", p)
@@ -67,7 +67,7 @@ def test_an_output_may_lie_on_its_input() -> None:
     np.testing.assert_array_equal(p, [-2, -1, 0])
 
 
-def test_outputs_come_in_the_order_asked_for() -> None:
+def test_outputs_in_the_requested_order() -> None:
     session = BoundSession(affine())
     session.bind_input("x", np.ones((1, 2), np.float32))
     more, twice = session.run(["more", "twice"])
@@ -76,24 +76,24 @@ def test_outputs_come_in_the_order_asked_for() -> None:
     assert to_numpy(alone)[0, 0] == 2 and alone.data_ptr() != twice.data_ptr()
 
 
-def test_an_ortvalue_is_bound_as_it_is() -> None:
+def test_bind_an_ort_value() -> None:
     session = BoundSession(affine())
-    session.bind_input("x", to_ort(np.full((1, 2), 3, np.float32)))
+    session.bind_input("x", copy_to_ort(np.full((1, 2), 3, np.float32)))
     assert to_numpy(session.run(["twice"])[0])[0, 0] == 6
 
 
-def test_sequences_go_in_and_out_as_lists() -> None:
+def test_sequences_are_lists() -> None:
     op = OpBuilder()
     xs = ir.val("xs", type=ir.SequenceType(ir.TensorType(ir.DataType.FLOAT)))
     op.graph.inputs.append(xs)
     first = op.SequenceAt(xs, np.int64(0))
     model = op.model(ys=op.SequenceConstruct(first, first))
     session = BoundSession(ir.to_proto(model).SerializeToString())
-    results = session.run_lists({"xs": [np.ones(2, np.float32)]})
+    results = session.run_unbound({"xs": [np.ones(2, np.float32)]})
     assert [array.tolist() for array in results["ys"]] == [[1, 1], [1, 1]]
 
 
-def test_it_says_what_the_graph_has(tmp_path: Path) -> None:
+def test_names_types_and_metadata(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(affine())
     session = BoundSession(path)
@@ -109,11 +109,14 @@ def test_it_says_what_the_graph_has(tmp_path: Path) -> None:
         (np.ones((1, 2)), r"input 'x' is a tensor\(float\) of shape \(n, 2\), not float64"),
         (np.ones((1, 3), np.float32), r"not float32 of shape \(1, 3\)"),
         (np.ones((2, 1), np.float32).T[:, :1], r"not float32 of shape \(1, 1\)"),
-        (np.ones((2, 4), np.float32)[:, ::2], "its memory has gaps\nbind a contiguous array"),
+        (
+            np.ones((2, 4), np.float32)[:, ::2],
+            "the array is not contiguous\nbind a C-contiguous array",
+        ),
         ([1.0, 2.0], "not list\nbind a numpy array"),
     ],
 )
-def test_what_would_be_misread_is_refused(array: np.ndarray, words: str) -> None:
+def test_array_that_does_not_fit_is_refused(array: np.ndarray, words: str) -> None:
     with pytest.raises(FeedError, match=words):
         BoundSession(affine()).bind_input("x", array)
 
@@ -128,11 +131,11 @@ def test_unknown_names_missing_inputs_and_read_only_memory_are_refused() -> None
         session.run()
     locked = np.ones((1, 2), np.float32)
     locked.flags.writeable = False
-    with pytest.raises(FeedError, match=r"output 'twice': .* this one is read-only"):
+    with pytest.raises(FeedError, match=r"output 'twice': the array is read-only"):
         session.bind_output("twice", locked)
 
 
-def test_a_failed_run_is_a_provider_error() -> None:
+def test_failed_run_is_a_provider_error() -> None:
     op = OpBuilder()
     x, i = op.input("x", "float32", (2,)), op.input("i", "int64", ("n",))
     model = op.model(y=op.Gather(x, i))
@@ -145,7 +148,7 @@ def test_a_failed_run_is_a_provider_error() -> None:
     assert to_numpy(session.run()[0]).tolist() == [1]
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_invalid_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"not a model")
     with pytest.raises(InvalidModel):
@@ -158,7 +161,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         BoundSession(ir.to_proto(strange).SerializeToString(), QUIET)
 
 
-def test_it_is_light() -> None:
+def test_import_loads_onnxruntime_and_numpy_only() -> None:
     code = (
         "import sys, onward.providers.ort.bound_session\n"
         "loaded = {name.split('.')[0] for name in sys.modules}\n"
@@ -168,16 +171,16 @@ def test_it_is_light() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1000,), (), (0, 3)])
-def test_an_ortvalue_of_ours_owns_its_memory(shape: tuple[int, ...]) -> None:
+def test_copy_to_ort_owns_its_memory(shape: tuple[int, ...]) -> None:
     source = np.full(shape, 7, np.float32)
-    value = to_ort(source)
+    value = copy_to_ort(source)
     array = to_numpy(value)
     source[...] = 0
     del value
     np.testing.assert_array_equal(array, np.full(shape, 7, np.float32))
 
 
-def test_data_beside_a_model_is_found(tmp_path: Path) -> None:
+def test_external_data_is_found(tmp_path: Path) -> None:
     op = OpBuilder()
     x = op.input("x", "float32", (64, 64))
     w = op.initializer("w", np.full((64, 64), 3, np.float32))

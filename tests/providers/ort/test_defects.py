@@ -1,4 +1,4 @@
-"""Each departure of stock onnxruntime is real (or this fails and the row can go), and avoided."""
+"""Each defect of stock onnxruntime exists (or its row can be removed), and is avoided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import onward
 from conformance import nodes
 from onward.graph.builder import OpBuilder
 from onward.passes.pipelines import PREPARE
-from onward.providers.defect import ARM, X86, Place
+from onward.providers.defect import ARM, X86, Platform
 from onward.providers.ort import defects
 from onward.providers.ort.defects import ROWS, defect, operators_in_half
 from onward.sessions import opening, planning
@@ -50,7 +50,7 @@ def differs(results: list[Any], case: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", TESTS.values(), ids=TESTS)
-def test_the_defect_is_still_there_and_the_default_avoids_it(name: str) -> None:
+def test_defect_exists_and_the_default_avoids_it(name: str) -> None:
     case = nodes.load()[name]
     (node,) = ir.from_proto(case.model).graph
     assert defect(node)
@@ -60,7 +60,7 @@ def test_the_defect_is_still_there_and_the_default_avoids_it(name: str) -> None:
     assert not differs(run(onward.InferenceSession(data), case), case)
 
 
-def test_a_scan_that_returns_its_input_is_a_defect() -> None:
+def test_scan_that_returns_its_input_is_a_defect() -> None:
     """Garbage: which numbers it gives depends on what the memory held. test_loops.py runs it."""
     scan = """<ir_version: 8, opset_import: ["": 17]>
         g (float[2] x, float[3, 2] rows) => (float[2] last, float[3, 2] y) {
@@ -76,13 +76,13 @@ def test_a_scan_that_returns_its_input_is_a_defect() -> None:
     assert found == [True, False]
 
 
-def test_a_named_provider_is_taken_at_its_word() -> None:
+def test_named_provider_runs_nodes_with_defects() -> None:
     data = nodes.load()["test_dft"].model.SerializeToString()
     session = onward.InferenceSession(data, providers=["CPUExecutionProvider"])
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
-def test_plain_nodes_have_no_defect() -> None:
+def test_other_nodes_have_no_defect() -> None:
     for node in (
         onnx.helper.make_node("Relu", ["x"], ["y"]),
         onnx.helper.make_node("Resize", ["x"], ["y"]),
@@ -91,7 +91,7 @@ def test_plain_nodes_have_no_defect() -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_float16_products_are_summed_right_by_default(inside: bool) -> None:
+def test_float16_products_are_summed_in_float32_by_default(inside: bool) -> None:
     """Whether the model takes float16 or only computes in it."""
     op = OpBuilder()
     dtype = "float32" if inside else "float16"
@@ -122,7 +122,7 @@ def half_attention() -> tuple[bytes, dict[str, Any]]:
     return serialized(op.model(y=op.Attention(q, k, v, scale=1.0))), feeds
 
 
-def test_float16_attention_keeps_its_scores_by_default() -> None:
+def test_float16_attention_has_float32_scores_by_default() -> None:
     model, feeds = half_attention()
     session = onward.InferenceSession(model)
     [y] = session.run(None, feeds)
@@ -134,7 +134,7 @@ def test_float16_attention_keeps_its_scores_by_default() -> None:
 
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("scores", [False, True])
-def test_what_is_widened_goes_by_what_the_kernels_do(
+def test_widening_depends_on_the_kernels(
     adds: bool, scores: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(defects, "_adds_in_half", lambda: adds)
@@ -143,7 +143,7 @@ def test_what_is_widened_goes_by_what_the_kernels_do(
     assert ("MatMul" in found, "Conv" in found, "Attention" in found) == (adds, adds, scores)
 
 
-def test_attention_alone_is_widened_where_products_are_summed_right(
+def test_only_attention_is_widened_if_products_are_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on x86-64, where onnxruntime has no float16 products but such scores."""
@@ -199,7 +199,7 @@ def test_float64_attention_is_exact_by_default(case: str) -> None:
     assert "TorchExecutionProvider" in session.get_providers()
 
 
-def test_float64_attention_inside_a_float32_model_is_found() -> None:
+def test_float64_attention_inside_a_float32_model() -> None:
     """Its type is known only once types are inferred."""
     op = OpBuilder(opset=23)
     x = op.input("x", "float32", (1, 2, 3, 4))
@@ -212,12 +212,12 @@ def test_float64_attention_inside_a_float32_model_is_found() -> None:
 
 
 @pytest.mark.parametrize("architecture", [ARM, X86])
-def test_rows_hold_on_every_architecture(architecture: str) -> None:
+def test_defects_hold_on_every_architecture(architecture: str) -> None:
     """Those of onnxruntime were all seen on both."""
-    assert all(row.holds(Place("1.31.1", architecture)) for row in ROWS)
+    assert all(row.holds(Platform("1.31.1", architecture)) for row in ROWS)
 
 
-def test_an_operator_that_fails_while_it_runs_moves_to_another_provider() -> None:
+def test_operator_that_fails_at_run_time_moves_to_another_provider() -> None:
     case = nodes.load()["test_reduce_max_empty_set_bool"]
     options = onward.SessionOptions(log_severity_level=4)
     session = onward.InferenceSession(case.model.SerializeToString(), options)
@@ -226,7 +226,7 @@ def test_an_operator_that_fails_while_it_runs_moves_to_another_provider() -> Non
     assert not differs(run(session, case), case)
 
 
-def test_with_fallback_disabled_the_failure_is_told() -> None:
+def test_failure_is_raised_if_fallback_is_disabled() -> None:
     case = nodes.load()["test_reduce_max_empty_set_bool"]
     options = onward.SessionOptions(log_severity_level=4, disable_fallback=True)
     session = onward.InferenceSession(case.model.SerializeToString(), options)
@@ -234,7 +234,7 @@ def test_with_fallback_disabled_the_failure_is_told() -> None:
         run(session, case)
 
 
-def test_feeds_that_no_provider_accepts_keep_the_first_error() -> None:
+def test_feeds_that_no_provider_accepts_raise_the_first_error() -> None:
     op = OpBuilder()
     data, index = op.input("data", "float32", (3,)), op.input("index", "int64", (1,))
     session = onward.InferenceSession(

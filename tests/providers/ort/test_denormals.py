@@ -1,4 +1,4 @@
-"""Denormals: zero while a graph runs that asks for it, and what they were before and after."""
+"""Denormals: flushed to zero during a run with the option, and restored after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.optimizers import LAMB, AdamW
 from onward.providers.options import SessionOptions
 from onward.providers.ort import bound_session, denormals
 from onward.providers.ort.bound_session import BoundSession
-from onward.providers.ort.denormals import FLUSH, flushing, matter, without
+from onward.providers.ort.denormals import FLUSH, can_flush, flush_context, flush_denormals
 from onward.sessions.training.session import TrainingSession
 from onward.training.api import CheckpointState, Module, Optimizer
 from tests.sessions.training.small import batches, mlp
@@ -40,16 +40,16 @@ def quartered(options: SessionOptions) -> np.ndarray[Any, Any]:
     return y
 
 
-@pytest.mark.skipif(not matter(), reason="this processor has no need of it")
-def test_they_are_zero_while_a_graph_runs_that_asks_for_it() -> None:
+@pytest.mark.skipif(not can_flush(), reason="this processor has no need of it")
+def test_denormals_are_flushed_during_a_run() -> None:
     assert not quartered(SessionOptions(intra_op_num_threads=2, config_entries={FLUSH: "1"})).any()
     assert quartered(SessionOptions(intra_op_num_threads=2)).all()
     assert (SMALL * np.float32(0.25)).all()  # this thread's own arithmetic is as it was
 
 
-@pytest.mark.skipif(not matter(), reason="this processor has no need of it")
-def test_a_run_that_fails_puts_all_back() -> None:
-    flush = flushing(SessionOptions(config_entries={FLUSH: "1"}))
+@pytest.mark.skipif(not can_flush(), reason="this processor has no need of it")
+def test_failed_run_restores_the_thread() -> None:
+    flush = flush_context(SessionOptions(config_entries={FLUSH: "1"}))
     assert flush is not None
     with pytest.raises(ZeroDivisionError), flush:
         assert not (SMALL * np.float32(0.25)).any()
@@ -57,7 +57,7 @@ def test_a_run_that_fails_puts_all_back() -> None:
     assert (SMALL * np.float32(0.25)).all()
 
 
-def test_training_leaves_this_threads_arithmetic_alone() -> None:
+def test_training_restores_the_thread() -> None:
     session = TrainingSession(mlp(), CrossEntropy(), AdamW())
     session.step(batches(1)[0])
     assert (SMALL * np.float32(0.25)).all()
@@ -87,8 +87,8 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> list[Flag]:
         made.append(Flag())
         return made[-1]
 
-    monkeypatch.setattr(denormals, "matter", lambda: True)
-    monkeypatch.setattr(bound_session, "flushing", flag)
+    monkeypatch.setattr(denormals, "can_flush", lambda: True)
+    monkeypatch.setattr(bound_session, "flush_context", flag)
     return made
 
 
@@ -97,7 +97,7 @@ def count(flags: list[Flag]) -> int:
     return sum(flag.entered for flag in flags)
 
 
-def test_every_graph_of_a_session_takes_them_for_zero(flags: list[Flag]) -> None:
+def test_every_graph_of_a_training_session_flushes_denormals(flags: list[Flag]) -> None:
     session = TrainingSession(mlp(), CrossEntropy(), AdamW())
     session.step(batches(1)[0])
     before = count(flags)
@@ -108,7 +108,7 @@ def test_every_graph_of_a_session_takes_them_for_zero(flags: list[Flag]) -> None
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(), LAMB()], ids=["flat", "lists"])
-def test_every_graph_of_a_device_takes_them_for_zero(
+def test_every_graph_of_a_device_flushes_denormals(
     flags: list[Flag], optimizer: Any, tmp_path: Path
 ) -> None:
     _, module, update = make(tmp_path, optimizer=optimizer).open()
@@ -123,7 +123,7 @@ def test_every_graph_of_a_device_takes_them_for_zero(
     assert count(flags) == before + 4
 
 
-def test_what_a_user_says_on_a_device_stands(flags: list[Flag], tmp_path: Path) -> None:
+def test_device_keeps_the_users_setting(flags: list[Flag], tmp_path: Path) -> None:
     folder = make(tmp_path)
     state = CheckpointState.load_checkpoint(folder.checkpoint)
     options = SessionOptions(log_severity_level=4, config_entries={FLUSH: "0"})
@@ -133,14 +133,16 @@ def test_what_a_user_says_on_a_device_stands(flags: list[Flag], tmp_path: Path) 
     assert not flags
 
 
-def test_what_the_user_says_of_them_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denormals, "matter", lambda: True)
-    assert without(SessionOptions()).config_entries == {FLUSH: "1"}
-    assert without(SessionOptions(config_entries={FLUSH: "0"})).config_entries == {FLUSH: "0"}
+def test_flush_denormals_keeps_the_users_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denormals, "can_flush", lambda: True)
+    assert flush_denormals(SessionOptions()).config_entries == {FLUSH: "1"}
+    assert flush_denormals(SessionOptions(config_entries={FLUSH: "0"})).config_entries == {
+        FLUSH: "0"
+    }
 
 
-def test_where_they_do_not_matter_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denormals, "matter", lambda: False)
+def test_flush_denormals_sets_nothing_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denormals, "can_flush", lambda: False)
     options = SessionOptions()
-    assert without(options) is options
-    assert flushing(SessionOptions(config_entries={FLUSH: "1"})) is None
+    assert flush_denormals(options) is options
+    assert flush_context(SessionOptions(config_entries={FLUSH: "1"})) is None

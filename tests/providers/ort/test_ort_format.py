@@ -1,4 +1,4 @@
-"""onnxruntime's own format: the same model, in a file that minimal builds load."""
+"""ORT format: write it, and run models in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onward.providers.ort.ort_format import write_ort_format
 from tests.models import mlp, serialized
 
 
-def test_the_model_computes_the_same_in_either_format(tmp_path: Path) -> None:
+def test_model_in_ort_format_computes_the_same(tmp_path: Path) -> None:
     path, target = tmp_path / "model.onnx", tmp_path / "model.ort"
     path.write_bytes(serialized(mlp()))
     write_ort_format(path, target)
@@ -27,7 +27,7 @@ def test_the_model_computes_the_same_in_either_format(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_invalid_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"no model")
     with pytest.raises(Exception, match="failed"):

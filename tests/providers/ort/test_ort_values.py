@@ -1,4 +1,4 @@
-"""Tensors on their way into onnxruntime."""
+"""Conversion of tensors to OrtValues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OnDevice:
         return self._tensor
 
 
-def test_what_lies_on_a_device_is_brought_to_the_host() -> None:
+def test_tensor_on_a_device_is_copied_to_the_host() -> None:
     if "CUDAExecutionProvider" in onward.get_available_providers():
         pytest.skip("this onnxruntime reads what lies on a GPU")
     value = to_ort(OnDevice(torch.arange(3)))
@@ -47,13 +47,13 @@ def test_what_lies_on_a_device_is_brought_to_the_host() -> None:
     ],
     ids=["a matrix", "transposed", "a scalar", "empty"],
 )
-def test_truth_values_of_torchs_are_taken(tensor: torch.Tensor) -> None:
+def test_torch_bools_are_accepted(tensor: torch.Tensor) -> None:
     value = to_ort(tensor)
     assert value.data_type() == "tensor(bool)"
     np.testing.assert_array_equal(value.numpy(), tensor.numpy())
 
 
-def test_truth_values_cross_from_torch_to_onnxruntime() -> None:
+def test_bools_pass_from_torch_to_onnxruntime() -> None:
     op = onward.OpBuilder()
     x = op.input("x", "bfloat16", ("n",))  # which onnxruntime does not compare
     session = onward.InferenceSession(op.model(y=op.Not(op.Less(x, op.Neg(x)))))
@@ -63,7 +63,7 @@ def test_truth_values_cross_from_torch_to_onnxruntime() -> None:
 
 
 @pytest.mark.gpu
-def test_a_model_divided_between_the_gpu_and_the_cpu_runs() -> None:
+def test_model_partitioned_between_gpu_and_cpu() -> None:
     session = onward.InferenceSession(
         sandwich(), None, ["CPUExecutionProvider", "TorchExecutionProvider"]
     )

@@ -1,4 +1,4 @@
-"""An attention with its gradient, as torch's fused kernels and as the nodes of the call's body."""
+"""An attention with its gradient, by torch's fused kernels and by the call's body."""
 
 from __future__ import annotations
 

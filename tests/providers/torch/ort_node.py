@@ -22,7 +22,7 @@ def ort_op(
     domain: str = "",
     constants: Iterable[int] = (),
 ) -> list[Any]:
-    """One operator's outputs by stock onnxruntime; `constants` are the inputs it wants fixed."""
+    """One operator's outputs by stock onnxruntime; `constants` are inputs that must be constant."""
     model = one_node_model(op_type, inputs, attributes, outputs, opset, domain)
     fix(model, inputs, constants)
     options = onnxruntime.SessionOptions()
@@ -38,7 +38,7 @@ def ort_op(
 
 
 def fix(model: onnx.ModelProto, inputs: Sequence[Array | None], constants: Iterable[int]) -> None:
-    """Turn these inputs of a one-node model into initializers; import what onnxruntime knows."""
+    """Turn these inputs of a one-node model into initializers; import opsets of onnxruntime."""
     model.ir_version = 10
     for imported in model.opset_import:
         imported.version = 1 if imported.domain else imported.version

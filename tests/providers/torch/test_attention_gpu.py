@@ -139,7 +139,7 @@ def test_masks_compile(name: str) -> None:
     check(training_model(feeds, **attributes), feeds, compiled=True)
 
 
-def test_torch_is_asked_for_its_own_choice() -> None:
+def test_kernel_is_torchs_choice() -> None:
     feeds = tensors(*FOUR, dtype=torch.bfloat16, device="cuda")
     model = training_model(feeds, is_causal=1)
     fused_attention.fuse_attention(model, torch.device("cuda"))

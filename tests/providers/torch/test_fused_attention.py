@@ -1,4 +1,4 @@
-"""Attention and its gradient as torch's fused kernels: what they take, and that they are right."""
+"""Attention and its gradient by torch's fused kernels: which calls they run, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.graph.builder import OpBuilder
 from onward.passes.composites import is_call
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.passes.recognize_composites import recognise_composites
-from onward.providers.torch.fused_attention import fuse_attention, takes_attention
+from onward.providers.torch.fused_attention import fuse_attention, has_fused_attention
 from onward.providers.torch.kernels.attention_grad import attention_backward, attention_forward
 from tests.passes.attention_models import WRITERS, layer
 from tests.passes.attention_models import feeds as attention_feeds
@@ -99,17 +99,17 @@ def test_written_out_attention_runs_fused(name: str, groups: int) -> None:
     assert not {"Softmax", "LessOrEqual"} & {*names(model)}, "what only the bodies have read"
 
 
-def test_a_forward_call_alone_is_the_standard_operator() -> None:
+def test_forward_call_without_gradient_is_the_standard_operator() -> None:
     model = recognise_composites(PREPARE(layer(WRITERS["eager"])))
     (call,) = filter(is_call, model.graph)
-    assert takes_attention(call, CPU)
+    assert has_fused_attention(call, CPU)
     given = [torch.from_numpy(feed) for feed in attention_feeds().values()]
     torch.testing.assert_close(fused(model)(*given), inlined(model)(*given), rtol=1e-4, atol=1e-5)
     fuse_attention(model, CPU)
     assert not any(map(is_call, model.graph)) and "Softmax" not in names(model)
 
 
-def test_the_gradient_reads_what_its_forward_node_keeps() -> None:
+def test_gradient_reads_outputs_of_its_forward_node() -> None:
     feeds, attributes = CASES["causal"]
     model = training_model(feeds, **attributes)
     fuse_attention(model, CPU)
@@ -120,7 +120,7 @@ def test_the_gradient_reads_what_its_forward_node_keeps() -> None:
     assert not model.functions
 
 
-def test_a_gradient_without_its_forward_node_attends_again() -> None:
+def test_gradient_without_a_forward_node_recomputes_it() -> None:
     feeds, attributes = CASES["causal"]
     model = training_model(feeds, **attributes)
     expected = inlined(model)(*feeds.values())
@@ -156,29 +156,29 @@ def test_the_gradient_of_a_contrib_attention_runs_fused() -> None:
 @pytest.mark.parametrize(
     "attributes", [{"softcap": 2.0}, {"softmax_precision": int(ir.DataType.DOUBLE)}]
 )
-def test_what_no_fused_kernel_does_stays_a_call(attributes: dict[str, Any]) -> None:
+def test_unsupported_attention_stays_a_call(attributes: dict[str, Any]) -> None:
     model = training_model(CASES["plain"][0], **attributes)
     (call,) = filter(is_call, model.graph)
-    assert not takes_attention(call, CPU)
+    assert not has_fused_attention(call, CPU)
     fuse_attention(model, CPU)
     assert "AttentionGrad" in names(model)
 
 
-def test_a_gradient_of_the_mask_is_left_to_the_body() -> None:
+def test_gradient_of_the_mask_stays_a_call() -> None:
     feeds = CASES["added"][0]
     model = training_model(feeds)
     (call,) = filter(is_call, model.graph)
-    assert takes_attention(call, CPU)
+    assert has_fused_attention(call, CPU)
     (place,) = (i for i, wrt in enumerate(call.attributes["wrt"].value) if wrt == 3)
     call.resize_outputs(place + 1)  # it was dropped, being unused
     call.outputs[place].name = "mask_grad"
     model.graph.outputs.append(call.outputs[place])
-    assert not takes_attention(call, CPU)
+    assert not has_fused_attention(call, CPU)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("backend", ["flash", "efficient", "cudnn"])
-def test_cuda_kernels_take_what_they_are_given(backend: str, name: str) -> None:
+def test_cuda_kernel_by_type_and_mask(backend: str, name: str) -> None:
     """Without a GPU: torch's own functions for shapes check signatures, types and sizes."""
     feeds, attributes = CASES[name]
     fake = {

@@ -1,4 +1,4 @@
-"""What torch may have kernels for, told without loading it."""
+"""Operators that torch may have kernels for, without loading it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from onward.providers.torch.kernels.attention_grad import DOMAIN as PRIVATE
 from onward.providers.torch.table import HOST, KERNELS
 
 
-def test_every_kernel_is_told_of() -> None:
-    told = [key for key in (*KERNELS, *HOST) if key[0] != PRIVATE]  # which no model has
-    assert [key for key in told if not may_have(*key)] == []
+def test_may_have_covers_every_kernel() -> None:
+    keys = [key for key in (*KERNELS, *HOST) if key[0] != PRIVATE]  # not in users' models
+    assert [key for key in keys if not may_have(*key)] == []
 
 
-def test_unknown_operators_and_domains_are_ruled_out() -> None:
+def test_may_have_excludes_unknown_operators_and_domains() -> None:
     assert may_have("ai.onnx", "Add")
     assert not may_have("", "Frobnicate") and not may_have("my.own", "Add")

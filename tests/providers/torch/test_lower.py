@@ -1,4 +1,4 @@
-"""The lowering: what stays a number, what is dropped when, what subgraphs see, what compiles."""
+"""The lowering: host numbers, lifetimes of values, subgraphs, compilation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onward.passes.pipelines import PREPARE
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 
-# torch says so once in a process; weights are read, never written
+# torch warns once per process about read-only arrays; weights are never written
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 Array = np.ndarray[Any, Any]
@@ -156,7 +156,7 @@ def test_a_value_may_be_read_twice_by_one_node() -> None:
     assert_like_reference(model, floats(2))
 
 
-def test_outputs_that_nobody_reads_are_dropped_or_not_even_named() -> None:
+def test_unused_outputs_are_dropped_or_unnamed() -> None:
     model = parse(
         """
         g (float[n] x) => (int64[m] counts)
@@ -256,14 +256,14 @@ def test_a_loops_body_may_return_its_own_inputs() -> None:
     np.testing.assert_array_equal(seen, [x, x])
 
 
-def test_a_value_that_nothing_makes_is_named() -> None:
+def test_value_without_a_producer_is_named() -> None:
     model = parse("""
         g (float[n] x, bool p) => (float[n] y) {
             y = If (p) <then_branch = yes () => (float[n] x) {},
                         else_branch = no () => (float[n] z) { z = Neg(x) }>
         }
     """)
-    with pytest.raises(InvalidModel, match="nothing in its graph makes value 'x'"):
+    with pytest.raises(InvalidModel, match="no node, input or initializer gives value 'x'"):
         lowered(model)
 
 

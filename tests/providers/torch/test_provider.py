@@ -1,4 +1,4 @@
-"""The torch providers: what they support, compiled and not, and what they load."""
+"""The torch providers: supported nodes, eager and compiled runs, and imports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def block() -> ir.Model:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_inductor_gives_onnxruntimes_answer_for_every_shape() -> None:
+def test_inductor_matches_onnxruntime_for_every_shape() -> None:
     options = onward.SessionOptions(disable_fallback=True)
     session = onward.InferenceSession(block(), options, [(INDUCTOR, {"dynamic": True})])
     expected = onward.InferenceSession(block(), None, ["CPUExecutionProvider"])
@@ -55,7 +55,7 @@ def test_inductor_gives_onnxruntimes_answer_for_every_shape() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fallback", [True, False])
-def test_a_graph_that_inductor_cannot_compile_runs_as_it_is(
+def test_graph_that_inductor_cannot_compile_runs_eagerly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fallback: bool
 ) -> None:
     import torch
@@ -109,7 +109,7 @@ def test_the_eager_provider_does_not_load_the_compiler() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_text_is_not_for_torch() -> None:
+def test_strings_are_not_supported() -> None:
     op = OpBuilder()
     model = op.model(
         y=op.StringConcat(

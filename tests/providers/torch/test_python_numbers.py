@@ -1,4 +1,4 @@
-"""Which values are plain numbers, and how they become tensors and back."""
+"""Values as plain numbers, and conversions to tensors and back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_constant_of_floats_is_a_literal_where_floats_are_asked_for() -> None:
         (ir.DataType.INT64, [64], "Concat", True),
         (ir.DataType.INT64, [65], "Concat", False),
         (ir.DataType.INT64, ["n"], "Concat", True),
-        (ir.DataType.INT64, ["n"], "Range", False),  # as long as its inputs say
+        (ir.DataType.INT64, ["n"], "Range", False),  # its inputs give the length
         (ir.DataType.INT64, [1, 2], "Concat", False),
         (ir.DataType.INT64, None, "Concat", False),
         (ir.DataType.FLOAT, [2], "Concat", False),
@@ -62,7 +62,7 @@ def test_few_integers_stay_on_the_host(
 
 
 @pytest.mark.parametrize("numbers", [3, [], [1, 2]])
-def test_numbers_become_a_tensor_and_come_back(numbers: Any) -> None:
+def test_numbers_convert_to_a_tensor_and_back(numbers: Any) -> None:
     tensor = as_tensor(numbers, torch.int64, torch.device("cpu"))
     assert as_numbers(tensor) == numbers
 

@@ -44,14 +44,14 @@ class Watched(Mapping[str, Any]):
 
 def free(one: TrainingSession) -> bool:
     """Whether this thread need not wait for its turn."""
-    got = one._turn.acquire(blocking=False)
+    got = one._lock.acquire(blocking=False)
     if got:
-        one._turn.release()
+        one._lock.release()
     return got
 
 
 @pytest.mark.parametrize("method", ["step", "evaluate", "predict", "run_forward"])
-def test_nobody_comes_in_while_feeds_are_read(method: str) -> None:
+def test_the_lock_is_held_while_feeds_are_read(method: str) -> None:
     one = session()
     feeds = Watched(one, FEEDS if method != "predict" else {"x": FEEDS["x"]})
     getattr(one, method)(feeds)
@@ -90,18 +90,18 @@ CALLS: dict[str, Callable[[TrainingSession, Path], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_every_call_takes_its_turn(call: str, tmp_path: Path) -> None:
+def test_every_call_holds_the_lock(call: str, tmp_path: Path) -> None:
     one = session()
     one.save(tmp_path / "saved")
     one.run_forward(FEEDS)
     lock = Counting()
-    one._turn = lock  # type: ignore[assignment]
+    one._lock = lock  # type: ignore[assignment]
     CALLS[call](one, tmp_path)
     assert lock.taken >= (2 if call in ("update_weights", "save", "load", "restore") else 1)
     assert lock.inside == 0
 
 
-def test_a_call_that_fails_ends_its_turn() -> None:
+def test_a_call_that_fails_releases_the_lock() -> None:
     one = session()
     with pytest.raises(ValueError, match="feeds are a dictionary"):
         one.step(None)  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def close(a: Any, b: Any, tolerance: float) -> None:
     ("engine", "name"),
     [pytest.param(e, m, marks=marks(e, m), id=f"{m}-{e}") for e in ENGINES for m in CASES],
 )
-def test_parameters_are_those_of_torchs_own_loop(engine: str, name: str) -> None:
+def test_parameters_match_a_torch_loop(engine: str, name: str) -> None:
     """Masks of Dropout are taken from the step, so that torch drops the same elements."""
     case = CASES[name]
     one = session(case, ENGINES[engine], clip_norm=0.1)
@@ -165,7 +165,7 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_does_in_torch_what_it_does_in_onnxruntime(name: str) -> None:
+def test_options_match_between_torch_and_onnxruntime(name: str) -> None:
     optimizer, options = OPTIONS[name]
     one, other = pair(optimizer, **options)
     for feeds in batches(45):  # more than the learning rates that are sent at once
@@ -296,7 +296,7 @@ def test_a_frozen_batch_normalization_keeps_its_statistics() -> None:
         assert not np.array_equal(one.parameters["k"], before["k"])
 
 
-def test_parts_of_a_step_are_the_whole() -> None:
+def test_forward_backward_update_match_a_step() -> None:
     case = CASES["cnn"]
     for engine in ON_CPU[:2]:
         whole, apart = session(case, engine), session(case, engine)

@@ -65,9 +65,7 @@ def data(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_batch_norm_trains_as_torchs_and_exports_clean(
-    net: Net, frozen: bool, tmp_path: Path
-) -> None:
+def test_batch_norm_matches_torch_and_exports(net: Net, frozen: bool, tmp_path: Path) -> None:
     model = exported(net)
     names = [n.name for n in model.graph if n.op_type == "BatchNormalization"]
     options = TrainingOptions(

@@ -45,7 +45,7 @@ PROGRAM = """
 """
 
 
-def test_a_plain_session_of_onnxruntime_runs_beside_those_that_train(tmp_path: Path) -> None:
+def test_a_plain_onnxruntime_session_runs_while_others_train(tmp_path: Path) -> None:
     onward.save(classifier(), tmp_path / "classifier.onnx")
     make(tmp_path)
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), str(tmp_path)]

@@ -41,12 +41,12 @@ OPTIMIZERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_ends_where_torchs_does(name: str) -> None:
+def test_optimizers_match_torch(name: str) -> None:
     ours, theirs = OPTIMIZERS[name]
     compare(losses.CrossEntropy(), ours, theirs, cross_entropy)
 
 
-def test_muon_ends_where_torchs_does() -> None:
+def test_muon_matches_torch() -> None:
     """The matrices by Muon, the rest by AdamW, as torch's Muon demands."""
     group = optimizers.Group(parameters="b*", optimizer=optimizers.AdamW(lr=0.01))
 
@@ -83,7 +83,7 @@ SCHEDULES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_ends_where_torchs_does(name: str) -> None:
+def test_schedules_match_torch(name: str) -> None:
     ours, theirs = SCHEDULES[name]
     compare(
         losses.CrossEntropy(),
@@ -125,7 +125,7 @@ LOSSES: dict[str, tuple[Any, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_ends_where_torchs_does(name: str) -> None:
+def test_losses_match_torch(name: str) -> None:
     ours, theirs = LOSSES[name]
     compare(ours, optimizers.SGD(lr=0.05, momentum=0.9), momentum, theirs)
 
@@ -178,7 +178,7 @@ def compare(
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_model_that_computes_its_shapes_trains_as_torchs(dynamic: bool) -> None:
+def test_training_with_computed_shapes_matches_torch(dynamic: bool) -> None:
     """As torch's older exporter writes attention: ranks show when shapes are folded."""
     torch.manual_seed(0)
     attention, file = torch.nn.MultiheadAttention(8, 2, batch_first=True), io.BytesIO()

@@ -55,7 +55,7 @@ def test_the_loss_falls_and_outputs_come_back() -> None:
     assert one.input_names == ["x", "labels"] and one.output_names == ["loss", "logits"]
 
 
-def test_a_step_is_forward_backward_and_update_apart() -> None:
+def test_forward_backward_and_update_equal_one_step() -> None:
     whole, apart = session(AdamW(lr=0.02)), session(AdamW(lr=0.02))
     for feeds in batches(5):
         one, other = whole.step(feeds), apart.run_forward(feeds)
@@ -69,13 +69,13 @@ def test_a_step_is_forward_backward_and_update_apart() -> None:
 
 def test_the_backward_needs_a_forward_and_an_update_needs_gradients() -> None:
     one = session()
-    with pytest.raises(OptionError, match="run_backward has nothing to go back from\ncall run_for"):
+    with pytest.raises(OptionError, match="run_backward needs a forward pass\ncall run_for"):
         one.run_backward()
     with pytest.raises(OptionError, match="there are no gradients to update with"):
         one.update_weights()
 
 
-def test_gradients_are_those_of_torch() -> None:
+def test_gradients_match_torch() -> None:
     import torch
 
     one, (parameters, forward) = session(), torch_mlp()
@@ -99,7 +99,7 @@ def test_micro_batches_add_up_to_the_batch() -> None:
     same(whole.parameters, parts.parameters, 1e-5)
 
 
-def test_a_user_may_gather_micro_batches_without_having_said_so() -> None:
+def test_micro_batches_accumulate_without_the_option() -> None:
     whole, parts = session(AdamW(lr=0.02)), session(AdamW(lr=0.02))
     for feeds in batches(3):
         whole.step(feeds)
@@ -110,7 +110,7 @@ def test_a_user_may_gather_micro_batches_without_having_said_so() -> None:
     same(whole.parameters, parts.parameters, 1e-5)
 
 
-def test_gradients_that_wait_can_be_forgotten() -> None:
+def test_accumulated_gradients_can_be_cleared() -> None:
     one, other = session(accumulate=2), session(accumulate=2)
     feeds = batches(3)
     one.step(feeds[2])
@@ -121,7 +121,7 @@ def test_gradients_that_wait_can_be_forgotten() -> None:
     same(one.parameters, other.parameters)
 
 
-def test_clipping_by_norm_is_torchs() -> None:
+def test_clipping_by_norm_matches_torch() -> None:
     import torch
 
     one, (parameters, forward) = session(clip_norm=0.05), torch_mlp()
@@ -156,7 +156,9 @@ def test_frozen_parameters_and_groups_stay_or_differ() -> None:
 
 
 def test_a_pattern_without_a_match_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"frozen: 'w9' is no weight of the model\n.*; there are"):
+    with pytest.raises(
+        OptionError, match=r"frozen: 'w9' matches no weight of the model\n.*; there"
+    ):
         session(frozen=["w9"])
     with pytest.raises(OptionError, match="there is nothing to train"):
         session(frozen=["*"])
@@ -256,7 +258,7 @@ def test_dropout_is_a_function_of_seed_and_step() -> None:
     assert runs[0].evaluate(feeds)["loss"] == session(SGD(lr=0.0), mlp()).evaluate(feeds)["loss"]
 
 
-def test_an_average_of_the_weights_is_kept(tmp_path: Path) -> None:
+def test_weights_are_averaged(tmp_path: Path) -> None:
     one = session(average=EMA(decay=0.5))
     expected = weights()
     for feeds in batches(3):
@@ -318,7 +320,7 @@ def test_parameters_can_be_read_and_set() -> None:
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__
 )
-def test_a_session_says_what_to_do_instead_of_copying_it(copied: Any) -> None:
+def test_copying_a_session_is_refused_with_advice(copied: Any) -> None:
     one, other = session(AdamW(lr=0.02)), session(AdamW(lr=0.02))
     trained(one)
     law = r"a TrainingSession cannot be copied or pickled: .*\nopen another one.* other\.restore\("

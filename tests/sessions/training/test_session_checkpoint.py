@@ -119,7 +119,7 @@ def test_a_rate_that_was_set_and_the_groups_ratios_are_saved(tmp_path: Path) -> 
         np.testing.assert_array_equal(other.parameters[name], tensor)
 
 
-def test_artifacts_are_told_the_rate_that_the_schedule_has(tmp_path: Path) -> None:
+def test_checkpoints_have_the_scheduled_learning_rate(tmp_path: Path) -> None:
     options = {"groups": [Group(parameters="w1", lr=0.001)], "schedule": Cosine(steps=4)}
     one = session(SGD(lr=0.1), **options)
     one.set_learning_rate(0.2)
@@ -153,24 +153,24 @@ def test_a_checkpoint_of_version_0_1_still_loads() -> None:
     ],
     ids=repr,
 )
-def test_a_checkpoint_that_is_not_whole_is_refused_and_nothing_changes(wrong: Any) -> None:
+def test_an_incomplete_checkpoint_is_refused_and_nothing_changes(wrong: Any) -> None:
     one, other = session(SGD(lr=0.1)), session(SGD(lr=0.1))
     one.step(batches(1)[0])
     tensors, properties = one.checkpoint()
     properties["training"] |= wrong
-    with pytest.raises(CheckpointMismatch, match="it does not say where training stood"):
+    with pytest.raises(CheckpointMismatch, match="it has no progress of training"):
         other.restore(tensors, properties)
     np.testing.assert_array_equal(other.parameters["w1"], weights()["w1"])
     assert other.steps == 0
 
 
-def test_what_is_no_checkpoint_at_all_is_refused() -> None:
+def test_values_that_are_not_a_checkpoint_are_refused() -> None:
     one = session(SGD(lr=0.1))
     tensors, properties = one.checkpoint()
     with pytest.raises(CheckpointMismatch, match="the checkpoint was not saved by a TrainingSess"):
         one.restore(tensors, None)  # type: ignore[arg-type]
     law = (
-        r"the checkpoint has a dictionary of tensors, not list\ngive what session\.checkpoint\(\) g"
+        r"the checkpoint has a dictionary of tensors, not list\ngive what session\.checkpoint\(\) r"
     )
     with pytest.raises(CheckpointMismatch, match=law):
         one.restore([], properties)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_what_is_no_checkpoint_at_all_is_refused() -> None:
         one.checkpoint()
 
 
-def test_a_scale_that_adjusts_itself_may_come_later() -> None:
+def test_a_dynamic_scale_may_follow_a_constant_one() -> None:
     one = session(SGD(lr=0.1))
     other = session(SGD(lr=0.1), loss_scale=DynamicLossScale(initial=8.0, interval=1))
     one.step(batches(1)[0])

@@ -28,7 +28,7 @@ def test_a_model_of_doubles_is_trained_in_doubles(
     ours: Any, theirs: Any, apart: bool, parts: int
 ) -> None:
     one = TrainingSession(mlp(WIDE, "float64"), CrossEntropy(), ours, {"accumulate": parts})
-    one._engine._one_run &= not apart
+    one._engine._is_fused &= not apart
     parameters, forward = torch_mlp(WIDE)
     names = ("lr", "momentum", "betas", "eps", "weight_decay")
     settings = {name: getattr(ours, name) for name in names if hasattr(ours, name)}
@@ -61,7 +61,7 @@ def test_updates_of_doubles_run_with_every_option(options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("rate", [-1, np.nan, np.inf, "a", None, True, [0.1]])
-def test_what_is_no_learning_rate_is_refused(rate: Any) -> None:
+def test_invalid_learning_rates_are_refused(rate: Any) -> None:
     one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.1))
     law = r"a learning rate is a number from 0 up, not .*\ngive one, such as 0\.001"
     with pytest.raises(OptionError, match=law):

@@ -27,19 +27,22 @@ def session() -> TrainingSession:
     [
         (["a"] * 16, r"parameter 'b1' is of float32, not of <U1\ngive an array that can be cast"),
         (np.ones(16) * 1j, r"parameter 'b1' is of float32, not of complex128\ngive"),
-        ([None] * 16, r"'b1' is no array of numbers: it holds objects, such as NoneType\ngive a"),
-        ([[1.0], [2.0, 3.0]], r"parameter 'b1' is no array: .*\ngive a numpy array$"),
+        (
+            [None] * 16,
+            r"'b1' is not an array of numbers: it holds objects, such as NoneType\n",
+        ),
+        ([[1.0], [2.0, 3.0]], r"parameter 'b1' is not an array: .*\ngive a numpy array$"),
         (np.ones(3), r"parameter 'b1' has shape \(16,\), not \(3,\)\ngive an array of that shape"),
     ],
 )
-def test_all_of_them_fit_or_none_is_set(bias: Any, message: str) -> None:
+def test_parameters_are_set_together_or_not_at_all(bias: Any, message: str) -> None:
     one = session()
     with pytest.raises(OptionError, match=message):
         one.set_parameters({"w1": ONES, "b1": bias})
     np.testing.assert_array_equal(one.parameters["w1"], weights()["w1"])
 
 
-def test_what_is_no_dictionary_or_no_name_is_refused() -> None:
+def test_unknown_names_and_other_types_are_refused() -> None:
     law = r"parameters are a dictionary of arrays, not list\ngive {name: \.\.\.}"
     with pytest.raises(OptionError, match=law):
         session().set_parameters([ONES])  # type: ignore[arg-type]
@@ -58,7 +61,7 @@ def test_what_is_no_dictionary_or_no_name_is_refused() -> None:
     ],
     ids=["float64", "int32", "bfloat16", "lists", "torch"],
 )
-def test_what_can_be_cast_is_cast(given: Any) -> None:
+def test_arrays_are_cast_where_possible(given: Any) -> None:
     one = session()
     one.set_parameters({"w1": given})
     np.testing.assert_array_equal(one.parameters["w1"], ONES)

@@ -69,7 +69,7 @@ print(sorted(heavy & {name.split(".")[0] for name in sys.modules}))
     assert done.stdout.strip() == "[]"
 
 
-def test_what_is_no_program_is_said_to_be_none(program: TrainingProgram, tmp_path: Path) -> None:
+def test_folders_without_a_program_are_refused(program: TrainingProgram, tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match="holds no training program"):
         load_program(tmp_path)
     program.save(tmp_path / "program")

@@ -1,4 +1,4 @@
-"""Artifacts made once for all tests of the device side; nobody writes into them."""
+"""Artifacts made once for all tests of the API; tests do not change them."""
 
 from __future__ import annotations
 

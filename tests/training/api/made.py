@@ -73,7 +73,7 @@ class Folder:
 
 
 def make(path: Path, model: ir.Model | None = None, **settings: Any) -> Folder:
-    """Artifacts of a model: cross entropy and AdamW unless the settings say otherwise."""
+    """Artifacts of a model: by default with cross entropy and AdamW."""
     chosen: dict[str, Any] = {
         "loss": LossType.CrossEntropyLoss,
         "optimizer": OptimType.AdamW,

@@ -18,7 +18,7 @@ class PeerWriter:
 
     def __init__(self, external: Path | None = None) -> None:
         self.builder = flatbuffers.Builder(1024)
-        self.external, self._beside = external, b""
+        self.external, self._data = external, b""
 
     def table(self, fields: Sequence[tuple[str, Any] | None]) -> int:
         """A table of (kind, value); None leaves a field out."""
@@ -50,8 +50,8 @@ class PeerWriter:
         dims = self.builder.EndVector()
         raw, offset = None, None
         if self.external is not None and array.nbytes > 8:
-            offset = ("Int64", len(self._beside))
-            self._beside += array.tobytes() + b"pad"
+            offset = ("Int64", len(self._data))
+            self._data += array.tobytes() + b"pad"
         elif not nominal:
             raw = ("offset", self.builder.CreateByteVector(array.tobytes()))
         number = ("Int32", NUMBERS[array.dtype.name])
@@ -94,8 +94,8 @@ def write_peer(
     version: int = 2,
 ) -> None:
     """A whole checkpoint file, and its data file if tensors lie outside."""
-    beside = path.with_name(path.name + ".data") if external else None
-    writer = PeerWriter(beside)
+    data_path = path.with_name(path.name + ".data") if external else None
+    writer = PeerWriter(data_path)
     lists = [("offset", writer.tensors(arrays, nominal)) for arrays in (trainable, frozen)]
     flags = [("Bool", True) if nominal else None, ("Bool", True) if external else None]
     module = writer.table([*lists, *flags])
@@ -106,5 +106,5 @@ def write_peer(
     )
     writer.builder.Finish(root, b"ODTC")
     path.write_bytes(bytes(writer.builder.Output()))
-    if beside is not None:
-        beside.write_bytes(writer._beside)
+    if data_path is not None:
+        data_path.write_bytes(writer._data)

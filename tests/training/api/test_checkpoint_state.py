@@ -29,7 +29,7 @@ def test_parameters_have_data_gradients_and_names(partly: Folder) -> None:
     assert "fc1.weight" in repr(state.parameters)
 
 
-def test_data_is_a_copy_that_can_be_put_back(whole: Folder) -> None:
+def test_data_is_a_copy_that_can_be_assigned(whole: Folder) -> None:
     state, module, _ = whole.open()
     old = state.parameters["fc1.weight"].data
     state.parameters["fc1.weight"].data = np.ones_like(old)
@@ -40,7 +40,7 @@ def test_data_is_a_copy_that_can_be_put_back(whole: Folder) -> None:
     np.testing.assert_array_equal(state.parameters["fc1.weight"].data, old)
 
 
-def test_what_does_not_fit_a_parameter_is_refused(whole: Folder) -> None:
+def test_data_of_another_type_or_shape_is_refused(whole: Folder) -> None:
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     law = r"parameter 'fc2.bias' is float32 of shape \(3,\), not float64 of shape \(3,\)"
     with pytest.raises(FeedError, match=law):
@@ -71,7 +71,7 @@ def test_properties_survive_a_file(whole: Folder, tmp_path: Path, value: int | f
     assert repr(again.properties) == f"Properties({{'mine': {value!r}}})"
 
 
-def test_numpy_numbers_are_properties_and_other_things_are_not(whole: Folder) -> None:
+def test_properties_are_numbers_or_strings(whole: Folder) -> None:
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     state.properties["loss"], state.properties["done"] = np.float32(0.5), True
     assert state.properties["loss"] == 0.5 and state.properties["done"] == 1
@@ -79,7 +79,7 @@ def test_numpy_numbers_are_properties_and_other_things_are_not(whole: Folder) ->
         state.properties["x"] = [1]  # type: ignore[assignment]
 
 
-def test_names_may_be_asked_of_the_state_itself(whole: Folder) -> None:
+def test_state_can_be_indexed_by_name(whole: Folder) -> None:
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     state["epoch"] = 3
     state["fc2.bias"] = np.ones(3, np.float32)
@@ -87,7 +87,7 @@ def test_names_may_be_asked_of_the_state_itself(whole: Folder) -> None:
     assert state["fc2.bias"].data.tolist() == [1, 1, 1]
 
 
-def test_a_saved_state_is_the_state(whole: Folder, tmp_path: Path) -> None:
+def test_saved_state_loads_unchanged(whole: Folder, tmp_path: Path) -> None:
     state, module, optimizer = whole.open()
     module(*batch())
     optimizer.step()
@@ -99,7 +99,7 @@ def test_a_saved_state_is_the_state(whole: Folder, tmp_path: Path) -> None:
     assert [name for name, _ in again.parameters] == [name for name, _ in state.parameters]
 
 
-def test_a_nominal_state_is_saved_as_one(whole: Folder, tmp_path: Path) -> None:
+def test_nominal_state_is_saved_as_nominal(whole: Folder, tmp_path: Path) -> None:
     state = CheckpointState.load_checkpoint(whole.nominal)
     CheckpointState.save_checkpoint(state, tmp_path / "saved")
     again = CheckpointState.load_checkpoint(tmp_path / "saved")
@@ -107,12 +107,12 @@ def test_a_nominal_state_is_saved_as_one(whole: Folder, tmp_path: Path) -> None:
         _ = again.parameters["fc1.weight"]
 
 
-def test_a_state_is_made_from_a_file(whole: Folder) -> None:
+def test_constructor_refuses_anything_but_a_state(whole: Folder) -> None:
     with pytest.raises(TypeError, match=r"made from a file, not from str\nCheckpointState"):
         CheckpointState("checkpoint")  # type: ignore[arg-type]
 
 
-def test_files_that_hold_something_else_are_refused(whole: Folder, tmp_path: Path) -> None:
+def test_files_of_other_formats_are_refused(whole: Folder, tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissing, match="there is no such file\n"):
         CheckpointState.load_checkpoint(tmp_path / "nowhere")
     with pytest.raises(CheckpointError):
@@ -129,7 +129,7 @@ def test_files_that_hold_something_else_are_refused(whole: Folder, tmp_path: Pat
         CheckpointState.load_checkpoint(tmp_path / "part")
 
 
-def test_a_full_folder_keeps_the_old_checkpoint(whole: Folder, tmp_path: Path) -> None:
+def test_full_folder_keeps_the_old_checkpoint(whole: Folder, tmp_path: Path) -> None:
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     with pytest.raises(CheckpointError, match="make the folder"):
         CheckpointState.save_checkpoint(state, tmp_path / "nowhere" / "saved")

@@ -1,4 +1,4 @@
-"""What the device side loads: numpy, onnxruntime and safetensors at most."""
+"""The API loads at most numpy, onnxruntime and safetensors."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ TRAINING = """
 """
 
 
-def test_training_loads_numpy_onnxruntime_and_safetensors_alone(whole: Folder, tmp_path) -> None:
+def test_training_loads_only_numpy_onnxruntime_and_safetensors(whole: Folder, tmp_path) -> None:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(TRAINING)]
     command += [str(whole.path), str(tmp_path / "saved")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) <= ALLOWED, done.stdout
 
 
-def test_the_names_are_the_peers() -> None:
+def test_names_match_the_peer() -> None:
     for name in ("CheckpointState", "Module", "Optimizer", "LinearLRScheduler"):
         assert getattr(orttraining, name).__name__ == name and name in dir(orttraining)
     assert orttraining.module.Module is orttraining.Module

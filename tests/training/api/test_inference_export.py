@@ -16,7 +16,7 @@ from tests.training.api.made import Folder, batch, make, normalized
 from tests.training.nets import convolutional
 
 
-def test_the_exported_model_has_the_trained_parameters_and_no_loss(
+def test_exported_model_has_the_trained_parameters_and_no_loss(
     partly: Folder, tmp_path: Path
 ) -> None:
     _, module, optimizer = partly.open()
@@ -37,7 +37,7 @@ def test_the_exported_model_has_the_trained_parameters_and_no_loss(
     np.testing.assert_allclose(session.run(["output"], {"input": x})[0], logits, rtol=1e-6)
 
 
-def test_statistics_go_along(tmp_path: Path) -> None:
+def test_running_statistics_are_exported(tmp_path: Path) -> None:
     folder = make(tmp_path / "a", normalized(), loss=LossType.MSELoss)
     _, module, _ = folder.open()
     x = np.random.default_rng(0).normal(5, 3, size=(8, 2, 3)).astype(np.float32)
@@ -49,7 +49,7 @@ def test_statistics_go_along(tmp_path: Path) -> None:
     assert abs(float(y.mean())) < 0.2 and abs(float(y.std()) - 1) < 0.2
 
 
-def test_dropout_is_gone_from_what_is_exported(tmp_path: Path) -> None:
+def test_exported_model_has_no_dropout(tmp_path: Path) -> None:
     folder = make(tmp_path / "a", convolutional(dropout=True), loss=LossType.MSELoss)
     _, module, _ = folder.open()
     module.export_model_for_inferencing(tmp_path / "inference.onnx", ["output"])
@@ -59,14 +59,14 @@ def test_dropout_is_gone_from_what_is_exported(tmp_path: Path) -> None:
 
 def test_unknown_outputs_are_refused(whole: Folder, tmp_path: Path) -> None:
     _, module, _ = whole.open()
-    with pytest.raises(OptionError, match=r"the model makes no value 'logits'\n.*output"):
+    with pytest.raises(OptionError, match=r"the model has no value 'logits'\n.*output"):
         module.export_model_for_inferencing(tmp_path / "x.onnx", ["logits"])
-    with pytest.raises(OptionError, match="an exported model returns something: outputs is empty"):
+    with pytest.raises(OptionError, match="outputs is empty: an exported model needs"):
         module.export_model_for_inferencing(tmp_path / "x.onnx", [])
     assert not (tmp_path / "x.onnx").exists()
 
 
-def test_training_goes_on_after_an_export(whole: Folder, tmp_path: Path) -> None:
+def test_training_continues_after_an_export(whole: Folder, tmp_path: Path) -> None:
     _, module, optimizer = whole.open()
     module.export_model_for_inferencing(tmp_path / "x.onnx", ["output"])
     first = module(*batch())
@@ -76,7 +76,7 @@ def test_training_goes_on_after_an_export(whole: Folder, tmp_path: Path) -> None
     assert len(exported.graph.output) == 1
 
 
-def test_onnxruntimes_own_format_trains_and_is_not_exported(tmp_path: Path) -> None:
+def test_ort_format_trains_but_cannot_be_exported(tmp_path: Path) -> None:
     folder = make(tmp_path / "a", ort_format=True)
     state = CheckpointState.load_checkpoint(folder.checkpoint)
     paths = [folder.path / f"{name}_model.ort" for name in ("training", "eval", "optimizer")]

@@ -12,7 +12,7 @@ from onward.training.api import CheckpointState, LinearLRScheduler, Scheduler
 from tests.training.api.made import Folder, batch
 
 
-def test_the_linear_schedule_warms_up_and_goes_down(whole: Folder) -> None:
+def test_linear_schedule_warms_up_and_decays(whole: Folder) -> None:
     _, module, optimizer = whole.open()
     scheduler = LinearLRScheduler(optimizer, 2, 6, 0.4)
     rates = [optimizer.get_learning_rate()]
@@ -24,7 +24,7 @@ def test_the_linear_schedule_warms_up_and_goes_down(whole: Folder) -> None:
     assert rates == pytest.approx([0.0, 0.2, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
 
 
-def test_it_moves_with_the_optimizer_alone(whole: Folder) -> None:
+def test_schedule_depends_only_on_optimizer_steps(whole: Folder) -> None:
     optimizer = whole.open()[2]
     scheduler = LinearLRScheduler(optimizer, 2, 6, 0.4)
     scheduler.step()
@@ -32,7 +32,7 @@ def test_it_moves_with_the_optimizer_alone(whole: Folder) -> None:
     assert optimizer.get_learning_rate() == 0.0
 
 
-def test_a_reload_goes_on_where_the_schedule_was(whole: Folder, tmp_path: Path) -> None:
+def test_schedule_resumes_from_a_checkpoint(whole: Folder, tmp_path: Path) -> None:
     state, module, optimizer = whole.open()
     scheduler = LinearLRScheduler(optimizer, 0, 10, 0.5)
     for _ in range(3):
@@ -46,7 +46,7 @@ def test_a_reload_goes_on_where_the_schedule_was(whole: Folder, tmp_path: Path) 
     assert again.get_learning_rate() == pytest.approx(0.35)
 
 
-def test_any_schedule_serves(whole: Folder) -> None:
+def test_scheduler_takes_any_schedule(whole: Folder) -> None:
     _, module, optimizer = whole.open()
     optimizer.set_learning_rate(0.2)
     schedule = WarmUp(steps=2, schedule=Cosine(steps=4))
@@ -62,7 +62,7 @@ def test_any_schedule_serves(whole: Folder) -> None:
     assert optimizer.get_learning_rate() == pytest.approx(0.5)
 
 
-def test_what_is_no_schedule_is_refused(whole: Folder) -> None:
+def test_invalid_schedule_is_refused(whole: Folder) -> None:
     with pytest.raises(
         OptionError, match=r"schedule is one of onward.optimizers.schedules, not flo"
     ):

@@ -22,7 +22,7 @@ from onward.errors import (
 )
 from onward.graph.builder import OpBuilder
 from onward.losses import CrossEntropy, Total
-from onward.providers.ort.bound_session import to_ort
+from onward.providers.ort.bound_session import copy_to_ort
 from onward.training import onnxblock
 from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import LossType
@@ -39,7 +39,7 @@ def torch_loss(state: CheckpointState, x: np.ndarray, labels: np.ndarray) -> dic
     return {"loss": loss.detach().numpy(), **{n: v.grad.numpy() for n, v in values.items()}}
 
 
-def test_a_step_gives_torchs_loss_and_gradients(whole: Folder) -> None:
+def test_loss_and_gradients_match_torch(whole: Folder) -> None:
     state, module, _ = whole.open()
     x, labels = batch()
     expected = torch_loss(state, x, labels)
@@ -50,7 +50,7 @@ def test_a_step_gives_torchs_loss_and_gradients(whole: Folder) -> None:
         np.testing.assert_allclose(parameter.grad, expected[name], rtol=1e-5, atol=1e-7)
 
 
-def test_gradients_add_up_until_they_are_reset(whole: Folder) -> None:
+def test_gradients_accumulate_until_reset(whole: Folder) -> None:
     state, module, _ = whole.open()
     first, second = batch(seed=1), batch(size=5, seed=2)
     one, two = torch_loss(state, *first), torch_loss(state, *second)
@@ -64,7 +64,7 @@ def test_gradients_add_up_until_they_are_reset(whole: Folder) -> None:
         np.testing.assert_allclose(parameter.grad, two[name], rtol=1e-5, atol=1e-6)
 
 
-def test_what_a_buffer_held_before_a_reset_does_not_matter(whole: Folder) -> None:
+def test_reset_ignores_old_gradients(whole: Folder) -> None:
     state, module, _ = whole.open()
     assert state._state.gradients is not None
     state._state.gradients["fc1.weight"][...] = np.nan
@@ -72,7 +72,7 @@ def test_what_a_buffer_held_before_a_reset_does_not_matter(whole: Folder) -> Non
     assert np.isfinite(state.parameters["fc1.weight"].grad).all()
 
 
-def test_numpy_gives_numpy_and_ortvalues_give_ortvalues(partly: Folder) -> None:
+def test_results_have_the_type_of_the_inputs(partly: Folder) -> None:
     _, module, _ = partly.open()
     x, labels = batch()
     loss, output = module(x, labels)
@@ -118,7 +118,7 @@ def test_evaluation_sees_what_training_changed(whole: Folder) -> None:
     assert module.eval()(x, labels) < before
 
 
-def test_it_says_its_names_by_mode(partly: Folder) -> None:
+def test_input_and_output_names_depend_on_the_mode(partly: Folder) -> None:
     _, module, _ = partly.open()
     assert module.input_names() == ["input", "labels"]
     assert module.output_names()[1:] == ["output"] and len(module.output_names()) == 2
@@ -142,7 +142,7 @@ def test_contiguous_parameters_are_the_trainable_ones_first(partly: Folder) -> N
 
 
 @pytest.mark.parametrize("trainable_only", [True, False])
-def test_a_buffer_brings_the_parameters_back(partly: Folder, trainable_only: bool) -> None:
+def test_parameters_are_restored_from_a_buffer(partly: Folder, trainable_only: bool) -> None:
     _, module, optimizer = partly.open()
     old = module.get_contiguous_parameters(trainable_only)
     kept = old.numpy().copy()
@@ -177,7 +177,7 @@ def test_a_buffer_may_be_numpy_and_must_fit(partly: Folder) -> None:
 # -- nominal checkpoints ---------------------------------------------------------------------------
 
 
-def test_a_nominal_checkpoint_says_so_until_it_is_loaded(partly: Folder) -> None:
+def test_nominal_checkpoint_is_refused_until_loaded(partly: Folder) -> None:
     state, module, optimizer = partly.open(partly.nominal)
     full = partly.open()[1].get_contiguous_parameters()
     assert "fc1.weight" in state.parameters and len(state.parameters) == 4
@@ -201,7 +201,7 @@ def test_a_nominal_checkpoint_says_so_until_it_is_loaded(partly: Folder) -> None
     assert module(*batch())[0] == partly.open()[1](*batch())[0]
 
 
-def test_numbers_that_are_not_float32_stay_in_a_nominal_checkpoint(tmp_path: Path) -> None:
+def test_nominal_checkpoint_keeps_data_that_is_not_float32(tmp_path: Path) -> None:
     op = OpBuilder(opset=18)
     x = op.input("input", "float32", ("batch", 2, 2))
     flat = op.Reshape(x, op.initializer("shape", np.array([0, -1])))
@@ -240,7 +240,10 @@ def test_numbers_that_are_not_float32_stay_in_a_nominal_checkpoint(tmp_path: Pat
         ),
         (lambda x, y: (x, y[:5]), "'batch' is 16 in input 'input' but 5 in 'labels'"),
         (lambda x, y: (x, y + 3), r"'labels' holds . at \[0\]: classes go from 0 to 2\nno param"),
-        (lambda x, y: (x, to_ort(y - 3)), r"'labels' holds -. at \[0\]: classes go from 0 to 2"),
+        (
+            lambda x, y: (x, copy_to_ort(y - 3)),
+            r"'labels' holds -. at \[0\]: classes go from 0 to 2",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused_and_change_nothing(whole: Folder, feeds, words: str) -> None:
@@ -264,7 +267,7 @@ def test_wrong_inputs_are_refused_and_change_nothing(whole: Folder, feeds, words
 def test_labels_are_checked_in_both_modes(whole: Folder, mode: bool) -> None:
     _, module, _ = whole.open()
     x, labels = batch()
-    labels[5] = -1  # the last class, if nobody looks
+    labels[5] = -1  # would be the last class without the check
     with pytest.raises(FeedError, match=r"'labels' holds -1 at \[5\]: classes go from 0 to 2"):
         module.train(mode)(x, labels)
 
@@ -278,7 +281,7 @@ def test_labels_are_checked_in_both_modes(whole: Folder, mode: bool) -> None:
     ],
     ids=["block", "loss", "total"],
 )
-def test_labels_are_checked_however_the_loss_is_spelled(tmp_path: Path, loss: Any) -> None:
+def test_labels_are_checked_for_every_form_of_the_loss(tmp_path: Path, loss: Any) -> None:
     _, module, _ = make(tmp_path, loss=loss).open()
     x, labels = batch()
     labels[5] = -100
@@ -289,7 +292,7 @@ def test_labels_are_checked_however_the_loss_is_spelled(tmp_path: Path, loss: An
         module(x, labels)
 
 
-def test_artifacts_that_say_nothing_of_labels_still_run(whole: Folder, tmp_path: Path) -> None:
+def test_artifacts_without_label_metadata_run(whole: Folder, tmp_path: Path) -> None:
     model = onnx.load(whole.training)
     del model.metadata_props[:]
     onnx.save(model, tmp_path / "training_model.onnx")
@@ -301,7 +304,7 @@ def test_artifacts_that_say_nothing_of_labels_still_run(whole: Folder, tmp_path:
         module(x, labels + 3)
 
 
-def test_noncontiguous_inputs_are_read_right(whole: Folder) -> None:
+def test_noncontiguous_inputs_are_read_correctly(whole: Folder) -> None:
     _, module, _ = whole.open()
     x, labels = batch()
     strided = np.repeat(x, 2, axis=0)[::2]
@@ -314,7 +317,7 @@ def test_a_checkpoint_of_another_model_is_refused(whole: Folder, partly: Folder)
         Module(whole.training, frozen)
 
 
-def test_shapes_and_names_of_another_model_are_named(whole: Folder, tmp_path: Path) -> None:
+def test_mismatched_shapes_and_names_are_in_the_error(whole: Folder, tmp_path: Path) -> None:
     model = classifier()
     model.graph.initializers["fc2.weight"].name = "head.weight"
     renamed = make(tmp_path / "renamed", model)
@@ -326,7 +329,7 @@ def test_shapes_and_names_of_another_model_are_named(whole: Folder, tmp_path: Pa
         Module(norm.training, CheckpointState.load_checkpoint(whole.checkpoint))
 
 
-def test_what_is_no_state_no_training_model_or_no_device_is_refused(whole: Folder) -> None:
+def test_invalid_state_model_or_device_is_refused(whole: Folder) -> None:
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     with pytest.raises(TypeError, match="state is a CheckpointState, not str"):
         Module(whole.training, "checkpoint")  # type: ignore[arg-type]
@@ -345,7 +348,7 @@ def test_what_is_no_state_no_training_model_or_no_device_is_refused(whole: Folde
             Module(whole.training, state, device="cuda")
 
 
-def test_without_an_evaluation_model_there_is_no_evaluation(whole: Folder) -> None:
+def test_evaluation_without_an_evaluation_model_is_refused(whole: Folder) -> None:
     module = Module(whole.training, CheckpointState.load_checkpoint(whole.checkpoint)).eval()
     with pytest.raises(OptionError, match="no evaluation model was given"):
         module(*batch())
@@ -353,7 +356,7 @@ def test_without_an_evaluation_model_there_is_no_evaluation(whole: Folder) -> No
         module.export_model_for_inferencing("x.onnx", ["output"])
 
 
-def test_onnxruntimes_own_session_options_are_taken(whole: Folder) -> None:
+def test_session_options_of_onnxruntime_are_accepted(whole: Folder) -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     state = CheckpointState.load_checkpoint(whole.checkpoint)
@@ -365,7 +368,7 @@ def test_onnxruntimes_own_session_options_are_taken(whole: Folder) -> None:
 # -- state that the forward changes ----------------------------------------------------------------
 
 
-def test_running_statistics_move_in_training_alone(tmp_path: Path) -> None:
+def test_running_statistics_change_only_in_training(tmp_path: Path) -> None:
     folder = make(tmp_path, normalized(), loss=LossType.MSELoss)
     state, module, _ = folder.open()
     rng = np.random.default_rng(0)
@@ -386,7 +389,7 @@ def test_running_statistics_move_in_training_alone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(state.parameters["mean"].data, before)
 
 
-def test_gradients_of_inputs_are_kept_apart(tmp_path: Path) -> None:
+def test_gradients_of_inputs_are_in_input_gradients(tmp_path: Path) -> None:
     folder = make(tmp_path, requires_grad=[*NAMES, "input"])
     state, module, optimizer = folder.open()
     x, labels = batch()
@@ -397,7 +400,7 @@ def test_gradients_of_inputs_are_kept_apart(tmp_path: Path) -> None:
     optimizer.step()
 
 
-def test_texts_are_fed_as_the_peer_takes_them(tmp_path: Path) -> None:
+def test_string_inputs_are_accepted_as_by_the_peer(tmp_path: Path) -> None:
     op = OpBuilder(opset=18)
     words = op.input("words", "string", ("batch", 4))
     w = op.initializer("w", np.ones((4, 2), np.float32))
@@ -420,19 +423,17 @@ def test_feeds_may_be_lists_and_tensors_of_torch(whole: Folder) -> None:
         assert module.eval()(given, labels.tolist()) == pytest.approx(expected)
         module.train()
     for wrong, law in (
-        (None, "input 'input' is no array of numbers: it is NoneType\ngive a numpy array"),
-        ({"x": x}, "input 'input' is no array of numbers: it is dict\ngive a numpy array"),
-        ([[1.0], [1.0, 2.0]], "input 'input' is no array: setting an array element with a seq"),
+        (None, "input 'input' is not an array of numbers: it is NoneType\ngive a numpy array"),
+        ({"x": x}, "input 'input' is not an array of numbers: it is dict\ngive a numpy array"),
+        ([[1.0], [1.0, 2.0]], "input 'input' is not an array: setting an array element with a seq"),
     ):
         with pytest.raises(FeedError, match=law):
             module(wrong, labels)
 
 
-def test_gradients_of_a_run_that_failed_are_not_left_half_written(
-    whole: Folder, tmp_path: Path
-) -> None:
+def test_failed_run_does_not_change_gradients(whole: Folder, tmp_path: Path) -> None:
     model = onnx.load(whole.training)
-    del model.metadata_props[:]  # nobody knows the labels
+    del model.metadata_props[:]  # the label ranges are unknown
     onnx.save(model, tmp_path / "training_model.onnx")
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     module = Module(tmp_path / "training_model.onnx", state)
@@ -450,7 +451,7 @@ def test_gradients_of_a_run_that_failed_are_not_left_half_written(
     assert not any(parameter.grad.any() for _, parameter in state.parameters)
 
 
-def test_gradients_of_inputs_alone_are_computed(tmp_path: Path) -> None:
+def test_model_with_only_input_gradients_runs(tmp_path: Path) -> None:
     folder = make(tmp_path, requires_grad=["input"], optimizer=None)
     state = CheckpointState.load_checkpoint(folder.checkpoint)
     module = Module(folder.training, state)

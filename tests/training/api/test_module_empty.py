@@ -27,7 +27,7 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-def test_a_step_after_an_empty_batch_is_left_out(partly: Folder, caplog: Any) -> None:
+def test_step_after_only_empty_batches_is_skipped(partly: Folder, caplog: Any) -> None:
     state, module, optimizer = partly.open()
     module(*batch())
     optimizer.step()
@@ -39,12 +39,12 @@ def test_a_step_after_an_empty_batch_is_left_out(partly: Folder, caplog: Any) ->
     with caplog.at_level(logging.WARNING, "onward"):
         optimizer.step()
     assert caplog.messages == ["step 1: the batch is empty, it is left out"]
-    assert optimizer._standing.step == 1 and optimizer.skipped_steps == 0
+    assert optimizer._stored.step == 1 and optimizer.skipped_steps == 0
     same(data(state), before)
     module.lazy_reset_grad()
     module(*batch(seed=1))
     optimizer.step()
-    assert optimizer._standing.step == 2
+    assert optimizer._stored.step == 2
 
 
 def test_an_empty_batch_adds_nothing_to_gradients(whole: Folder) -> None:
@@ -59,7 +59,7 @@ def test_an_empty_batch_adds_nothing_to_gradients(whole: Folder) -> None:
         for each in (module, without):
             each.lazy_reset_grad()
     same(data(one), data(other))
-    assert optimizer._standing.step == 4
+    assert optimizer._stored.step == 4
 
 
 def test_an_empty_batch_has_no_loss_in_evaluation(partly: Folder) -> None:
@@ -68,7 +68,7 @@ def test_an_empty_batch_has_no_loss_in_evaluation(partly: Folder) -> None:
     assert np.isnan(loss) and output.shape == (0, 3)
 
 
-def test_ortvalues_give_ortvalues(partly: Folder) -> None:
+def test_empty_batch_of_ortvalues_gives_ortvalues(partly: Folder) -> None:
     _, module, _ = partly.open()
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in EMPTY]
     loss, output = module(*values)
@@ -76,7 +76,7 @@ def test_ortvalues_give_ortvalues(partly: Folder) -> None:
     assert output.shape() == [0, 3]
 
 
-def test_running_statistics_stay(tmp_path: Path) -> None:
+def test_empty_batch_keeps_running_statistics(tmp_path: Path) -> None:
     folder = make(tmp_path, normalized(), loss=LossType.MSELoss)
     state, module, optimizer = folder.open()
     before = data(state)
@@ -86,7 +86,7 @@ def test_running_statistics_stay(tmp_path: Path) -> None:
     same(data(state), before)
 
 
-def test_gradients_of_inputs_are_empty_too(tmp_path: Path) -> None:
+def test_gradients_of_empty_inputs_are_empty(tmp_path: Path) -> None:
     folder = make(tmp_path, requires_grad=["input", "fc2.weight"])
     _, module, _ = folder.open()
     module(*EMPTY)

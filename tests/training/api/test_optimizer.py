@@ -1,4 +1,4 @@
-"""Optimizer: updates in place, over flat buffers and over lists, and where they stand."""
+"""Optimizer: updates in place, over flat buffers and over lists, and their state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def train(folder: Folder, steps: int = 4, lr: float = 0.01) -> tuple[CheckpointS
 
 
 def without_updates(folder: Folder, target: Path) -> Folder:
-    """The same artifacts, the optimizer over lists alone."""
+    """The same artifacts, with only the optimizer over lists."""
     target.mkdir()
     for path in folder.path.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
@@ -64,7 +64,7 @@ def without_updates(folder: Folder, target: Path) -> Folder:
     ],
     ids=["AdamW", "SGD", "torch's AdamW", "momentum", "Adagrad", "clipped"],
 )
-def test_flat_and_listed_updates_are_equal(optimizer: object, tmp_path: Path) -> None:
+def test_session_and_list_updates_are_equal(optimizer: object, tmp_path: Path) -> None:
     folder = make(tmp_path / "flat", optimizer=optimizer)
     flat, one = train(folder)
     listed, other = train(without_updates(folder, tmp_path / "listed"))
@@ -76,13 +76,13 @@ def test_flat_and_listed_updates_are_equal(optimizer: object, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("clip", [None, onnxblock.optim.ClipGradNorm(0.1)], ids=["free", "clipped"])
-def test_an_update_by_the_piece_is_the_update(
+def test_update_in_pieces_equals_one_update(
     clip: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make(tmp_path, optimizer=onnxblock.optim.AdamW(clip_grad=clip))
     at_once, _ = train(folder)
     for each in (modules, optimizers):
-        monkeypatch.setattr(each, "AT_ONCE", 10)  # 67 numbers in 8 pieces
+        monkeypatch.setattr(each, "MAX_NUMBERS_PER_RUN", 10)  # 67 numbers in 8 pieces
     by_piece, made = train(folder)
     assert not made._state.store.updates[0].matrices
     for name, parameter in at_once.parameters:
@@ -91,7 +91,7 @@ def test_an_update_by_the_piece_is_the_update(
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("optimizer", [LAMB(), Adafactor()], ids=["LAMB", "Adafactor"])
-def test_optimizers_that_look_at_whole_parameters_work(
+def test_optimizers_over_whole_parameters_work(
     optimizer: object, packed: bool, tmp_path: Path
 ) -> None:
     folder = make(tmp_path / "packed", optimizer=optimizer)
@@ -114,7 +114,7 @@ def test_optimizers_that_look_at_whole_parameters_work(
             np.testing.assert_array_equal(read.slots[slot][name], array)
 
 
-def test_frozen_parameters_stay(partly: Folder) -> None:
+def test_frozen_parameters_do_not_change(partly: Folder) -> None:
     before = CheckpointState.load_checkpoint(partly.checkpoint)
     after, _ = train(partly)
     for name, parameter in after.parameters:
@@ -141,11 +141,11 @@ def test_a_resumed_training_is_bit_identical(whole: Folder, tmp_path: Path) -> N
         np.testing.assert_array_equal(parameter.data, again.parameters[name].data)
 
 
-def test_without_optimizer_state_the_optimizer_begins_anew(whole: Folder, tmp_path: Path) -> None:
+def test_optimizer_restarts_without_saved_state(whole: Folder, tmp_path: Path) -> None:
     state, _ = train(whole)
     CheckpointState.save_checkpoint(state, tmp_path / "plain")
     optimizer = whole.open(tmp_path / "plain")[2]
-    assert optimizer.get_learning_rate() == 0.001 and optimizer._standing.step == 0
+    assert optimizer.get_learning_rate() == 0.001 and optimizer._stored.step == 0
 
 
 def test_optimizer_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_groups_keep_their_ratio_to_the_rate_that_is_set(
         np.testing.assert_allclose(moved, rate * state.parameters[name].grad, atol=1e-7)
 
 
-def test_the_rate_that_the_artifacts_were_made_with_is_the_first(tmp_path: Path) -> None:
+def test_initial_learning_rate_is_the_artifacts(tmp_path: Path) -> None:
     assert make(tmp_path, optimizer=AdamW(lr=0.02)).open()[2].get_learning_rate() == 0.02
 
 
@@ -199,10 +199,10 @@ def test_two_optimizers_of_one_module_share_their_state(whole: Folder) -> None:
     module(*batch())
     first.step()
     second.step()
-    assert first._standing is second._standing and first._standing.step == 2
+    assert first._stored is second._stored and first._stored.step == 2
 
 
-def test_a_model_without_metadata_is_asked_for_its_inputs(whole: Folder, tmp_path: Path) -> None:
+def test_optimizer_model_without_metadata_uses_its_inputs(whole: Folder, tmp_path: Path) -> None:
     model = onnx.load(whole.optimizer)
     del model.metadata_props[:]
     bare = tmp_path / "bare.onnx"
@@ -211,24 +211,24 @@ def test_a_model_without_metadata_is_asked_for_its_inputs(whole: Folder, tmp_pat
     module(*batch())
     optimizer = Optimizer(bare, module)
     optimizer.step()
-    assert optimizer._standing.slots.keys() == {"first_order_moments", "second_order_moments"}
+    assert optimizer._stored.slots.keys() == {"first_order_moments", "second_order_moments"}
 
 
-def test_what_is_no_optimizer_is_refused(whole: Folder, tmp_path: Path) -> None:
+def test_invalid_optimizer_model_is_refused(whole: Folder, tmp_path: Path) -> None:
     _, module, _ = whole.open()
     with pytest.raises(TypeError, match="module is a Module, not str"):
         Optimizer(whole.optimizer, "module")  # type: ignore[arg-type]
-    with pytest.raises(InvalidModel, match="not an optimizer model: it takes no params"):
+    with pytest.raises(InvalidModel, match="not an optimizer model: its inputs lack params"):
         Optimizer(whole.evaluation, module)
     for key, value, words in (
-        ("onward.slots", "{]", "what it says of its state cannot be read"),
+        ("onward.slots", "{]", "its metadata cannot be read"),
         (
             "onward.updates",
             "no json!",
             "the model's onward.updates cannot be read: .*\nmake the",
         ),
         ("onward.updates", '{"version": 1}', "the model's onward.updates cannot be read: Key"),
-        ("onward.slot_layout", json.dumps([1]), "what it says of its state cannot be read"),
+        ("onward.slot_layout", json.dumps([1]), "its metadata cannot be read"),
     ):
         model = onnx.load(whole.optimizer)
         for prop in model.metadata_props:
@@ -253,13 +253,13 @@ def test_half_precision_parameters_have_slots_of_float32(tmp_path: Path) -> None
     assert module.eval()(data.astype(np.float16), labels) < first
     assert isinstance(optimizer._update, ListUpdate)
     assert state.parameters["w"].data.dtype == np.float16
-    assert optimizer._standing.slots["first_order_moments"]["w"].dtype == np.float32
-    with pytest.raises(OptionError, match="one buffer holds float32 parameters, and there are"):
+    assert optimizer._stored.slots["first_order_moments"]["w"].dtype == np.float32
+    with pytest.raises(OptionError, match="no float32 parameters, and a buffer holds no others"):
         module.get_contiguous_parameters()
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_fifty_steps_end_where_torchs_do(name: str, tmp_path: Path) -> None:
+def test_fifty_steps_match_torch(name: str, tmp_path: Path) -> None:
     settings = {"momentum": 0.9} if name == "SGD" else {"weight_decay": 0.1}
     ours = {"SGD": SGD, "AdamW": AdamW}[name](lr=0.01, **settings)
     state, module, optimizer = make(tmp_path, optimizer=ours).open()
@@ -297,21 +297,21 @@ def spoiled(kind: str, seed: int = 0) -> tuple[Any, Any]:
 
 def standing(state: CheckpointState, optimizer: Optimizer) -> dict[str, Any]:
     """All that an update changes."""
-    slots = optimizer._standing.slots.items()
+    slots = optimizer._stored.slots.items()
     found = {f"{slot}/{name}": a.copy() for slot, each in slots for name, a in each.items()}
     found |= {name: parameter.data for name, parameter in state.parameters}
-    return found | {"step": np.array(optimizer._standing.step)}
+    return found | {"step": np.array(optimizer._stored.step)}
 
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("own", OWN)
-def test_what_is_not_finite_never_reaches_the_parameters(
+def test_nonfinite_gradients_skip_the_step(
     own: str, kind: str, tmp_path: Path, caplog: Any
 ) -> None:
     folder = make(tmp_path, **OWN[own])
     (state, module, optimizer), (other, without, plain) = folder.open(), folder.open()
     for seed in range(3):
-        for parts in (2, 1):  # accumulated, the bad one first and last; then alone
+        for parts in (2, 1):  # accumulated, the bad one first and last; then without others
             before = standing(state, optimizer)
             for part in range(parts):
                 module(*(spoiled(kind) if part == seed % parts else batch(seed=part)))
@@ -332,7 +332,7 @@ def test_what_is_not_finite_never_reaches_the_parameters(
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
-def test_a_loss_that_is_not_finite_is_enough(tmp_path: Path) -> None:
+def test_nonfinite_loss_skips_the_step(tmp_path: Path) -> None:
     op = OpBuilder(opset=18)
     x = op.input("input", "float32", ("batch", 1))
     y = op.Mul(x, op.initializer("w", np.ones(1, np.float32)))
@@ -348,7 +348,7 @@ def test_a_loss_that_is_not_finite_is_enough(tmp_path: Path) -> None:
     np.testing.assert_allclose(state.parameters["w"].data, 0.8)
 
 
-def test_running_statistics_of_a_bad_batch_are_dropped(tmp_path: Path) -> None:
+def test_nonfinite_batch_keeps_running_statistics(tmp_path: Path) -> None:
     folder = make(tmp_path, normalized(), loss=LossType.MSELoss)
     state, module, _ = folder.open()
     x = np.ones((4, 2, 3), np.float32)
@@ -370,7 +370,7 @@ def test_large_gradients_whose_sum_overflows_are_not_skipped(tmp_path: Path) -> 
     assert gradients is not None
     gradients["scale"][...] = 3e38
     optimizer.step()
-    assert optimizer.skipped_steps == 0 and optimizer._standing.step == 1
+    assert optimizer.skipped_steps == 0 and optimizer._stored.step == 1
 
 
 def test_finite_gradients_whose_sum_is_not_are_skipped(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_finite_gradients_whose_sum_is_not_are_skipped(tmp_path: Path) -> None:
     np.testing.assert_allclose(state["w"].data, [-30.0], rtol=1e-5)
 
 
-def test_an_optimizer_that_comes_late_finds_the_gradients(whole: Folder) -> None:
+def test_optimizer_created_after_a_step_uses_its_gradients(whole: Folder) -> None:
     _, module, optimizer = whole.open()
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     late = Module(whole.training, state)
@@ -405,7 +405,7 @@ def test_an_optimizer_that_comes_late_finds_the_gradients(whole: Folder) -> None
         np.testing.assert_array_equal(parameter.grad, gradients[name])
 
 
-def test_optimizers_of_two_kinds_take_turns(whole: Folder, tmp_path: Path) -> None:
+def test_two_kinds_of_optimizers_alternate(whole: Folder, tmp_path: Path) -> None:
     sgd = make(tmp_path, optimizer=SGD(lr=0.1))
     state, module, _ = sgd.open()
     first, second = Optimizer(sgd.optimizer, module), Optimizer(whole.optimizer, module)

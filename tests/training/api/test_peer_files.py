@@ -1,4 +1,4 @@
-"""The peer's checkpoint files: read whole, and refused plainly when they are damaged."""
+"""The peer's checkpoint files: read completely, and refused when they are damaged."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def test_parameters_and_properties_are_read(tmp_path: Path, external: bool, vers
     assert dict(state.properties) == PROPERTIES
 
 
-def test_training_goes_on_from_a_peers_checkpoint(whole: Folder, tmp_path: Path) -> None:
+def test_training_continues_from_a_peer_checkpoint(whole: Folder, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_peer(path, TRAINABLE, {}, optimizer=(7, 0.25, MOMENTS))
     state, module, optimizer = whole.open(path)
-    assert optimizer.get_learning_rate() == 0.25 and optimizer._standing.step == 7
-    assert optimizer._standing.slots["first_order_moments"]["fc1.bias"].tolist() == [1] * 8
-    assert optimizer._standing.slots["second_order_moments"]["fc1.bias"].tolist() == [2] * 8
+    assert optimizer.get_learning_rate() == 0.25 and optimizer._stored.step == 7
+    assert optimizer._stored.slots["first_order_moments"]["fc1.bias"].tolist() == [1] * 8
+    assert optimizer._stored.slots["second_order_moments"]["fc1.bias"].tolist() == [2] * 8
     module(*batch())
     optimizer.step()
     CheckpointState.save_checkpoint(state, tmp_path / "ours", include_optimizer_state=True)
-    assert whole.open(tmp_path / "ours")[2]._standing.step == 8
+    assert whole.open(tmp_path / "ours")[2]._stored.step == 8
 
 
-def test_a_nominal_file_has_names_alone(whole: Folder, tmp_path: Path) -> None:
+def test_nominal_peer_file_has_names_without_data(whole: Folder, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_peer(path, TRAINABLE, {}, nominal=True)
     state = CheckpointState.load_checkpoint(path)

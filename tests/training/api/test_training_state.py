@@ -1,4 +1,4 @@
-"""TrainingState: where parameters, gradients and slots lie."""
+"""TrainingState: the order, slots and checks of parameters."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def made(optimizer: StoredOptimizer | None = None) -> TrainingState:
     return TrainingState(Contents(values, optimizer=optimizer))
 
 
-def test_trainable_parameters_lie_first_and_the_file_order_is_kept_among_them() -> None:
+def test_trainable_parameters_come_first_in_file_order() -> None:
     state = made()
     assert state.trainable == ["w", "b"]
-    assert state.in_buffer(trainable_only=False) == ["w", "b", "frozen"]
-    assert state.in_buffer(trainable_only=True) == ["w", "b"]
+    assert state.buffer_names(trainable_only=False) == ["w", "b", "frozen"]
+    assert state.buffer_names(trainable_only=True) == ["w", "b"]
     assert state.read("ids").tolist() == [0, 1, 2]
 
 
-def test_slots_begin_as_they_are_told() -> None:
+def test_slots_start_at_their_initial_number() -> None:
     state = made()
     slots = {"sum": {"w": ("float32", (2, 1), 0.5), "b": ("float32", (0,), 0.0)}}
     standing = state.start_optimizer(slots, 0.01)
@@ -38,7 +38,7 @@ def test_slots_begin_as_they_are_told() -> None:
     assert standing.slots["sum"]["b"].size == 0
 
 
-def test_saved_slots_must_fit() -> None:
+def test_saved_slots_of_other_shapes_are_refused() -> None:
     slots = {"sum": dict.fromkeys(("w", "b"), ("float32", (1,), 0.0))}
     saved = {"sum": {"w": np.ones(1, np.float32), "b": np.ones(4, np.float32)}}
     with pytest.raises(CheckpointMismatch, match=r"'sum' of 'b' is float32 of shape \(1,\) in the"):
@@ -50,27 +50,27 @@ def test_saved_slots_must_fit() -> None:
         made(StoredOptimizer(1, 0.1, 0.1, short)).start_optimizer(slots, 0.01)
 
 
-def test_types_and_shapes_must_be_the_models() -> None:
+def test_parameters_of_another_model_are_refused() -> None:
     state = made()
     kinds = {name: (array.dtype.name, array.shape) for name, array in state.tensors.items()}
-    state.belong_to(kinds, ["w", "b"])
+    state.check_parameters(kinds, ["w", "b"])
     with pytest.raises(
         CheckpointMismatch, match=r"'w' is float32 of shape \(4,\) in the model, in"
     ):
-        state.belong_to({**kinds, "w": ("float32", (4,))}, ["w", "b"])
+        state.check_parameters({**kinds, "w": ("float32", (4,))}, ["w", "b"])
     with pytest.raises(CheckpointMismatch, match="'b': the checkpoint has it, the model has not"):
-        state.belong_to({"w": kinds["w"]}, ["w"])
-    state.belong_to({"w": kinds["w"]}, ["w"], whole=False)
+        state.check_parameters({"w": kinds["w"]}, ["w"])
+    state.check_parameters({"w": kinds["w"]}, ["w"], whole=False)
 
 
-def test_a_nominal_checkpoint_is_known_by_its_fingerprint() -> None:
+def test_nominal_checkpoint_is_matched_by_fingerprint() -> None:
     stored = {"w": StoredParameter(True, None), "frozen": StoredParameter(False, None)}
     kinds = {"w": ("float32", (2, 2)), "frozen": ("float32", (2,))}
     model = fingerprint({"w": (2, 2)})
-    TrainingState(Contents(stored, model=model)).belong_to(kinds, ["w"])
+    TrainingState(Contents(stored, model=model)).check_parameters(kinds, ["w"])
     state = TrainingState(Contents(stored, model=model))
     with pytest.raises(CheckpointMismatch, match="have its names, but other shapes\nload the"):
-        state.belong_to({**kinds, "w": ("float32", (4,))}, ["w"])
+        state.check_parameters({**kinds, "w": ("float32", (4,))}, ["w"])
     assert not state.tensors  # it can still go to the model that it is of
-    state.belong_to(kinds, ["w"])
+    state.check_parameters(kinds, ["w"])
     assert state.contents(include_optimizer=False).model == model

@@ -1,4 +1,4 @@
-"""Each block's nodes compute what its docstring says, on stock onnxruntime."""
+"""Each block matches its docstring, on stock onnxruntime."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_linear_adds_weights_that_can_be_trained_by_name() -> None:
     assert run(blocks.Linear(3, 2, bias=False), x=A).shape == (2, 2)
 
 
-def test_passing_through_adds_nothing() -> None:
+def test_pass_through_adds_no_nodes() -> None:
     with onnxblock.base(empty_model(a=A, b=B)) as handle:
         assert blocks.PassThrough()("a", "b") == ("a", "b")
     assert not handle.model.graph.node
@@ -146,7 +146,7 @@ def test_an_input_like_any_value_of_the_model(like: str) -> None:
     assert kinds[0] == kinds[1] == kinds[2]
 
 
-def test_an_input_like_nothing_is_a_lookup_error() -> None:
+def test_input_like_an_unknown_value_is_a_lookup_error() -> None:
     law = "Could not find input or output with name y"
     with onnxblock.base(empty_model(x=A)), pytest.raises(LookupError, match=law):
         blocks.InputLike("y")("z")
@@ -157,7 +157,7 @@ def test_a_block_without_build_cannot_be_made() -> None:
         onnxblock.Block()
 
 
-def test_a_block_may_write_into_the_message_itself() -> None:
+def test_block_may_change_the_model_proto() -> None:
     class Twice(onnxblock.Block):
         def __init__(self) -> None:  # and does not call Block's
             self.calls = 0
@@ -170,7 +170,7 @@ def test_a_block_may_write_into_the_message_itself() -> None:
     np.testing.assert_allclose(run(Twice(), x=A), 2 * A)
 
 
-def test_a_block_that_leaves_no_model_behind_is_refused() -> None:
+def test_block_with_an_invalid_model_is_refused() -> None:
     class Broken(onnxblock.Block):
         def build(self, name: str) -> str:
             self.base.graph.node.append(helper.make_node("Neg", ["nowhere"], ["y"]))

@@ -31,7 +31,7 @@ def block_of(model: onnx.ModelProto) -> Training:
     return block
 
 
-def test_what_was_saved_is_loaded_into_another_model(tmp_path: Path) -> None:
+def test_saved_parameters_load_into_another_model(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     onnxblock.save_checkpoint(block_of(mlp(seed=1)).parameters(), path)
     model = mlp(seed=2)
@@ -57,7 +57,7 @@ def test_a_nominal_checkpoint_loads_nothing(tmp_path: Path) -> None:
     assert model == mlp(seed=2)
 
 
-def test_nothing_is_no_checkpoint(tmp_path: Path) -> None:
+def test_checkpoint_of_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="No checkpoint parameters provided"):
         onnxblock.save_checkpoint(None, tmp_path / "checkpoint")
 
@@ -71,12 +71,12 @@ def test_shapes_of_another_model_are_refused(tmp_path: Path) -> None:
         onnxblock.load_checkpoint_to_model(path, mlp())
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no such file"):
         onnxblock.load_checkpoint_to_model(tmp_path / "none", mlp())
 
 
-def test_a_file_of_the_peers_is_loaded_too(tmp_path: Path) -> None:
+def test_peer_file_is_loaded(tmp_path: Path) -> None:
     path, saved = tmp_path / "checkpoint", arrays(mlp(seed=1).graph.initializer)
     trainable = {name: saved[name] for name in ("fc1.weight", "fc1.bias")}
     write_peer(path, trainable, {"fc2.bias": saved["fc2.bias"]}, external=True)
@@ -88,7 +88,7 @@ def test_a_file_of_the_peers_is_loaded_too(tmp_path: Path) -> None:
     assert (after["fc2.weight"] == before["fc2.weight"]).all()
 
 
-def test_a_checkpoint_says_which_model_it_is_of(tmp_path: Path) -> None:
+def test_checkpoint_has_the_models_fingerprint(tmp_path: Path) -> None:
     for nominal in (False, True):
         path = tmp_path / f"checkpoint_{nominal}"
         onnxblock.save_checkpoint(block_of(mlp()).parameters(), path, nominal)

@@ -1,4 +1,4 @@
-"""Questions about a model's message."""
+"""Look-ups in a ModelProto."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from onward.training.onnxblock import _graph_utils
 from tests.training.nets import float_info, mlp, model_of, names
 
 
-def test_names_are_never_given_twice() -> None:
+def test_generated_names_are_unique() -> None:
     made = {_graph_utils.generate_graph_name("y") for _ in range(100)}
     assert len(made) == 100
     assert all(name.startswith("onnx::y::") for name in made)
 
 
 @pytest.mark.parametrize("name", ["input", "hidden", "output", "fc1.weight"])
-def test_every_value_exists(name: str) -> None:
+def test_node_arg_exists_for_every_value(name: str) -> None:
     assert _graph_utils.node_arg_exists(mlp(), name)
     assert _graph_utils.get_value_info(mlp(), name).name == name
 
 
-def test_no_other_value_exists() -> None:
+def test_node_arg_exists_for_no_other_name() -> None:
     assert not _graph_utils.node_arg_exists(mlp(), "labels")
     with pytest.raises(LookupError, match="The provided name labels is not a value of the graph"):
         _graph_utils.get_value_info(mlp(), "labels")
 
 
-def test_outputs_are_those_that_were_named_in_that_order() -> None:
+def test_outputs_are_registered_in_order() -> None:
     model = mlp()
     _graph_utils.register_graph_outputs(model, ("hidden", "output", "hidden"))
     assert names(model.graph.output) == ["hidden", "output"]
@@ -40,7 +40,7 @@ def test_outputs_are_those_that_were_named_in_that_order() -> None:
         _graph_utils.register_graph_outputs(model, ["nothing"])
 
 
-def test_large_weights_stay_out_of_what_onnx_looks_at() -> None:
+def test_large_weights_become_inputs() -> None:
     weights = {"w": np.ones((100, 100), np.float32), "shape": np.array([100, 100])}
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["square"]),
@@ -55,7 +55,7 @@ def test_large_weights_stay_out_of_what_onnx_looks_at() -> None:
     assert [dim.dim_value for dim in square] == [100, 100]
 
 
-def test_a_model_that_is_none_is_refused() -> None:
+def test_invalid_model_is_refused() -> None:
     model = mlp()
     model.graph.node[0].input[0] = "nowhere"
     with pytest.raises(onnx.checker.ValidationError, match="nowhere"):

@@ -1,4 +1,4 @@
-"""Losses and their gradients are torch's, in every reduction and far from zero too."""
+"""Losses and their gradients match torch, in every reduction, and far from zero."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_an_unknown_reduction_is_refused(block: Any) -> None:
         block(reduction="median")
 
 
-def test_a_target_that_is_there_is_used() -> None:
+def test_existing_target_is_used() -> None:
     block = losses.MSELoss()
     with onnxblock.base(two_outputs()) as handle:
         block("a", "b")
@@ -159,7 +159,7 @@ def test_a_target_may_have_been_added_by_hand() -> None:
         def build(self, name: str) -> str:
             labels = onnxblock.blocks.InputLike(name)("labels")
             kind = onnxblock.blocks.Cast(TensorProto.INT64)(onnxblock.blocks.ReduceSum()(labels))
-            del kind  # an input of a type of one's own
+            del kind  # a custom input
             return str(losses.MSELoss()(name, labels))
 
     with onnxblock.base(mlp()) as handle:
@@ -167,7 +167,7 @@ def test_a_target_may_have_been_added_by_hand() -> None:
     assert names(handle.model.graph.input) == ["input", "labels"]
 
 
-def test_targets_have_names_of_their_own_where_two_losses_meet() -> None:
+def test_two_losses_have_separate_targets() -> None:
     with onnxblock.base(two_outputs()) as handle:
         losses.CrossEntropyLoss()("a", labels_name="labels_a")
         losses.MSELoss()("b", target_name="target_b")
@@ -184,7 +184,7 @@ def test_a_loss_reads_values_between_inputs_and_outputs() -> None:
     assert [target[0].dim_param, target[1].dim_value] == ["batch", 5]
 
 
-def test_a_value_that_is_not_there_is_a_lookup_error() -> None:
+def test_missing_value_is_a_lookup_error() -> None:
     with onnxblock.base(mlp()):
         with pytest.raises(LookupError, match="Could not find input or output with name nothing"):
             losses.MSELoss()("nothing")
@@ -198,18 +198,19 @@ def test_cross_entropy_needs_classes() -> None:
         losses.CrossEntropyLoss()("y")
 
 
-def test_a_loss_of_onward_is_a_block_too() -> None:
+def test_loss_of_onward_is_a_block() -> None:
     check(losses.LossBlock(Huber()), F.huber_loss, X * 3, TARGET)
 
 
-def test_double_precision_has_weights_of_its_own_type() -> None:
+def test_weights_have_the_type_of_the_input() -> None:
     training = Training(losses.BCEWithLogitsLoss(weight=WEIGHT, pos_weight=np.float32(2)))
     with onnxblock.base(mlp(dtype=np.float64)):
         training("output")
-    opened(training.to_model_proto()[1])
+    loss, *_ = opened(training.to_model_proto()[1]).get_outputs()
+    assert loss.type == "tensor(double)"
 
 
-def test_the_eval_graph_runs_in_double_precision_too() -> None:
+def test_eval_graph_runs_in_double_precision() -> None:
     training = Training(losses.LossBlock(BCEWithLogits()))
     with onnxblock.base(mlp(dtype=np.float64)):
         training("output")

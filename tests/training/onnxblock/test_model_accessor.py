@@ -1,4 +1,4 @@
-"""base, empty_base and custom_op_library: one at a time, and gone afterwards."""
+"""base, empty_base and custom_op_library: one at a time, closed at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_blocks_write_into_a_copy() -> None:
     assert len(handle.model.graph.node) == 4
 
 
-def test_models_do_not_open_inside_each_other() -> None:
+def test_nested_models_are_refused() -> None:
     law = "Base onnx model already exists. Cannot create multiple ModelAccessors."
     for inner in (lambda: onnxblock.base(mlp()), onnxblock.empty_base):
         with onnxblock.base(mlp()), pytest.raises(RuntimeError, match=law):
@@ -36,7 +36,7 @@ def test_a_model_closes_when_its_body_fails() -> None:
         pass
 
 
-def test_none_is_no_model() -> None:
+def test_model_of_none_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"Base onnx model cannot be None.*empty_base"):
         onnxblock.base(None).__enter__()
 
@@ -55,9 +55,7 @@ def test_an_empty_model_is_of_an_opset_that_stock_onnxruntime_loads(
     opened(handle.model)
 
 
-def test_a_model_over_the_limit_of_messages_needs_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_over_2_gb_needs_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(mlp(), path, save_as_external_data=True, location="weights", size_threshold=0)
     monkeypatch.setattr("onward.training.onnxblock.model_accessor.PROTOBUF_LIMIT", 10)
@@ -67,7 +65,7 @@ def test_a_model_over_the_limit_of_messages_needs_its_path(
         assert handle.folder == tmp_path
 
 
-def test_a_library_of_operators_is_one_and_there(tmp_path: Path) -> None:
+def test_custom_op_library_must_exist_and_be_the_only_one(tmp_path: Path) -> None:
     library = tmp_path / "ops.so"
     library.write_bytes(b"")
     with onnxblock.custom_op_library(library) as path:

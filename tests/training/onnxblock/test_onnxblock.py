@@ -1,4 +1,4 @@
-"""ForwardBlock and TrainingBlock: what they return, and when they refuse to."""
+"""ForwardBlock and TrainingBlock: their models, and their errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Weighted(onnxblock.Block):
         )
 
 
-def test_a_forward_block_gives_a_model_with_its_outputs_alone() -> None:
+def test_forward_block_has_only_its_outputs() -> None:
     block = Forward()
     with onnxblock.base(mlp()) as handle:
         output = block("output")
@@ -107,7 +107,7 @@ def test_by_default_nothing_requires_a_gradient() -> None:
     assert names(training.graph.input) == ["input", "labels", "lazy_reset_grad"]
 
 
-def test_an_input_may_require_a_gradient_too() -> None:
+def test_inputs_may_require_gradients() -> None:
     block = Training()
     block.requires_grad("input")
     with onnxblock.base(mlp()):
@@ -149,7 +149,7 @@ def test_a_subclass_need_not_call_the_constructor() -> None:
     assert forward.to_model_proto().graph.node[-1].op_type == "Neg"
 
 
-def test_losses_of_two_outputs_are_weighed() -> None:
+def test_weighted_losses_of_two_outputs() -> None:
     class Both(onnxblock.TrainingBlock):
         def __init__(self) -> None:
             super().__init__()
@@ -207,7 +207,7 @@ def test_a_loss_that_is_not_reduced_is_differentiated_as_its_sum() -> None:
     assert [dim.dim_param for dim in each] == ["batch"]
 
 
-def test_a_training_block_inside_another_is_a_block_like_any() -> None:
+def test_nested_training_block_is_an_ordinary_block() -> None:
     class Outer(onnxblock.TrainingBlock):
         def build(self, output_name: str) -> Any:
             return Training()(output_name)
@@ -238,7 +238,7 @@ def test_a_scalar_parameter_keeps_its_shape() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_weights_in_files_are_read_where_the_model_lies(
+def test_external_weights_are_read_from_the_models_folder(
     known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its path, or from the current folder: an onnx.ModelProto has no other."""
@@ -257,16 +257,16 @@ def test_weights_in_files_are_read_where_the_model_lies(
         opened(model)
 
 
-def test_a_pair_over_the_limit_of_messages_is_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_over_2_gb_have_no_proto(monkeypatch: pytest.MonkeyPatch) -> None:
     block = Training()
     with onnxblock.base(mlp()):
         block("output")
     monkeypatch.setattr("onward.training.onnxblock.model_accessor.PROTOBUF_LIMIT", 10)
-    with pytest.raises(RuntimeError, match="This model is > 2GB: no ModelProto can hold"):
+    with pytest.raises(RuntimeError, match="This model is > 2GB: a ModelProto cannot hold"):
         block.to_model_proto()
 
 
-def test_initializers_that_are_inputs_too_become_parameters_once() -> None:
+def test_initializers_listed_as_inputs_become_parameters_once() -> None:
     model = mlp()
     for tensor in model.graph.initializer:
         model.graph.input.append(
@@ -280,7 +280,7 @@ def test_initializers_that_are_inputs_too_become_parameters_once() -> None:
     assert names(evaluation.graph.input) == ["input", "labels", "fc2.bias"]
 
 
-def test_custom_blocks_know_the_peers_private_names() -> None:
+def test_custom_blocks_can_use_the_peers_private_names() -> None:
     from onward.training.onnxblock import _graph_utils, model_accessor
 
     class Halved(onnxblock.Block):
@@ -312,12 +312,12 @@ def test_custom_blocks_know_the_peers_private_names() -> None:
         (lambda: Training().parameters(), "Please build the training model first before trying"),
     ],
 )
-def test_what_is_not_built_cannot_be_had(ask: Any, law: str) -> None:
+def test_unbuilt_block_has_no_model(ask: Any, law: str) -> None:
     with pytest.raises(RuntimeError, match=law):
         ask()
 
 
-def test_an_output_that_nothing_makes_is_a_lookup_error() -> None:
+def test_missing_output_is_a_lookup_error() -> None:
     class Wrong(onnxblock.ForwardBlock):
         def build(self, output_name: str) -> str:
             return "nothing"
@@ -328,7 +328,7 @@ def test_an_output_that_nothing_makes_is_a_lookup_error() -> None:
             Wrong()("output")
 
 
-def test_every_name_of_the_peer_is_there() -> None:
+def test_every_peer_name_exists() -> None:
     classes = ["Block", "ForwardBlock", "TrainingBlock"]
     contexts = ["base", "empty_base", "custom_op_library"]
     files = ["save_checkpoint", "load_checkpoint_to_model"]
@@ -339,7 +339,7 @@ def test_every_name_of_the_peer_is_there() -> None:
         _ = onnxblock.Model
 
 
-def test_the_eval_model_is_out_of_training_mode() -> None:
+def test_eval_model_is_in_evaluation_mode() -> None:
     block = Training()
     for name in ("conv.weight", "fc.weight"):
         block.requires_grad(name)

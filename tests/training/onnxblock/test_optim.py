@@ -52,7 +52,7 @@ def slots(model: onnx.ModelProto, values: dict[str, Any] = P) -> dict[str, Any]:
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("correct", [True, False])
-def test_adamw_is_the_peers(decay: float, correct: bool) -> None:
+def test_adamw_matches_the_peer(decay: float, correct: bool) -> None:
     model = built(optim.AdamW(correct, betas=(0.8, 0.9), eps=1e-3, weight_decay=decay))
     state = slots(model)
     assert list(state) == ["first_order_moments", "second_order_moments"]
@@ -75,7 +75,7 @@ def test_adamw_is_the_peers(decay: float, correct: bool) -> None:
     np.testing.assert_allclose(state["second_order_moments"][0], v["w"], rtol=1e-5, atol=1e-7)
 
 
-def test_sgd_takes_one_step_along_the_gradient() -> None:
+def test_sgd_matches_its_formula() -> None:
     model = built(optim.SGD())
     assert names(model.graph.input) == ["learning_rate", "step", "params", "gradients"]
     found = run(model, 0.5, 1, params=list(P.values()), gradients=list(G.values()))
@@ -84,7 +84,7 @@ def test_sgd_takes_one_step_along_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
-def test_gradients_are_clipped_as_torch_clips_them(max_norm: float) -> None:
+def test_clipping_matches_torch(max_norm: float) -> None:
     clip = optim.ClipGradNorm(max_norm)
     found = run(
         built(optim.SGD(clip_grad=clip)),
@@ -102,7 +102,7 @@ def test_gradients_are_clipped_as_torch_clips_them(max_norm: float) -> None:
         np.testing.assert_allclose(new, p - tensor.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_clipping_is_a_block_of_its_own() -> None:
+def test_clip_grad_norm_is_a_block() -> None:
     class Clipping(onnxblock.ForwardBlock):
         def __init__(self) -> None:
             super().__init__()
@@ -124,7 +124,7 @@ def test_clipping_is_a_block_of_its_own() -> None:
         np.testing.assert_allclose(ours, g * min(1, 2.5 / (norm + 1e-6)), rtol=1e-5)
 
 
-def test_a_clipping_block_of_the_users_is_called_with_the_sequence() -> None:
+def test_custom_clipping_block_receives_the_sequence() -> None:
     class Same(onnxblock.Block):
         def build(self, name: str) -> str:
             return str(self.node("Identity", [name]))
@@ -136,13 +136,13 @@ def test_a_clipping_block_of_the_users_is_called_with_the_sequence() -> None:
 
 
 @pytest.mark.parametrize("clip", [None, optim.ClipGradNorm(0.5)])
-def test_the_updates_in_the_metadata_are_the_same_update(clip: Any) -> None:
+def test_updates_in_the_metadata_match_the_graph(clip: Any) -> None:
     model = built(optim.AdamW(weight_decay=0.1, clip_grad=clip))
-    said = {each.key: each.value for each in model.metadata_props}
-    assert json.loads(said["onward.optimizer"])["style"] == "transformers"
-    packed = read_updates(said)
+    metadata = {each.key: each.value for each in model.metadata_props}
+    assert json.loads(metadata["onward.optimizer"])["style"] == "transformers"
+    packed = read_updates(metadata)
     assert packed is not None and list(packed.sequences.values()) == json.loads(
-        said["onward.slots"]
+        metadata["onward.slots"]
     )
     assert packed.clip_norm == (None if clip is None else 0.5)
     [layout], [update] = packed.layouts, packed.graphs
@@ -165,7 +165,7 @@ def test_the_updates_in_the_metadata_are_the_same_update(clip: Any) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [Muon(), Adafactor()])
-def test_updates_of_optimizers_that_look_at_whole_matrices_have_names(optimizer: Any) -> None:
+def test_updates_over_whole_matrices_are_by_name(optimizer: Any) -> None:
     matrices = {"a": np.ones((3, 4), np.float32), "b": np.ones((4, 2), np.float32)}
     model = built(optim.OptimizerBlock(optimizer), matrices)
     packed = read_updates({each.key: each.value for each in model.metadata_props})
@@ -197,7 +197,7 @@ def test_groups_may_have_other_optimizers() -> None:
     assert found["updated_momentum_buffer"][0].shape == (0,)
 
 
-def test_half_precision_is_updated_in_single() -> None:
+def test_half_precision_is_updated_in_float32() -> None:
     halves = {"w": np.ones((2, 2), np.float16)}
     model = built(optim.AdamW(), halves)
     state = {
@@ -210,7 +210,7 @@ def test_half_precision_is_updated_in_single() -> None:
     assert found["updated_second_order_moments"][0].max() > 0  # 1e-11: nothing in half precision
 
 
-def test_double_precision_stays_so() -> None:
+def test_double_precision_is_updated_in_float64() -> None:
     model = built(optim.SGD(), {"w": np.ones(2)})
     found = run(model, 0.5, 1, params=[np.ones(2)], gradients=[np.ones(2)])
     assert found["updated_params"][0].tolist() == [0.5, 0.5]
@@ -221,6 +221,6 @@ def test_double_precision_stays_so() -> None:
     ("values", "given"),
     [({}, "none at all"), ({"a": np.ones(2), "b": np.ones(2, np.float32)}, "DOUBLE, FLOAT")],
 )
-def test_parameters_are_of_one_type(values: dict[str, Any], given: str) -> None:
-    with onnxblock.empty_base(), pytest.raises(RuntimeError, match=f"all of one type.*{given}"):
+def test_parameters_of_two_types_are_refused(values: dict[str, Any], given: str) -> None:
+    with onnxblock.empty_base(), pytest.raises(RuntimeError, match=f"of one type.*{given}"):
         optim.SGD()(parameters(values))

@@ -1,4 +1,4 @@
-"""A graph of a program whose inputs and outputs are arrays that stay where they are."""
+"""BoundGraph: a graph of a training program whose inputs and outputs are bound to arrays."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class BoundGraph(Protocol):
     def bind_output(self, name: str, array: Array) -> None: ...
 
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:
-        """Run once; these outputs, which are not bound, in fresh memory."""
+        """Run once. Returns the `wanted` outputs, which are not bound, in new memory."""
         ...
 
 
 class OrtGraph:
-    """Stock onnxruntime, which reads and writes the arrays where they lie."""
+    """A graph in stock onnxruntime, which accesses the bound arrays without copies."""
 
     def __init__(self, session: BoundSession) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""OrtTraining: a lowered program over arrays in host memory, on stock onnxruntime."""
+"""OrtTraining: run a lowered training program on stock onnxruntime, with tensors in numpy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from onward.errors import OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.programs.program import LOSS, SCALE, Array
 from onward.providers.ort.training.bound_graph import BoundGraph
-from onward.providers.ort.training.bound_updates import Opener, Updates
+from onward.providers.ort.training.bound_updates import BoundUpdates, TrainingGraphOpener
 from onward.providers.ort.training.finite_check import is_finite
 from onward.providers.ort.training.lowered import MEASURE, NOISE, UPDATED, LoweredProgram
-from onward.providers.ort.training.step_feeds import Feeds, Noise
+from onward.providers.ort.training.step_feeds import StepFeeds, UniformNoise
 from onward.providers.ort.training.store import NumpyStore
 from onward.providers.provider import Draw
 
@@ -26,15 +26,15 @@ else:  # it loads onnx, which a device may not have
 
 
 class OrtTraining:
-    """A TrainingExecutable: graphs read and write the arrays of a NumpyStore where they lie."""
+    """A TrainingExecutable whose graphs are bound to the arrays of a NumpyStore."""
 
     lookahead = 1
 
     def __init__(
         self,
         program: LoweredProgram,
-        opener: Opener,
-        store: NumpyStore | None = None,  # None: one of its own
+        opener: TrainingGraphOpener,
+        store: NumpyStore | None = None,  # None: a new one
         *,
         at_once: int | None = None,  # elements that one run of an update takes; None: all
         squared: bool = True,  # whether MEASURE is a sum of squares where updates clip by norm
@@ -44,18 +44,18 @@ class OrtTraining:
             store = NumpyStore(program.layout, [update.blocks for update in program.updates])
         self.store = store
         self.finite = True
-        self._updates = Updates(program, self.store, opener, at_once)
-        self._noise = Noise(program, opener.any)
-        self._feeds: dict[str, Feeds] = {}
+        self._updates = BoundUpdates(program, self.store, opener, at_once)
+        self._noise = UniformNoise(program, opener.open)
+        self._feeds: dict[str, StepFeeds] = {}
         self._loss = np.zeros((), self._layout.settings.loss_dtype)
         self._measure = np.zeros((), np.float32)
         self._squared = squared or program.layout.settings.clip_norm is None
-        self._is_measured = False  # whether `_measure` is of all gradients that await an update
+        self._is_measured = False  # whether `_measure` is of all accumulated gradients
         self._scale = np.ones((), np.float32)
         self._fresh = {n: np.empty_like(t) for n, t in self.store.statistics.items()}
         self._updated = np.zeros((), np.bool_)  # whether a step in one run has updated
-        self._one_run = program.step is not None
-        self._halves: splitting.Halves | None = None  # what `forward` keeps for `backward`
+        self._is_fused = program.step is not None
+        self._halves: splitting.ForwardBackward | None = None  # what `forward` keeps for `backward`
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._updates.set_rates(steps, rates)
@@ -65,7 +65,7 @@ class OrtTraining:
     def step(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float
     ) -> tuple[dict[str, Array], bool] | None:
-        if not self._opens_step():
+        if not self._open_fused_step():
             separate = self.compute_gradients(feeds, draw, scale, first=True)
             return None if separate is None else (separate, self.update(1, scale))
         bound = self._feeds["step"]
@@ -81,7 +81,7 @@ class OrtTraining:
             self._keep_statistics()
             self._updates.end(self._measure)
             return results, True
-        self._gather(first=True)
+        self._accumulate(first=True)
         return results, self.update(1, scale)
 
     def compute_gradients(
@@ -97,20 +97,20 @@ class OrtTraining:
         try:
             results = self._results(bound.run(self._layout.outputs))
         except OnwardError:
-            if first:  # they may be half written; what was gathered before is not touched
+            if first:  # they may be half written
                 self.store.clear_gradients()
             raise
-        self._gather(first)
+        self._accumulate(first)
         return results
 
     def results_of_empty(self) -> dict[str, Array]:
-        """What `compute_gradients` gives for the empty batch that it has just left out."""
+        """Results for the empty batch that `compute_gradients` has just skipped."""
         names = (LOSS, *self._layout.outputs)
         return dict(zip(names, self._open("train").results_of_empty(names)))
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> dict[str, Array] | None:
         if self._halves is None:
-            self._halves = splitting.Halves(self._program, self.store, self._opener.any)
+            self._halves = splitting.ForwardBackward(self._program, self.store, self._opener.open)
             self._bind_results(self._halves.forward)
             self._halves.backward.bind_output(MEASURE, self._measure)
             self._bind_scale(self._halves.backward)
@@ -127,14 +127,14 @@ class OrtTraining:
         if halves is not None and halves.is_empty:
             return
         if halves is None or not halves.is_ready:
-            raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
+            raise OptionError("run_backward needs a forward pass\ncall run_forward first")
         self._scale[...] = scale
         self._updates.bind_gradients(halves.backward, first)
         halves.run_backward()
-        self._gather(first)
+        self._accumulate(first)
 
-    def _gather(self, first: bool) -> None:
-        """A micro-batch is through: add its gradients, keep its statistics if they are finite."""
+    def _accumulate(self, first: bool) -> None:
+        """After a micro-batch: add its gradients, and keep its statistics if all is finite."""
         finite = math.isfinite(self._loss) and self._updates.are_finite(self._measure, first)
         self._updates.add_gradients(first)
         self._is_measured = first and self._squared
@@ -162,7 +162,7 @@ class OrtTraining:
         return self._updates.last_norm()
 
     def _is_fresh_finite(self) -> bool:
-        """Whether the new statistics are: a variance may overflow where no gradient does."""
+        """Whether the new statistics are finite: a variance may overflow where no gradient does."""
         return all(map(is_finite, self._fresh.values()))
 
     def _keep_statistics(self) -> None:
@@ -172,7 +172,7 @@ class OrtTraining:
     def _results(self, others: Sequence[Array]) -> dict[str, Array]:
         return {LOSS: self._loss.copy(), **dict(zip(self._layout.outputs, others))}
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         names = (LOSS, *self._layout.outputs)
@@ -190,32 +190,32 @@ class OrtTraining:
 
     # -- graphs --------------------------------------------------------------------------------
 
-    def _opens_step(self) -> bool:
-        """Whether gradients and updates can be had in one run; if not, it is not tried again."""
-        if self._one_run and "step" not in self._feeds:
-            graph = self._opener.one_run()
-            self._one_run = graph is not None
+    def _open_fused_step(self) -> bool:
+        """Open the fused step if possible; if it is not, it is not tried again."""
+        if self._is_fused and "step" not in self._feeds:
+            graph = self._opener.open_fused_step()
+            self._is_fused = graph is not None
             if graph is not None:
-                self._updates.join(graph)
+                self._updates.bind_fused_step(graph)
                 graph.bind_output(UPDATED, self._updated)
                 self._bind("step", graph)
-        return self._one_run
+        return self._is_fused
 
-    def _open(self, name: str) -> Feeds:
-        """A graph, bound to the store; opened when it is first used."""
+    def _open(self, name: str) -> StepFeeds:
+        """A graph bound to the store; opened at its first use."""
         if name not in self._feeds:
-            self._bind(name, self._opener.any(getattr(self._program, name)))
+            self._bind(name, self._opener.open(getattr(self._program, name)))
         return self._feeds[name]
 
     def _bind(self, name: str, graph: BoundGraph) -> None:
-        self._feeds[name] = Feeds(graph, self._layout, self.store)
+        self._feeds[name] = StepFeeds(graph, self._layout, self.store)
         if name in ("train", "step"):
             self._bind_results(graph)
             self._bind_scale(graph)
             graph.bind_output(MEASURE, self._measure)
 
     def _bind_results(self, graph: BoundGraph) -> None:
-        """Bind what a forward pass gives: the loss, and the statistics that it renews."""
+        """Bind the outputs of a forward pass: the loss and the new statistics."""
         graph.bind_output(LOSS, self._loss)
         for kept, output in self._layout.state.items():
             graph.bind_output(output, self._fresh[kept])

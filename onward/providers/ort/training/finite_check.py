@@ -1,4 +1,4 @@
-"""Finite numbers: the check of gradients before they reach the parameters."""
+"""Check that gradients are finite before an update."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-NOT_FINITE = "step %d: gradients are not finite, no update"  # what a log says of a skipped step
+NOT_FINITE = "step %d: gradients are not finite, no update"  # the log message of a skipped step
 
 
 def is_finite(vector: np.ndarray[Any, Any]) -> bool:
-    """Whether every number is finite: 3e38 is, even where float32 cannot hold the sum of two.
+    """Whether every number is finite, even if their sum overflows.
 
     >>> is_finite(np.array([3e38, 3e38], np.float32)), is_finite(np.array([0.0, np.nan]))
     (True, False)
@@ -20,6 +20,6 @@ def is_finite(vector: np.ndarray[Any, Any]) -> bool:
         return True
     if vector.size == 1:
         return math.isfinite(vector.item())
-    with np.errstate(all="ignore"):  # a sum that is finite has finite terms
+    with np.errstate(all="ignore"):  # the terms of a finite sum are finite
         total = np.einsum("i->", vector.reshape(-1))  # a third of the time of add.reduce
     return math.isfinite(total) or bool(np.isfinite(vector).all())

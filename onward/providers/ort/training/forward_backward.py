@@ -1,4 +1,4 @@
-"""The train graph in two halves: forward, which keeps what the backward needs, and backward."""
+"""Split the train graph into forward and backward, which run separately."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from onward.gradients.split import split
 from onward.programs.program import LOSS, Array
 from onward.providers.ort.training.bound_graph import BoundGraph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
-from onward.providers.ort.training.step_feeds import Feeds
+from onward.providers.ort.training.step_feeds import StepFeeds
 from onward.providers.ort.training.store import NumpyStore
 
 
-class Halves:
-    """Forward and backward as graphs of their own; what crosses from one to the other is held."""
+class ForwardBackward:
+    """Forward and backward as two graphs, with the tensors that pass between them."""
 
     def __init__(
         self,
@@ -35,29 +35,29 @@ class Halves:
             open_graph(ir.to_proto(each.model).SerializeToString()) for each in (first, second)
         )
         self._feeds = [
-            Feeds(graph, layout, store, partial=True) for graph in (self.forward, self.backward)
+            StepFeeds(graph, layout, store, partial=True) for graph in (self.forward, self.backward)
         ]
         self._outputs = layout.outputs
         self.is_ready = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether what is bound holds no sample."""
+        """Whether the bound batch is empty."""
         return self._feeds[0].is_empty
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
-        """Bind the feeds to the halves that read them."""
+        """Bind the feeds to the graphs that read them."""
         for each in self._feeds:
             each.bind(feeds)
 
     def draw(self, noise: Array) -> None:
-        """Bind the random numbers to the halves that read them."""
+        """Bind the random numbers to the graphs that read them."""
         for graph in (self.forward, self.backward):
             if any(argument.name == NOISE for argument in graph.arguments()):
                 graph.bind_input(NOISE, noise)
 
     def run_forward(self) -> list[Array]:
-        """Run the first half: the outputs that were asked for."""
+        """Run the forward graph. Returns the outputs of the program."""
         names = [*self._outputs, *self._crossing]
         found = dict(zip(names, self._feeds[0].run(names)))
         for name in self._crossing:
@@ -66,6 +66,6 @@ class Halves:
         return [found[name] for name in self._outputs]
 
     def run_backward(self) -> None:
-        """Run the second half; it can be run once for each forward."""
+        """Run the backward graph, once for each forward."""
         self.backward.run()
         self.is_ready = False

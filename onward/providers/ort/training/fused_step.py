@@ -1,8 +1,8 @@
-"""A step as one run of one graph: forward, loss, backward, and the updates if all is finite.
+"""Fuse a training step into one graph: forward, loss, backward, and the updates if all is finite.
 
-The updates read the gradients where the graph has just written them: their inputs and the outputs
-of `train` are bound to the same memory. They stand in a branch that waits for all that `train`
-gives; the other branch, taken where something is not finite, leaves every tensor as it is.
+The updates read the gradients from the memory that the same run has written: their inputs and the
+outputs of `train` are bound to it. They are in a branch of an If that runs after all outputs of
+`train`; the other branch, for gradients that are not finite, leaves every tensor unchanged.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from onward.programs.program import LOSS
 from onward.providers.ort.training.lowered import MEASURE, UPDATE, UPDATED, LoweredUpdate
 
 
-def one_run(train: bytes, updates: Sequence[LoweredUpdate], flat: Sequence[bool]) -> bytes:
-    """`train`, then the updates, of which `flat` tells whether they update vectors.
+def fuse_step(train: bytes, updates: Sequence[LoweredUpdate], flat: Sequence[bool]) -> bytes:
+    """The train graph followed by the updates; `flat`: whether each of them updates vectors.
 
-    Inputs and outputs keep their names, those of an update behind `update_{i}/`; beside them
-    UPDATED tells whether the updates were made.
+    Inputs and outputs keep their names, those of an update with the prefix `update_{i}/`. The
+    additional output UPDATED is whether the updates were made.
     """
     model = onnx.load_from_string(train)
     graph = model.graph
-    later = [prefixed(onnx.load_from_string(each.bound), i) for i, each in enumerate(updates)]
-    replaced: dict[str, onnx.ValueInfoProto] = {}  # input -> the output that takes its place
+    later = [add_prefix(onnx.load_from_string(each.bound), i) for i, each in enumerate(updates)]
+    replaced: dict[str, onnx.ValueInfoProto] = {}  # input -> the output that replaces it
     for i, (each, is_flat) in enumerate(zip(later, flat)):
         prefix = UPDATE.format(i)
         replaced |= {_replaced(v.name, prefix, is_flat): v for v in each.graph.output}
         norm = f"{prefix}{NORM}"
         graph.input.extend(v for v in each.graph.input if v.name != norm)
-        if any(v.name == norm for v in each.graph.input):  # the train graph's measure is it
+        if any(v.name == norm for v in each.graph.input):  # the train graph's measure is this norm
             cast = helper.make_node("Cast", [MEASURE], [norm], to=TensorProto.DOUBLE)
             nodes = [cast, *each.graph.node]
             del each.graph.node[:]
             each.graph.node.extend(nodes)
     given = list(replaced.values())
-    then = branch([each.graph for each in later], given, "update/")
+    then = merge_into_branch([each.graph for each in later], given, "update/")
     kept = _kept(replaced, list(graph.output))
     _add_flag(graph)
     chosen = [value.name for value in given]
@@ -49,7 +49,7 @@ def one_run(train: bytes, updates: Sequence[LoweredUpdate], flat: Sequence[bool]
     )
     graph.output.append(helper.make_tensor_value_info(UPDATED, TensorProto.BOOL, []))
     graph.output.extend(given)
-    imports = imports_of(*later, model)
+    imports = merge_opset_imports(*later, model)
     del model.opset_import[:]
     model.opset_import.extend(imports)
     data: bytes = model.SerializeToString()
@@ -59,11 +59,10 @@ def one_run(train: bytes, updates: Sequence[LoweredUpdate], flat: Sequence[bool]
 def _kept(
     replaced: Mapping[str, onnx.ValueInfoProto], results: Sequence[onnx.ValueInfoProto]
 ) -> onnx.GraphProto:
-    """The other branch: every tensor as it is.
+    """The branch without an update: every tensor unchanged.
 
-    It reads every result of `train`, no element of it: so whichever branch is taken comes after
-    all that reads the parameters and all that writes the gradients, however an engine may have
-    rewritten the graph before it.
+    It reads an empty slice of every output of `train`. So the If runs after all nodes that read
+    parameters or write gradients, even if the engine has reordered the graph.
     """
     body = onnx.GraphProto(name="keep")
 
@@ -92,12 +91,12 @@ def _kept(
 
 
 def _replaced(output: str, prefix: str, flat: bool) -> str:
-    """The input that an update's output takes the place of."""
+    """The input that an output of an update replaces."""
     return prefix + output.removeprefix(f"{prefix}new_") if flat else output.removesuffix(".new")
 
 
 def _add_flag(graph: onnx.GraphProto) -> None:
-    """Whether the loss and all gradients are finite; a sum that overflows says no."""
+    """Add UPDATED: whether loss and gradients are finite; false if their sum overflows."""
     limit = numpy_helper.from_array(np.array(np.inf, np.float32), "onward.infinite")
     graph.initializer.append(limit)
     graph.node.extend(
@@ -110,14 +109,14 @@ def _add_flag(graph: onnx.GraphProto) -> None:
     )
 
 
-def imports_of(*models: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:
-    """The operator sets of several models; where they differ, the last one's."""
+def merge_opset_imports(*models: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:
+    """The opset imports of several models; where versions differ, the last model's."""
     opsets = {each.domain: each.version for model in models for each in model.opset_import}
     return [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
 
 
-def prefixed(model: onnx.ModelProto, i: int) -> onnx.ModelProto:
-    """An update with names of its own; those of sizes too, for its `n` is not another's."""
+def add_prefix(model: onnx.ModelProto, i: int) -> onnx.ModelProto:
+    """Prefix the names of an update, and of its symbolic dimensions."""
     prefix = UPDATE.format(i)
     model = onnx.compose.add_prefix(model, prefix)
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
@@ -127,12 +126,12 @@ def prefixed(model: onnx.ModelProto, i: int) -> onnx.ModelProto:
     return model
 
 
-def branch(
+def merge_into_branch(
     graphs: Sequence[onnx.GraphProto], outputs: Sequence[onnx.ValueInfoProto], inside: str
 ) -> onnx.GraphProto:
-    """These graphs as a body that has all outputs: zeros for those that it does not make.
+    """Graphs as one branch with all `outputs`: zeros for those that the graphs do not compute.
 
-    What it makes has names of its own; what comes from outside keeps its name.
+    Values that the branch computes get the prefix `inside`; others keep their names.
     """
     made = {name for graph in graphs for node in graph.node for name in node.output if name}
     made |= {tensor.name for graph in graphs for tensor in graph.initializer}
@@ -154,7 +153,7 @@ def branch(
 
 
 def _rename(node: onnx.NodeProto, made: set[str], inside: str) -> None:
-    """Put `inside` before the names that the branch makes, in subgraphs too."""
+    """Prefix the names of values that the branch computes, also in subgraphs."""
     for names in (node.input, node.output):
         for i, name in enumerate(names):
             if name in made:
@@ -169,7 +168,7 @@ def _rename(node: onnx.NodeProto, made: set[str], inside: str) -> None:
 
 
 def _zero(body: onnx.GraphProto, name: str, kind: int) -> onnx.ValueInfoProto:
-    """A scalar zero under this name."""
+    """Add a scalar zero of this name."""
     blank: list[Any] = [""] if kind == onnx.TensorProto.STRING else [0]
     zero = helper.make_tensor("", kind, [], blank)
     body.node.append(helper.make_node("Constant", [], [name], value=zero))

@@ -1,8 +1,8 @@
-"""A probe: whether this onnxruntime runs a step in one run as it must be run.
+"""Test once per process whether the installed onnxruntime runs fused steps correctly.
 
-Such a step reads memory that the same run has written (`one_run.py`). An engine that put a result
-elsewhere first, and copied it when all is done, would train on stale numbers and say nothing. So a
-small step is tried first, once in a process, and its results are compared with plain arithmetic.
+A fused step reads memory that the same run has written (`fused_step.py`). An engine that writes an
+output to other memory and copies it at the end would silently train on old gradients. So a small
+step is run first, and its results are compared with numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 SIZE = 257
 RATE, STEP = 0.1, 3
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-8, 0.01  # AdamW's own
-GIVEN, WEIGHT, GRADIENT = "x", "w", "w_grad"  # of the probe's graph: the loss is the sum of x w
+GIVEN, WEIGHT, GRADIENT = "x", "w", "w_grad"  # names in the probe's graph, whose loss is sum(x w)
 BLOCKS = (("exp_sum", "gradients"), ("exp_sum_sq", "scratch_0"), ("parameters", "scratch_1"))
 
 log = logging.getLogger("onward")
@@ -34,21 +34,21 @@ log = logging.getLogger("onward")
 
 @functools.cache
 def is_sound(graph: bytes) -> bool:
-    """Whether the probe learns what it should, and nothing from what is not finite."""
+    """Whether the probe updates correctly, and not at all if gradients are not finite."""
     try:
         sound = _Probe(graph).is_right()
     except OnwardError:
         sound = False
     if not sound:
         log.warning(
-            "this onnxruntime does not run a step in one run as it should: gradients and updates "
-            "run apart, which is slower"
+            "this onnxruntime does not run fused training steps correctly: gradients and updates "
+            "run separately, which is slower"
         )
     return sound
 
 
 class _Probe:
-    """The small step, bound to rows as a real one is."""
+    """The small step, bound to memory like a real one."""
 
     def __init__(self, graph: bytes) -> None:
         self._session = BoundSession(
@@ -97,7 +97,7 @@ class _Probe:
 
 
 def _expected(rows: dict[str, Array], g: Array) -> dict[str, Array]:
-    """AdamW with its moments as sums."""
+    """AdamW in numpy, with moments as sums."""
     b1, b2 = BETAS
     p, m, v = (rows[name].astype(np.float64) for name in ("parameters", "exp_sum", "exp_sum_sq"))
     m, v = b1 * m + g, b2 * v + g.astype(np.float64) ** 2

@@ -1,4 +1,4 @@
-"""The graph of the probe: a step so small that its result is known."""
+"""Build the graph of the fused-step probe: a small step with a known result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.optimizers.adam import AdamW
 from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
 from onward.programs.update_graphs import build_update
-from onward.providers.ort.training.fused_step import one_run
+from onward.providers.ort.training.fused_step import fuse_step
 from onward.providers.ort.training.fused_step_probe import (
     BETAS,
     BLOCKS,
@@ -28,7 +28,7 @@ from onward.providers.ort.training.update_lowering import lower_update
 
 @functools.cache
 def probe_graph() -> bytes:
-    """The loss is the sum of x w, AdamW updates w; all of it by the functions of a real step."""
+    """loss = sum(x w), and AdamW updates w; built by the same functions as a real step."""
     op = OpBuilder(opset=21)
     x, w = op.input(GIVEN, "float32", (SIZE,)), op.input(WEIGHT, "float32", (SIZE,))
     loss = op.ReduceSum(op.Mul(x, w), keepdims=0)
@@ -39,4 +39,4 @@ def probe_graph() -> bytes:
     update, _ = build_update(optimizer, "float32", {WEIGHT: (SIZE,)}, TrainingOptions())
     lowered = lower_update(update, flat=True)
     assert lowered.blocks == BLOCKS
-    return one_run(train.SerializeToString(), [lowered], [True])
+    return fuse_step(train.SerializeToString(), [lowered], [True])

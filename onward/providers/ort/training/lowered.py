@@ -1,7 +1,7 @@
-"""LoweredProgram: a training program as stock onnxruntime runs it, as plain data.
+"""LoweredProgram: a training program for stock onnxruntime, as plain data that can be saved.
 
-Graphs as bytes, tensors as arrays, settings as words and numbers: a program that is saved here
-trains on a machine that has numpy, onnxruntime and safetensors alone.
+Graphs are bytes, tensors arrays, settings strings and numbers: a saved program trains on a machine
+that has only numpy, onnxruntime and safetensors.
 
     train     feeds, parameters, state, noise -> loss, outputs, gradients, new state, measure
     evaluate  feeds, parameters, state -> loss, outputs
@@ -36,9 +36,9 @@ else:  # it loads onnx, which a device may not have
     models = LazyModule("onward.graph.files")
 
 NOISE = "onward.noise"  # the input that holds uniform random numbers
-MEASURE = "onward.measure"  # of all gradients together: the sum of their squares, or of them
-UPDATED = "onward.updated"  # of a step in one run: whether the updates were made
-UPDATE = "update_{}/"  # before the names of an update's inputs and outputs in `step`
+MEASURE = "onward.measure"  # the sum of all gradients, or of their squares
+UPDATED = "onward.updated"  # whether a fused step has made the updates
+UPDATE = "update_{}/"  # the prefix of an update's inputs and outputs in `step`
 
 VERSION = 3
 _MANIFEST, _TENSORS, _MODEL = "program.json", "initial.safetensors", "model.onnx"
@@ -51,8 +51,8 @@ class LoweredUpdate:
     """One update graph, for the memory of `UpdateLayout`."""
 
     graph: bytes
-    bound: bytes  # the same in fewer passes, for memory that stays where it is: see `blocks`
-    blocks: Blocks  # vectors that lie one behind the other
+    bound: bytes  # the same in fewer operations, for vectors in the memory of `blocks`
+    blocks: Blocks  # vectors that are adjacent in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ class LoweredProgram:
     train: bytes
     evaluate: bytes
     predict: bytes
-    probe: bytes  # a small step in one run, whose result is known
-    step: bytes | None  # None: gradients are gathered, or a graph gives what is no tensor
-    noise_size: bytes | None  # a graph: how many random numbers these feeds need
+    probe: bytes  # a small fused step with a known result
+    step: bytes | None  # None: gradients are accumulated, or an output is not a tensor
+    noise_size: bytes | None  # a graph that computes how many random numbers feeds need
     noise_by_shape: bool  # whether feeds of the same shapes need the same number
-    plans_memory: bool  # whether onnxruntime shall plan the memory of `step`
+    plans_memory: bool  # whether to use onnxruntime's memory pattern for `step`
     updates: tuple[LoweredUpdate, ...]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -111,7 +111,7 @@ def load_lowered(folder: str | os.PathLike[str]) -> LoweredProgram:
         plain = json.loads((where / _MANIFEST).read_text(encoding="utf-8"))
         if plain.pop("version") != VERSION:
             raise InvalidModel(
-                f"the program in {str(where)!r} is of another version of Onward\n"
+                f"the program in {str(where)!r} was written by another version of Onward\n"
                 "make it again with compile_training(...).save(folder)"
             )
         updates = tuple(
@@ -142,7 +142,7 @@ def is_saved_program(source: Any) -> bool:
 
 
 def _plain(layout: Layout) -> dict[str, Any]:
-    """A layout as JSON: all but its tensors and its model."""
+    """A layout as JSON values, without its tensors and its model."""
     plain = {f.name: getattr(layout, f.name) for f in dataclasses.fields(layout)}
     del plain["initial"]
     plain["model"] = None if layout.model is None else _MODEL
@@ -182,7 +182,7 @@ def _graph(where: Path, name: str) -> Any:
 
 
 def tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of a JSON file as the tuples that they were."""
+    """Convert the lists of a JSON file to tuples."""
     return {name: _tuple(value) for name, value in plain.items()}
 
 

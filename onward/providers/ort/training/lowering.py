@@ -1,4 +1,4 @@
-"""Lower a program to stock onnxruntime: its spelling, the step in one run, updates over pairs."""
+"""Lower a training program to stock onnxruntime: supported operators, a fused step, updates."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps, extend
+from onward.graph.operators import SHAPE_ONLY
 from onward.passes.composites import inline_calls
 from onward.passes.fed_uniforms import feed_uniforms
-from onward.passes.ort_faster_forms import fuse_for_onnxruntime
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import TRAINING
 from onward.passes.random_draws import Draws
 from onward.programs.program import Program
-from onward.providers.ort.training.fused_step import one_run
+from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime
+from onward.providers.ort.training.fused_step import fuse_step
 from onward.providers.ort.training.fused_step_probe_graph import probe_graph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
 from onward.providers.ort.training.update_lowering import lower_update
 
-_MANY_NODES = 100  # of a graph that takes so long that allocating its tensors one by one is nothing
+_MANY_NODES = 100  # above, the memory pattern costs more memory than it saves time
 
 
 @dataclass(frozen=True)
 class LoweredTrain:
-    """The train graph of a program, as LoweredProgram has it."""
+    """The lowered train graph of a program, with its fields of LoweredProgram."""
 
     train: bytes
     noise_size: bytes | None
     noise_by_shape: bool
     plans_memory: bool
-    gives_tensors: bool  # whether all that it gives are tensors
+    gives_tensors: bool  # whether all outputs are tensors
 
 
 def lower_program(program: Program) -> LoweredProgram:
-    """A program as stock onnxruntime runs it fastest; the program itself stays as it is."""
+    """Lower a program to stock onnxruntime; the program itself is not changed."""
     layout, settings = program.layout, program.layout.settings
     gradients = [p.gradient for p in layout.parameters]
     clips = settings.clip_norm is not None
@@ -46,10 +47,10 @@ def lower_program(program: Program) -> LoweredProgram:
     return LoweredProgram(
         layout=layout,
         train=lowered.train,
-        evaluate=_finished(inline_calls(program.evaluate.clone())),
-        predict=_finished(inline_calls(program.predict.clone())),
+        evaluate=_serialize(inline_calls(program.evaluate.clone())),
+        predict=_serialize(inline_calls(program.predict.clone())),
         probe=probe_graph(),
-        step=one_run(lowered.train, updates, flat) if in_one else None,
+        step=fuse_step(lowered.train, updates, flat) if in_one else None,
         noise_size=lowered.noise_size,
         noise_by_shape=lowered.noise_by_shape,
         plans_memory=lowered.plans_memory,
@@ -60,15 +61,15 @@ def lower_program(program: Program) -> LoweredProgram:
 def lower_train(
     model: ir.Model, draws: Draws | None, gradients: Sequence[str], *, squared: bool
 ) -> LoweredTrain:
-    """A train graph, which is changed; `squared`: MEASURE is a sum of squares."""
+    """Lower a train graph in place; `squared`: MEASURE is a sum of squares."""
     size = feed_uniforms(model, draws, NOISE)
     inline_calls(model)
     _add_measure(model, gradients, squared)
     tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
     nodes, by_shape = len(model.graph), size is None or _reads_shapes_alone(size)
     return LoweredTrain(
-        train=_finished(model),
-        noise_size=None if size is None else _finished(size),
+        train=_serialize(model),
+        noise_size=None if size is None else _serialize(size),
         noise_by_shape=by_shape,
         plans_memory=nodes < _MANY_NODES,
         gives_tensors=tensors,
@@ -76,9 +77,9 @@ def lower_train(
 
 
 def _add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> None:
-    """One number that tells whether all gradients are finite: MEASURE, the last output.
+    """Add the output MEASURE, which is finite only if all gradients are.
 
-    To clip by norm, the sum of their squares; else their sum, which takes half the time.
+    The sum of their squares if updates clip by norm; else their sum, which takes half the time.
     """
     outputs = {str(value.name): value for value in model.graph.outputs}
     measured = [outputs[name] for name in gradients]
@@ -88,15 +89,15 @@ def _add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> No
         parts = [op.ReduceSumSquare(g, keepdims=0) for g in measured]
         total = op.Sum(*(op.Cast(part, to=int(ir.DataType.FLOAT)) for part in parts))
     else:
-        parts = [op.Cast(_rows(op, g), to=int(ir.DataType.FLOAT)) for g in measured]
+        parts = [op.Cast(_row_sums(op, g), to=int(ir.DataType.FLOAT)) for g in measured]
         total = op.ReduceSum(op.Concat(*parts, axis=0), keepdims=0)
     measure = op.Identity(total)
     measure.name = MEASURE
     model.graph.outputs.append(measure)
 
 
-def _rows(op: GraphOps, g: ir.Value) -> ir.Value:
-    """The sums of a tensor's rows, which onnxruntime adds up side by side."""
+def _row_sums(op: GraphOps, g: ir.Value) -> ir.Value:
+    """The sums of a tensor's rows, which onnxruntime computes in parallel."""
     rank = 0 if g.shape is None else len(g.shape)
     if rank < 2:
         return g if rank else op.Reshape(g, [1])
@@ -105,13 +106,13 @@ def _rows(op: GraphOps, g: ir.Value) -> ir.Value:
 
 
 def _reads_shapes_alone(model: ir.Model) -> bool:
-    """Whether feeds of the same shapes give the same result."""
+    """Whether the result depends only on the shapes of the inputs."""
     readers = (node for value in model.graph.inputs for node, _ in value.uses())
-    return all(node.op_type in ("Shape", "Size") for node in readers)
+    return all(node.op_type in SHAPE_ONLY for node in readers)
 
 
-def _finished(model: ir.Model) -> bytes:
-    """Tidied, in the spelling that stock onnxruntime runs, as bytes."""
-    model = fuse_for_onnxruntime(spell_for_onnxruntime(TRAINING(model)))
+def _serialize(model: ir.Model) -> bytes:
+    """Optimize a graph, rewrite it for stock onnxruntime, and serialize it."""
+    model = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)))
     data: bytes = ir.to_proto(model).SerializeToString()
     return data

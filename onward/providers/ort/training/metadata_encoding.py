@@ -1,8 +1,8 @@
-"""Lowered graphs as text, for the metadata of a model.
+"""Encode lowered graphs as text, for the metadata of a model.
 
     model.metadata_props["onward.updates"] = pack({"updates": pack_updates(layouts, lowered), ...})
 
-Light: a device reads them with numpy and onnxruntime alone.
+A device reads them with numpy and onnxruntime only.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, zlib.error)
 
 
 def pack(plain: Mapping[str, Any]) -> str:
-    """What is packed, as text."""
+    """Encode plain values as text, with a version."""
     return json.dumps({"version": VERSION, **plain})
 
 
 def unpack(metadata: Mapping[str, str], key: str) -> dict[str, Any] | None:
-    """What `pack` was given; None where there is nothing, or something of another version."""
+    """The values that `pack` encoded; None if there are none, or of another version."""
     try:
         plain: dict[str, Any] = json.loads(metadata[key]) if key in metadata else {}
         return plain if plain and plain.pop("version") == VERSION else None
     except UNREADABLE as error:
-        raise damaged(key, error) from error
+        raise unreadable_error(key, error) from error
 
 
-def press(graph: bytes) -> str:
-    """A graph as text.
+def compress_graph(graph: bytes) -> str:
+    """Compress a graph to text.
 
-    >>> inflate(press(b"a model"))
+    >>> decompress_graph(compress_graph(b"a model"))
     b'a model'
     """
     return base64.b64encode(zlib.compress(graph, 9)).decode()
 
 
-def inflate(pressed: str) -> bytes:
-    """The graph that `press` was given."""
-    return zlib.decompress(base64.b64decode(pressed, validate=True))
+def decompress_graph(text: str) -> bytes:
+    """The graph that `compress_graph` was given."""
+    return zlib.decompress(base64.b64decode(text, validate=True))
 
 
 def pack_updates(
     layouts: Sequence[UpdateLayout], lowered: Sequence[LoweredUpdate]
 ) -> list[dict[str, Any]]:
-    """Updates, ready to be packed."""
+    """Updates as plain values, for `pack`."""
     return [
         {
             "layout": dataclasses.asdict(layout),
-            "graph": press(update.graph),
-            "bound": press(update.bound),
+            "graph": compress_graph(update.graph),
+            "bound": compress_graph(update.bound),
             "blocks": update.blocks,
         }
         for layout, update in zip(layouts, lowered)
@@ -68,12 +68,12 @@ def pack_updates(
 def unpack_updates(
     packed: Sequence[Mapping[str, Any]],
 ) -> tuple[tuple[UpdateLayout, ...], tuple[LoweredUpdate, ...]]:
-    """What `pack_updates` was given."""
+    """The layouts and updates that `pack_updates` encoded."""
     layouts = tuple(UpdateLayout(**tuples(each["layout"])) for each in packed)
     lowered = tuple(
         LoweredUpdate(
-            graph=inflate(each["graph"]),
-            bound=inflate(each["bound"]),
+            graph=decompress_graph(each["graph"]),
+            bound=decompress_graph(each["bound"]),
             **tuples({"blocks": each["blocks"]}),
         )
         for each in packed
@@ -81,7 +81,7 @@ def unpack_updates(
     return layouts, lowered
 
 
-def damaged(key: str, error: Exception) -> InvalidModel:
+def unreadable_error(key: str, error: Exception) -> InvalidModel:
     return InvalidModel(
         f"the model's {key} cannot be read: {error!r}\n"
         "make the artifacts again with onward.training.artifacts.generate_artifacts"

@@ -1,4 +1,4 @@
-"""Feeds of a training step: checked, bound; and the random numbers that go with them."""
+"""Check and bind the feeds of a training step, and draw its random numbers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from onward.providers.ort.training.store import NumpyStore
 from onward.providers.provider import Draw
 
 
-class Feeds:
-    """The inputs of a graph that come from the user; all others are bound to the store."""
+class StepFeeds:
+    """Binds the feeds of a graph; its other inputs are bound to the store."""
 
     def __init__(
         self, graph: BoundGraph, layout: Layout, store: NumpyStore, *, partial: bool = False
@@ -33,10 +33,10 @@ class Feeds:
         self._rules = FeedRules(arguments, layout, partial=partial)
         self._given: dict[str, Array] = {}
         self._bound: dict[str, Array] = {}
-        self.is_empty = False  # whether what is bound holds no sample
+        self.is_empty = False  # whether the bound batch is empty
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
-        """Bind these feeds for the next run, or say what is wrong with them."""
+        """Check these feeds and bind them for the next run."""
         rules = self._rules
         rules.check_mapping(feeds)
         if self._is_bound(feeds):
@@ -48,7 +48,7 @@ class Feeds:
             rules.check(arrays)
         rules.check_labels(arrays)
         empty = rules.is_empty(arrays)
-        if empty or not rules.targets_fit(arrays):  # no engine will say so
+        if empty or not rules.targets_fit(arrays):  # engines do not check this
             rules.check(arrays)
         try:
             for name, array in arrays.items():
@@ -56,22 +56,22 @@ class Feeds:
                     self.graph.bind_input(name, array)
                     self._bound[name] = array
         except FeedError:
-            rules.check(arrays)  # which says it in more words
+            rules.check(arrays)  # its message says more
             raise
         self.is_empty = empty
 
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether these very arrays are bound already; what they hold may have changed."""
+        """Whether the same array objects are bound already; their contents may have changed."""
         bound = self._bound
         if not len(feeds) == len(bound) == len(self._rules.names):
             return False
-        for name, value in feeds.items():  # noqa: SIM110  # a generator would cost more than it
+        for name, value in feeds.items():  # noqa: SIM110  # a generator would be slower
             if bound.get(name) is not value:
                 return False
         return True
 
     def run(self, wanted: Sequence[str] = ()) -> list[Array]:
-        """Run the graph with what is bound; if it fails, see whether the feeds are to blame."""
+        """Run the graph; if it fails, raise the error of wrong feeds if there are any."""
         try:
             return self.graph.run(wanted)
         except ProviderError as error:
@@ -79,13 +79,13 @@ class Feeds:
             raise index_refusal(error) or error from error.__cause__
 
     def results_of_empty(self, wanted: Sequence[str]) -> list[Array]:
-        """What an empty batch gives: NaN for the loss, outputs without a sample."""
+        """Results of an empty batch: NaN for the loss, empty outputs."""
         results = select_results(self.graph.results(), wanted)
         return self._rules.results_of_empty(results, self._given)
 
 
-class Noise:
-    """Uniform random numbers: a function of the seed, the step and the micro-batch alone."""
+class UniformNoise:
+    """Draws uniform random numbers, determined by seed, step and micro-batch."""
 
     def __init__(self, program: LoweredProgram, open_graph: Callable[[bytes], BoundGraph]) -> None:
         self.needed = program.noise_size is not None
@@ -95,12 +95,12 @@ class Noise:
         self._sizes: dict[tuple[Any, ...], int] = {}
 
     def draw(self, feeds: Mapping[str, Any], draw: Draw) -> Array:
-        """As many numbers as these feeds need, at this step."""
+        """The random numbers for these feeds at this step."""
         generator = np.random.Generator(np.random.SFC64([draw.seed, draw.step, draw.micro]))
         return generator.random(self._size(feeds), np.float32)
 
     def _size(self, feeds: Mapping[str, Any]) -> int:
-        """How many: counted once for every set of shapes, where these decide."""
+        """How many numbers feeds need; cached by their shapes where these determine it."""
         key = tuple((name, np.shape(value)) for name, value in sorted(feeds.items()))
         if key not in self._sizes or not self._by_shape:
             if self._graph is None:
@@ -114,5 +114,5 @@ class Noise:
 
 
 def _array(name: str, value: Any) -> Array:
-    """A feed as an array whose memory has no gaps and whose numbers are this machine's."""
+    """A feed as a contiguous array in native byte order."""
     return to_plain_array(value, f"input {name!r}", FeedError)

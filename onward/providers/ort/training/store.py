@@ -1,8 +1,8 @@
-"""NumpyStore: the tensors of a training run in host memory, where graphs read and write them.
+"""NumpyStore: the tensors of a training run as numpy arrays, to which graphs are bound.
 
-The parameters of an update graph lie one behind the other in one vector, their gradients and slots
-in others of the same layout: forward and backward see named tensors, the update sees vectors, and
-nothing is ever copied between the two.
+The parameters of an update graph are views of one vector, their gradients and slots views of others
+with the same layout: forward and backward use the named views, the update uses the vectors, and
+nothing is copied between the two.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from onward.programs.program import (
 )
 from onward.programs.vector_offsets import Places, place_parameters
 
-_LINE = 64  # bytes: a tensor begins where a line of the processor's cache does
+_LINE = 64  # bytes of a cache line, at which vectors are aligned
 
 
 @dataclass(frozen=True)
 class UpdateMemory:
-    """The tensors of one update: vectors, and each parameter's part of them."""
+    """The tensors of one update graph: vectors, and views of them for each parameter."""
 
     update: UpdateLayout
     places: Places
     parameters: Array
     gradients: Array
     slots: dict[str, Any]  # slot -> vector, or slot -> parameter -> tensor where it is not flat
-    scratch: dict[str, Array]  # vectors that a step keeps to itself
-    matrices: dict[str, Array]  # vectors that lie one behind the other, two by two: `x|y`
+    scratch: dict[str, Array]  # temporary vectors of an update
+    matrices: dict[str, Array]  # pairs of adjacent vectors, as two rows: `x|y`
 
     def view(self, vector: Array, name: str) -> Array:
-        """A parameter's part of a vector."""
+        """The view of a vector for one parameter."""
         return vector[self.places.slices[name]].reshape(self.places.shapes[name])
 
     def slot(self, slot: str, name: str) -> Array:
@@ -81,17 +81,17 @@ class NumpyStore:
         return {**self.parameters, **self.statistics, **self.frozen}
 
     def read(self, name: str) -> Array:
-        """A tensor by its name in a checkpoint: the memory itself, which may not be written to."""
+        """A read-only view of a tensor, by its name in a checkpoint."""
         view = self._tensors[name].view()
         view.flags.writeable = False
         return view
 
     def write(self, name: str, tensor: Any) -> None:
-        """Give a tensor new contents."""
+        """Replace the contents of a tensor."""
         np.copyto(self._tensors[name], tensor, casting="same_kind")
 
     def gradient_buffers(self) -> list[Array]:
-        """The gradients that await an update, one vector for each update graph."""
+        """The accumulated gradients, one vector for each update graph."""
         return [memory.gradients for memory in self.updates]
 
     def clear_gradients(self) -> None:
@@ -117,21 +117,21 @@ def _allocate(update: UpdateLayout, places: Places, blocks: Blocks) -> UpdateMem
 def _vectors(
     update: UpdateLayout, size: int, dtype: np.dtype[Any], blocks: Blocks
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Every vector of an update, those of a block as the rows of a matrix; and the matrices."""
+    """Allocate the vectors of an update, those of a block as rows of a matrix; and the matrices."""
     vectors: dict[str, Array] = {}
     matrices: dict[str, Array] = {}
     for block in blocks:
-        matrix = aligned(len(block) * size, dtype).reshape(len(block), size)
+        matrix = aligned_zeros(len(block) * size, dtype).reshape(len(block), size)
         vectors |= zip(block, matrix)
         matrices |= {name: matrix[i : i + 2] for i, name in pairs_of(block)}
     for name in ("parameters", "gradients", *(update.slots if update.flat else ())):
         if name not in vectors:
-            vectors[name] = aligned(size, dtype)
+            vectors[name] = aligned_zeros(size, dtype)
     return vectors, matrices
 
 
-def aligned(size: int, dtype: np.dtype[Any]) -> Array:
-    """A vector of zeros that begins at a multiple of a cache line."""
+def aligned_zeros(size: int, dtype: np.dtype[Any]) -> Array:
+    """A vector of zeros, aligned to a cache line."""
     raw = np.empty(size * dtype.itemsize + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE
     vector = raw[start : start + size * dtype.itemsize].view(dtype)

@@ -1,4 +1,4 @@
-"""Lower an update graph to stock onnxruntime: sums of scaled vectors as products of pairs."""
+"""Lower an update graph to stock onnxruntime, with sums of scaled vectors as matrix products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onward.providers.ort.training.lowered import LoweredUpdate
 
 
 def lower_update(model: ir.Model, flat: bool) -> LoweredUpdate:
-    """An update graph; where it updates flat vectors, the same over pairs of adjacent ones."""
+    """Lower an update graph; if it updates flat vectors, also over pairs of adjacent ones."""
     model = inline_calls(model.clone())
     bound, blocks = paired(model) if flat else (model, ())
     return LoweredUpdate(

@@ -1,7 +1,7 @@
-"""Attention: softmax attention, attention by a recurrent state, rotary positions.
+"""Attention kernels: softmax attention, linear attention, rotary embeddings.
 
-Whatever torch's fused kernel computes goes to it (flash attention on CUDA); the explicit form is
-for what it cannot do: a softcap, a subgraph, scores as an output.
+torch's fused kernel is used where it can be (flash attention on CUDA), and the explicit form for
+the rest: a softcap, a subgraph, scores as an output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def share_heads(x: Tensor, heads: int) -> Tensor:
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
     """Repeat each key or value head for the group of query heads that reads it."""
     groups = heads // x.shape[1]
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)
@@ -44,26 +44,26 @@ def attend(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Attend, fused: softmax(scale * q k^T + mask) v; a row that sees nothing is zero."""
+    """Fused softmax(scale * q k^T + mask) v; a fully masked row is zero."""
     heads, length, shared = q.shape[1], q.shape[2], q.shape[1] != k.shape[1]
     if mask is not None and mask.dtype == torch.bool and mask.is_cuda:
-        # cuDNN's kernel gives the mean of v where a boolean mask hides all of it
+        # cuDNN's kernel gives the mean of v in rows that a boolean mask hides completely
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -math.inf)
     if shared and mask is not None:
-        # The kernels that share heads take no mask. A single query's heads can stand in for its
-        # length, else the keys and values are repeated.
+        # The kernels that share heads take no mask. The heads of a single query can be moved to
+        # its length axis; else keys and values are repeated.
         shared = False
         if q.shape[2] == 1 and mask.shape[1] == 1:
             q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
         else:
-            k, v = share_heads(k, heads), share_heads(v, heads)
+            k, v = repeat_heads(k, heads), repeat_heads(v, heads)
     y = F.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=shared
     )
     return y.reshape(y.shape[0], heads, length, y.shape[3])
 
 
-def visible(
+def visible_keys(
     queries: int,
     keys: int,
     offset: int | Tensor,
@@ -72,18 +72,18 @@ def visible(
     right: int | None,
     device: torch.device,
 ) -> Tensor | None:
-    """Which keys a query may see: p - left <= j <= p + right at its position p = i + offset.
+    """Which keys a query may attend to: p - left <= j <= p + right at its position p = i + offset.
 
     None is unbounded, on a side or as the answer. An offset per batch is (batch, 1, 1, 1).
     """
     j = torch.arange(keys, device=device)
     p = torch.arange(queries, device=device).unsqueeze(1) + offset
     seen = None if left is None else j >= p - left
-    return seen if right is None else both(seen, j <= p + right)
+    return seen if right is None else combine_masks(seen, j <= p + right)
 
 
-def both(mask: Tensor | None, seen: Tensor | None) -> Tensor | None:
-    """A mask (boolean, or added to the scores) that also hides what is not in `seen`."""
+def combine_masks(mask: Tensor | None, seen: Tensor | None) -> Tensor | None:
+    """A mask (boolean, or added to the scores) that also hides keys that are not in `seen`."""
     if mask is None or seen is None:
         return seen if mask is None else mask
     if mask.dtype == torch.bool:
@@ -113,7 +113,7 @@ def attention(
     softmax_precision: int | None = None,
     outputs: int,
 ) -> tuple[Tensor | None, ...]:
-    """Attend: y = softmax(softcap(scale * q k^T) + mask) v."""
+    """y = softmax(softcap(scale * q k^T) + mask) v"""
     flat = q.dim() == 3
     if flat:
         assert q_num_heads is not None and kv_num_heads is not None
@@ -134,19 +134,19 @@ def attention(
         causal = offset == 0
         if causal or offset + 1 == k.shape[2]:  # one new query sees everything
             right = None
-    seen = visible(q.shape[2], k.shape[2], offset, left=left, right=right, device=q.device)
+    seen = visible_keys(q.shape[2], k.shape[2], offset, left=left, right=right, device=q.device)
     if nonpad_kv_seqlen is not None:
         filled = torch.arange(k.shape[2], device=q.device) < nonpad_kv_seqlen.view(-1, 1, 1, 1)
-        seen = both(seen, filled)
-    mask = both(mask, seen)
+        seen = combine_masks(seen, filled)
+    mask = combine_masks(mask, seen)
 
     scores = None
     if outputs < 4 and not softcap and fused_precision(q.dtype, softmax_precision):
         y = attend(q, k, v.to(q.dtype), mask, causal=causal, scale=scale)
     else:
         if causal:
-            mask = visible(q.shape[2], k.shape[2], offset, left=None, right=0, device=q.device)
-        y, scores = _attend_in_steps(
+            mask = visible_keys(q.shape[2], k.shape[2], offset, left=None, right=0, device=q.device)
+        y, scores = _attend_unfused(
             q, k, v, mask, scale, softcap, softmax_precision, qk_matmul_output_mode
         )
     return merge_heads(y) if flat else y, k, v, scores
@@ -165,14 +165,14 @@ def full_mask(mask: Tensor | None, keys: int, dtype: torch.dtype) -> Tensor | No
 
 
 def fused_precision(dtype: torch.dtype, softmax_precision: int | None) -> bool:
-    """Whether the fused kernel's softmax (float32 for what is smaller) is the one asked for."""
+    """Whether the fused kernel's softmax (at least float32) has the requested precision."""
     if softmax_precision is None:
         return True
     asked = torch_dtype(softmax_precision)
     return asked in (dtype, torch.promote_types(dtype, torch.float32))
 
 
-def _attend_in_steps(
+def _attend_unfused(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -182,8 +182,8 @@ def _attend_in_steps(
     softmax_precision: int | None,
     mode: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attention step by step, and the scores as `mode` wants them."""
-    k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+    """Attention by separate operators, and the scores of the stage that `mode` names."""
+    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     root = math.sqrt(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     raw = (q * root) @ (k * root).transpose(-1, -2)
     capped = softcap * torch.tanh(raw / softcap) if softcap else raw
@@ -214,13 +214,13 @@ def flex_attention(
     score_mod: Branch | None = None,
     softmax_precision: int | None = None,
 ) -> Tensor:
-    """Attend: y = prob_mod(softmax(score_mod(scale * q k^T))) v."""
+    """y = prob_mod(softmax(score_mod(scale * q k^T))) v"""
     dtype = torch.promote_types(q.dtype, torch.float32)
     if softmax_precision is not None:
         dtype = torch_dtype(softmax_precision)
     if score_mod is None and prob_mod is None and fused_precision(q.dtype, softmax_precision):
         return attend(q, k, v, scale=scale)
-    k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     root = math.sqrt(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     scores = ((q * root) @ (k * root).transpose(-1, -2)).to(dtype)
     if score_mod is not None:
@@ -232,7 +232,7 @@ def flex_attention(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
-    """Turn each pair (a, b) of x's last axis to (a cos - b sin, a sin + b cos).
+    """Rotate each pair (a, b) of x's last axis to (a cos - b sin, a sin + b cos).
 
     A pair is two neighbours when interleaved, else one of each half. cos and sin broadcast; where
     they are shorter than half of x's last axis, the rest of it stays as it is.
@@ -259,7 +259,7 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int,
 ) -> Tensor:
-    """Turn pairs of each head by angles that grow with the position."""
+    """Rotate pairs of each head by angles that grow with the position."""
     if position_ids is not None:
         cos_cache, sin_cache = cos_cache[position_ids], sin_cache[position_ids]
     if x.dim() == 4:  # (batch, heads, length, size)

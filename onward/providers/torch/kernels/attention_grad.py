@@ -1,13 +1,13 @@
 """Attention for training: torch's fused kernels, forward and backward, with the log-sum-exp kept.
 
 The operators are private (domain `onward.torch`): `providers/torch/fused_attention.py` writes them
-in the place of an attention and its gradient, and says which of torch's kernels is theirs:
+in place of an attention and its gradient, and chooses one of torch's kernels for both:
 
     y, lse, seed, offset = AttentionForward(q, k, v, mask)
     dq, dk, dv = AttentionBackward(dy, q, k, v, mask, y, lse, seed, offset)
 
-Both find by the same rules what the kernel is given, so that one reads what the other has kept.
-`seed` and `offset` would be dropout's: some kernels want them back. Rows that see nothing are zero.
+Both prepare the kernel's inputs by the same rules, so that the backward can read what the forward
+kept. `seed` and `offset` are dropout's: some kernels require them. Fully masked rows are zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.attention import (
     full_mask,
     merge_heads,
-    share_heads,
+    repeat_heads,
     split_heads,
 )
 
@@ -36,8 +36,8 @@ _GROUPS_HEADS = (FLASH, CUDNN)  # they take fewer key heads than query heads
 _STEP = 8  # a head's size, and a mask's rows, are multiples of it on CUDA
 
 
-class _Given(NamedTuple):
-    """What a fused kernel is given: four axes each, heads shared or repeated, sizes padded."""
+class _KernelInputs(NamedTuple):
+    """Inputs of a fused kernel: four axes each, heads shared or repeated, sizes padded."""
 
     backend: str
     q: Tensor
@@ -45,7 +45,9 @@ class _Given(NamedTuple):
     v: Tensor
     bias: Tensor | None
     scale: float
-    sees: Tensor | None = None  # 0 for queries that see nothing, where the kernel gives them values
+    sees: Tensor | None = (
+        None  # 0 for fully masked queries, where the kernel would give them values
+    )
 
 
 @kernel("AttentionForward", domain=DOMAIN)
@@ -67,7 +69,7 @@ def attention_forward(
     if _is_empty(q, k, v):
         y = q.new_zeros((*q.shape[:3], v.shape[3]))
         return merge_heads(y) if flat else y, None, None, None
-    given = _given(q, k, v, mask, backend, causal=causal, scale=scale)
+    given = _kernel_inputs(q, k, v, mask, backend, causal=causal, scale=scale)
     y, *kept = _forward(given, causal)
     y = y[..., : v.shape[3]].to(q.dtype)
     y = y if given.sees is None else y * given.sees
@@ -99,7 +101,7 @@ def attention_backward(
     dy, y = _heads(dy, q_num_heads), _heads(y, q_num_heads)
     if _is_empty(q, k, v):
         return dy.new_zeros(shapes[0]), dy.new_zeros(shapes[1]), dy.new_zeros(shapes[2])
-    given = _given(q, k, v, mask, backend, causal=causal, scale=scale)
+    given = _kernel_inputs(q, k, v, mask, backend, causal=causal, scale=scale)
     size = given.v.shape[3]
     dy = dy if given.sees is None else dy * given.sees
     dy, y = _padded(dy, size).to(given.q.dtype), _padded(y, size).to(given.q.dtype)
@@ -110,7 +112,7 @@ def attention_backward(
     return (merge_heads(dq), merge_heads(dk), merge_heads(dv)) if flat else (dq, dk, dv)
 
 
-# -- what the kernels are given ------------------------------------------------------------------
+# -- inputs of the kernels -----------------------------------------------------------------------
 
 
 def _heads(x: Tensor, heads: int | None) -> Tensor:
@@ -125,7 +127,7 @@ def _is_empty(*tensors: Tensor) -> bool:
     return any(0 in tensor.shape for tensor in tensors)
 
 
-def _given(
+def _kernel_inputs(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -134,39 +136,39 @@ def _given(
     *,
     causal: bool,
     scale: float | None,
-) -> _Given:
+) -> _KernelInputs:
     """The inputs as a fused kernel takes them, and which kernel it is."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     if backend in _GROUPS_HEADS and causal and q.shape[2] != k.shape[2]:
         backend = EFFICIENT  # flash attention counts a causal mask from the last query
-    if backend == CPU and q.dtype != torch.float64:  # halves: see halves.py
+    if backend == CPU and q.dtype != torch.float64:  # see half_precision.py
         q, k, v = q.float(), k.float(), v.float()
     if backend not in _GROUPS_HEADS:
-        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     size = _padded_size(backend, q, v)
     mask, sees = full_mask(mask, k.shape[2], q.dtype), None
-    if mask is not None and backend == CUDNN:  # a query that sees nothing would see everything
+    if mask is not None and backend == CUDNN:  # a fully masked query would attend to all keys
         seen = mask.any(-1, keepdim=True)
         mask, sees = mask | ~seen, seen.to(q.dtype)
     bias = None if mask is None else _bias(mask, q, k, backend)
     q, k, v = _padded(q, size), _padded(k, size), _padded(v, size)
-    return _Given(backend, q, k, v, bias, scale, sees)
+    return _KernelInputs(backend, q, k, v, bias, scale, sees)
 
 
 def _padded_size(backend: str, q: Tensor, v: Tensor) -> int:
-    """The size of a head that fits both and that the kernel takes."""
+    """The size of a head that fits q and v and that the kernel supports."""
     size = max(q.shape[3], v.shape[3])
     return size if backend == CPU else size + -size % _STEP
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
-    """Zeros behind each head: they add nothing to products."""
+    """Append zeros to each head: they add nothing to products."""
     missing = size - x.shape[3]
     return F.pad(x, (0, missing)) if missing else x
 
 
 def _bias(mask: Tensor, q: Tensor, k: Tensor, backend: str) -> Tensor:
-    """What is added to the scores; on CUDA of their shape, in rows that begin aligned."""
+    """The bias that is added to the scores; on CUDA of their shape, with aligned rows."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -math.inf)
     if backend == CPU:
@@ -178,7 +180,7 @@ def _bias(mask: Tensor, q: Tensor, k: Tensor, backend: str) -> Tensor:
 
 
 def _shared_gradient(d: Tensor, x: Tensor) -> Tensor:
-    """The gradients of repeated heads, summed to those of the heads that were repeated."""
+    """Sum the gradients of repeated heads to those of the original heads."""
     if d.shape[1] == x.shape[1]:
         return d
     return torch.unflatten(d, 1, (x.shape[1], -1)).sum(2)
@@ -187,7 +189,9 @@ def _shared_gradient(d: Tensor, x: Tensor) -> Tensor:
 # -- torch's kernels -----------------------------------------------------------------------------
 
 
-def _forward(given: _Given, causal: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+def _forward(
+    given: _KernelInputs, causal: bool
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     backend, q, k, v, bias, scale, _ = given
     if backend == FLASH:
         found = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)
@@ -209,7 +213,7 @@ def _forward(given: _Given, causal: bool) -> tuple[Tensor, Tensor, Tensor | None
 
 
 def _backward(
-    given: _Given,
+    given: _KernelInputs,
     dy: Tensor,
     y: Tensor,
     lse: Tensor | None,
@@ -229,7 +233,7 @@ def _backward(
             dy, q, k, v, *kept, bias, None, None, *lengths, 0.0, causal, scale=scale
         )
     elif backend == EFFICIENT:
-        y = y.transpose(1, 2).contiguous().transpose(1, 2)  # the only layout that it reads
+        y = y.transpose(1, 2).contiguous().transpose(1, 2)  # the only layout that it supports
         kept = (y, lse, seed, offset)
         wanted = [True, True, True, False]
         found = aten._scaled_dot_product_efficient_attention_backward(

@@ -1,4 +1,4 @@
-"""Conversion between types: Cast, CastLike, BitCast; rounding to the types that torch lacks."""
+"""Cast, CastLike and BitCast, with rounding to types that torch lacks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _wrapped(x: Tensor, small: SmallInteger) -> Tensor:
 
 
 def rounded(x: Tensor, small: SmallFloat) -> Tensor:
-    """The nearest value of a small float, ties to even; what is too large becomes the largest."""
+    """The nearest value of a small float, ties to even; saturates at the largest."""
     exponent = torch.frexp(x).exponent.sub(1).clamp(min=small.exponent)
     step = torch.ldexp(torch.ones_like(x), exponent - small.mantissa)
     return (torch.round(x / step) * step).clamp(-small.largest, small.largest).float()
@@ -88,7 +88,7 @@ def _float8(x: Tensor, to: int, saturate: bool) -> Tensor:
     if saturate:
         largest = torch.finfo(dtype).max
         return x.clamp(-largest, largest).to(dtype)
-    # torch, by version and by device, may saturate all the same: make what overflows by hand
+    # torch saturates on some versions and devices: write the overflow explicitly
     if to == FLOAT8E4M3FN:  # 464 is halfway past the largest number, 448
         return torch.where(x.abs() > 464, torch.nan, x).to(dtype)
     if to == FLOAT8E5M2:  # 61440 is halfway past 57344
@@ -101,7 +101,7 @@ def _power_of_two(x: Tensor, saturate: bool, round_mode: str) -> Tensor:
     """|x| as float8e8m0, a bare exponent: 2^(code - 127), code 255 being NaN."""
     bits = x.float().view(torch.int32)
     code, fraction = (bits >> 23) & 255, bits & 0x7FFFFF
-    # float32 goes on below its normal numbers, where 2^-127 is still to be met
+    # 2^-127 is a denormal number of float32
     fraction = torch.where(code == 0, (2 * fraction - 0x800000).clamp(min=0), fraction)
     least = {"up": 1, "nearest": 0x400000, "down": 0x800000}[round_mode]
     y = code + (fraction >= least)

@@ -8,7 +8,7 @@ import torch
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 
 kernel = OpTable()
@@ -23,7 +23,7 @@ def gelu_grad(x: Tensor, y: Unused, dy: Tensor, *, approximate: str, wrt: Ints) 
 
 
 @composite("SwishGrad")
-@taken_if(lambda call: call.attributes.get_float("alpha", 1.0) == 1)
+@accepts_if(lambda call: call.attributes.get_float("alpha", 1.0) == 1)
 def swish_grad(x: Tensor, y: Unused, dy: Tensor, *, alpha: float, wrt: Ints) -> tuple[Tensor]:
     """dx = dy (s + y (1 - s)), s = sigmoid(x)"""
     return (aten.silu_backward(dy, x),)

@@ -1,4 +1,4 @@
-"""Gradients of convolutions: dx, dw and db from one call of ATen's, only those that are wanted."""
+"""Gradients of convolutions: dx, dw and db by one call of ATen, only those that are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.kernels import windows
 from onward.providers.torch.kernels.composite_outputs import in_order, wanted_of
@@ -42,12 +42,12 @@ def conv_grad(
     """dx = dy spread by w, dw[k] = Σ dy[o] x[o * stride + k * dilation - pad], db = Σ dy"""
     mask = wanted_of(wrt, wanted, 3)
     if not (x.numel() and w.numel() and dy.numel()):
-        return in_order(_of_nothing(x, w, dy), wrt)
+        return in_order(_empty_gradients(x, w, dy), wrt)
     rank = x.dim() - 2
     none, ones = [0] * rank, [1] * rank
-    padding, around = pads[:rank] if pads else none, None
+    padding, padding_around = pads[:rank] if pads else none, None
     if auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
-        at = windows.place(
+        at = windows.place_windows(
             x.shape[2:],
             w.shape[2:],
             strides=strides,
@@ -56,9 +56,9 @@ def conv_grad(
             auto_pad=auto_pad,
         )
         padding = at.begins
-        if at.begins != at.ends:  # ATen pads both sides alike
-            around, padding = windows.around(x, at), none
-            x = F.pad(x, around)
+        if at.begins != at.ends:  # ATen pads both sides equally
+            padding_around, padding = windows.padding_of(x, at), none
+            x = F.pad(x, padding_around)
     if prefers_channels_last(x, group):
         dy, x, w = channels_last(dy), channels_last(x), channels_last(w)
     dx, dw, db = torch.ops.aten.convolution_backward(
@@ -74,19 +74,19 @@ def conv_grad(
         group,
         mask,
     )
-    if around is not None and dx is not None:
-        dx = F.pad(dx, [-n for n in around])
+    if padding_around is not None and dx is not None:
+        dx = F.pad(dx, [-n for n in padding_around])
     return in_order((dx, dw, db), wrt)
 
 
-def _of_nothing(x: Tensor, w: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _empty_gradients(x: Tensor, w: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a convolution without images, channels, pixels or filters."""
     db = dy.sum([axis for axis in range(dy.dim()) if axis != 1])
     return torch.zeros_like(x), torch.zeros_like(w), db
 
 
-def _is_plain(call: ir.Node) -> bool:
-    """Whether a ConvTranspose pads both sides alike, by given numbers, as ATen does."""
+def _has_symmetric_pads(call: ir.Node) -> bool:
+    """Whether a ConvTranspose has explicit pads, the same on both sides, as ATen requires."""
     pads = list(call.attributes.get_ints("pads") or ())
     if call.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return False
@@ -103,7 +103,7 @@ def _is_plain(call: ir.Node) -> bool:
 
 
 @composite("ConvTransposeGrad")
-@taken_if(_is_plain)
+@accepts_if(_has_symmetric_pads)
 @float32_on_cpu
 def conv_transpose_grad(
     x: Tensor,
@@ -125,7 +125,7 @@ def conv_transpose_grad(
     """dx = the convolution of dy with w, dw = that convolution's for (dy, x), db = Σ dy"""
     mask = wanted_of(wrt, wanted, 3)
     if not (x.numel() and w.numel() and dy.numel()):
-        return in_order(_of_nothing(x, w, dy), wrt)
+        return in_order(_empty_gradients(x, w, dy), wrt)
     rank = x.dim() - 2
     none, ones = [0] * rank, [1] * rank
     gradients = torch.ops.aten.convolution_backward(

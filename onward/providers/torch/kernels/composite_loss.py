@@ -8,21 +8,21 @@ import torch
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.kernels.composite_outputs import (
-    gradients_asked,
-    is_absent,
+    are_absent,
+    requested_gradients,
 )
 
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)
 
-_DLOG = 6  # the place of log_prob's gradient
+_DLOG = 6  # the index of log_prob's gradient
 
 
 @composite("SoftmaxCrossEntropyLossGrad")
-@taken_if(lambda call: is_absent(call, _DLOG) and set(gradients_asked(call)) == {0})
+@accepts_if(lambda call: are_absent(call, _DLOG) and set(requested_gradients(call)) == {0})
 def softmax_cross_entropy_loss_grad(
     scores: Unused,
     labels: Tensor,
@@ -38,11 +38,11 @@ def softmax_cross_entropy_loss_grad(
     """dscores = (exp(log_prob) - one hot) weight dy, with dy / Σ weight for the mean"""
     labels = labels.long()
     kept = None if ignore_index is None else labels != ignore_index
-    if kept is not None:  # it may be no class at all
+    if kept is not None:  # it may be outside of the classes
         labels = torch.where(kept, labels, 0)
     share = _share(log_prob, labels, weights, kept, dy, reduction).unsqueeze(1)  # (batch, 1, ...)
     places = labels.unsqueeze(1)
-    if torch.compiler.is_compiling():  # compared with, not scattered: one pass
+    if torch.compiler.is_compiling():  # a comparison is one pass, a scatter two
         sizes = [1, -1, *[1] * (log_prob.dim() - 2)]
         classes = torch.arange(log_prob.shape[1], device=log_prob.device).reshape(sizes)
         prob = log_prob.to(share.dtype).exp()
@@ -61,7 +61,7 @@ def _share(
     dy: Tensor,
     reduction: str,
 ) -> Tensor:
-    """What each label's loss is multiplied with, in a float32 or wider: (batch, ...)."""
+    """The factor of each label's loss, in float32 or wider: (batch, ...)."""
     wide = torch.float32 if log_prob.dtype.itemsize == 2 else log_prob.dtype
     weight = None if weights is None else weights.to(wide)[labels]
     if kept is not None:
@@ -71,5 +71,5 @@ def _share(
         dy = dy / labels.numel()
     elif reduction == "mean" and weight is not None:
         total = weight.sum()
-        dy = dy / torch.where(total == 0, 1, total)  # where nothing counts, nothing is learnt
+        dy = dy / torch.where(total == 0, 1, total)  # without a counted label, the gradient is 0
     return (dy if weight is None else weight * dy).expand(labels.shape)

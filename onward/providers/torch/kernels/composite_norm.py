@@ -10,12 +10,12 @@ import torch
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
-from onward.providers.torch.composite_calls import taken_if
+from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.kernels.composite_outputs import (
-    gradients_asked,
+    are_absent,
     in_order,
-    is_absent,
+    requested_gradients,
     sizes_of,
     wanted_of,
 )
@@ -26,19 +26,19 @@ composite = functools.partial(kernel, domain=COMPOSITES)
 aten = torch.ops.aten
 
 
-def _wide(x: Tensor) -> Tensor:
-    """At least a float32."""
+def _at_least_float32(x: Tensor) -> Tensor:
+    """x in float32, or in its wider type."""
     return x.float() if x.dtype.itemsize == 2 else x
 
 
 def _has_whole_scale(call: ir.Node) -> bool:
-    """Whether scale and bias have one number for each element that is normalised together."""
+    """Whether scale and bias have one number for each normalised element."""
     x, scale = call.inputs[:2]
     axis = call.attributes.get_int("axis", -1)
     if x is None or x.shape is None or scale is None or scale.dtype != x.dtype:
         return False
     normalized = list(x.shape)[axis:]
-    asked = (value for i, value in gradients_asked(call).items() if i > 0)
+    asked = (value for i, value in requested_gradients(call).items() if i > 0)
     return all(sizes_of(value) == normalized for value in (scale, *asked))
 
 
@@ -46,7 +46,7 @@ def _has_whole_scale(call: ir.Node) -> bool:
 
 
 @composite("LayerNormalizationGrad")
-@taken_if(lambda call: is_absent(call, 7, 8) and _has_whole_scale(call))
+@accepts_if(lambda call: are_absent(call, 7, 8) and _has_whole_scale(call))
 @float32_on_cpu
 def layer_normalization_grad(
     x: Tensor,
@@ -65,7 +65,7 @@ def layer_normalization_grad(
 ) -> tuple[Tensor | None, ...]:
     """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale; dscale = Σ dy xhat, db = Σ dy"""
     shape = x.shape[axis:]
-    if mean is None or inv is None:  # of a float64, whose statistics ONNX stashes in float32
+    if mean is None or inv is None:  # ONNX stores the statistics of float64 in float32
         _, mean, inv = torch.native_layer_norm(x, shape, None, None, epsilon)
     gradients = aten.native_layer_norm_backward(
         dy.contiguous(),
@@ -74,14 +74,14 @@ def layer_normalization_grad(
         mean,
         inv,
         scale,
-        scale,  # for the bias, of which only type and shape count
+        scale,  # for the bias: ATen reads only its type and shape
         wanted_of(wrt, wanted, 3),
     )
     return in_order(gradients, wrt)
 
 
 @composite("RMSNormalizationGrad")
-@taken_if(_has_whole_scale)
+@accepts_if(_has_whole_scale)
 def rms_normalization_grad(
     x: Tensor,
     scale: Tensor,
@@ -96,9 +96,9 @@ def rms_normalization_grad(
 ) -> tuple[Tensor | None, ...]:
     """dx = inv (g - xhat mean(g xhat)), g = dy scale, inv = 1 / sqrt(mean(x²) + epsilon)"""
     axes, mask = list(range(axis % x.dim(), x.dim())), wanted_of(wrt, wanted, 2)
-    z, dz = _wide(x), _wide(dy)
+    z, dz = _at_least_float32(x), _at_least_float32(dy)
     inv = torch.rsqrt(z.square().mean(axes, keepdim=True) + epsilon)
-    if x.is_cuda and not torch.compiler.is_compiling():  # only there ATen has it as one kernel
+    if x.is_cuda and not torch.compiler.is_compiling():  # ATen has one fused kernel only there
         shape, given = list(x.shape[axes[0] :]), (dy.contiguous(), x.contiguous())
         return in_order(aten._fused_rms_norm_backward(*given, shape, inv, scale, mask), wrt)
     xhat = z * inv
@@ -124,7 +124,7 @@ def _has_pixels(call: ir.Node) -> bool:
 
 
 @composite("GroupNormalizationGrad")
-@taken_if(_has_pixels)
+@accepts_if(_has_pixels)
 def group_normalization_grad(
     x: Tensor,
     scale: Tensor,
@@ -140,9 +140,9 @@ def group_normalization_grad(
 ) -> tuple[Tensor | None, ...]:
     """dx = inv (g - mean(g) - xhat mean(g xhat)), g = dy scale, each mean over one group
 
-    A half would keep its statistics in sixteen bits: it is computed with in float32.
+    16-bit types are computed in float32: ATen would keep their statistics in 16 bits.
     """
-    z, dz, weight = (_wide(each).contiguous() for each in (x, dy, scale))
+    z, dz, weight = (_at_least_float32(each).contiguous() for each in (x, dy, scale))
     sizes = z.shape[0], z.shape[1], prod(z.shape[2:])
     _, mean, inv = torch.native_group_norm(z, None, None, *sizes, num_groups, epsilon)
     mask = wanted_of(wrt, wanted, 3)
@@ -151,7 +151,7 @@ def group_normalization_grad(
 
 
 @composite("InstanceNormalizationGrad")
-@taken_if(_has_pixels)
+@accepts_if(_has_pixels)
 def instance_normalization_grad(
     x: Tensor,
     scale: Tensor,
@@ -181,16 +181,16 @@ def instance_normalization_grad(
 # -- batch ---------------------------------------------------------------------------------------
 
 
-def _is_plain_batch(call: ir.Node) -> bool:
-    """Whether nothing flows back through the running statistics, and ATen knows the types."""
+def _is_supported_batch(call: ir.Node) -> bool:
+    """Whether the running statistics have no gradients, and ATen supports the types."""
     x, scale, _, mean, var = call.inputs[:5]
     if x is None or x.shape is None or len(x.shape) < 2 or mean is None or var is None:
         return False
-    return is_absent(call, 9, 10) and scale is not None and scale.dtype == mean.dtype == var.dtype
+    return are_absent(call, 9, 10) and scale is not None and scale.dtype == mean.dtype == var.dtype
 
 
 @composite("BatchNormalizationGrad")
-@taken_if(_is_plain_batch)
+@accepts_if(_is_supported_batch)
 def batch_normalization_grad(
     x: Tensor,
     scale: Tensor,
@@ -214,10 +214,12 @@ def batch_normalization_grad(
     dvar = -scale inv² Σ dy xhat / 2.
     """
     mask = wanted_of(wrt, wanted, 5)
-    wide = torch.promote_types(_wide(x).dtype, _wide(scale).dtype)
+    wide = torch.promote_types(_at_least_float32(x).dtype, _at_least_float32(scale).dtype)
     weight, mean, var = scale.to(wide), mean.to(wide), var.to(wide)
     halves = x.is_cuda and x.dtype.itemsize == 2 and wide == torch.float32
-    z, dz = (x, dy) if halves else (x.to(wide), dy.to(wide))  # the one mixture that ATen knows
+    z, dz = (
+        (x, dy) if halves else (x.to(wide), dy.to(wide))
+    )  # the only mix of types that ATen supports
     inv = torch.rsqrt(var + epsilon)
     trains, by_statistics = bool(training_mode), mask[3] or mask[4]
     dx, dscale, db = aten.native_batch_norm_backward(

@@ -1,6 +1,6 @@
-"""What onnxruntime's optimiser writes into transformers (domain com.microsoft), but attention.
+"""Fused operators of onnxruntime's optimizer (domain com.microsoft), except attention.
 
-Their defaults are spelled out here: ONNX knows nothing of these operators.
+ONNX has no schemas of them: their default attributes are given here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def bias_softmax(x: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcast: 
 
 
 def _activated(y: Tensor, name: str | None, params: list[float]) -> Tensor:
-    """The activation that a fused node carries, with its parameters in the operator's order."""
+    """Apply the activation of a fused node, with its parameters in the operator's order."""
     if not name:
         return y
     if name == "HardSigmoid":
@@ -235,12 +235,12 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    """y = alpha * a b, either transposed in its last two axes, or its first moved behind a batch"""
-    y = torch.matmul(_turned(a, transA, transBatchA), _turned(b, transB, transBatchB))
+    """y = alpha * a b; each transposed in its last two axes, or with its first axis moved"""
+    y = torch.matmul(_transposed(a, transA, transBatchA), _transposed(b, transB, transBatchB))
     return y if alpha == 1 else alpha * y
 
 
-def _turned(x: Tensor, transpose: int, batch: int) -> Tensor:
+def _transposed(x: Tensor, transpose: int, batch: int) -> Tensor:
     if batch:
         x = x.movedim(0, -2)
     return x.mT if transpose and x.dim() > 1 else x
@@ -353,7 +353,7 @@ def nhwc_fused_conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Tensor:
-    """FusedConv with the channels last, which torch takes as a stride"""
+    """FusedConv with the channels last, which torch holds as strides"""
     y = fused_conv(
         x.movedim(-1, 1),
         w,

@@ -1,7 +1,7 @@
 """The attention operators of onnxruntime (domain com.microsoft).
 
-They add their mask to the scores, a large negative number (`mask_filter_value`) where a key is
-hidden, so that a query that sees nothing attends to everything.
+A hidden key adds a large negative number (`mask_filter_value`) to its scores, so that a fully
+masked query attends to all keys.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Int, Ints, Tensor
 from onward.providers.torch.kernels.attention import (
     attend,
-    both,
+    combine_masks,
     merge_heads,
+    repeat_heads,
     rotate,
-    share_heads,
     split_heads,
-    visible,
+    visible_keys,
 )
 from onward.providers.torch.kernels.half_precision import float32_on_cpu
 
@@ -43,7 +43,7 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Turn pairs of each head by angles that grow with the position; one id is an offset."""
+    """Rotate pairs of each head by angles that grow with the position; one id is an offset."""
     length = x.shape[-2]
     if position_ids.dim() == 1:
         position_ids = position_ids + torch.arange(length, device=x.device).unsqueeze(0)
@@ -104,7 +104,7 @@ def attend_to_itself(
     scale: float | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attend, given q, k and v side by side; and the keys and values."""
+    """Self-attention over concatenated q, k and v; also returns the keys and values."""
     parts = qkv.chunk(3, -1) if sizes is None else qkv.split_with_sizes(sizes, -1)
     q, k, v = [split_heads(part, heads) for part in parts]
     offset = 0
@@ -150,14 +150,14 @@ def multi_head_attention(
     scores = None
     if outputs > 3:
         seen = _seen(q, k, offset) if unidirectional else None
-        scores = _scores(q, k, both(mask, seen), scale)
+        scores = _scores(q, k, combine_masks(mask, seen), scale)
     return merge_heads(y), k, v, scores
 
 
 def _unpacked(
     query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v as (batch, heads, length, size), out of any of the ways to give them."""
+    """q, k and v as (batch, heads, length, size), from any of the accepted layouts."""
     if key is None:  # (batch, length, heads, 3, size)
         q, k, v = query.unbind(3)
     elif value is None:  # (batch, length, heads, 2, size)
@@ -179,7 +179,7 @@ def _unpacked(
 def _mask(
     mask: Tensor | None, q: Tensor, k: Tensor, hidden: float, attention_bias: Tensor | None
 ) -> Tensor | None:
-    """What is added to the scores, out of any form of a padding mask and of a bias.
+    """The mask to add to the scores, from any form of a padding mask and a bias.
 
     A vector holds the keys' ends, perhaps followed by their starts; a matrix (batch, keys), or
     one of (batch, queries, keys), is 0 where a key is hidden.
@@ -205,22 +205,22 @@ def _mask(
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, offset: int | None, scale: float | None
 ) -> Tensor:
-    """Attend, causally from an offset; None is not causally."""
+    """Fused attention, causal from an offset; None: not causal."""
     if mask is None and offset == 0:
         return attend(q, k, v, causal=True, scale=scale)
     if offset is None or (mask is None and offset + 1 == k.shape[2]):
         return attend(q, k, v, mask, scale=scale)
-    return attend(q, k, v, both(mask, _seen(q, k, offset)), scale=scale)
+    return attend(q, k, v, combine_masks(mask, _seen(q, k, offset)), scale=scale)
 
 
 def _seen(q: Tensor, k: Tensor, offset: int) -> Tensor | None:
-    return visible(q.shape[2], k.shape[2], offset, left=None, right=0, device=q.device)
+    return visible_keys(q.shape[2], k.shape[2], offset, left=None, right=0, device=q.device)
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """The scores, scaled and masked: scale * q k^T + mask."""
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = scale * (q @ share_heads(k, q.shape[1]).transpose(-1, -2))
+    scores = scale * (q @ repeat_heads(k, q.shape[1]).transpose(-1, -2))
     if mask is None:
         return scores
     if mask.dtype == torch.bool:
@@ -290,24 +290,27 @@ def group_query_attention(
         cos, sin = cos_cache[ids].unsqueeze(1), sin_cache[ids].unsqueeze(1)
         q = rotate(q, cos, sin, interleaved=bool(rotary_interleaved))
         k = rotate(k, cos, sin, interleaved=bool(rotary_interleaved))
-    keys, values = _entered(past_key, k, places, total), _entered(past_value, v, places, total)
+    keys, values = (
+        _write_to_cache(past_key, k, places, total),
+        _write_to_cache(past_value, v, places, total),
+    )
     k, v = keys[:, :, :total], values[:, :, :total]
 
     fused = not softcap and head_sink is None and smooth_softmax <= 0 and outputs < 4
-    # Alone in its batch, or at its first step, a sequence needs no mask but a causal one.
-    alone = (
+    # A sequence alone in its batch, or at its first step, needs only a causal mask.
+    needs_no_mask = (
         attention_bias is None and local_window_size <= 0 and (q.shape[0] == 1 or length == total)
     )
-    if fused and causal and alone and length in (1, total):
+    if fused and causal and needs_no_mask and length in (1, total):
         y = attend(q, k, v, causal=length > 1, scale=scale or None)
         return merge_heads(y), keys, values, None
     if causal:
         left = local_window_size - 1 if local_window_size > 0 else None
         at = places[:, :1].view(-1, 1, 1, 1)
-        seen = visible(length, total, at, left=left, right=0, device=q.device)
+        seen = visible_keys(length, total, at, left=left, right=0, device=q.device)
     else:
         seen = torch.arange(total, device=q.device) <= seqlens_k.view(-1, 1, 1, 1)
-    mask = both(attention_bias, seen)
+    mask = combine_masks(attention_bias, seen)
     if fused:
         return merge_heads(attend(q, k, v, mask, scale=scale or None)), keys, values, None
     y, scores = _attend_with_sink(
@@ -316,8 +319,8 @@ def group_query_attention(
     return merge_heads(y), keys, values, scores
 
 
-def _entered(past: Tensor | None, x: Tensor, places: Tensor, total: int) -> Tensor:
-    """A cache with room for `total` tokens, the new ones at their places."""
+def _write_to_cache(past: Tensor | None, x: Tensor, places: Tensor, total: int) -> Tensor:
+    """Write new tokens at their positions into a cache of `total` tokens."""
     if past is None:
         return x if x.shape[2] == total else F.pad(x, (0, 0, 0, total - x.shape[2]))
     at, more = places[:, None, :, None].expand_as(x), total - past.shape[2]
@@ -337,7 +340,7 @@ def _attend_with_sink(
     smooth: bool,
     qk_output: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attend step by step; a sink is one more score, of a key whose value is zero."""
+    """Attention by separate operators; a sink is the score of one more key, whose value is 0."""
     scores = _scores(q, k, None, scale)
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
@@ -349,7 +352,7 @@ def _attend_with_sink(
         more = scores.new_zeros(q.shape[1]) if sink is None else sink.to(scores.dtype)
         p = torch.cat((scores, more.view(1, -1, 1, 1).expand(*q.shape[:3], 1)), -1)
     p = p.softmax(-1)[..., : k.shape[2]]
-    return p @ share_heads(v, q.shape[1]), p if qk_output == 2 else scores
+    return p @ repeat_heads(v, q.shape[1]), p if qk_output == 2 else scores
 
 
 def _unsupported(what: str) -> UnsupportedModel:

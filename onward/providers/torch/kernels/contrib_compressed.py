@@ -1,4 +1,4 @@
-"""onnxruntime's operators (domain com.microsoft) whose weights alone are quantized."""
+"""onnxruntime's operators (domain com.microsoft) with quantized weights and float inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ microsoft = functools.partial(kernel, domain="com.microsoft")
 
 
 def _unpacked(x: Tensor, bits: int) -> Tensor:
-    """Bytes as the numbers packed in them along the last axis, low bits first."""
+    """Unpack numbers from bytes along the last axis, low bits first."""
     if bits == 8:
         return x
     fields = [(x >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
@@ -53,7 +53,7 @@ def matmul_nbits(
         zeros = _unpacked(zero_points.view(N, -1), bits)[:, : scales.shape[1]]
     else:
         zeros = zero_points.view(N, -1)
-    if g_idx is not None:  # each k says which block's scale and zero point it has
+    if g_idx is not None:  # g_idx: the block of each k
         q, scales = q[:, :K], scales[:, g_idx[:K]]
         zeros = None if zeros is None else zeros[:, g_idx[:K]]
     else:
@@ -98,7 +98,7 @@ def _picked(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 def _real_blocks(
     tensors: list[Tensor], axis: int, bits: int, block_size: int, blocks: int
 ) -> Tensor:
-    """(data - zero_point) * scale; data of 8 bits hold several numbers, or one, by their count."""
+    """(data - zero_point) * scale; a byte of data holds one number or several, by their count."""
     data, scales, *zeros = tensors
     packed = data.dtype == torch.uint8 and bits < 8
     if packed and -(-data.shape[axis] * 8 // bits // block_size) == blocks:
@@ -218,7 +218,7 @@ def dynamic_quantize_lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
 ) -> tuple[Tensor, ...]:
-    """LSTM with weights of bytes, (directions, inputs, gates); its inputs stay as they are"""
+    """LSTM with weights of bytes, (directions, inputs, gates), and float inputs"""
     w, r = (
         real(q, scale.view(scale.shape[0], 1, -1), zero_point.view(scale.shape[0], 1, -1)).mT
         for q, scale, zero_point in ((w, w_scale, w_zero_point), (r, r_scale, r_zero_point))

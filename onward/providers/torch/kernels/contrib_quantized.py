@@ -1,4 +1,4 @@
-"""The quantized operators of onnxruntime (domain com.microsoft), as its quantizer writes them.
+"""Quantized operators that onnxruntime's quantizer writes (domain com.microsoft).
 
 A quantized tensor is x = (q - zero_point) * scale. Each operator computes with the real numbers
 and quantizes its result; sums of products of bytes are exact enough for that in float32.
@@ -243,7 +243,7 @@ def qlinear_reduce_mean(
     return _quantized(y, y_scale, y_zero_point, x.dtype)
 
 
-# -- matrix products and what is made of them --------------------------------------------------
+# -- matrix products and convolutions ------------------------------------------------------------
 
 
 @microsoft("MatMulIntegerToFloat")

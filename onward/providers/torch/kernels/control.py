@@ -1,4 +1,4 @@
-"""Control flow: subgraphs are Python functions, so Python branches and loops."""
+"""If, Loop and Scan: subgraphs are Python functions, Python branches and loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from onward.graph.operator_table import OpTable
-from onward.providers.torch.dtypes import Body, Branch, Int, Ints, Tensor, torch_dtype
+from onward.providers.torch.dtypes import Branch, Int, Ints, LoopBody, Tensor, torch_dtype
 
 kernel = OpTable()
 _AT_ONCE = 1 << 14  # slices that are made together: one by one costs more
@@ -26,14 +26,14 @@ def loop(
     trips: Int | None = None,
     condition: Int | None = None,
     *state: Tensor,
-    body: Body,
+    body: LoopBody,
     output_types: Ints,
     output_shapes: list[Shape],
     device: torch.device,
 ) -> tuple[Any, ...]:
     """condition, state, y[i] = body(i, condition, state) while condition and i < trips.
 
-    Returns the last state, then y. Without `condition`, what the body says of it is not heard.
+    Returns the last state, then y. Without `condition`, the body's condition is ignored.
     """
     n = len(state)
     carried: Sequence[Any] = state
@@ -83,7 +83,7 @@ def scan(
 
 
 def _slices(x: Tensor, axis: int, backward: bool) -> Iterable[Tensor]:
-    """x[t] for each t; of a long axis no more at once than a run that is stopped can spare."""
+    """x[t] for each t; of a long axis in chunks, so that a run can be stopped in between."""
     length = x.shape[axis]
     if length <= _AT_ONCE:
         return x.unbind(axis)[:: -1 if backward else 1]
@@ -102,7 +102,7 @@ def _stacked(
     axes: Ints | None = None,
     directions: Ints | None = None,
 ) -> list[Tensor]:
-    """What each iteration gave, stacked at a new axis; of no iteration, an empty tensor."""
+    """The results of all iterations, stacked at a new axis; an empty tensor if there are none."""
     axes = axes or [0] * len(types)
     directions = directions or [0] * len(types)
     ys = []

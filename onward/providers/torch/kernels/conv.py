@@ -37,7 +37,7 @@ def conv(
     padding = pads[:rank] if pads else none
     is_empty = not (x.numel() and w.numel())
     if is_empty or auto_pad != "NOTSET" or (pads and padding != pads[rank:]):
-        at = windows.place(
+        at = windows.place_windows(
             x.shape[2:],
             w.shape[2:],
             strides=strides,
@@ -46,9 +46,9 @@ def conv(
             auto_pad=auto_pad,
         )
         if is_empty:
-            return _sum_of_nothing(x, w, [x.shape[0], w.shape[0], *at.counts], b)
+            return _empty_conv(x, w, [x.shape[0], w.shape[0], *at.counts], b)
         padding = at.begins
-        if at.begins != at.ends:  # ATen pads both sides alike
+        if at.begins != at.ends:  # ATen pads both sides equally
             x, padding = windows.pad(x, at), none
     strides, dilations = strides or ones, dilations or ones
     if prefers_channels_last(x, group):
@@ -57,9 +57,9 @@ def conv(
 
 
 def prefers_channels_last(x: Tensor, group: int) -> bool:
-    """Whether cuDNN computes a convolution in this layout, and would convert any other itself.
+    """Whether cuDNN computes a convolution with channels last, and converts any other layout.
 
-    A forward and a backward in it convert nothing; grouped convolutions are slower in it.
+    Forward and backward then convert nothing; grouped convolutions are slower in this layout.
     """
     halves = (torch.float16, torch.bfloat16)
     return x.is_cuda and x.dim() == 4 and x.dtype in halves and group == 1
@@ -69,8 +69,8 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _sum_of_nothing(x: Tensor, w: Tensor, shape: Ints, b: Tensor | None) -> Tensor:
-    """A convolution without images, channels, pixels or filters: its bias. torch refuses most."""
+def _empty_conv(x: Tensor, w: Tensor, shape: Ints, b: Tensor | None) -> Tensor:
+    """A convolution without images, channels, pixels or filters: its bias; torch refuses most."""
     if min(shape) < 0:
         raise ValueError(f"no window fits an image of {list(x.shape[2:])}")
     return _biased(zeros_from(shape, x, w), b)
@@ -110,7 +110,7 @@ def conv_transpose(
     grown = [n + more for n, more in zip(whole, output_padding or none)]
     if output_shape is None and auto_pad.startswith("SAME"):
         output_shape = [size * s for size, s in zip(x.shape[2:], strides)]
-    if output_shape is not None:  # the pads follow from it
+    if output_shape is not None:  # which determines the pads
         lengths = output_shape[-rank:]
         totals = [max(n - length, 0) for n, length in zip(grown, lengths)]
         begins = [total // 2 if auto_pad == "SAME_UPPER" else (total + 1) // 2 for total in totals]
@@ -120,8 +120,8 @@ def conv_transpose(
         lengths = [n - begin - end for n, begin, end in zip(grown, begins, pads[rank:])]
 
     if not (x.numel() and w.numel()):
-        return _sum_of_nothing(x, w, [x.shape[0], w.shape[1] * group, *lengths], b)
-    # ATen pads both sides alike; its output padding makes up for a smaller end
+        return _empty_conv(x, w, [x.shape[0], w.shape[1] * group, *lengths], b)
+    # ATen pads both sides equally; its output padding compensates for a smaller end
     spare = [length - n + 2 * begin for length, n, begin in zip(lengths, whole, begins)]
     if all(0 <= n < max(s, d) for n, s, d in zip(spare, strides, dilations)):
         return torch.convolution(x, w, b, strides, begins, dilations, True, spare, group)
@@ -150,13 +150,13 @@ def deform_conv(
     times mask[k, o]."""
     batch, channels, *sizes = x.shape
     outputs, taps = list(offset.shape[2:]), prod(w.shape[2:])
-    at = windows.place(
+    at = windows.place_windows(
         sizes, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad="NOTSET"
     )
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     groups = batch * offset_group
     offset = offset.to(wide).reshape(groups, *at.kernel, len(sizes), *outputs)
-    points = [_looked_at(offset, at, axis, size) for axis, size in enumerate(sizes)]
+    points = [_tap_positions(offset, at, axis, size) for axis, size in enumerate(sizes)]
     grid = torch.stack(points[::-1], dim=-1).flatten(1, len(sizes) + 1)  # (., taps * o1, o2.., .)
     pixels = x.to(wide).reshape(groups, channels // offset_group, *sizes)
     read = sample(pixels, grid, "linear", "zeros", align_corners=False)
@@ -168,8 +168,8 @@ def deform_conv(
     return _biased(y.reshape(batch, w.shape[0], *outputs), b)
 
 
-def _looked_at(offset: Tensor, at: windows.Windows, axis: int, size: int) -> Tensor:
-    """Where along one axis each tap of each window reads: (groups, kernel..., outputs...)."""
+def _tap_positions(offset: Tensor, at: windows.WindowGeometry, axis: int, size: int) -> Tensor:
+    """Positions that the taps of windows read along an axis: (groups, kernel..., outputs...)."""
     rank = len(at.kernel)
     points = offset.select(1 + rank, axis)
     numbers = torch.arange(

@@ -1,6 +1,6 @@
 """Results of empty tensors, for kernels whose fused call in torch refuses a size of 0.
 
-Autograd can follow them back: a gradient graph of an empty batch is one of empty gradients.
+They stay on autograd's path: the gradients of an empty batch are empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def empty_from(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def zeros_from(shape: Sequence[int], *sources: Tensor) -> Tensor:
-    """Zeros of any shape, whatever the sources hold."""
+    """Zeros of any shape, on the autograd path of the sources."""
     y = sources[0].new_zeros(tuple(shape))
     for x in sources:
         y = y + x.reshape(-1)[:0].sum()

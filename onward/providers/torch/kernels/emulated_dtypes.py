@@ -1,7 +1,7 @@
-"""Types for which torch has few operators, run as types for which it has them all.
+"""Emulate types for which torch has few operators by types for which it has all.
 
 torch stores uint16, uint32, uint64 and the float8s, but can hardly compute with them. A kernel
-says what it needs of its inputs' type, and its body then never meets one of these:
+declares what it needs of its inputs' type, and its body then never receives one of these:
 
     @kernel("Add")
     @by_bits                  # the sign does not matter: the same bits, read as a signed integer
@@ -15,13 +15,13 @@ says what it needs of its inputs' type, and its body then never meets one of the
     @by_value                 # the number itself matters: the next wider signed integer
     def power(...) -> Tensor: ...
 
-`by_bits` costs nothing (two views) and is right for whatever moves elements about (Gather, Pad,
+`by_bits` costs nothing (two views) and is right for operators that move elements (Gather, Pad,
 Transpose: the float8s too) and for arithmetic modulo 2^n (Add, Mul, And, Equal, CumSum).
 `by_order` is one xor each way and is exact for uint64. `by_value` copies; it is exact for
 uint16 and uint32, and for uint64 below 2^63.
 
-The first output goes back to the inputs' type. `@by_order(results=0)` says that none does
-(comparisons, ArgMax), `results=None` that all do (Split). The decorator goes under `@kernel`.
+The first output is converted to the inputs' type. `@by_order(results=0)` converts none
+(comparisons, ArgMax), `results=None` all (Split). The decorator goes under `@kernel`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BITS: dict[torch.dtype, torch.dtype] = SIGNED | dict.fromkeys(_FLOAT8, torch.in
 
 
 class Decorator(Protocol):
-    """Usable bare and with `results`, the number of leading outputs of the inputs' type."""
+    """A decorator, used bare or with `results`: the number of first outputs to convert."""
 
     @overload
     def __call__(self, function: Kernel, /) -> Kernel: ...
@@ -89,10 +89,10 @@ def widen(x: Tensor) -> Tensor:
 
 def _decorator(
     types: dict[torch.dtype, torch.dtype],
-    there: Callable[[Tensor], Tensor],
+    convert: Callable[[Tensor], Tensor],
     back: Callable[[Tensor, torch.dtype], Tensor],
 ) -> Decorator:
-    """A decorator that passes tensors of these types through `there`, and results `back`."""
+    """A decorator that converts inputs of these types by `convert`, and results by `back`."""
 
     def decorate(function: Any = None, /, *, results: int | None = 1) -> Any:
         if function is None:
@@ -103,7 +103,7 @@ def _decorator(
             dtype = _first_of(types, inputs)
             if dtype is None:
                 return function(*inputs, **attributes)
-            ys = function(*[_each(forth, x) for x in inputs], **attributes)
+            ys = function(*[_each(convert_if_emulated, x) for x in inputs], **attributes)
             first, rest = _split(ys, results)
             first = _each(lambda y: back(y, dtype), first)
             return (*first, *rest) if isinstance(ys, tuple) else (*first, *rest)[0]
@@ -111,18 +111,18 @@ def _decorator(
         run.widened = frozenset(types)  # type: ignore[attr-defined]
         return run
 
-    def forth(x: Tensor) -> Tensor:
-        return there(x) if x.dtype in types else x
+    def convert_if_emulated(x: Tensor) -> Tensor:
+        return convert(x) if x.dtype in types else x
 
     return decorate
 
 
-def unwidened(
+def without_emulation(
     kernel: Callable[..., Any], types: Iterable[torch.dtype | None]
 ) -> Callable[..., Any]:
-    """The kernel under its decorator, where its inputs' types are known and none needs it.
+    """The undecorated kernel, if its inputs' types are known and none needs emulation.
 
-    A lowering that knows them saves the look at every call.
+    This saves the check at every call.
     """
     widened = getattr(kernel, "widened", None)
     if widened is None or any(dtype is None or dtype in widened for dtype in types):
@@ -131,7 +131,7 @@ def unwidened(
 
 
 def _first_of(types: dict[torch.dtype, torch.dtype], inputs: Any) -> torch.dtype | None:
-    """The first of these types among a kernel's inputs; this runs on every call, so it is quick."""
+    """The first of these types among a kernel's inputs; fast, because every call runs it."""
     for x in inputs:
         if isinstance(x, Tensor):
             if x.dtype in types:
@@ -147,7 +147,7 @@ def _split(ys: Any, results: int | None) -> tuple[list[Any], list[Any]]:
 
 
 def _each(change: Callable[[Tensor], Tensor], x: Any) -> Any:
-    """A tensor, or a sequence of them, changed; numbers and None as they are."""
+    """Apply a change to a tensor or a sequence of them; numbers and None pass unchanged."""
     if isinstance(x, Tensor):
         return change(x)
     return [_each(change, item) for item in x] if isinstance(x, list) else x

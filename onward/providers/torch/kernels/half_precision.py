@@ -1,7 +1,7 @@
 """Sixteen-bit floats on the CPU: computed as float32, and rounded once at the end.
 
 Most CPUs have no sixteen-bit arithmetic, and torch's matrix products in it are then hundreds of
-times slower than in float32. A kernel whose work is matrix products says so:
+times slower than in float32. Kernels that are mostly matrix products are decorated:
 
     @kernel("Attention")
     @float32_on_cpu
@@ -26,7 +26,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def float32_on_cpu(function: Kernel) -> Kernel:
-    """Run a kernel whose first input is of sixteen bits in float32, where that is quicker."""
+    """Run a kernel whose first input has sixteen bits in float32, where that is faster."""
 
     @functools.wraps(function)
     def run(x: Tensor, *inputs: Any, **attributes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Images resized, sampled on a grid, and the grids themselves."""
+"""Resize, GridSample and AffineGrid."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def resize(
     mode: str,
     nearest_mode: str,
 ) -> Tensor:
-    """Each place of y is x around the place it comes from, one axis after the other."""
+    """Interpolate x at the origin of each position of y, one axis after the other."""
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
     resized = _resized(
         list(x.shape), roi if crop else None, scales, sizes, axes, keep_aspect_ratio_policy
@@ -117,7 +117,7 @@ def _scaled(size: int, scale: float) -> int:
 def _aten_mode(
     x: Tensor, resized: list[_Axis], mode: str, transformation: str, nearest_mode: str
 ) -> str | None:
-    """The mode of F.interpolate that means exactly the same, if there is one."""
+    """The mode of F.interpolate with exactly the same result, if there is one."""
     inner = x.dim() in _LINEAR and all(a.axis >= 2 for a in resized)
     if not inner or not x.is_floating_point() or not resized:
         return None
@@ -138,9 +138,9 @@ def _aten_mode(
 
 
 def _origins(a: _Axis, transformation: str, device: torch.device) -> Tensor:
-    """Where in x each place of y comes from, along one axis.
+    """The position in x of each position of y, along one axis.
 
-    Rounded to float32, whose ties every other engine sees: a scale of 0.7 is a little less.
+    Rounded to float32, as other engines compute ties: a scale of 0.7 is a little less.
     """
     place = torch.arange(a.length, dtype=torch.float64, device=device)
     last = a.size - 1

@@ -1,4 +1,4 @@
-"""Indexing: what reads or writes elements at positions that are data."""
+"""Gather, scatter and select elements by indices that are tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
 
 
 def _wrapped(index: Tensor, length: int) -> Tensor:
-    """Positions counted from the front: a negative one counts from the back."""
+    """Indices from the start; a negative one counts from the end."""
     return torch.where(index < 0, index + length, index)
 
 
@@ -31,7 +31,7 @@ def gather(x: Tensor, indices: Tensor | Int, *, axis: int) -> Tensor:
     """y[..., i, ...] = x[..., indices[i], ...] at `axis`."""
     if not isinstance(indices, Tensor):
         return x.select(axis, indices)
-    return _at(x, [*[None] * (axis % x.dim()), indices])
+    return _take_at(x, [*[None] * (axis % x.dim()), indices])
 
 
 @kernel("GatherElements")
@@ -53,11 +53,11 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
         ones = [1] * (indices.dim() - 1 - batch_dims)
         whole = x.reshape(*x.shape[:batch_dims], *ones, *x.shape[batch_dims:])
         return whole.expand(*indices.shape[:-1], *x.shape[batch_dims:])
-    return _at(x, [*batch, *indices.unbind(-1)])
+    return _take_at(x, [*batch, *indices.unbind(-1)])
 
 
-def _at(x: Tensor, index: Index) -> Tensor:
-    """x[index]; spelled that way, torch would read an index of rank 0 back from the device."""
+def _take_at(x: Tensor, index: Index) -> Tensor:
+    """x[index], without the copy to the host that torch makes for an index of rank 0."""
     y: Tensor = torch.ops.aten.index.Tensor(x, index)
     return y
 
@@ -105,7 +105,7 @@ _scatter_by_order = by_order(_scatter)
 
 
 def _scatter_of(reduction: str) -> Callable[..., Tensor]:
-    """The extremes of unsigned numbers need their order, the rest only their bits."""
+    """The scatter of a reduction: max and min depend on order, others only on bits."""
     return _scatter_by_order if reduction in ("min", "max") else _scatter_by_bits
 
 
@@ -156,7 +156,7 @@ def one_hot(indices: Tensor, depth: Float, values: Tensor, *, axis: int) -> Tens
 @kernel("Unique")
 @by_order
 def unique(x: Tensor, *, axis: int | None = None, sorted: int, outputs: int) -> tuple[Tensor, ...]:
-    """Distinct elements (slices at `axis`), first positions, each one's number, counts."""
+    """Distinct elements (slices at `axis`), first positions, inverse indices, counts."""
     y, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True, dim=axis)
     inverse = inverse.flatten()
     if outputs == 1 and sorted:

@@ -1,4 +1,4 @@
-"""Matrix products, and the matrices they are made of."""
+"""MatMul, Gemm, EyeLike and Trilu."""
 
 from __future__ import annotations
 

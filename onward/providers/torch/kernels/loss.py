@@ -23,13 +23,13 @@ def negative_log_likelihood_loss(
     """loss[n, d] = -weight[t] x[n, t, d], t = target[n, d]; the mean divides by the weights."""
     target = target.long()
     if x.dim() == 2 and x.dtype.itemsize > 2:
-        nothing = -100  # a label that there is not
+        nothing = -100  # not a valid label
         ignore_index = nothing if ignore_index is None else ignore_index
         return F.nll_loss(x, target, weight, ignore_index=ignore_index, reduction=reduction)
     # With more axes F.nll_loss adds up in an order that CUDA does not repeat; in a float16 its
     # count of the labels overflows.
     ignored = None if ignore_index is None else target == ignore_index
-    if ignored is not None:  # it may be no class at all
+    if ignored is not None:  # it may be outside of the classes
         target = target.masked_fill(ignored, 0)
     loss = -x.gather(1, target.unsqueeze(1)).squeeze(1)
     weights = torch.ones_like(loss) if weight is None else weight[target]

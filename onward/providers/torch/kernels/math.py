@@ -15,8 +15,8 @@ from onward.providers.torch.kernels.half_precision import float32_on_cpu
 kernel = OpTable()
 
 
-def _enter_unary(operator: str, function: Callable[[Tensor], Tensor]) -> None:
-    """Enter an operator that one ATen operator computes whole."""
+def _register_unary(operator: str, function: Callable[[Tensor], Tensor]) -> None:
+    """Register an operator that one ATen operator computes."""
 
     def run(x: Tensor) -> Tensor:
         return function(x)
@@ -48,7 +48,7 @@ for _operator, _function in {
     "Sqrt": torch.sqrt,
     "Tan": torch.tan,
 }.items():
-    _enter_unary(_operator, _function)
+    _register_unary(_operator, _function)
 
 
 # -- arithmetic ------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def _quotient(a: Tensor, b: Tensor) -> Tensor:
 
 @by_bits
 def _uint64_quotient(a: Tensor, b: Tensor) -> Tensor:
-    """Unsigned division by signed means: half of `a` is never negative, one step is left."""
+    """Unsigned division by signed operators: half of `a` is never negative, one step is left."""
     half = torch.div(_shifted_right(a, 1), b, rounding_mode="trunc") * 2
     rest = a - half * b
     smallest = torch.iinfo(torch.int64).min
@@ -269,7 +269,7 @@ def bitwise_not(x: Tensor) -> Tensor:
 
 @kernel("BitShift")
 def bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
-    """x * 2^y or floor(x / 2^y); a shift by all bits or more, or by less than none, empties x."""
+    """x * 2^y or floor(x / 2^y); 0 for a shift by all bits or more, or by a negative number."""
     if direction == "LEFT":
         return _shift_left(x, y)
     return _shift_right(x, y) if x.dtype in SIGNED else torch.bitwise_right_shift(x, y)

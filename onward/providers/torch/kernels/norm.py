@@ -13,7 +13,7 @@ from onward.providers.torch.dtypes import Ints, Tensor, torch_dtype
 kernel = OpTable()
 
 
-def _wide(x: Tensor) -> Tensor:
+def _at_least_float32(x: Tensor) -> Tensor:
     """At least a float32, where a float16 would overflow or lose its mean."""
     return x.float() if x.dtype.itemsize == 2 else x
 
@@ -38,7 +38,7 @@ def batch_normalization(
     if not training_mode:
         return (_affine(x, mean, var, scale, b, epsilon),)
     axes = [axis for axis in range(x.dim()) if axis != 1]
-    batch_var, batch_mean = torch.var_mean(_wide(x), axes, correction=0)
+    batch_var, batch_mean = torch.var_mean(_at_least_float32(x), axes, correction=0)
     if x.dim() == 1:
         batch_var, batch_mean = batch_var.reshape(1), batch_mean.reshape(1)
     y = _affine(x, batch_mean, batch_var, scale, b, epsilon)
@@ -54,7 +54,9 @@ def _affine(x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, b: Tensor, eps:
         return _normalized(x, mean, var, scale, b, eps)
     wide = reduce(torch.promote_types, [t.dtype for t in (x, mean, var, scale, b)])
     mean, var, scale, b = (t.to(wide) for t in (mean, var, scale, b))
-    if not (wide == torch.float32 and x.dtype.itemsize == 2):  # the one mixture ATen knows
+    if not (
+        wide == torch.float32 and x.dtype.itemsize == 2
+    ):  # the only mix of types that ATen supports
         return _normalized(x.to(wide), mean, var, scale, b, eps).to(x.dtype)
     return _normalized(x, mean, var, scale, b, eps)
 
@@ -126,7 +128,7 @@ def lrn(x: Tensor, *, alpha: float, beta: float, bias: float, size: int) -> Tens
     """Over `size` neighbouring channels: y = x / (bias + alpha / size * Σ x²)^beta"""
     if not x.numel():
         return x
-    squares = (_wide(x) ** 2).reshape(x.shape[0], 1, x.shape[1], -1)
+    squares = (_at_least_float32(x) ** 2).reshape(x.shape[0], 1, x.shape[1], -1)
     squares = F.pad(squares, (0, 0, (size - 1) // 2, size // 2))
     mean = F.avg_pool2d(squares, (size, 1), stride=1).reshape(x.shape)
     return (x / (bias + alpha * mean) ** beta).to(x.dtype)
@@ -142,5 +144,5 @@ def lp_normalization(x: Tensor, *, axis: int, p: int) -> Tensor:
 @kernel("MeanVarianceNormalization")
 def mean_variance_normalization(x: Tensor, *, axes: Ints) -> Tensor:
     """Over the axes: y = (x - mean) / (standard deviation + 1e-9)"""
-    deviation, mean = torch.std_mean(_wide(x), axes, correction=0, keepdim=True)
+    deviation, mean = torch.std_mean(_at_least_float32(x), axes, correction=0, keepdim=True)
     return ((x - mean) / (deviation + 1e-9)).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Pooling: over windows, over everything, back to where it came from, over regions."""
+"""Pooling over windows, whole images and regions, and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Ints, Tensor
 from onward.providers.torch.kernels import windows
 from onward.providers.torch.kernels.empty_tensors import empty_from
-from onward.providers.torch.kernels.windows import Windows
+from onward.providers.torch.kernels.windows import WindowGeometry
 
 kernel = OpTable()
 
@@ -22,15 +22,15 @@ _AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
-def _both_sides_alike(at: Windows) -> bool:
+def _has_symmetric_pads(at: WindowGeometry) -> bool:
     """Whether ATen can do the padding: the same on both sides, at most half a kernel."""
     if at.begins != at.ends:
         return False
     return not any(at.begins) or all(2 * begin <= k for begin, k in zip(at.begins, at.kernel))
 
 
-def _nothing(x: Tensor, at: Windows) -> Tensor | None:
-    """The result where it has no elements, which torch refuses to pool; else None."""
+def _empty_result(x: Tensor, at: WindowGeometry) -> Tensor | None:
+    """The result if it has no elements, which torch refuses to pool; else None."""
     shape = [*x.shape[:2], *at.counts]
     return empty_from(x, shape) if min(shape) == 0 else None
 
@@ -51,7 +51,7 @@ def average_pool(
     strides: Ints | None = None,
 ) -> Tensor:
     """The mean of each window, of its elements inside x or of its padding too."""
-    at = windows.place(
+    at = windows.place_windows(
         x.shape[2:],
         kernel_shape,
         strides=strides,
@@ -61,27 +61,29 @@ def average_pool(
         ceil_mode=ceil_mode,
     )
     rank = len(kernel_shape)
-    if not x.numel() and (nothing := _nothing(x, at)) is not None:
+    if not x.numel() and (nothing := _empty_result(x, at)) is not None:
         return nothing
-    if rank in _AVERAGE and max(at.dilations) == 1 and _both_sides_alike(at):
+    if rank in _AVERAGE and max(at.dilations) == 1 and _has_symmetric_pads(at):
         pool = _AVERAGE[rank]
         return pool(x, at.kernel, at.strides, at.begins, at.ceil, bool(count_include_pad))
     y = _window_sums(x, at)
     for axis, size in enumerate(x.shape[2:]):
-        counted = _counted(at, axis, size, bool(count_include_pad), x.device)
+        counted = _count_elements(at, axis, size, bool(count_include_pad), x.device)
         y = y / counted.to(x.dtype).reshape(-1, *[1] * (rank - 1 - axis))
     return y
 
 
-def _window_sums(x: Tensor, at: Windows) -> Tensor:
+def _window_sums(x: Tensor, at: WindowGeometry) -> Tensor:
     x = windows.pad(x, at)
     if len(at.kernel) in _AVERAGE and max(at.dilations) == 1:
         return _AVERAGE[len(at.kernel)](x, at.kernel, at.strides) * prod(at.kernel)
     return windows.view(x, at).sum(tuple(range(-len(at.kernel), 0)))
 
 
-def _counted(at: Windows, axis: int, size: int, padding: bool, device: torch.device) -> Tensor:
-    """How many elements each window has along one axis, padding counted or not."""
+def _count_elements(
+    at: WindowGeometry, axis: int, size: int, padding: bool, device: torch.device
+) -> Tensor:
+    """The number of elements of each window along an axis, with or without padding."""
     first = torch.arange(at.counts[axis], device=device) * at.strides[axis] - at.begins[axis]
     taps = torch.arange(at.kernel[axis], device=device) * at.dilations[axis]
     places = first.unsqueeze(1) + taps
@@ -102,7 +104,7 @@ def lp_pool(
     strides: Ints | None = None,
 ) -> Tensor:
     """(Σ over the window: |x|^p)^(1/p)"""
-    at = windows.place(
+    at = windows.place_windows(
         x.shape[2:],
         kernel_shape,
         strides=strides,
@@ -111,7 +113,7 @@ def lp_pool(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
     )
-    if not x.numel() and (nothing := _nothing(x, at)) is not None:
+    if not x.numel() and (nothing := _empty_result(x, at)) is not None:
         return nothing
     wide = x.float() if x.dtype.itemsize == 2 else x  # powers overflow a float16
     return _window_sums(wide.abs() ** p, at).pow(1 / p).to(x.dtype)
@@ -132,7 +134,7 @@ def max_pool(
 ) -> tuple[Tensor, ...]:
     """The largest element of each window, and its flat index in x."""
     sizes, rank = list(x.shape[2:]), len(kernel_shape)
-    at = windows.place(
+    at = windows.place_windows(
         sizes,
         kernel_shape,
         strides=strides,
@@ -141,12 +143,12 @@ def max_pool(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
     )
-    if not x.numel() and (nothing := _nothing(x, at)) is not None:
+    if not x.numel() and (nothing := _empty_result(x, at)) is not None:
         return (nothing, nothing.to(torch.int64))[:outputs]
     wide = x if x.is_floating_point() else x.float()  # CUDA pools no integers
     if rank in _MAX and outputs == 1:
         return (_largest(wide, at).to(x.dtype),)
-    if rank in _MAX and _both_sides_alike(at):
+    if rank in _MAX and _has_symmetric_pads(at):
         y, index = _MAX[rank](
             wide, at.kernel, at.strides, at.begins, at.dilations, at.ceil, return_indices=True
         )
@@ -158,9 +160,9 @@ def max_pool(
     return y.to(x.dtype), _flat_index(places, sizes, storage_order)
 
 
-def _largest(x: Tensor, at: Windows) -> Tensor:
+def _largest(x: Tensor, at: WindowGeometry) -> Tensor:
     pool = _MAX[len(at.kernel)]
-    if _both_sides_alike(at):
+    if _has_symmetric_pads(at):
         return pool(x, at.kernel, at.strides, at.begins, at.dilations, at.ceil)
     return pool(windows.pad(x, at, -inf), at.kernel, at.strides, 0, at.dilations)
 
@@ -174,7 +176,7 @@ def _places(index: Tensor, sizes: Ints) -> list[Tensor]:
     return places[::-1]
 
 
-def _from_tap(tap: Tensor, at: Windows, axis: int, size: int) -> Tensor:
+def _from_tap(tap: Tensor, at: WindowGeometry, axis: int, size: int) -> Tensor:
     """Where in x a window's tap lies along one axis."""
     first = torch.arange(at.counts[axis], device=tap.device) * at.strides[axis] - at.begins[axis]
     first = first.reshape(-1, *[1] * (len(at.kernel) - 1 - axis))
@@ -218,7 +220,7 @@ def max_unpool(
     return F.pad(y, windows.last_axis_first(more))
 
 
-# -- everything --------------------------------------------------------------------------------
+# -- whole images ------------------------------------------------------------------------------
 
 
 def _inner(x: Tensor) -> tuple[int, ...]:
@@ -288,8 +290,8 @@ def roi_align(
 ) -> Tensor:
     """Each bin of each region [x1, y1, x2, y2] as the mean, or maximum, of points sampled in it.
 
-    A point reads its four neighbours. Each region has count_h x count_w points in a bin; all are
-    laid out for the largest count, and those that a region does not have weigh nothing.
+    A point reads its four neighbours. Each region has count_h x count_w points in a bin; all have
+    the size of the largest count, and points that a region does not have weigh 0.
     """
     (batch, channels, height, width), regions = x.shape, rois.shape[0]
     half_pixel = coordinate_transformation_mode == "half_pixel"
@@ -299,22 +301,22 @@ def roi_align(
     rows = _taps(y1, y2, output_height, height, sampling_ratio, smallest)
     columns = _taps(x1, x2, output_width, width, sampling_ratio, smallest)
     image = batch_indices.reshape(-1, 1, 1) * (height * width)
-    index = _cross(torch.add, image + rows.place * width, columns.place)
+    index = _combine_taps(torch.add, image + rows.place * width, columns.place)
     table = wide.permute(0, 2, 3, 1).reshape(batch * height * width, channels)
     if mode == "avg":
         row_means, column_means = (t.weight / t.points.clamp(min=1) for t in (rows, columns))
-        weight = _cross(torch.mul, row_means, column_means)
+        weight = _combine_taps(torch.mul, row_means, column_means)
         y = F.embedding_bag(index, table, mode="sum", per_sample_weights=weight)
     else:
-        weight = _cross(torch.mul, rows.weight, columns.weight)
-        used = _cross(torch.logical_and, rows.used, columns.used)
+        weight = _combine_taps(torch.mul, rows.weight, columns.weight)
+        used = _combine_taps(torch.logical_and, rows.used, columns.used)
         y = _largest_tap(table, index, weight, used)
     y = y.reshape(regions, output_height, output_width, channels)
     return y.permute(0, 3, 1, 2).to(x.dtype)
 
 
 class _Taps(NamedTuple):
-    """What regions read along one axis, all but `points` of shape (regions, bins, points * 2)."""
+    """The taps of regions along one axis, all but `points` of shape (regions, bins, points * 2)."""
 
     place: Tensor
     weight: Tensor
@@ -326,7 +328,7 @@ def _taps(start: Tensor, end: Tensor, bins: int, size: int, ratio: int, smallest
     step = ((end - start).clamp(min=smallest) / bins).reshape(-1, 1, 1)
     count = torch.full_like(step, ratio) if ratio else step.ceil().clamp(min=0)
     points = ratio
-    if not ratio:  # as many as the largest region needs: ONNX lets the data decide
+    if not ratio:  # as many as the largest region needs: they depend on data
         points = int(count.amax().clamp(min=1)) if count.numel() else 1
     point = torch.arange(points, dtype=step.dtype, device=step.device)
     number = torch.arange(bins, dtype=step.dtype, device=step.device).unsqueeze(1)
@@ -340,7 +342,7 @@ def _taps(start: Tensor, end: Tensor, bins: int, size: int, ratio: int, smallest
     return _Taps(index.flatten(2), weight.flatten(2), used.repeat_interleave(2, dim=2), count)
 
 
-def _cross(combine: Callable[..., Tensor], rows: Tensor, columns: Tensor) -> Tensor:
+def _combine_taps(combine: Callable[..., Tensor], rows: Tensor, columns: Tensor) -> Tensor:
     """Every tap of a bin's row with every tap of its column: (regions * bins, taps)."""
     both = combine(rows[:, :, None, :, None], columns[:, None, :, None, :])
     return both.flatten(3).flatten(0, 2)

@@ -1,7 +1,7 @@
-"""What a kernel makes of its weights, made once: the gates of a recurrent layer reordered.
+"""Cache what a kernel computes from its weights, such as the reordered gates of an LSTM.
 
-A lowered graph holds its weights as tensors that stay the same objects from call to call. So what
-was made of them is kept for as long as they live and nobody has written into them.
+The weights of a lowered graph are the same tensor objects in every call. A cached result is valid
+as long as they exist and are not written to.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from torch.utils.weak import WeakIdKeyDictionary
 from onward.providers.torch.dtypes import Tensor
 
 T = TypeVar("T")
-_remembering = ContextVar("remembering", default=True)
+_caching = ContextVar("remembering", default=True)
 
 
 @contextmanager
-def forgetful() -> Iterator[None]:
-    """Remember nothing here: the memory belongs to somebody else, a CUDA graph's pool."""
-    token = _remembering.set(False)
+def without_weight_cache() -> Iterator[None]:
+    """Cache nothing inside: the memory belongs to the pool of a CUDA graph."""
+    token = _caching.set(False)
     try:
         yield
     finally:
-        _remembering.reset(token)
+        _caching.reset(token)
 
 
 def prepared(function: Callable[..., T]) -> Callable[..., T]:
-    """Remember what a function of weights returned: by its first argument, a tensor, the newest.
+    """Cache the last result of a function of weights, by its first argument, a tensor.
 
-    Nothing is remembered where it could be wrong: under autograd, while a graph is being
-    compiled, and for tensors that were themselves computed in inference mode.
+    Nothing is cached where that could be wrong: under autograd, while a graph is being compiled,
+    and for tensors that were computed in inference mode.
     """
     memory: Any = WeakIdKeyDictionary()
 
     @functools.wraps(function)
     def run(weight: Tensor, *others: Any) -> T:
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or not _remembering.get():
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or not _caching.get():
             return function(weight, *others)
         arguments = (weight, *others)
         if any(isinstance(a, Tensor) and a.is_inference() for a in arguments):

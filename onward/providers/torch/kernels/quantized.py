@@ -46,7 +46,7 @@ def quantize_linear(
 
 
 def _precision(x: Tensor, scale: Tensor) -> torch.dtype:
-    """The type to divide in: the scale's, where it is a float that can be computed with."""
+    """The type of the division: the scale's, if torch computes with it."""
     if not scale.is_floating_point():
         return torch.float64
     if scale.dtype != torch.float8_e8m0fnu:
@@ -105,7 +105,7 @@ def dequantize_linear(
     dtype = torch_dtype(output_dtype) if output_dtype else scale.dtype
     if dtype == torch.float8_e8m0fnu:
         dtype = torch_dtype(output_type)
-    # a byte and its product with a scale of the output's type lose nothing in that type
+    # a byte, and its product with a scale of the output's type, are exact in that type
     work = dtype if x.dtype.itemsize == 1 and scale.dtype == dtype else torch.float32
     y = x.to(work)
     if zero_point is not None:

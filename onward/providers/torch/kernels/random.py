@@ -1,9 +1,9 @@
-"""Random numbers: drawn from torch's generator, or from one of their own where a seed is given.
+"""Random operators: drawn from torch's generator, or from a separate one if a seed is given.
 
-A node with a seed draws the same numbers at every run: its output is a function of its seed. So is
-what the functions of domain `onward` draw: of (seed, step, micro-batch) and the call's number. They
-compute the same bits as their bodies (passes/random_functions.py), in 32-bit integers of the device
-that Inductor fuses into the kernel that reads them; no generator's state is read or changed.
+A node with a seed draws the same numbers at every run. The functions of domain `onward` draw
+numbers that depend only on (seed, step, micro-batch) and the call's number. They compute the same
+bits as their bodies (passes/random_functions.py), in 32-bit integers on the device, which Inductor
+fuses into the kernel that reads them; no generator's state is read or changed.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ kernel = OpTable()
 function = functools.partial(kernel, domain=DOMAIN)
 
 
-def drawn(
+def draw_seeded(
     draw: Callable[[torch.Generator | None], Tensor], seed: float | None, device: torch.device
 ) -> Tensor:
-    """What `draw` makes of the generator that belongs to a seed (None: torch's own)."""
-    return draw(None) if seed is None else _drawn_from_seed(draw, seed, device)
+    """Call `draw` with the generator of a seed (None: torch's own)."""
+    return draw(None) if seed is None else _draw_from_seed(draw, seed, device)
 
 
 @_disable_dynamo  # it knows no generator but its own
-def _drawn_from_seed(
+def _draw_from_seed(
     draw: Callable[[torch.Generator | None], Tensor], seed: float, device: torch.device
 ) -> Tensor:
-    # most of ONNX's seeds are floats: their bits tell 0.1 from 0.2
+    # most of ONNX's seeds are floats: use their bits, so that 0.1 and 0.2 differ
     bits = seed if isinstance(seed, int) else struct.unpack("<I", struct.pack("<f", seed))[0]
     return draw(torch.Generator(device).manual_seed(bits))
 
 
 @_disable_dynamo  # (torch.compiler.disable would import the whole compiler now)
 def reference_uniform(shape: Sequence[int], seed: int, device: torch.device) -> Tensor:
-    """Numbers in 0..1 as ONNX's reference evaluator draws them: a seed's are the same anywhere."""
+    """Numbers in 0..1 as ONNX's reference evaluator draws them: equal on every engine."""
     return torch.from_numpy(np.random.RandomState(seed).uniform(size=tuple(shape))).to(device)
 
 
@@ -70,7 +70,7 @@ def random_normal(
     device: torch.device,
 ) -> Tensor:
     x = torch.empty(shape, dtype=torch_dtype(dtype), device=device)
-    return drawn(lambda generator: x.normal_(mean, scale, generator=generator), seed, device)
+    return draw_seeded(lambda generator: x.normal_(mean, scale, generator=generator), seed, device)
 
 
 @kernel("RandomNormalLike")
@@ -78,7 +78,9 @@ def random_normal_like(
     x: Tensor, *, dtype: int | None = None, mean: float, scale: float, seed: float | None = None
 ) -> Tensor:
     y = torch.empty_like(x, dtype=_type(dtype, x))
-    return drawn(lambda generator: y.normal_(mean, scale, generator=generator), seed, x.device)
+    return draw_seeded(
+        lambda generator: y.normal_(mean, scale, generator=generator), seed, x.device
+    )
 
 
 @kernel("RandomUniform")
@@ -92,7 +94,7 @@ def random_uniform(
     device: torch.device,
 ) -> Tensor:
     x = torch.empty(shape, dtype=torch_dtype(dtype), device=device)
-    return drawn(lambda generator: x.uniform_(low, high, generator=generator), seed, device)
+    return draw_seeded(lambda generator: x.uniform_(low, high, generator=generator), seed, device)
 
 
 @kernel("RandomUniformLike")
@@ -100,13 +102,13 @@ def random_uniform_like(
     x: Tensor, *, dtype: int | None = None, low: float, high: float, seed: float | None = None
 ) -> Tensor:
     y = torch.empty_like(x, dtype=_type(dtype, x))
-    return drawn(lambda generator: y.uniform_(low, high, generator=generator), seed, x.device)
+    return draw_seeded(lambda generator: y.uniform_(low, high, generator=generator), seed, x.device)
 
 
 @kernel("Bernoulli")
 def bernoulli(p: Tensor, *, dtype: int | None = None, seed: float | None = None) -> Tensor:
     """1 with probability p, else 0"""
-    y = drawn(lambda generator: torch.bernoulli(p, generator=generator), seed, p.device)
+    y = draw_seeded(lambda generator: torch.bernoulli(p, generator=generator), seed, p.device)
     return y.to(_type(dtype, p))
 
 
@@ -114,7 +116,7 @@ def bernoulli(p: Tensor, *, dtype: int | None = None, seed: float | None = None)
 def multinomial(x: Tensor, *, dtype: int, sample_size: int, seed: float | None = None) -> Tensor:
     """Class numbers, drawn with replacement with probability softmax(x)."""
     p = torch.softmax(x, -1, dtype=torch.promote_types(x.dtype, torch.float32))
-    y = drawn(
+    y = draw_seeded(
         lambda generator: torch.multinomial(p, sample_size, True, generator=generator),
         seed,
         x.device,
@@ -130,7 +132,7 @@ def random_key(draw: Tensor) -> Tensor:
     """The halves of mix(a seed + b step + c micro)"""
     a, b, c = (_signed(factor, 64) for factor in DRAW_FACTORS)
     mixed = _mix(draw[0] * a + draw[1] * b + draw[2] * c, MIX_64, 64)
-    return _stored(torch.stack([mixed, mixed >> 32]).to(torch.int32))
+    return _materialized(torch.stack([mixed, mixed >> 32]).to(torch.int32))
 
 
 @function(UNIFORM)
@@ -148,7 +150,7 @@ def dropout_mask(
     key: Tensor, shape: Ints, *, node: int, ratio: float, device: torch.device
 ) -> Tensor:
     """u >= ratio"""
-    return _stored(uniform(key, shape, node=node, device=device) >= ratio)
+    return _materialized(uniform(key, shape, node=node, device=device) >= ratio)
 
 
 @function(MASKED_SCALE)
@@ -158,11 +160,11 @@ def masked_scale(x: Tensor, mask: Tensor, scale: Float) -> Tensor:
     return y
 
 
-def _stored(x: Tensor) -> Tensor:
-    """x, in memory: Inductor would else compute it again in each kernel that reads it.
+def _materialized(x: Tensor) -> Tensor:
+    """Store x in memory: else Inductor computes it again in each kernel that reads it.
 
-    Or, worse, store what it is computed from: 32-bit integers where a mask is one byte an element,
-    kept until the backward reads it. It stores whatever is viewed through strides.
+    Or it stores x's source until the backward reads it: 32-bit integers, where a mask takes one
+    byte per element. Inductor stores tensors that are viewed through strides.
     """
     return torch.as_strided(x, x.shape, x.stride())
 

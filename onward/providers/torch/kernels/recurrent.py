@@ -1,8 +1,8 @@
-"""Recurrent layers: LSTM, GRU and RNN.
+"""LSTM, GRU and RNN.
 
-What torch has as one fused kernel (cuDNN's on CUDA) goes to it, sequences of different lengths
-included; other activations, a clip or peepholes run step by step. Inductor sees either as one
-opaque operator: unrolled over time it would compile for ever.
+torch's fused kernels (cuDNN's on CUDA) run the standard layers, also over sequences of different
+lengths; other activations, a clip or peepholes run step by step. To Inductor either is one opaque
+operator: unrolled over time, it would take too long to compile.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from onward.providers.defect import ARM, architecture
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.empty_tensors import empty_from
 from onward.providers.torch.kernels.half_precision import float32_on_cpu
-from onward.providers.torch.kernels.prepared_weights import forgetful, prepared
+from onward.providers.torch.kernels.prepared_weights import prepared, without_weight_cache
 from onward.providers.torch.kernels.recurrent_steps import (
     activations_of,
     clipped,
     each_direction,
-    walk,
+    run_over_time,
 )
 
 kernel = OpTable()
@@ -33,7 +33,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 _ON_ARM = architecture() == ARM
 _OPEN = 1e4  # what a sigmoid takes to be exactly one, in any float type
-# torch's fused layers: where each of its gates is in ONNX's order, and cuDNN's number for it
+# torch's fused layers: the index of each gate in ONNX's order, and cuDNN's number of the layer
 _GATES = {
     torch.lstm: (0, 2, 3, 1),
     torch.gru: (1, 0, 2),
@@ -44,7 +44,7 @@ _CUDNN = {torch.lstm: 2, torch.gru: 3, torch.rnn_tanh: 1, torch.rnn_relu: 0}
 
 
 def _opaque(schema: str, states: int) -> Callable[[Kernel], Kernel]:
-    """Make a kernel one operator to a compiler, which knows of its results their shapes alone."""
+    """Make a kernel one opaque operator to a compiler, which knows only its results' shapes."""
 
     def like(x: Tensor, w: Tensor, r: Tensor, *_: Any, layout: int, **__: Any) -> list[Tensor]:
         directions, hidden = r.shape[0], r.shape[2]
@@ -59,7 +59,7 @@ def _opaque(schema: str, states: int) -> Callable[[Kernel], Kernel]:
 
     def decorate(function: Kernel) -> Kernel:
         def compute(x: Tensor, *inputs: Any, **attributes: Any) -> list[Tensor]:
-            with forgetful() if x.is_cuda else nullcontext():
+            with without_weight_cache() if x.is_cuda else nullcontext():
                 return [y.contiguous() for y in function(x, *inputs, **attributes)]
 
         operator = torch.library.custom_op(
@@ -115,12 +115,12 @@ def lstm(
     layout: int,
 ) -> tuple[Tensor, ...]:
     """Step: i, f, o = f(x W^T + h R^T + p c + b);  c' = f c + i g(...);  h' = o h(c')."""
-    x, states = _begin(x, r, (initial_h, initial_c), layout)
+    x, states = _to_time_major(x, r, (initial_h, initial_c), layout)
     plain = ["Sigmoid", "Tanh", "Tanh"] * r.shape[0]
     names = activations or plain
     if names == plain and clip is None and p is None and not input_forget:
-        compute = _plain_lstm if _in_steps(x) else _fused_lstm
-        return _end(compute(x, sequence_lens, states, w, r, b, direction), layout)
+        compute = _default_lstm if _steps_are_faster(x) else _fused_lstm
+        return _from_time_major(compute(x, sequence_lens, states, w, r, b, direction), layout)
     functions = activations_of(names, activation_alpha, activation_beta)
 
     def run(d: int, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -136,20 +136,20 @@ def lstm(
             return f(o + peep[1] * cell) * h(cell), cell
 
         bias = None if b is None else b[d].view(2, -1).sum(0)
-        return walk(step, F.linear(x, w[d], bias), sequence_lens, *states)
+        return run_over_time(step, F.linear(x, w[d], bias), sequence_lens, *states)
 
-    return _end(each_direction(run, x, sequence_lens, states, direction), layout)
+    return _from_time_major(each_direction(run, x, sequence_lens, states, direction), layout)
 
 
-def _in_steps(x: Tensor) -> bool:
-    """Whether torch's LSTM is slower than its steps: for a single one, and on ARM.
+def _steps_are_faster(x: Tensor) -> bool:
+    """Whether single steps are faster than torch's LSTM: for one step, and on ARM.
 
-    The steps write in place, which autograd does not allow.
+    They write in place, which autograd does not allow.
     """
     return x.is_cpu and (_ON_ARM or x.shape[0] == 1) and not torch.is_grad_enabled()
 
 
-def _plain_lstm(
+def _default_lstm(
     x: Tensor,
     lengths: Tensor | None,
     states: Sequence[Tensor],
@@ -158,7 +158,7 @@ def _plain_lstm(
     b: Tensor | None,
     direction: str,
 ) -> list[Tensor]:
-    """The usual LSTM in as few operators as it takes; ONNX has its sigmoid gates side by side."""
+    """The LSTM with default activations in few operators; ONNX's sigmoid gates are adjacent."""
     r_t, size = _transposed(r), r.shape[2]
 
     def run(d: int, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -169,7 +169,7 @@ def _plain_lstm(
             return o * cell.tanh(), cell
 
         bias = None if b is None else b[d].view(2, -1).sum(0)
-        return walk(step, F.linear(x, w[d], bias), lengths, *states)
+        return run_over_time(step, F.linear(x, w[d], bias), lengths, *states)
 
     return each_direction(run, x, lengths, states, direction)
 
@@ -200,11 +200,13 @@ def gru(
     linear_before_reset: int,
 ) -> tuple[Tensor, ...]:
     """Step: z, r = f(x W^T + h R^T + b);  n = g(x W^T + (r h) R^T + b);  h' = (1 - z) n + z h."""
-    x, states = _begin(x, r, (initial_h,), layout)
+    x, states = _to_time_major(x, r, (initial_h,), layout)
     plain = ["Sigmoid", "Tanh"] * r.shape[0]
     names = activations or plain
     if names == plain and clip is None and linear_before_reset:
-        return _end(_fused(torch.gru, x, sequence_lens, states, w, r, b, direction), layout)
+        return _from_time_major(
+            _fused(torch.gru, x, sequence_lens, states, w, r, b, direction), layout
+        )
     functions = activations_of(names, activation_alpha, activation_beta)
     sizes = (2 * r.shape[2], r.shape[2])
 
@@ -223,9 +225,9 @@ def gru(
                 new = g(new + F.linear(reset * hidden, new_r, new_b))
             return ((1 - update) * new + update * hidden,)
 
-        return walk(step, F.linear(x, w[d], x_bias), sequence_lens, *states)
+        return run_over_time(step, F.linear(x, w[d], x_bias), sequence_lens, *states)
 
-    return _end(each_direction(run, x, sequence_lens, states, direction), layout)
+    return _from_time_major(each_direction(run, x, sequence_lens, states, direction), layout)
 
 
 @kernel("RNN")
@@ -248,11 +250,11 @@ def rnn(
     layout: int,
 ) -> tuple[Tensor, ...]:
     """Step: h' = f(x W^T + h R^T + b)."""
-    x, states = _begin(x, r, (initial_h,), layout)
+    x, states = _to_time_major(x, r, (initial_h,), layout)
     names = (activations or ["Tanh", "Tanh"])[: r.shape[0]]
     fused = {"Tanh": torch.rnn_tanh, "Relu": torch.rnn_relu}.get(names[0])
     if fused is not None and len(set(names)) == 1 and clip is None:
-        return _end(_fused(fused, x, sequence_lens, states, w, r, b, direction), layout)
+        return _from_time_major(_fused(fused, x, sequence_lens, states, w, r, b, direction), layout)
     functions = activations_of(names, activation_alpha, activation_beta)
 
     def run(d: int, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -262,12 +264,12 @@ def rnn(
             return (f(gates + hidden @ r[d].T),)
 
         bias = None if b is None else b[d].view(2, -1).sum(0)
-        return walk(step, F.linear(x, w[d], bias), sequence_lens, *states)
+        return run_over_time(step, F.linear(x, w[d], bias), sequence_lens, *states)
 
-    return _end(each_direction(run, x, sequence_lens, states, direction), layout)
+    return _from_time_major(each_direction(run, x, sequence_lens, states, direction), layout)
 
 
-def _begin(
+def _to_time_major(
     x: Tensor, r: Tensor, states: Sequence[Tensor | None], layout: int
 ) -> tuple[Tensor, list[Tensor]]:
     """The input as (time, batch, size), the states as (directions, batch, hidden), or zero."""
@@ -277,8 +279,8 @@ def _begin(
     return x, [zero if s is None else s for s in given]
 
 
-def _end(results: Sequence[Tensor], layout: int) -> tuple[Tensor, ...]:
-    """(time, directions, batch, hidden) and the states, as the layout has them."""
+def _from_time_major(results: Sequence[Tensor], layout: int) -> tuple[Tensor, ...]:
+    """(time, directions, batch, hidden) and the states, in the node's layout."""
     y, *states = results
     if not layout:
         return tuple(results)
@@ -295,9 +297,9 @@ def _fused(
     b: Tensor | None,
     direction: str,
 ) -> list[Tensor]:
-    """The layer as torch's own; y is (time, directions, batch, hidden)."""
+    """The layer by torch's fused kernel; y is (time, directions, batch, hidden)."""
     if not x.shape[0] or not x.shape[1]:
-        return _nothing(x, lengths, states, direction)
+        return _empty_result(x, lengths, states, direction)
     groups = _fused_weights(w, r, b, function, lengths is not None)
     if lengths is None and direction != "reverse":
         y, *last = _call(function, x, states, groups[0])
@@ -321,10 +323,10 @@ def _fused(
     return each_direction(run, x, lengths, states, direction)
 
 
-def _nothing(
+def _empty_result(
     x: Tensor, lengths: Tensor | None, states: Sequence[Tensor], direction: str
 ) -> list[Tensor]:
-    """A layer without a step, or without a sequence: torch refuses it on some processors."""
+    """The result of a layer without steps or sequences, which torch refuses on some processors."""
 
     def run(d: int, x: Tensor, *states: Tensor) -> list[Tensor]:
         return [empty_from(x, [x.shape[0], *states[0].shape]), *states]
@@ -349,10 +351,10 @@ def _call(
 def _fused_weights(
     w: Tensor, r: Tensor, b: Tensor | None, function: Any, padded: bool
 ) -> list[list[Tensor]]:
-    """The weights as torch has them: one list, or one for each direction where batches are padded.
+    """The weights in torch's order: one list, or one for each direction where batches are padded.
 
-    An LSTM's cell must rest in the padding. There x has one more column, which is one, and whose
-    weights shut the input gate and open the forget gate.
+    An LSTM's cell must not change in the padding. There x has one more column of ones, whose
+    weights close the input gate and open the forget gate.
     """
     order = _GATES[function]
     if padded and function is torch.lstm:
@@ -371,7 +373,7 @@ def _fused_weights(
 
 
 def _make_one_block(weights: list[Tensor], function: Any, kinds: int) -> None:
-    """Move a layer's weights into the one block of memory that cuDNN wants."""
+    """Move a layer's weights into one block of memory, as cuDNN requires."""
     if torch.backends.cudnn.is_acceptable(weights[0]):  # type: ignore[no-untyped-call]
         torch._cudnn_rnn_flatten_weight(
             weights,

@@ -1,4 +1,4 @@
-"""A recurrent layer step by step: its activations, its directions, its walk over time."""
+"""Run a recurrent layer step by step: activations, directions, the loop over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from onward.providers.torch.dtypes import Tensor
 
 Activation = Callable[[Tensor], Tensor]
-Step = Callable[..., tuple[Tensor, ...]]  # (the gates' share of x, *states) -> new states
+Step = Callable[..., tuple[Tensor, ...]]  # (x W^T for all gates, *states) -> new states
 
 # name -> (function, default alpha, default beta); None where it takes none
 _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], float | None, float | None]] = {
@@ -31,7 +31,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], float | None, float | None]
 def activations_of(
     names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
 ) -> list[Activation]:
-    """The named functions, each taking its alpha and beta, in turn, from those given."""
+    """The named functions, with the next of the given alphas and betas each."""
     alphas_left, betas_left = iter(alphas or ()), iter(betas or ())
     return [_activation(name, alphas_left, betas_left) for name in names]
 
@@ -48,8 +48,10 @@ def clipped(function: Activation, clip: float | None) -> Activation:
     return function if clip is None else lambda x: function(x.clamp(-clip, clip))
 
 
-def walk(step: Step, gates: Tensor, lengths: Tensor | None, *states: Tensor) -> tuple[Tensor, ...]:
-    """Step over (time, batch, gates); past its length a sequence rests, and y is zero there."""
+def run_over_time(
+    step: Step, gates: Tensor, lengths: Tensor | None, *states: Tensor
+) -> tuple[Tensor, ...]:
+    """Step over (time, batch, gates); past its length a sequence keeps its state, and y is 0."""
     ys = []
     for t, x in enumerate(gates.unbind(0)):
         after = step(x, *states)
@@ -70,7 +72,7 @@ def each_direction(
     states: Sequence[Tensor],
     direction: str,
 ) -> list[Tensor]:
-    """run(d, x, *states) -> (y, *last states) for every direction d, put together.
+    """Concatenate run(d, x, *states) -> (y, *last states) over the directions d.
 
     y is (time, directions, batch, hidden), a state (directions, batch, hidden). A sequence of
     no steps ends in zeros, as in onnxruntime.
@@ -78,16 +80,16 @@ def each_direction(
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     results = []
     for d, back in enumerate(backwards):
-        y, *last = run(d, turned(x, lengths) if back else x, *[state[d] for state in states])
+        y, *last = run(d, reverse_time(x, lengths) if back else x, *[state[d] for state in states])
         if lengths is not None:
             last = [state * (lengths > 0).unsqueeze(-1) for state in last]
-        results.append([turned(y, lengths) if back else y, *last])
+        results.append([reverse_time(y, lengths) if back else y, *last])
     ys, *lasts = zip(*results, strict=True)
     return [torch.stack(ys, 1), *[torch.stack(last) for last in lasts]]
 
 
-def turned(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each sequence of (time, batch, size) last step first; its padding stays behind it."""
+def reverse_time(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Reverse each sequence of (time, batch, size) in time; its padding stays at the end."""
     if lengths is None:
         return x.flip(0)
     t = torch.arange(x.shape[0], device=x.device).unsqueeze(1)

@@ -1,7 +1,7 @@
 """Reductions over axes, ArgMax, ArgMin and TopK.
 
-No axes mean all of them, unless `noop_with_empty_axes` says none; over none, the sum, product or
-extreme of one element is that element. A reduction over nothing gives its neutral element.
+No axes mean all of them, or with `noop_with_empty_axes` none; over none, the sum, product or
+extreme of one element is that element. A reduction of an empty tensor gives its neutral element.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onward.providers.torch.kernels.math import abs_
 kernel = OpTable()
 
 
-def _chosen(x: Tensor, axes: Ints | None, noop_with_empty_axes: int) -> Ints:
+def _axes_to_reduce(x: Tensor, axes: Ints | None, noop_with_empty_axes: int) -> Ints:
     """The axes to reduce; an empty list is none."""
     if axes:
         return axes
@@ -31,7 +31,7 @@ def reduce_sum(
     x: Tensor, axes: Ints | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
 ) -> Tensor:
     """sum(x)"""
-    axes = _chosen(x, axes, noop_with_empty_axes)
+    axes = _axes_to_reduce(x, axes, noop_with_empty_axes)
     return torch.sum(x, axes, bool(keepdims), dtype=x.dtype) if axes else x
 
 
@@ -58,7 +58,7 @@ def reduce_l2(
     x: Tensor, axes: Ints | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
 ) -> Tensor:
     """sqrt(sum(x^2))"""
-    axes = _chosen(x, axes, noop_with_empty_axes)
+    axes = _axes_to_reduce(x, axes, noop_with_empty_axes)
     if not axes:
         return abs_(x)
     floats = x if x.is_floating_point() else x.double()
@@ -81,7 +81,7 @@ def reduce_log_sum_exp(
     x: Tensor, axes: Ints | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
 ) -> Tensor:
     """log(sum(exp(x)))"""
-    axes = _chosen(x, axes, noop_with_empty_axes)
+    axes = _axes_to_reduce(x, axes, noop_with_empty_axes)
     return torch.logsumexp(x, axes, bool(keepdims)) if axes else x
 
 
@@ -91,7 +91,7 @@ def reduce_mean(
     x: Tensor, axes: Ints | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
 ) -> Tensor:
     """sum(x) / n; integers are rounded towards zero."""
-    axes = _chosen(x, axes, noop_with_empty_axes)
+    axes = _axes_to_reduce(x, axes, noop_with_empty_axes)
     if not axes:
         return x
     if x.is_floating_point():
@@ -109,7 +109,7 @@ def reduce_prod(
     x: Tensor, axes: Ints | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
 ) -> Tensor:
     """The product of x's elements."""
-    axes = _chosen(x, axes, noop_with_empty_axes)
+    axes = _axes_to_reduce(x, axes, noop_with_empty_axes)
     for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
         x = torch.prod(x, axis, bool(keepdims), dtype=x.dtype)
     return x
@@ -120,9 +120,9 @@ def reduce_prod(
 def reduce_max(
     x: Tensor, axes: Ints | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
 ) -> Tensor:
-    """The largest of x's elements; over none, what is smaller than all."""
-    axes = _chosen(x, axes, noop_with_empty_axes)
-    return _extreme(torch.amax, _least(x.dtype), x, axes, bool(keepdims))
+    """The largest of x's elements; the lowest number if there are none."""
+    axes = _axes_to_reduce(x, axes, noop_with_empty_axes)
+    return _extreme(torch.amax, _lowest(x.dtype), x, axes, bool(keepdims))
 
 
 @kernel("ReduceMin")
@@ -130,9 +130,9 @@ def reduce_max(
 def reduce_min(
     x: Tensor, axes: Ints | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
 ) -> Tensor:
-    """The smallest of x's elements; over none, what is larger than all."""
-    axes = _chosen(x, axes, noop_with_empty_axes)
-    return _extreme(torch.amin, _most(x.dtype), x, axes, bool(keepdims))
+    """The smallest of x's elements; the highest number if there are none."""
+    axes = _axes_to_reduce(x, axes, noop_with_empty_axes)
+    return _extreme(torch.amin, _highest(x.dtype), x, axes, bool(keepdims))
 
 
 def _extreme(
@@ -148,13 +148,13 @@ def _extreme(
     return reduce(x, axes, keepdims)
 
 
-def _least(dtype: torch.dtype) -> float:
+def _lowest(dtype: torch.dtype) -> float:
     if dtype == torch.bool:
         return False
     return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
-def _most(dtype: torch.dtype) -> float:
+def _highest(dtype: torch.dtype) -> float:
     if dtype == torch.bool:
         return True
     return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
@@ -163,14 +163,14 @@ def _most(dtype: torch.dtype) -> float:
 @kernel("ArgMax")
 @by_order(results=0)
 def arg_max(x: Tensor, *, axis: int, keepdims: int, select_last_index: int) -> Tensor:
-    """Where the largest element is; the first of equals, or the last."""
+    """The index of the largest element; the first of equals, or the last."""
     return _position(torch.argmax, x, axis, bool(keepdims), select_last_index)
 
 
 @kernel("ArgMin")
 @by_order(results=0)
 def arg_min(x: Tensor, *, axis: int, keepdims: int, select_last_index: int) -> Tensor:
-    """Where the smallest element is; the first of equals, or the last."""
+    """The index of the smallest element; the first of equals, or the last."""
     return _position(torch.argmin, x, axis, bool(keepdims), select_last_index)
 
 
@@ -178,14 +178,14 @@ def _position(
     find: Callable[..., Tensor], x: Tensor, axis: int, keepdims: bool, last: int
 ) -> Tensor:
     if not x.numel():
-        return _position_in_nothing(x, axis, keepdims)
+        return _position_in_empty(x, axis, keepdims)
     if not last:
         return find(x, axis, keepdims)
     return x.shape[axis] - 1 - find(x.flip(axis), axis, keepdims)
 
 
-def _position_in_nothing(x: Tensor, axis: int, keepdims: bool) -> Tensor:
-    """Positions for no elements, where another axis is empty too; else there is no answer."""
+def _position_in_empty(x: Tensor, axis: int, keepdims: bool) -> Tensor:
+    """The empty result if another axis is empty, too; else an error."""
     y = x.sum(axis, keepdim=keepdims, dtype=torch.int64)
     if y.numel():
         raise ValueError(
@@ -197,9 +197,9 @@ def _position_in_nothing(x: Tensor, axis: int, keepdims: bool) -> Tensor:
 @kernel("TopK")
 @by_order
 def top_k(x: Tensor, k: Int, *, axis: int, largest: int, sorted: int) -> tuple[Tensor, Tensor]:
-    """The k largest (or smallest) elements, in order, and where they are; of equals, the first.
+    """The k largest (or smallest) elements, in order, and their indices; of equals, the first.
 
-    torch.topk promises nothing about equals. So it is given keys of which no two are equal: an
+    torch.topk does not define the order of equals. So its keys are made unique: an
     element's rank, then its place.
     """
     if x.dtype.itemsize == 8:  # a key has no room left

@@ -55,7 +55,7 @@ def _combined(corner: tuple[tuple[Tensor, Tensor], ...], sizes: Ints) -> tuple[T
 def _taps(
     points: Tensor, size: int, mode: str, padding_mode: str, align_corners: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """What each point reads along one axis: (index, weight) of each tap."""
+    """The taps of each point along one axis: (index, weight)."""
     if align_corners:
         low, high = 0.0, size - 1.0
         at = (points + 1) / 2 * (size - 1)
@@ -79,7 +79,7 @@ def _taps(
 def _bounded(
     at: Tensor, weight: Tensor, size: int, padding_mode: str, low: float, high: float
 ) -> tuple[Tensor, Tensor]:
-    """A tap's index brought inside, or its weight made nothing."""
+    """A tap's index moved inside, or its weight set to 0."""
     if padding_mode == "zeros":
         weight = torch.where((at >= 0) & (at <= size - 1), weight, 0.0)
     elif padding_mode == "reflection":

@@ -53,7 +53,7 @@ def sequence_length(xs: Sequence, *, device: torch.device) -> Tensor:
 def sequence_map(
     xs: Sequence, *more: Tensor | Sequence, body: Branch, outputs: int
 ) -> tuple[Sequence, ...]:
-    """`body` of each element; other sequences go along element by element, tensors whole."""
+    """`body` of each element; other sequences are passed by element, tensors whole."""
     results = [
         body(x, *[each[index] if isinstance(each, list) else each for each in more])
         for index, x in enumerate(xs)

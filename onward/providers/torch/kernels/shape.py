@@ -1,4 +1,4 @@
-"""Shapes: what lays elements out anew, repeats, joins, cuts or pads them."""
+"""Operators that reshape, repeat, concatenate, slice or pad tensors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str) -> Tensor:
 
 @kernel("SpaceToDepth")
 def space_to_depth(x: Tensor, *, blocksize: int, mode: str) -> Tensor:
-    """(n, c, h·k, w·k) -> (n, c·k², h, w): the way back from DepthToSpace."""
+    """(n, c, h·k, w·k) -> (n, c·k², h, w): the inverse of DepthToSpace."""
     n, c, high, wide = x.shape
     k = blocksize
     h, w = high // k, wide // k
@@ -86,7 +86,7 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode: str) -> Tensor:
 
 @kernel("Shape")
 def shape(x: Tensor, *, start: int, end: int | None = None) -> Tensor:
-    """Only where the rank is not known beforehand: elsewhere host.py keeps shapes as numbers."""
+    """Shape of an input of unknown rank; others are numbers (shape_arithmetic.py)."""
     return torch.tensor(list(x.shape)[start:end], dtype=torch.int64, device=x.device)
 
 
@@ -139,7 +139,7 @@ def range_(
 
 
 def _dtype(onnx_type: int) -> torch.dtype | None:
-    """None where inference found no type (inside FlexAttention): torch takes the numbers' own."""
+    """None where inference found no type (inside FlexAttention): torch uses the numbers' type."""
     return torch_dtype(onnx_type) if onnx_type else None
 
 
@@ -168,7 +168,7 @@ def concat(*xs: Tensor, axis: int) -> Tensor:
 def split(
     x: Tensor, split: Ints | None = None, *, axis: int, num_outputs: int | None = None, outputs: int
 ) -> tuple[Tensor, ...]:
-    """Into parts of the sizes given, or into equal ones, of which the last may be smaller."""
+    """Split into parts of the given sizes, or into equal ones, of which the last may be smaller."""
     if split is None:
         parts = num_outputs or outputs
         length = x.shape[axis]
@@ -181,7 +181,7 @@ def split(
 def slice_(
     x: Tensor, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None
 ) -> Tensor:
-    """x[start:end:step] at each axis; beyond the ends is clamped, as in Python."""
+    """x[start:end:step] at each axis, clamped at the ends as in Python."""
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
@@ -215,31 +215,31 @@ def pad(
     both = zip(pads[: len(axes)], pads[len(axes) :], strict=True)
     sides = dict(zip(axes, both, strict=True))
     if mode == "constant":
-        return torch.constant_pad_nd(x, _from_the_last(x, sides), constant_value or 0)
-    return _pad_with_itself(x, sides, mode)
+        return torch.constant_pad_nd(x, _last_axis_first(x, sides), constant_value or 0)
+    return _pad_from_input(x, sides, mode)
 
 
-def _from_the_last(x: Tensor, sides: Sides, first: int = 0) -> list[int]:
+def _last_axis_first(x: Tensor, sides: Sides, first: int = 0) -> list[int]:
     """In torch's order: (begin, end) of the last axis, of the one before it, ... of `first`."""
     return [n for axis in range(x.dim() - 1, first - 1, -1) for n in sides.get(axis, (0, 0))]
 
 
 @by_bits
-def _pad_with_itself(x: Tensor, sides: Sides, mode: str) -> Tensor:
+def _pad_from_input(x: Tensor, sides: Sides, mode: str) -> Tensor:
     sides = {axis: side for axis, side in sides.items() if side != (0, 0)}
     outer = min([*sides, x.dim()])
     # ATen pads one to three last axes behind one or two others, less far than they are long.
     short = all(0 <= n < x.shape[axis] for axis, side in sides.items() for n in side)
     if x.is_floating_point() and outer in (1, 2) and x.dim() - outer in (1, 2, 3) and short:
-        return F.pad(x, _from_the_last(x, sides, outer), _ATEN_PADS[mode])
+        return F.pad(x, _last_axis_first(x, sides, outer), _ATEN_PADS[mode])
     for axis, (begin, end) in sides.items():
         positions = torch.arange(-begin, x.shape[axis] + end, device=x.device)
-        x = x.index_select(axis, _source(positions, x.shape[axis], mode))
+        x = x.index_select(axis, _source_positions(positions, x.shape[axis], mode))
     return x
 
 
-def _source(positions: Tensor, length: int, mode: str) -> Tensor:
-    """Where each position of the padded axis, counted from the old first one, reads from."""
+def _source_positions(positions: Tensor, length: int, mode: str) -> Tensor:
+    """The index in x of each position of the padded axis, counted from x's first element."""
     if mode == "edge":
         return positions.clamp(0, length - 1)
     if mode == "wrap":
@@ -257,7 +257,7 @@ def center_crop_pad(x: Tensor, shape: Ints, *, axes: Ints | None = None) -> Tens
         more = size - x.shape[axis]
         begin = more // 2 if more >= 0 else -(-more // 2)
         sides[axis % x.dim()] = (begin, more - begin)
-    return torch.constant_pad_nd(x, _from_the_last(x, sides), 0)
+    return torch.constant_pad_nd(x, _last_axis_first(x, sides), 0)
 
 
 # -- elements moved about ----------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""What is computed with shapes alone: plain Python numbers (SymInts when compiling).
+"""Host functions: operators over shapes as plain Python numbers (SymInts when compiling).
 
 A value of rank 0 is a number, one of rank 1 a list of them: `Numbers`. A `Grid` may also have rank
-2, a list of lists: F.pad's export lays its pads out anew that way. Anything else is a tensor or a
-sequence of which only the form is read. Nothing here asks whether a number is an int: a symbol goes
-the same way, and a decision about it is a guard.
+2, a list of lists: the export of F.pad reorders its pads that way. Of other inputs, tensors or
+sequences, only the shape or length is read. No function checks whether a number is an int: a symbol
+takes the same path, and a branch on it becomes a guard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Grid = Any  # a number, a list of numbers, or a list of lists of one length
 INTEGERS, BOOL = (6, 7), 9  # ONNX's numbers
 
 
-# -- the form of a value -----------------------------------------------------------------------
+# -- shapes and lengths ------------------------------------------------------------------------
 
 
 @host("Shape")
@@ -119,7 +119,7 @@ def unsqueeze(x: Numbers, axes: Numbers) -> Numbers:
 
 @host("NonZero")
 def non_zero(x: Numbers) -> Grid:
-    """The places of what is not 0: one row, as a list of numbers has one axis."""
+    """The indices of numbers that are not 0: one row, since a list has one axis."""
     return [[i for i, number in enumerate(x) if number]]
 
 

@@ -18,7 +18,7 @@ def _signal(x: Tensor) -> Tensor:
     x = x.float() if x.dtype.itemsize == 2 else x
     if x.shape[-1] == 1:
         return x.squeeze(-1)
-    # what is empty is contiguous whatever its strides, and torch looks at them all the same
+    # an empty tensor counts as contiguous with any strides, which view_as_complex still checks
     return torch.view_as_complex(x.contiguous() if x.numel() else x.new_empty(x.shape))
 
 
@@ -45,8 +45,8 @@ def dft(
     axis = (-2 if axis is None else axis) % x.dim()
     length = x.shape[axis] if dft_length is None else dft_length
     others = [size for place, size in enumerate(x.shape) if place != axis]
-    if 0 in others:  # MKL refuses to transform nothing
-        return _nothing(x, axis, length, bool(inverse), bool(onesided))
+    if 0 in others:  # MKL refuses empty tensors
+        return _empty_result(x, axis, length, bool(inverse), bool(onesided))
     signal = _signal(x)
     if inverse and onesided:
         y: Tensor = torch.fft.irfft(signal, dft_length, axis)
@@ -58,8 +58,8 @@ def dft(
     return _transformed(signal, length, axis, bool(onesided)).to(x.dtype)
 
 
-def _nothing(x: Tensor, axis: int, length: int, inverse: bool, onesided: bool) -> Tensor:
-    """The transform of an empty batch: a tensor of the right sizes, and of x for its gradient."""
+def _empty_result(x: Tensor, axis: int, length: int, inverse: bool, onesided: bool) -> Tensor:
+    """The transform of an empty batch: an empty tensor that stays on x's autograd path."""
     sizes = [*x.shape[:-1], 1 if inverse and onesided else 2]
     sizes[axis] = length // 2 + 1 if onesided and not inverse else length
     return empty_from(x, sizes)

@@ -1,4 +1,4 @@
-"""Where a sliding window goes: strides, dilations and pads as ONNX means them."""
+"""Positions of sliding windows: strides, dilations and pads by ONNX's rules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from onward.providers.torch.dtypes import Ints, Tensor
 
 
-class Windows(NamedTuple):
+class WindowGeometry(NamedTuple):
     """The windows of a convolution or a pooling, every list with one entry for each axis."""
 
-    sizes: Ints  # of what they lie on
+    sizes: Ints  # of the axes they slide over
     kernel: Ints
     strides: Ints
     dilations: Ints
@@ -44,7 +44,7 @@ class Windows(NamedTuple):
         return last if last * stride >= size + begin else last + 1
 
 
-def place(
+def place_windows(
     sizes: Sequence[int],
     kernel: Sequence[int],
     *,
@@ -53,8 +53,8 @@ def place(
     pads: Ints | None,
     auto_pad: str,
     ceil_mode: int = 0,
-) -> Windows:
-    """Lay windows over axes of these sizes; what is None takes ONNX's default.
+) -> WindowGeometry:
+    """The windows over axes of these sizes; None means ONNX's default.
 
     SAME pads as much as ceil(size / stride) windows need, half of it on each side.
     """
@@ -62,7 +62,9 @@ def place(
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     pads = pads if pads and auto_pad == "NOTSET" else [0] * (2 * rank)
     ceil = bool(ceil_mode) and auto_pad == "NOTSET"
-    at = Windows(list(sizes), list(kernel), strides, dilations, pads[:rank], pads[rank:], ceil)
+    at = WindowGeometry(
+        list(sizes), list(kernel), strides, dilations, pads[:rank], pads[rank:], ceil
+    )
     if not auto_pad.startswith("SAME"):
         return at
     needed = [(size + s - 1) // s * s - s + span for size, s, span in zip(sizes, strides, at.spans)]
@@ -73,24 +75,24 @@ def place(
     return at._replace(begins=begins, ends=ends)
 
 
-def pad(x: Tensor, at: Windows, value: float = 0.0) -> Tensor:
+def pad(x: Tensor, at: WindowGeometry, value: float = 0.0) -> Tensor:
     """Pad `x` so that exactly `at.counts` windows fit it without further padding."""
-    return F.pad(x, around(x, at), value=value)
+    return F.pad(x, padding_of(x, at), value=value)
 
 
-def around(x: Tensor, at: Windows) -> Ints:
-    """How `pad` pads x, in the order that F.pad wants; below 0 where it cuts."""
+def padding_of(x: Tensor, at: WindowGeometry) -> Ints:
+    """The pads that `pad` adds to x, in F.pad's order; negative where it crops."""
     axes = zip(x.shape[2:], at.begins, at.counts, at.strides, at.spans)
     both = [(begin, (n - 1) * s + span - size - begin) for size, begin, n, s, span in axes]
     return last_axis_first(both)
 
 
 def last_axis_first(both: Sequence[tuple[int, int]]) -> Ints:
-    """(begin, end) of each axis in the order that F.pad wants."""
+    """(begin, end) of each axis in F.pad's order."""
     return list(chain.from_iterable(reversed(both)))
 
 
-def view(x: Tensor, at: Windows) -> Tensor:
+def view(x: Tensor, at: WindowGeometry) -> Tensor:
     """The windows of a padded `x`, without a copy: (batch, channel, counts..., kernel...)."""
     for i, (span, stride, dilation) in enumerate(zip(at.spans, at.strides, at.dilations)):
         x = x.unfold(2 + i, span, stride)[..., ::dilation]

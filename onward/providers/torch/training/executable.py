@@ -1,4 +1,4 @@
-"""TorchTraining: a training program in torch, eager or compiled, all of its state on the device."""
+"""TorchTraining: runs a training program in torch, eager or compiled, its state on the device."""
 
 from __future__ import annotations
 
@@ -15,71 +15,71 @@ from onward.programs.label_ranges import index_refusal
 from onward.programs.program import LOSS, SCALE, Program
 from onward.providers.provider import Draw, Provider
 from onward.providers.torch.dtypes import Tensor
-from onward.providers.torch.kernels.prepared_weights import forgetful
+from onward.providers.torch.kernels.prepared_weights import without_weight_cache
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
-from onward.providers.torch.training.lowering import TrainingGraph, TrainingGraphs, lower_program
+from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs, lower_program
 from onward.providers.torch.training.results import TorchResults
 from onward.providers.torch.training.step_feeds import Batch, TorchFeeds, to_device
 from onward.providers.torch.training.step_functions import (
-    Scalars,
     StepFunctions,
+    StepScalars,
     are_finite,
-    squared,
+    sum_of_squares,
 )
 from onward.providers.torch.training.store import TorchStore
 
 
 def open_program(program: Program, provider: Provider) -> TorchTraining | None:
-    """A program on a torch provider; None where torch lacks an operator of it."""
+    """Open a program on a torch provider; None where torch lacks one of its operators."""
     assert isinstance(provider, TorchProvider)
     graphs = lower_program(program, provider)
     return None if graphs is None else TorchTraining(graphs, provider)
 
 
 @dataclass(frozen=True)
-class _Opened:
-    """A graph that is run for its results: its feeds and its function."""
+class _RunGraph:
+    """A graph for evaluation or prediction, its feeds and its function."""
 
-    graph: TrainingGraph
+    graph: TorchGraph
     feeds: TorchFeeds
     function: Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class _Halfway:
+class _ForwardPass:
     """What `forward` keeps for `backward`."""
 
     batch: Batch
-    values: dict[str, Any]  # what the first half made
+    values: dict[str, Any]
 
 
 class TorchTraining:
-    """A TrainingExecutable: nothing is copied to the host in a step, and nothing waits for it.
+    """A TrainingExecutable whose steps copy nothing to the host, and never wait for the device.
 
     Whether gradients are finite, the count of updates and the learning rates of the next ones are
-    on the device, too; the update leaves every tensor as it is where gradients are not finite.
+    on the device, too; an update with gradients that are not finite changes no tensor.
     """
 
     lookahead = 32
 
-    def __init__(self, graphs: TrainingGraphs, provider: TorchProvider) -> None:
+    def __init__(self, graphs: TorchGraphs, provider: TorchProvider) -> None:
         self._graphs, self._layout = graphs, graphs.layout
         self._device, self._captured = provider.device, provider.captured
         with torch.no_grad():
             self.store = TorchStore(self._layout, self._device)
-            self._scalars = Scalars(self._layout, self._device, self.lookahead)
+            self._scalars = StepScalars(self._layout, self._device, self.lookahead)
         self._functions = StepFunctions(
             self._layout, self.store, self._scalars, provider.compiler, provider.captured
         )
         self._train_feeds = TorchFeeds(graphs.train, self._layout, self._device)
         self._built: dict[tuple[str, bool], Callable[..., Any]] = {}
-        self._opened: dict[str, _Opened] = {}
-        self._halfway: _Halfway | None = None
-        self._share = 1.0  # what the gradients of the last update were multiplied by
-        held = [t.parameters for t in self.store.updates]
-        held += [*(each.vector for each in self.store.state), *self.store.frozen.values()]
-        self._held = {storage_of(tensor) for tensor in held}
+        self._run_graphs: dict[str, _RunGraph] = {}
+        self._forward_pass: _ForwardPass | None = None
+        self._gradient_factor = 1.0  # factor of the last update's gradients
+        owned = [t.parameters for t in self.store.updates]
+        owned += [*(each.vector for each in self.store.state), *self.store.frozen.values()]
+        self._owned_storage = {storage_of(tensor) for tensor in owned}
 
     # -- progress ------------------------------------------------------------------------------
 
@@ -102,10 +102,11 @@ class TorchTraining:
         with torch.no_grad():
             self._scalars.flag.copy_(are_finite(buffers))
             if self._layout.settings.clip_norm is not None:
-                self._scalars.squares.copy_(squared(buffers))
+                self._scalars.squares.copy_(sum_of_squares(buffers))
 
     def gradient_norm(self) -> float:
-        return math.sqrt(float(squared(self.store.gradient_buffers()))) * self._share
+        squares = float(sum_of_squares(self.store.gradient_buffers()))
+        return math.sqrt(squares) * self._gradient_factor
 
     # -- training ------------------------------------------------------------------------------
 
@@ -123,93 +124,94 @@ class TorchTraining:
             return None
         self._scalars.write(self._scalars.inputs[SCALE], scale)
         self._scalars.write_draw(draw)
-        given = [batch.tensors[name] for name in self._given(self._graphs.train)]
-        given += self._earlier(first)
-        function = self._build("compute_gradients", first)
+        given = [batch.tensors[name] for name in self._feed_names(self._graphs.train)]
+        given += self._gradients_so_far(first)
+        function = self._function("compute_gradients", first)
         shown, gradients = self._run(function, given, self._graphs.train)
-        self._keep_gradients(gradients)
+        self._store_gradients(gradients)
         return self._results((LOSS, *self._layout.outputs), shown, batch)
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> TorchResults | None:
         batch = self._train_feeds.read(feeds)
         if batch.is_empty:
-            self._halfway = _Halfway(batch, {})
+            self._forward_pass = _ForwardPass(batch, {})
             return None
-        graph, _, crossing = self._graphs.halves
+        graph, _, crossing = self._graphs.forward_backward
         self._scalars.write_draw(draw)
-        names = (LOSS, *self._layout.outputs, *self._layout.state.values(), *crossing)
-        names = tuple(dict.fromkeys(names))
-        function = self._build("forward", True)
-        given = [batch.tensors[name] for name in self._given(graph)]
+        function = self._function("forward", True)
+        given = [batch.tensors[name] for name in self._feed_names(graph)]
         made = self._run(function, given, graph)
+        names = self._forward_results(crossing)
         values = dict(zip(names, map(torch.clone, made) if self._captured else made))
-        self._halfway = _Halfway(batch, values)
+        self._forward_pass = _ForwardPass(batch, values)
         shown = (LOSS, *self._layout.outputs)
         return self._results(shown, [values[name] for name in shown], batch)
 
     def backward(self, scale: float, first: bool) -> None:
-        halfway = self._halfway
-        if halfway is not None and halfway.batch.is_empty:
+        forward_pass = self._forward_pass
+        if forward_pass is not None and forward_pass.batch.is_empty:
             return
-        if halfway is None:
-            raise OptionError("run_backward has nothing to go back from\ncall run_forward first")
+        if forward_pass is None:
+            raise OptionError("run_backward needs a forward pass\ncall run_forward first")
         self._scalars.write(self._scalars.inputs[SCALE], scale)
-        _, graph, crossing = self._graphs.halves
-        tensors = {**halfway.batch.tensors, **halfway.values}
-        given = [tensors[name] for name in (*self._given(graph), *crossing)]
-        given.append(halfway.values[LOSS])
-        given += [halfway.values[name] for name in self._layout.state.values()]
-        given += self._earlier(first)
-        self._halfway = None
-        gradients = self._run(self._build("backward", first), given, graph)
-        self._keep_gradients(gradients)
+        _, graph, crossing = self._graphs.forward_backward
+        tensors = {**forward_pass.batch.tensors, **forward_pass.values}
+        given = [tensors[name] for name in (*self._feed_names(graph), *crossing)]
+        given.append(forward_pass.values[LOSS])
+        given += [forward_pass.values[name] for name in self._layout.state.values()]
+        given += self._gradients_so_far(first)
+        self._forward_pass = None
+        gradients = self._run(self._function("backward", first), given, graph)
+        self._store_gradients(gradients)
 
     def update(self, micro: int, scale: float) -> Tensor:
-        self._share = share = 1.0 / (micro * scale)
+        self._gradient_factor = factor = 1.0 / (micro * scale)
         buffers = self.store.gradient_buffers()
         if self._layout.settings.scaled:
-            for factor in self._scalars.factors:
-                self._scalars.write(factor, share)
-        elif share != 1.0:  # more micro-batches than the program knows of
+            for tensor in self._scalars.factors:
+                self._scalars.write(tensor, factor)
+        elif factor != 1.0:  # more micro-batches than the program was built for
             for buffer in buffers:
-                buffer.mul_(share)
-            self._share = 1.0
-        finite: Tensor = self._run(self._build("update", True), buffers)
+                buffer.mul_(factor)
+            self._gradient_factor = 1.0
+        finite: Tensor = self._run(self._function("update", True), buffers)
         return finite.clone() if self._captured else finite
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, feeds: Mapping[str, Any]) -> TorchResults:
-        return self._look("evaluate", (LOSS, *self._layout.outputs), feeds)
+        return self._run_graph("evaluate", (LOSS, *self._layout.outputs), feeds)
 
     def predict(self, feeds: Mapping[str, Any]) -> TorchResults:
-        return self._look("predict", self._layout.model_outputs, feeds)
+        return self._run_graph("predict", self._layout.model_outputs, feeds)
 
-    def _look(self, name: str, wanted: Sequence[str], feeds: Mapping[str, Any]) -> TorchResults:
-        if name not in self._opened:
-            graph: TrainingGraph = getattr(self._graphs, name)
+    def _run_graph(
+        self, name: str, wanted: Sequence[str], feeds: Mapping[str, Any]
+    ) -> TorchResults:
+        if name not in self._run_graphs:
+            graph: TorchGraph = getattr(self._graphs, name)
             reader = TorchFeeds(graph, self._layout, self._device)
-            function = self._functions.run(graph, self._given(graph), wanted)
-            self._opened[name] = _Opened(graph, reader, function)
-        opened = self._opened[name]
+            function = self._functions.run(graph, self._feed_names(graph), wanted)
+            self._run_graphs[name] = _RunGraph(graph, reader, function)
+        opened = self._run_graphs[name]
         batch = opened.feeds.read(feeds)
         if batch.is_empty and name == "evaluate":
             rules, outputs = opened.feeds.rules, select_results(opened.graph.results, wanted)
             arrays = rules.results_of_empty(outputs, batch.shapes)
             empty = [to_torch(array, self._device) for array in arrays]
             return TorchResults(dict(zip(wanted, empty)), batch.as_numpy)
-        given = [batch.tensors[each] for each in self._given(opened.graph)]
+        given = [batch.tensors[each] for each in self._feed_names(opened.graph)]
         return self._results(wanted, self._run(opened.function, given, opened.graph), batch)
 
     # -- functions -----------------------------------------------------------------------------
 
-    def _given(self, graph: TrainingGraph) -> list[str]:
-        """The inputs of a graph that a call is given: feeds."""
+    def _feed_names(self, graph: TorchGraph) -> list[str]:
+        """The inputs of a graph that are feeds."""
         names = (*self._layout.inputs, *self._layout.targets)
         return [name for name in names if name in graph.inputs]
 
-    def _earlier(self, first: bool) -> list[Tensor]:
-        """The gradients so far, to add to; where there are none, their memory is freed."""
+    def _gradients_so_far(self, first: bool) -> list[Tensor]:
+        """The gradients to add to; none, and their memory freed, at the first micro-batch."""
         if self._captured:
             return []
         if not first:
@@ -218,58 +220,62 @@ class TorchTraining:
             tensors.gradients = None
         return []
 
-    def _keep_gradients(self, gradients: Sequence[Tensor]) -> None:
+    def _store_gradients(self, gradients: Sequence[Tensor]) -> None:
         if not self._captured:
             for tensors, vector in zip(self.store.updates, gradients):
                 tensors.gradients = vector
 
-    def _build(self, name: str, first: bool) -> Callable[..., Any]:
-        """A function of the step, written when it is first used."""
+    def _function(self, name: str, first: bool) -> Callable[..., Any]:
+        """A function of the step, written at its first use."""
         if (name, first) not in self._built:
-            self._built[name, first] = self._write(name, first)
+            self._built[name, first] = self._write_function(name, first)
         return self._built[name, first]
 
-    def _write(self, name: str, first: bool) -> Callable[..., Any]:
+    def _write_function(self, name: str, first: bool) -> Callable[..., Any]:
         functions, graphs = self._functions, self._graphs
         function: Callable[..., Any]
         if name == "update":
             function = functions.update(graphs.updates)
         elif name == "compute_gradients":
-            given = self._given(graphs.train)
+            given = self._feed_names(graphs.train)
             function = functions.compute_gradients(graphs.train, given, first)
         elif name == "forward":
-            graph, _, crossing = graphs.halves
-            results = [LOSS, *self._layout.outputs, *self._layout.state.values(), *crossing]
-            wanted = list(dict.fromkeys(results))
-            function = functions.run(graph, self._given(graph), wanted)
+            graph, _, crossing = graphs.forward_backward
+            wanted = self._forward_results(crossing)
+            function = functions.run(graph, self._feed_names(graph), wanted)
         else:
-            _, graph, crossing = graphs.halves
-            given = [*self._given(graph), *crossing]
+            _, graph, crossing = graphs.forward_backward
+            given = [*self._feed_names(graph), *crossing]
             function = functions.backward(graph, given, first)
         return function
 
+    def _forward_results(self, crossing: Sequence[str]) -> list[str]:
+        """The results of the forward function: what users see, and what the backward reads."""
+        names = (LOSS, *self._layout.outputs, *self._layout.state.values(), *crossing)
+        return list(dict.fromkeys(names))
+
     def _run(
-        self, function: Callable[..., Any], given: list[Any], graph: TrainingGraph | None = None
+        self, function: Callable[..., Any], given: list[Any], graph: TorchGraph | None = None
     ) -> Any:
         if self._captured:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
-            with torch.no_grad(), forgetful():
+            with torch.no_grad(), without_weight_cache():
                 return function(*given)
         except Exception as error:
             raise _failure(error, graph) from error
 
     def _results(self, names: Sequence[str], values: Sequence[Any], batch: Batch) -> TorchResults:
-        """Results in memory of their own, which no later step writes to."""
+        """Results in their own memory, which no later step overwrites."""
         if self._captured:
             values = [value.clone() if isinstance(value, Tensor) else value for value in values]
-        taken = {*self._held, *map(storage_of, batch.tensors.values())}
+        taken = {*self._owned_storage, *map(storage_of, batch.tensors.values())}
         owned = [in_own_memory(value, taken) for value in values]
         return TorchResults(dict(zip(names, owned)), batch.as_numpy)
 
 
-def _failure(error: Exception, graph: TrainingGraph | None) -> ProviderError | Exception:
-    """What to say of a call that failed: the node, or the index that was out of range."""
+def _failure(error: Exception, graph: TorchGraph | None) -> ProviderError | Exception:
+    """The error of a failed call: names the node, or the index that is out of range."""
     node = None if graph is None else graph.module.failed_node(error)
     if node is None:
         return ProviderError(f"torch failed: {error}")

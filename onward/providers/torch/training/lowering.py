@@ -13,7 +13,7 @@ from onward.gradients.split import Piece, split
 from onward.graph.node_args import describe
 from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
-from onward.names import some
+from onward.names import list_names
 from onward.passes.composites import inline_calls
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
@@ -23,8 +23,8 @@ from onward.providers.torch.provider import TorchProvider
 log = logging.getLogger("onward")
 
 
-class TrainingGraph:
-    """A graph of a program, ready to be lowered."""
+class TorchGraph:
+    """A graph of a program that torch can lower."""
 
     def __init__(self, model: ir.Model, provider: TorchProvider) -> None:
         self.model, self._provider = model, provider
@@ -43,7 +43,7 @@ class TrainingGraph:
     @cached_property
     def module(self) -> Lowered:
         """The graph as a torch module: its inputs in order, its outputs in order."""
-        return self._provider.lower(self.model.clone())  # which may change it
+        return self._provider.lower(self.model.clone())  # lowering changes the model
 
     @cached_property
     def views(self) -> set[str]:
@@ -52,37 +52,37 @@ class TrainingGraph:
 
 
 @dataclass(frozen=True)
-class TrainingGraphs:
+class TorchGraphs:
     """The graphs of a program as torch runs them."""
 
     layout: Layout
-    train: TrainingGraph
-    evaluate: TrainingGraph
-    predict: TrainingGraph
-    updates: tuple[TrainingGraph, ...]
+    train: TorchGraph
+    evaluate: TorchGraph
+    predict: TorchGraph
+    updates: tuple[TorchGraph, ...]
     provider: TorchProvider
 
     @cached_property
-    def halves(self) -> tuple[TrainingGraph, TrainingGraph, Sequence[str]]:
+    def forward_backward(self) -> tuple[TorchGraph, TorchGraph, Sequence[str]]:
         """Forward, backward, and the values that cross from one to the other."""
         layout = self.layout
         results = [LOSS, *layout.outputs, *layout.state.values()]
         gradients = [parameter.gradient for parameter in layout.parameters]
         pieces: list[Piece] = split(self.train.model, [results, gradients])
-        forward, backward = (TrainingGraph(each.model, self.provider) for each in pieces)
+        forward, backward = (TorchGraph(each.model, self.provider) for each in pieces)
         return forward, backward, pieces[1].takes
 
 
-def lower_program(program: Program, provider: TorchProvider) -> TrainingGraphs | None:
-    """The graphs of a program for torch; None where it lacks an operator."""
+def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | None:
+    """Prepare the graphs of a program for torch; None where it lacks an operator."""
 
-    def prepare(model: ir.Model) -> TrainingGraph:
+    def prepare(model: ir.Model) -> TorchGraph:
         copy = model.clone()
         opsets = copy.graph.opset_imports
         inline_calls(copy, lambda call: provider.supports(call, opsets))
-        return TrainingGraph(TRAINING(copy), provider)
+        return TorchGraph(TRAINING(copy), provider)
 
-    graphs = TrainingGraphs(
+    graphs = TorchGraphs(
         layout=program.layout,
         train=prepare(program.train),
         evaluate=prepare(program.evaluate),
@@ -95,7 +95,7 @@ def lower_program(program: Program, provider: TorchProvider) -> TrainingGraphs |
     if missing:
         log.warning(
             "torch has no kernel for %s: parameters stay in host memory, and each step copies them",
-            some(missing),
+            list_names(missing),
         )
     return None if missing else graphs
 

@@ -1,4 +1,4 @@
-"""TorchResults: what a graph gave, on the device until somebody looks at it."""
+"""TorchResults: results of a graph that stay on the device until they are read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from onward.providers.torch.tensors import to_numpy
 
 
 class TorchResults(Mapping[str, Any]):
-    """Results by name: torch tensors on their device, or numpy arrays, read when looked at.
+    """Results by name: torch tensors on their device, or numpy arrays, copied when accessed.
 
-    To look at a numpy result of a GPU waits for the GPU; not to look at it costs nothing.
+    Accessing a numpy result waits for the GPU; results that are not accessed cost nothing.
     """
 
     def __init__(self, tensors: Mapping[str, Any], as_numpy: bool) -> None:

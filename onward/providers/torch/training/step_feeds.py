@@ -1,4 +1,4 @@
-"""Feeds of a training step as tensors on the device."""
+"""Check the feeds of a training step and move them to the device."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from onward.programs.feed_rules import FeedRules
 from onward.programs.program import Array, Layout
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.tensors import to_numpy, to_torch
-from onward.providers.torch.training.lowering import TrainingGraph
+from onward.providers.torch.training.lowering import TorchGraph
 
 _HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Feeds on the device."""
+    """The feeds of one step, on the device."""
 
     tensors: dict[str, Tensor]
-    shapes: dict[str, Array]  # arrays of the types and shapes of the feeds
+    shapes: dict[str, Array]  # arrays of the feeds' types and shapes; their contents do not count
     is_empty: bool  # whether it holds no sample
-    as_numpy: bool  # whether results are to be read as numpy arrays
+    as_numpy: bool  # whether results are returned as numpy arrays
 
 
 class TorchFeeds:
-    """Reads the feeds of a graph: tensors are used where they lie, arrays copied to the device.
+    """Reads the feeds of a graph: tensors on the device are used in place, others copied to it.
 
-    Labels are checked where the host has them: to look at a GPU's would wait for it.
+    Labels on a GPU are not checked: reading them would wait for the GPU.
     """
 
-    def __init__(self, graph: TrainingGraph, layout: Layout, device: torch.device) -> None:
+    def __init__(self, graph: TorchGraph, layout: Layout, device: torch.device) -> None:
         self.rules = FeedRules(graph.arguments, layout)
         self._device = device
         self._checked: Any = None  # types and shapes of the last feeds
         self._is_empty = False
 
     def read(self, feeds: Mapping[str, Any]) -> Batch:
-        """The feeds as tensors, or what is wrong with them."""
+        """The feeds as tensors; raises a FeedError if they do not fit the graph."""
         self.rules.check_mapping(feeds)
         given = {name: _tensor_or_array(name, value) for name, value in feeds.items()}
-        shapes = {name: _stand_in(value) for name, value in given.items()}
+        shapes = {name: _array_like(value) for name, value in given.items()}
         self._check(shapes)
         self.rules.check_labels(_on_host({name: given[name] for name in self.rules.labels}))
         tensors = {name: self._to_device(value) for name, value in given.items()}
@@ -68,14 +68,14 @@ class TorchFeeds:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device; the host does not wait for a GPU to have it."""
+    """Copy a tensor to a device; the host does not wait for the copy."""
     if tensor.is_cpu and device.type == "cuda":  # a copy from memory that is not pinned would wait
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
 def _tensor_or_array(name: str, value: Any) -> Tensor | Array:
-    """A feed as a tensor where it is one, of torch or of another library; else as an array."""
+    """A feed as a torch tensor if it is a tensor of some library; else as an array."""
     if isinstance(value, Tensor):
         if value.layout is not torch.strided:
             raise FeedError(f"input {name!r} is a sparse tensor\ngive a dense one: x.to_dense()")
@@ -92,8 +92,8 @@ def _tensor_or_array(name: str, value: Any) -> Tensor | Array:
     return to_plain_array(value, f"input {name!r}", FeedError)
 
 
-def _stand_in(value: Tensor | Array) -> Array:
-    """An array of the feed's type and shape, for rules that look at nothing else."""
+def _array_like(value: Tensor | Array) -> Array:
+    """An array of the feed's type and shape, for checks that read nothing else."""
     if isinstance(value, np.ndarray):
         return value
     return np.broadcast_to(_element(value.dtype), tuple(value.shape))
@@ -106,7 +106,7 @@ def _element(dtype: torch.dtype) -> Array:
 
 
 def _on_host(given: Mapping[str, Tensor | Array]) -> dict[str, Array]:
-    """The feeds that the host has, as arrays over their memory."""
+    """The feeds in host memory, as arrays without a copy."""
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     return arrays | {name: to_numpy(value) for name, value in tensors.items() if value.is_cpu}

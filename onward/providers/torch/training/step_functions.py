@@ -1,14 +1,14 @@
-"""The functions of a training step, written as source around lowered graphs.
+"""Write the functions of a training step as Python source around lowered graphs.
 
-Source holds what never changes (places of parameters in vectors, shapes) as constants, so that a
-compiled function has nothing to check at each call but the few tensors that it is given:
+The source holds constants (offsets of parameters in vectors, shapes), so that a compiled function
+checks nothing at each call but its few tensor arguments:
 
     def compute_gradients(t0, t1, t2, a0, a1):
         loss, d0, d1 = forward(a0, a1, t0[0:6].view((2, 3)), t0[16:19].view((3,)))
-        g0 = join([d0, pad(d1, 13)])
+        g0 = torch.cat([d0, pad(d1, 13)])
         ...
 
-Uncompiled, views are made once and given as they are.
+An uncompiled function is passed views that are made once.
 """
 
 from __future__ import annotations
@@ -27,46 +27,48 @@ from onward.programs.program import LOSS, SCALE, Layout
 from onward.programs.vector_offsets import Places
 from onward.providers.provider import Draw
 from onward.providers.torch.dtypes import Tensor
-from onward.providers.torch.training.lowering import TrainingGraph
-from onward.providers.torch.training.store import TorchStore, UpdateTensors, part
+from onward.providers.torch.training.lowering import TorchGraph
+from onward.providers.torch.training.store import TorchStore, UpdateTensors, view_in
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-Taken = list[tuple[str, str | None, str]]  # input, the output that takes its place, its name
+UpdateTensorNames = list[
+    tuple[str, str | None, str]
+]  # input, the output that replaces it, its name
 
 _serial = count()
 
 
-class Function:
-    """A function being written: its lines, and the tensors that it is bound to."""
+class FunctionWriter:
+    """Writes a function: its lines, and the tensors that are bound to it."""
 
     def __init__(self, name: str, compiler: Compiler | None) -> None:
         self._name, self._compiler = name, compiler
         self._bound: dict[int, tuple[str, Tensor, Tensor]] = {}  # id -> name, as given, tensor
-        self._given: list[str] = []
+        self._arguments_given: list[str] = []
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"torch": torch, **_HELPERS}
 
     def bind(self, tensor: Tensor) -> str:
-        """A tensor that stays where it is from call to call, as an expression."""
+        """Bind a tensor that stays in the same memory from call to call; its expression."""
         is_scalar = self._compiler is not None and not tensor.dim()
         given = tensor.view(1) if is_scalar else tensor  # Inductor reads float64 scalars by value
         name, *_ = self._bound.setdefault(id(tensor), (f"t{len(self._bound)}", given, tensor))
         return f"{name}.view(())" if is_scalar else name
 
-    def bind_part(self, vector: Tensor, places: Places, name: str) -> str:
-        """A tensor's part of a vector: to a compiler, an expression over the whole of it."""
+    def bind_view(self, vector: Tensor, places: Places, name: str) -> str:
+        """Bind a tensor that lies in a vector; for a compiler, as an expression over the vector."""
         if self._compiler is None:
-            return self.bind(part(vector, places, name))
-        return f"{self.bind(vector)}{_part(places, name)}"
+            return self.bind(view_in(vector, places, name))
+        return f"{self.bind(vector)}{_view_of(places, name)}"
 
-    def give(self) -> str:
-        """The name of the next argument of a call."""
-        self._given.append(f"a{len(self._given)}")
-        return self._given[-1]
+    def add_argument(self) -> str:
+        """Add an argument that each call passes; its name."""
+        self._arguments_given.append(f"a{len(self._arguments_given)}")
+        return self._arguments_given[-1]
 
-    def call(self, graph: TrainingGraph, arguments: Mapping[str, str]) -> dict[str, str]:
-        """Call a lowered graph; the names of its results."""
+    def call(self, graph: TorchGraph, arguments: Mapping[str, str]) -> dict[str, str]:
+        """Write the call of a lowered graph; the names of its results."""
         function = f"graph_{len(self._names)}"
         self._names[function] = graph.module.forward
         results = {name: f"{function}_{i}" for i, name in enumerate(graph.outputs)}
@@ -78,9 +80,9 @@ class Function:
         self._lines.append(f"    {text}\n")
 
     def build(self) -> Callable[..., Any]:
-        """The function of what `give` named; what was bound is given by itself."""
+        """The function of the arguments that were added; bound tensors are passed automatically."""
         tensors = [tensor for _, tensor, _ in self._bound.values()]
-        names = [*(name for name, *_ in self._bound.values()), *self._given]
+        names = [*(name for name, *_ in self._bound.values()), *self._arguments_given]
         source = f"def {self._name}({', '.join(names)}):\n{''.join(self._lines)}"
         file = f"<onward training function {next(_serial)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
@@ -96,21 +98,20 @@ class Function:
         return lambda *given: compiled(*tensors, *given)
 
 
-class Scalars:
-    """The small tensors of a step, on the device."""
+class StepScalars:
+    """The scalars of a step (counts, rates, factors) as tensors on the device."""
 
     def __init__(self, layout: Layout, device: torch.device, lookahead: int) -> None:
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.flag = zeros(torch.bool).fill_(
-            True
-        )  # whether gradients that await an update are finite
+        # whether the gradients that await an update are finite
+        self.flag = zeros(torch.bool).fill_(True)
         self.squares = zeros(torch.float64)  # the sum of their squares
-        self.count = zeros(torch.int64)  # updates that were made
-        self.first = zeros(torch.int64)  # the count that the first of the rates is for
+        self.count = zeros(torch.int64)  # updates so far
+        self.first = zeros(torch.int64)  # the count to which the first of the rates belongs
         self.rates = zeros(torch.float64, len(layout.updates), lookahead)
-        self.factors = [  # what gradients are multiplied by
+        self.factors = [  # of the gradients
             zeros(getattr(torch, update.dtype)).fill_(1.0) for update in layout.updates
         ]
         self.inputs = {  # of the train graph
@@ -121,13 +122,13 @@ class Scalars:
         self._written: dict[int, float] = {}
 
     def write(self, tensor: Tensor, number: float) -> None:
-        """Fill a tensor, unless it holds the number: made on the device, not copied there."""
+        """Fill a tensor on the device, unless it holds the number already."""
         if self._written.get(id(tensor)) != number:
             tensor.fill_(number)
             self._written[id(tensor)] = number
 
     def write_draw(self, draw: Draw) -> None:
-        """Where random numbers are drawn, as the train graph takes it."""
+        """Write the seed, step and micro-batch that the train graph's random numbers depend on."""
         for i, number in enumerate(draw):
             self.write(self._draw[i], (number + (1 << 63)) % (1 << 64) - (1 << 63))
 
@@ -135,107 +136,109 @@ class Scalars:
 class StepFunctions:
     """Writes the functions of a program over the tensors of a store.
 
-    `keeps_memory`: gradients stay in the same memory, which a CUDA graph wants.
+    `keeps_memory`: gradients stay in the same memory, as CUDA graphs require.
     """
 
     def __init__(
         self,
         layout: Layout,
         store: TorchStore,
-        scalars: Scalars,
+        scalars: StepScalars,
         compiler: Compiler | None,
         keeps_memory: bool,
     ) -> None:
         self._layout, self._settings, self._store = layout, layout.settings, store
         self._scalars, self._compiler, self._keeps_memory = scalars, compiler, keeps_memory
 
-    # -- graphs that are only run --------------------------------------------------------------
+    # -- evaluation and prediction -------------------------------------------------------------
 
-    def run(self, graph: TrainingGraph, given: Sequence[str], wanted: Sequence[str]) -> Any:
-        """given inputs -> the outputs that are wanted"""
-        function = Function("run_graph", self._compiler)
+    def run(self, graph: TorchGraph, given: Sequence[str], wanted: Sequence[str]) -> Any:
+        """given inputs -> the wanted outputs"""
+        function = FunctionWriter("run_graph", self._compiler)
         results = function.call(graph, self._arguments(function, graph, given))
         function.line(f"return {_tuple(results[name] for name in wanted)}")
         return function.build()
 
     # -- gradients -----------------------------------------------------------------------------
 
-    def compute_gradients(self, graph: TrainingGraph, given: Sequence[str], first: bool) -> Any:
+    def compute_gradients(self, graph: TorchGraph, given: Sequence[str], first: bool) -> Any:
         """given inputs, gradients so far unless first -> (loss, outputs), gradients"""
-        function = Function("compute_gradients", self._compiler)
+        function = FunctionWriter("compute_gradients", self._compiler)
         results = function.call(graph, self._arguments(function, graph, given))
-        shown = [results[LOSS], *(self._shown(graph, results, n) for n in self._layout.outputs)]
+        shown = [results[LOSS], *(self._output(graph, results, n) for n in self._layout.outputs)]
         fresh = {name: results[output] for name, output in self._layout.state.items()}
-        gathered = self._gather(function, results, results[LOSS], fresh, first)
+        gathered = self._accumulate(function, results, results[LOSS], fresh, first)
         function.line(f"return {_tuple(shown)}, {gathered}")
         return function.build()
 
-    def _shown(self, graph: TrainingGraph, results: Mapping[str, str], name: str) -> str:
-        """An output; where it is what the next lines write to, a copy."""
+    def _output(self, graph: TorchGraph, results: Mapping[str, str], name: str) -> str:
+        """An output; a copy, where later lines write to its memory."""
         return f"{results[name]}.clone()" if name in graph.views else results[name]
 
-    def backward(self, graph: TrainingGraph, given: Sequence[str], first: bool) -> Any:
+    def backward(self, graph: TorchGraph, given: Sequence[str], first: bool) -> Any:
         """given inputs, loss, new statistics, gradients so far unless first -> gradients"""
-        function = Function("run_backward", self._compiler)
+        function = FunctionWriter("run_backward", self._compiler)
         results = function.call(graph, self._arguments(function, graph, given))
-        loss = function.give()
-        fresh = {name: function.give() for name in self._layout.state}
-        gathered = self._gather(function, results, loss, fresh, first)
+        loss = function.add_argument()
+        fresh = {name: function.add_argument() for name in self._layout.state}
+        gathered = self._accumulate(function, results, loss, fresh, first)
         function.line(f"return {gathered}")
         return function.build()
 
-    def _gather(
+    def _accumulate(
         self,
-        function: Function,
+        function: FunctionWriter,
         results: Mapping[str, str],
         loss: str,
         fresh: Mapping[str, str],
         first: bool,
     ) -> str:
-        """Gradients as vectors, whether they are finite, and the statistics that are kept."""
+        """Add gradients to their vectors, check that they are finite, and write the statistics."""
         gradients = {p.name: results[p.gradient] for p in self._layout.parameters}
         new, vectors = [], []
         for i, tensors in enumerate(self._store.updates):
-            joined = _joined(tensors.places, gradients, tensors.parameters.dtype)
+            joined = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
             function.line(f"d{i} = {joined}")
             new.append(f"d{i}")
-            vectors.append(self._add(function, tensors, f"d{i}", first))
+            vectors.append(self._add_gradients(function, tensors, f"d{i}", first))
         flag = function.bind(self._scalars.flag)
         function.line(f"finite = torch.isfinite({loss}).all() & are_finite({_list(new)})")
         function.line(f"{flag}.copy_({'finite' if first else f'{flag} & finite'})")
         if self._settings.clip_norm is not None:
             function.line(
-                f"{function.bind(self._scalars.squares)}.copy_(squared({_list(vectors)}))"
+                f"{function.bind(self._scalars.squares)}.copy_(sum_of_squares({_list(vectors)}))"
             )
         for each in self._store.state:
-            joined = _joined(each.places, fresh, each.vector.dtype)
-            self._keep(function, function.bind(each.vector), joined)
+            joined = _concatenated(each.places, fresh, each.vector.dtype)
+            self._write(function, function.bind(each.vector), joined)
         return _tuple(vectors)
 
-    def _add(self, function: Function, tensors: UpdateTensors, new: str, first: bool) -> str:
-        """The gradients so far, with the new ones."""
+    def _add_gradients(
+        self, function: FunctionWriter, tensors: UpdateTensors, new: str, first: bool
+    ) -> str:
+        """Add new gradients to those so far; the name of the sum."""
         if self._keeps_memory:
             held = function.bind(tensors.gradient_vector())
             function.line(f"{held}.{'copy_' if first else 'add_'}({new})")
             return held
         if first:
             return new
-        held = function.give()
+        held = function.add_argument()
         function.line(f"{held}.add_({new})")
         return held
 
     # -- the update ----------------------------------------------------------------------------
 
-    def update(self, graphs: Sequence[TrainingGraph]) -> Any:
+    def update(self, graphs: Sequence[TorchGraph]) -> Any:
         """gradients -> whether they were finite; every parameter is updated, if they were"""
-        function = Function("update_parameters", self._compiler)
+        function = FunctionWriter("update_parameters", self._compiler)
         scalars = self._scalars
         known = (scalars.count, scalars.first, scalars.rates, scalars.flag)
         count, first, rates, flag = map(function.bind, known)
         function.line(f"finite = {flag}.clone()")
         function.line(f"step, ahead = {count} + 1, ({count} - {first}).view(1)")
         for i, tensors in enumerate(self._store.updates):
-            gradients = function.give()
+            gradients = function.add_argument()
             if self._keeps_memory:
                 gradients = function.bind(tensors.gradient_vector())
             dtype = f"torch.{tensors.update.dtype}"
@@ -252,13 +255,13 @@ class StepFunctions:
 
     def _update(
         self,
-        function: Function,
-        graph: TrainingGraph,
+        function: FunctionWriter,
+        graph: TorchGraph,
         tensors: UpdateTensors,
         gradients: str,
         arguments: dict[str, str],
     ) -> None:
-        places = _taken(function, tensors, gradients)
+        places = _update_tensors(function, tensors, gradients)
         arguments |= {source: name for source, _, name in places}
         results = function.call(graph, arguments)
         for _, target, _ in places:
@@ -266,10 +269,10 @@ class StepFunctions:
                 function.line(f"{results[target]} = {results[target]}.clone()")
         for _, target, name in places:
             if target is not None:
-                self._keep(function, name, results[target])
+                self._write(function, name, results[target])
 
-    def _keep(self, function: Function, held: str, new: str) -> None:
-        """Write a tensor's new contents, if all is finite or nothing is to be skipped."""
+    def _write(self, function: FunctionWriter, held: str, new: str) -> None:
+        """Write a tensor's new contents; with skip_nonfinite, only if all gradients are finite."""
         if self._settings.skip_nonfinite:
             new = f"torch.where(finite, {new}, {held})"
         function.line(f"{held}.copy_({new})")
@@ -277,10 +280,10 @@ class StepFunctions:
     # -- inputs --------------------------------------------------------------------------------
 
     def _arguments(
-        self, function: Function, graph: TrainingGraph, given: Sequence[str]
+        self, function: FunctionWriter, graph: TorchGraph, given: Sequence[str]
     ) -> dict[str, str]:
-        """The inputs of a graph: from the store, or what is given, in that order."""
-        arguments = {name: function.give() for name in given}
+        """The inputs of a graph: given arguments, in this order, or tensors of the store."""
+        arguments = {name: function.add_argument() for name in given}
         others = {**self._store.frozen, **self._scalars.inputs}
         arguments |= {n: function.bind(t) for n, t in others.items() if n in graph.inputs}
         vectors = [(tensors.parameters, tensors.places) for tensors in self._store.updates]
@@ -288,36 +291,38 @@ class StepFunctions:
         for vector, places in vectors:
             for name in places.shapes:
                 if name in graph.inputs:
-                    arguments[name] = function.bind_part(vector, places, name)
+                    arguments[name] = function.bind_view(vector, places, name)
         return arguments
 
 
-def _taken(function: Function, tensors: UpdateTensors, gradients: str) -> Taken:
-    """The tensors of an update graph."""
+def _update_tensors(
+    function: FunctionWriter, tensors: UpdateTensors, gradients: str
+) -> UpdateTensorNames:
+    """The inputs of an update graph, with the outputs that replace them."""
     update = tensors.update
-    places: Taken
+    places: UpdateTensorNames
     if update.flat:
         vectors = {"parameters": tensors.parameters, **tensors.slots}
         places = [(name, f"new_{name}", function.bind(v)) for name, v in vectors.items()]
         return [("gradients", None, gradients), *places]
     places = []
     for name in update.parameters:
-        view = function.bind_part(tensors.parameters, tensors.places, name)
+        view = function.bind_view(tensors.parameters, tensors.places, name)
         places.append((name, f"{name}.new", view))
-        places.append((f"{name}.gradient", None, f"{gradients}{_part(tensors.places, name)}"))
+        places.append((f"{name}.gradient", None, f"{gradients}{_view_of(tensors.places, name)}"))
     for slot, held in tensors.slots.items():
         for name, tensor in held.items():
             places.append((f"{name}.{slot}", f"{name}.{slot}.new", function.bind(tensor)))
     return places
 
 
-def _part(places: Places, name: str) -> str:
+def _view_of(places: Places, name: str) -> str:
     where, shape = places.slices[name], tuple(places.shapes[name])
     return f"[{where.start}:{where.stop}].view({shape})"
 
 
-def _joined(places: Places, tensors: Mapping[str, str], dtype: torch.dtype) -> str:
-    """Tensors one behind the other, with zeros in the gaps."""
+def _concatenated(places: Places, tensors: Mapping[str, str], dtype: torch.dtype) -> str:
+    """Tensors concatenated in a vector, with zeros in the gaps."""
     parts = []
     starts = [where.start for where in places.slices.values()]
     for (name, where), end in zip(places.slices.items(), [*starts[1:], places.size]):
@@ -335,11 +340,11 @@ def _tuple(names: Iterable[str]) -> str:
     return f"({''.join(f'{name}, ' for name in names)})"
 
 
-# -- what the source calls ---------------------------------------------------------------------
+# -- functions that the source calls -----------------------------------------------------------
 
 
 def are_finite(vectors: list[Tensor]) -> Tensor:
-    """Whether every number is finite: of the largest, which no sum can make infinite.
+    """Whether every number is finite: by the largest, since a sum of finite ones can overflow.
 
     >>> are_finite([torch.tensor([3e38, 3e38])]), are_finite([torch.tensor([0.0, torch.nan])])
     (tensor(True), tensor(False))
@@ -348,10 +353,10 @@ def are_finite(vectors: list[Tensor]) -> Tensor:
     return torch.stack([torch.isfinite(number) for number in largest]).all()
 
 
-def squared(vectors: list[Tensor]) -> Tensor:
+def sum_of_squares(vectors: list[Tensor]) -> Tensor:
     """The sum of squares, in float64.
 
-    >>> squared([torch.tensor([1.0, 2.0]), torch.tensor([3.0])])
+    >>> sum_of_squares([torch.tensor([1.0, 2.0]), torch.tensor([3.0])])
     tensor(14., dtype=torch.float64)
     """
     norms = [torch.linalg.vector_norm(v, dtype=torch.float64) for v in vectors]
@@ -360,6 +365,6 @@ def squared(vectors: list[Tensor]) -> Tensor:
 
 _HELPERS = {
     "are_finite": are_finite,
-    "squared": squared,
+    "sum_of_squares": sum_of_squares,
     "pad": torch.nn.functional.pad,
 }

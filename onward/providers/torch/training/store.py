@@ -1,7 +1,7 @@
 """TorchStore: the tensors of a training run in the memory of a torch device.
 
-The parameters of an update graph lie one behind the other in one vector, and so do their gradients
-and slots: forward and backward read named views, the update works on whole vectors.
+The parameters of an update graph lie in one vector, and so do their gradients and slots: forward
+and backward read named views, the update works on whole vectors.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from onward.providers.torch.tensors import to_numpy, to_torch
 
 @dataclass
 class UpdateTensors:
-    """The tensors of one update: vectors, and each parameter's part of them."""
+    """The tensors of one update: vectors, and each parameter's place in them."""
 
     update: UpdateLayout
     places: Places
     parameters: Tensor
     slots: dict[str, Any]  # slot -> vector, or slot -> parameter -> tensor where it is not flat
-    gradients: Tensor | None = None  # None: zeros that nobody has asked for yet
+    gradients: Tensor | None = None  # None: zeros that are not allocated yet
 
     def slot(self, slot: str, name: str) -> Tensor:
         """A slot of one parameter."""
         held = self.slots[slot]
-        tensor: Tensor = held[name] if isinstance(held, dict) else part(held, self.places, name)
+        tensor: Tensor = held[name] if isinstance(held, dict) else view_in(held, self.places, name)
         return tensor
 
     def gradient_vector(self) -> Tensor:
@@ -57,8 +57,8 @@ class Statistics:
     vector: Tensor
 
 
-def part(vector: Tensor, places: Places, name: str) -> Tensor:
-    """A tensor's part of a vector."""
+def view_in(vector: Tensor, places: Places, name: str) -> Tensor:
+    """The view of a named tensor in a vector."""
     return vector[places.slices[name]].view(places.shapes[name])
 
 
@@ -70,11 +70,13 @@ class TorchStore:
         self.updates = [
             _allocate(update, place_parameters(layout, update), device) for update in layout.updates
         ]
-        self._homes = {n: tensors for tensors in self.updates for n in tensors.update.parameters}
+        self._tensors_by_parameter = {
+            name: tensors for tensors in self.updates for name in tensors.update.parameters
+        }
         self.parameters = {name: self._parameter(name) for name in layout.names}
         self.state = _statistics(layout, device)
         self.statistics = {
-            name: part(each.vector, each.places, name)
+            name: view_in(each.vector, each.places, name)
             for each in self.state
             for name in each.places.shapes
         }
@@ -96,16 +98,16 @@ class TorchStore:
         return {**self.parameters, **self.statistics, **self.frozen}
 
     def read(self, name: str) -> Array:
-        """A tensor by its name in a checkpoint, as a numpy array that may not be written to.
+        """A tensor by its name in a checkpoint, as a read-only numpy array.
 
-        On a CPU it is the memory itself.
+        On a CPU the array shares the tensor's memory.
         """
         view: Array = to_numpy(self._find(name)).view()
         view.flags.writeable = False
         return view
 
     def write(self, name: str, tensor: Any) -> None:
-        """Give a tensor new contents."""
+        """Write new contents to a tensor."""
         held = self._find(name)
         dtype = to_numpy(held[:0] if held.dim() else held).dtype
         array = np.asarray(tensor).astype(dtype, casting="same_kind", copy=False)
@@ -115,12 +117,12 @@ class TorchStore:
         if name not in self._gradients:
             return self._tensors[name]
         parameter = self._gradients[name]
-        home = self._homes[parameter]
-        return part(home.gradient_vector(), home.places, parameter)
+        tensors = self._tensors_by_parameter[parameter]
+        return view_in(tensors.gradient_vector(), tensors.places, parameter)
 
     def _parameter(self, name: str) -> Tensor:
-        home = self._homes[name]
-        return part(home.parameters, home.places, name)
+        tensors = self._tensors_by_parameter[name]
+        return view_in(tensors.parameters, tensors.places, name)
 
     def gradient_buffers(self) -> list[Tensor]:
         """The gradients that await an update, one vector for each update graph."""
@@ -149,7 +151,7 @@ def _allocate(update: UpdateLayout, places: Places, device: torch.device) -> Upd
 
 
 def _statistics(layout: Layout, device: torch.device) -> list[Statistics]:
-    """Room for the tensors that training changes by itself, a vector for each type."""
+    """Allocate the running statistics: a vector for each type."""
     shapes: dict[np.dtype[Any], dict[str, Shape]] = {}
     for name in layout.state:
         array = layout.initial[name]

@@ -1,4 +1,4 @@
-"""Finite numbers: told from those that are not, in every float type."""
+"""is_finite agrees with numpy in every float type."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ FLOATS = st.sampled_from([np.float16, np.float32, np.float64])
 
 
 @given(FLOATS.flatmap(lambda dtype: arrays.arrays(dtype, st.integers(0, 40))))
-def test_it_is_what_numpy_says_of_each(vector: np.ndarray) -> None:
+def test_is_finite_agrees_with_numpy(vector: np.ndarray) -> None:
     assert is_finite(vector) == np.isfinite(vector).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_sums_that_overflow_are_not_taken_for_infinite(dtype: type) -> None:
+def test_finite_numbers_whose_sum_overflows(dtype: type) -> None:
     vector = np.full(1000, np.finfo(dtype).max, dtype)
     assert is_finite(vector)
     vector[500] = -np.inf
     assert not is_finite(vector)
 
 
-def test_whole_numbers_are_finite() -> None:
+def test_integers_are_finite() -> None:
     assert is_finite(np.array([2**62, 2**62]))

@@ -1,4 +1,4 @@
-"""A step in one run: the same as apart to the last bit, and nothing changes where it must not."""
+"""Fused step: bit for bit the same as separate runs, and no change if gradients are not finite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import onward
 from onward.losses import CrossEntropy, Output
 from onward.optimizers import EMA, LAMB, SGD, Adam, AdamW, Group, Muon
-from onward.providers.ort.training.fused_step import one_run
+from onward.providers.ort.training.fused_step import fuse_step
 from onward.providers.ort.training.lowered import UPDATED
 from onward.sessions.training.session import TrainingSession
 from onward.sessions.training.training_program import compile_training
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 def apart(*given: Any) -> TrainingSession:
     """A session that does not try to have all in one run."""
     made = TrainingSession(*given)
-    made._engine._one_run = False
+    made._engine._is_fused = False
     return made
 
 
@@ -46,7 +46,7 @@ def equal(one: TrainingSession, two: TrainingSession) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_in_one_run_is_gradients_then_update(case: str) -> None:
+def test_fused_step_equals_gradients_then_update(case: str) -> None:
     optimizer, options = CASES[case]
     given = (mlp(dropout=0.2), CrossEntropy(), optimizer, options)
     one, two = TrainingSession(*given), apart(*given)
@@ -59,7 +59,7 @@ def test_a_step_in_one_run_is_gradients_then_update(case: str) -> None:
     equal(one, two)
 
 
-def test_a_saved_program_knows_where_its_vectors_lie(tmp_path: Path) -> None:
+def test_saved_program_keeps_its_blocks(tmp_path: Path) -> None:
     program = compile_training(mlp(), CrossEntropy(), AdamW(lr=0.02))
     one, two = TrainingSession(program), TrainingSession(program.save(tmp_path / "program"))
     for feeds in batches(3):
@@ -70,7 +70,7 @@ def test_a_saved_program_knows_where_its_vectors_lie(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_changes_no_bit(bad: float) -> None:
+def test_nonfinite_gradients_change_nothing(bad: float) -> None:
     one = TrainingSession(mlp(), CrossEntropy(), AdamW(lr=0.02), {"average": EMA(decay=0.9)})
     good, spoiled = batches(2)
     one.step(good)
@@ -84,7 +84,7 @@ def test_what_is_not_finite_changes_no_bit(bad: float) -> None:
     assert one.steps == 2 and np.isfinite(one.gradient_norm)
 
 
-def test_finite_gradients_whose_sum_is_not_are_used_all_the_same() -> None:
+def test_finite_gradients_whose_sum_overflows_are_used() -> None:
     op = onward.OpBuilder()
     w = op.initializer("w", np.zeros(8, np.float32))
     loss = op.ReduceSum(op.Mul(w, op.input("x", "float32", (8,))), keepdims=0)
@@ -94,7 +94,7 @@ def test_finite_gradients_whose_sum_is_not_are_used_all_the_same() -> None:
     np.testing.assert_allclose(one.parameters["w"], [-30, -30, 30, 30, 0, 0, 0, 0], rtol=1e-5)
 
 
-def test_results_that_read_the_parameters_see_the_old_ones() -> None:
+def test_outputs_read_the_parameters_before_the_update() -> None:
     op = onward.OpBuilder()
     w = op.initializer("w", np.ones((4, 4), np.float32))
     h = op.MatMul(op.input("x", "float32", ("n", 4)), w)
@@ -112,7 +112,7 @@ def test_results_that_read_the_parameters_see_the_old_ones() -> None:
     assert list(one._engine._feeds) == ["step"]
 
 
-def test_the_updates_wait_for_every_result() -> None:
+def test_updates_run_after_every_output() -> None:
     step = compile_training(mlp(), CrossEntropy(), AdamW()).lowered.step
     assert step is not None
     graph = ir.from_proto(onnx.load_from_string(step)).graph
@@ -123,7 +123,7 @@ def test_the_updates_wait_for_every_result() -> None:
     assert results <= read and len(results) == 7
 
 
-def test_gathered_gradients_and_steps_take_turns() -> None:
+def test_accumulated_gradients_and_fused_steps_alternate() -> None:
     given = (mlp(), CrossEntropy(), AdamW(lr=0.02))
     one, two = TrainingSession(*given), apart(*given)
     first, second, third = batches(3)
@@ -137,8 +137,8 @@ def test_gathered_gradients_and_steps_take_turns() -> None:
     equal(one, two)
 
 
-def test_several_micro_batches_or_no_skipping_run_in_parts() -> None:
+def test_accumulation_or_no_skipping_is_not_fused() -> None:
     for options in ({"accumulate": 2}, {"skip_nonfinite": False}):
         assert compile_training(mlp(), CrossEntropy(), AdamW(), options).lowered.step is None
     program = compile_training(mlp(), CrossEntropy(), AdamW()).lowered
-    assert one_run(program.train, program.updates, [True]) == program.step
+    assert fuse_step(program.train, program.updates, [True]) == program.step

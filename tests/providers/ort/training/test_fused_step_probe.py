@@ -1,4 +1,4 @@
-"""The probe: it passes here, and it sees an engine that would train on stale numbers."""
+"""The fused-step probe passes here, and detects an engine that trains on old gradients."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ class Hasty(BoundSession):
         return found
 
 
-def test_this_onnxruntime_passes() -> None:
+def test_installed_onnxruntime_passes_the_probe() -> None:
     assert fused_step_probe.is_sound(probe_graph())
 
 
 @pytest.mark.parametrize("engine", [Copying, Hasty])
-def test_an_engine_that_does_otherwise_is_seen(
+def test_wrong_engine_is_detected(
     engine: type[BoundSession], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fused_step_probe, "BoundSession", engine)
     with caplog.at_level("WARNING", "onward"):
         assert not fused_step_probe.is_sound.__wrapped__(probe_graph())
-    assert "does not run a step in one run as it should" in caplog.text
+    assert "does not run fused training steps correctly" in caplog.text
 
 
-def test_a_probe_that_cannot_be_opened_is_not_sound() -> None:
+def test_probe_that_does_not_open_is_not_sound() -> None:
     assert not fused_step_probe.is_sound.__wrapped__(b"no model")
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=str)
-def test_without_trust_gradients_and_updates_run_apart(
+def test_gradients_and_updates_run_separately_if_the_probe_fails(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (mlp(), CrossEntropy(), AdamW(lr=0.02), options)
@@ -78,7 +78,7 @@ def test_without_trust_gradients_and_updates_run_apart(
         np.testing.assert_allclose(tensor, two.parameters[name], atol=1e-6)
 
 
-def test_a_provider_with_memory_of_its_own_is_not_asked_for_it(tmp_path: Path) -> None:
+def test_provider_with_its_own_memory_is_not_probed(tmp_path: Path) -> None:
     program = compile_training(mlp(), CrossEntropy(), AdamW(lr=0.02)).save(tmp_path / "program")
     one = TrainingSession(program, providers=["TorchExecutionProvider", "CPUExecutionProvider"])
     one.step(batches(1)[0])

@@ -1,4 +1,4 @@
-"""Lowered graphs as text."""
+"""Encoding of lowered graphs as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onward.providers.ort.training.metadata_encoding import (
 from onward.providers.ort.training.update_lowering import lower_update
 
 
-def test_updates_come_back_as_they_were() -> None:
+def test_pack_and_unpack_updates() -> None:
     model, layout = build_update(AdamW(), "float32", {"w": (2, 3), "b": (3,)}, TrainingOptions())
     lowered = lower_update(model, flat=True)
     plain = unpack({"key": pack({"updates": pack_updates([layout], [lowered])})}, "key")
@@ -27,13 +27,13 @@ def test_updates_come_back_as_they_were() -> None:
     assert unpack_updates(plain["updates"]) == ((layout,), (lowered,))
 
 
-def test_what_is_of_another_version_is_not_there() -> None:
+def test_other_version_unpacks_to_none() -> None:
     assert unpack({}, "key") is None
     assert unpack({"key": json.dumps({"version": 99, "updates": []})}, "key") is None
 
 
 @pytest.mark.parametrize("text", ["no json", "[1]", '{"updates": []}'])
-def test_what_is_damaged_says_so(text: str) -> None:
+def test_unreadable_metadata_raises(text: str) -> None:
     with pytest.raises(
         InvalidModel, match=r"the model's key cannot be read: .*\nmake the artifacts"
     ):

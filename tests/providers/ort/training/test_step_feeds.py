@@ -1,4 +1,4 @@
-"""Feeds: what can be an array is one, what cannot is said in one line."""
+"""Feeds of training steps: converted to arrays, or refused in one line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def session(**options: Any) -> TrainingSession:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("feeds", [None, [FEEDS["x"], FEEDS["labels"]], 3, "x"])
-def test_feeds_that_are_no_dictionary_are_refused(feeds: Any, method: str) -> None:
+def test_feeds_that_are_not_a_dict_are_refused(feeds: Any, method: str) -> None:
     kind = type(feeds).__name__
     law = rf"feeds are a dictionary of arrays, not {kind}\ngive {{'x': \.\.\., 'labels': \.\.\.}}"
     with pytest.raises(FeedError, match=law):
         getattr(session(), method)(feeds)
 
 
-def test_a_prediction_says_what_it_takes() -> None:
+def test_predict_error_names_the_inputs() -> None:
     with pytest.raises(FeedError, match=r"not list\ngive {'x': \.\.\.}"):
         session().predict([FEEDS["x"]])  # type: ignore[arg-type]
 
@@ -47,12 +47,12 @@ def test_a_prediction_says_what_it_takes() -> None:
         (torch.eye(8).to_sparse(), "can't convert Sparse layout tensor to numpy"),
     ],
 )
-def test_what_is_no_array_is_refused(x: Any, why: str, method: str) -> None:
-    with pytest.raises(FeedError, match=rf"input 'x' is no array: {why}.*\ngive a numpy array$"):
+def test_feed_that_is_not_an_array_is_refused(x: Any, why: str, method: str) -> None:
+    with pytest.raises(FeedError, match=rf"input 'x' is not an array: {why}.*\ngive a numpy"):
         getattr(session(), method)({**FEEDS, "x": x})
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
+def test_name_that_is_not_a_string_is_refused() -> None:
     with pytest.raises(FeedError, match="no input 3; the model takes 'x', 'labels'"):
         session().step({3: FEEDS["x"], "labels": FEEDS["labels"]})  # type: ignore[dict-item]
 
@@ -67,7 +67,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
     ],
     ids=["a leaf", "with a history", "big-endian", "by columns"],
 )
-def test_tensors_and_arrays_of_every_kind_are_taken(x: Any) -> None:
+def test_tensors_and_arrays_of_every_library_are_accepted(x: Any) -> None:
     plain, other = session(), session()
     expected, found = plain.step(FEEDS), other.step(MappingProxyType({**FEEDS, "x": x}))
     np.testing.assert_array_equal(found["loss"], expected["loss"])
@@ -75,10 +75,13 @@ def test_tensors_and_arrays_of_every_kind_are_taken(x: Any) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "None": ({"x": None}, "input 'x' is no array of numbers: it is NoneType\ngive a numpy array"),
+    "None": (
+        {"x": None},
+        "input 'x' is not an array of numbers: it is NoneType\ngive a numpy array",
+    ),
     "labels None": (
         {"labels": None},
-        "input 'labels' is no array of numbers: it is NoneType\ngive",
+        "input 'labels' is not an array of numbers: it is NoneType\ngive",
     ),
     "labels text": (
         {"labels": FEEDS["labels"].astype(str)},
@@ -120,7 +123,7 @@ def test_wrong_feeds_are_refused_and_change_nothing(wrong: str, accumulate: int)
         np.testing.assert_array_equal(one.checkpoint()[0][name], tensor, err_msg=name)
 
 
-def test_an_index_out_of_range_is_refused_and_changes_nothing() -> None:
+def test_index_out_of_range_is_refused_and_changes_nothing() -> None:
     op = onward.OpBuilder()
     table = op.initializer("table", np.ones((5, 4), np.float32))
     model = op.model(y=op.Gather(table, op.input("ids", "int64", ("n",))))

@@ -66,7 +66,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Any]] = [
 @pytest.mark.parametrize(
     "op, attributes, formula", FORMULAS, ids=lambda v: v if v == str(v) else ""
 )
-def test_activations_follow_their_formula(
+def test_activations_match_their_formula(
     op: str, attributes: dict[str, Any], formula: Any, dtype: Any
 ) -> None:
     if op == "Shrink" and dtype == ml_dtypes.bfloat16:
@@ -142,7 +142,7 @@ def test_dropout_scales_what_it_keeps(attributes: dict[str, Any], dtype: Any) ->
     assert 0.72 < mask.mean() < 0.78
 
 
-def test_dropout_with_a_seed_repeats_itself() -> None:
+def test_dropout_with_a_seed_is_reproducible() -> None:
     x = np.ones((100,), np.float32)
     inputs = [x, np.array(0.5, np.float32), np.array(True)]
     first, second = (run_op("Dropout", inputs, {"seed": 3})[0] for _ in range(2))
@@ -152,7 +152,7 @@ def test_dropout_with_a_seed_repeats_itself() -> None:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"seed": 7}])
-def test_dropout_of_everything_is_zero(attributes: dict[str, Any]) -> None:
+def test_dropout_with_ratio_one_is_zero(attributes: dict[str, Any]) -> None:
     x = np.ones((3, 4), np.float32)
     y, mask = run_op(
         "Dropout", [x, np.array(1.0, np.float32), np.array(True)], attributes, outputs=2

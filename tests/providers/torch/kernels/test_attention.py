@@ -62,7 +62,7 @@ ATTRIBUTES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-def test_attention_hides_what_its_mask_and_attributes_hide(
+def test_attention_masks_match_the_reference(
     mask: Array | None, attributes: dict[str, Any]
 ) -> None:
     inputs = qkv()
@@ -89,7 +89,7 @@ def test_query_heads_share_key_heads(
 @pytest.mark.parametrize("past", [0, 2])
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
-def test_attention_goes_on_from_a_past_and_shows_its_scores(
+def test_attention_with_a_past_returns_its_scores(
     new: int, past: int, causal: int, mode: int
 ) -> None:
     inputs = [numbers(BATCH, new, 2 * SIZE) for _ in range(3)]
@@ -115,7 +115,7 @@ def test_raw_scores_have_no_softcap() -> None:
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("lengths", [[5, 3], [2, 1], [0, 5]])
 @pytest.mark.parametrize("window", [{}, {"left_window_size": 1}])
-def test_attention_reads_no_further_than_the_cache_is_filled(
+def test_attention_ignores_padding_of_the_cache(
     causal: int, lengths: list[int], window: dict[str, int]
 ) -> None:
     filled = np.array(lengths, np.int64)
@@ -123,7 +123,7 @@ def test_attention_reads_no_further_than_the_cache_is_filled(
 
 
 @pytest.mark.parametrize("queries, keys", [(0, 3), (3, 0), (0, 0)])
-def test_attention_to_nothing_is_zero(queries: int, keys: int) -> None:
+def test_fully_masked_attention_is_zero(queries: int, keys: int) -> None:
     inputs: list[Array | None] = [
         numbers(1, 2, queries, 4),
         numbers(1, 2, keys, 4),
@@ -153,7 +153,7 @@ def flex_model(body: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("body", ["score_mod", "prob_mod"])
-def test_flex_attention_runs_its_subgraph_which_sees_the_outside(body: str) -> None:
+def test_flex_attention_subgraph_reads_outer_values(body: str) -> None:
     q, k, v = qkv(4, 2)
     assert q is not None and k is not None and v is not None
     (y,) = run_model(flex_model(body), [q, k, v, np.array([3], np.float32)])
@@ -167,7 +167,7 @@ def test_flex_attention_runs_its_subgraph_which_sees_the_outside(body: str) -> N
 @pytest.mark.parametrize("rotary", [0, 4])
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("flat", [False, True])
-def test_rotary_embedding_turns_pairs(
+def test_rotary_embedding_rotates_pairs(
     interleaved: int, rotary: int, positions: bool, flat: bool
 ) -> None:
     half = (rotary or 6) // 2

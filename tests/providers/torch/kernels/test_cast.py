@@ -49,7 +49,7 @@ def _bits(x: Array) -> Array:
 
 
 @pytest.mark.parametrize("source", NUMBERS, ids=lambda t: np.dtype(t).name)
-def test_what_both_types_hold_is_kept(source: Any) -> None:
+def test_values_that_both_types_have_are_exact(source: Any) -> None:
     for target in NUMBERS:
         x = np.array([[1, 1], [1, 1]]).astype(source)
         assert_array_equal(_cast(x, target).astype(np.float64), np.ones((2, 2)))
@@ -114,7 +114,7 @@ def test_bare_exponents_round_as_asked() -> None:
 
 @pytest.mark.parametrize("source", FLOAT8, ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("target", [np.float16, np.float32, ml_dtypes.bfloat16, np.float64])
-def test_all_float8s_come_back(source: Any, target: Any) -> None:
+def test_all_float8s_round_trip(source: Any, target: Any) -> None:
     x = np.arange(256, dtype=np.uint8).view(source)
     with np.errstate(invalid="ignore"):  # numpy warns of the NaNs
         assert_array_equal(_cast(x, target).astype(np.float64), x.astype(np.float64))

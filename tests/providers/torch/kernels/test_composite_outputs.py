@@ -18,7 +18,7 @@ from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
 from onward.passes.composites import inline_calls, is_call
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.ort_workarounds import spell_for_onnxruntime
+from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
 from onward.providers.torch.kernels import (
     composite_activation,
@@ -135,7 +135,7 @@ def has_calls(model: ir.Model) -> bool:
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["known", "unknown"])
 @pytest.mark.parametrize("case", CASES, ids=ids)
-def test_a_kernel_gives_what_its_body_gives(case: Case, dynamic: bool) -> None:
+def test_kernel_matches_its_body(case: Case, dynamic: bool) -> None:
     dynamic = dynamic and case.dynamic
     whole = taken(called(case, np.float64, dynamic=dynamic))
     body = TRAINING(inline_calls(called(case, np.float64, dynamic=dynamic)))
@@ -146,10 +146,10 @@ def test_a_kernel_gives_what_its_body_gives(case: Case, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.ort], ids=[c.name for c in CASES if c.ort])
-def test_a_kernel_gives_what_onnxruntime_makes_of_the_body(case: Case) -> None:
+def test_kernel_matches_the_body_in_onnxruntime(case: Case) -> None:
     whole, body = taken(called(case, np.float32)), TRAINING(inline_calls(called(case, np.float32)))
     feeds = feeds_of(case, np.float32)
-    stock = lower_opset(spell_for_onnxruntime(body), STOCK_OPSET)
+    stock = lower_opset(apply_ort_workarounds(body), STOCK_OPSET)
     data = ir.to_proto(stock).SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     wanted = session.run(None, {arg.name: feeds[arg.name] for arg in session.get_inputs()})
@@ -160,10 +160,10 @@ def test_a_kernel_gives_what_onnxruntime_makes_of_the_body(case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=ids)
-def test_a_kernel_of_halves_is_as_near_as_they_can_be(case: Case, dtype: Any) -> None:
+def test_half_precision_kernel_matches_its_body(case: Case, dtype: Any) -> None:
     whole, body = taken(called(case, dtype)), TRAINING(inline_calls(called(case, np.float32)))
     if not has_calls(whole):
-        return  # torch takes the body, of which other tests tell
+        return  # torch runs the body, which other tests cover
     feeds = feeds_of(case, dtype)
     rounded = {
         n: f.astype(np.float32) if f.dtype == np.dtype(dtype) else f for n, f in feeds.items()
@@ -178,7 +178,7 @@ def test_a_kernel_of_halves_is_as_near_as_they_can_be(case: Case, dtype: Any) ->
 
 
 @pytest.mark.parametrize("operator", sorted(WHOLE))
-def test_torch_takes_calls_of_every_kernel(operator: str) -> None:
+def test_every_kernel_has_an_accepted_call(operator: str) -> None:
     models = [taken(called(c, np.float32)) for c in CASES if c.operator == operator]
     assert any(has_calls(model) for model in models)
 
@@ -225,7 +225,7 @@ def network_feeds(batch: int) -> dict[str, Any]:
     return feeds
 
 
-def test_a_network_of_calls_gives_the_gradients_of_its_bodies() -> None:
+def test_network_of_calls_matches_its_bodies() -> None:
     whole, body = taken(network_gradients()), TRAINING(inline_calls(network_gradients()))
     assert sum(is_call(node) for node in whole.graph) == 12
     feeds = network_feeds(4)
@@ -262,7 +262,7 @@ def test_a_network_of_calls_is_traced_whole_for_any_batch(symbolic: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
-def test_inductor_makes_one_pass_of_the_gradient_of_a_cross_entropy() -> None:
+def test_inductor_fuses_the_gradient_of_cross_entropy() -> None:
     case = _loss("compiled", (6, 5), ignore_index=1, reduction="mean", weights=True)
     whole = taken(called(case, np.float32))
     body = TRAINING(inline_calls(called(case, np.float32)))
@@ -276,7 +276,7 @@ def test_inductor_makes_one_pass_of_the_gradient_of_a_cross_entropy() -> None:
         np.testing.assert_allclose(to_numpy(found, None), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_not_wanted_is_not_computed() -> None:
+def test_unused_gradients_are_not_computed() -> None:
     whole = taken(network_gradients())
     first = [node for node in whole.graph if node.op_type == "ConvGrad"][-1]
     assert [bool(value.name) for value in first.outputs] == [False, True, True]  # x has none

@@ -1,4 +1,4 @@
-"""onnxruntime's own operators against onnxruntime, or against their formulas where it has none."""
+"""onnxruntime's operators, compared with onnxruntime or with their formulas."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_skip_layer_normalization_broadcasts_its_skip(
 
 
 @pytest.mark.parametrize("bias", [None, numbers(8)])
-def test_skip_normalizations_give_their_sum_too(bias: Array | None) -> None:
+def test_skip_normalizations_return_their_sum(bias: Array | None) -> None:
     gamma, skip = numbers(8), numbers(2, 3, 8)
     agrees("SkipLayerNormalization", [X, skip, gamma, numbers(8), bias], {}, outputs=4)
     agrees("SkipSimplifiedLayerNormalization", [X, skip, gamma, bias], {"epsilon": 1e-5})
@@ -104,7 +104,7 @@ FLAGS = [(a, b) for a in (0, 1) for b in (0, 1)]
 
 @pytest.mark.parametrize("batch_a, batch_b", FLAGS)
 @pytest.mark.parametrize("trans_a, trans_b", FLAGS)
-def test_fused_matmul_turns_its_operands(
+def test_fused_matmul_transposes_its_operands(
     trans_a: int, trans_b: int, batch_a: int, batch_b: int
 ) -> None:
     a, b = numbers(2, 3, 4, 5), numbers(2, 3, 5, 6)
@@ -155,11 +155,11 @@ def test_a_convolution_adds_a_residual_in_either_layout() -> None:
     inputs = [last[0], w, b, last[1]]
     [y] = run_op("NhwcFusedConv", inputs, attributes, domain=MICROSOFT)
     assert_allclose(np.moveaxis(y, -1, 1), wanted, rtol=1e-4, atol=1e-5)
-    if (MICROSOFT, "NhwcFusedConv") in kernel_types("CPUExecutionProvider"):  # on ARM alone
+    if (MICROSOFT, "NhwcFusedConv") in kernel_types("CPUExecutionProvider"):  # only on ARM
         agrees("NhwcFusedConv", inputs, attributes)
 
 
-# -- what stock onnxruntime runs on a GPU alone ------------------------------------------------
+# -- operators that stock onnxruntime has only on a GPU -----------------------------------------
 
 
 def gelu(x: Array) -> Array:

@@ -57,7 +57,7 @@ ATTENTION_MASKS: dict[str, Array | None] = {
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("mask", ATTENTION_MASKS.values(), ids=ATTENTION_MASKS.keys())
 @pytest.mark.parametrize("bias", [None, numbers(1, 1, LENGTH, LENGTH)])
-def test_attention_takes_every_mask(mask: Array | None, causal: int, bias: Array | None) -> None:
+def test_attention_with_every_mask(mask: Array | None, causal: int, bias: Array | None) -> None:
     inputs = [numbers(BATCH, LENGTH, HIDDEN), numbers(HIDDEN, 3 * HIDDEN), numbers(3 * HIDDEN)]
     attributes = {"num_heads": HEADS, "unidirectional": causal, "mask_filter_value": -50.0}
     agrees("Attention", [*inputs, mask, None, bias], **attributes)
@@ -85,7 +85,7 @@ PADDING: dict[str, Array | None] = {
 
 @pytest.mark.parametrize("mask", PADDING.values(), ids=PADDING.keys())
 @pytest.mark.parametrize("added", [None, (1, 1), (BATCH, 1), (1, HEADS), (BATCH, HEADS)])
-def test_multi_head_attention_takes_every_mask(mask: Array | None, added: Any) -> None:
+def test_multi_head_attention_with_every_mask(mask: Array | None, added: Any) -> None:
     bias = None if added is None else numbers(*added, LENGTH, KEYS)
     inputs = [
         numbers(BATCH, LENGTH, HIDDEN),
@@ -108,7 +108,7 @@ def test_multi_head_attention_takes_keys_from_a_cache(bias: Array | None) -> Non
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("length", [1, LENGTH])
 @pytest.mark.parametrize("masked", [False, True])
-def test_multi_head_attention_goes_on_from_a_past(causal: int, length: int, masked: bool) -> None:
+def test_multi_head_attention_with_a_past(causal: int, length: int, masked: bool) -> None:
     total = length + PAST
     inputs = [
         *[numbers(BATCH, length, HIDDEN) for _ in range(3)],
@@ -216,7 +216,7 @@ def test_grouped_queries_take_positions_a_bias_and_a_sink(step: str) -> None:
     same_steps([*inputs, *nothing, None, numbers(Q_HEADS)], lengths, {})
 
 
-def test_grouped_queries_are_normalized_before_they_turn() -> None:
+def test_grouped_queries_are_normalized_before_rotation() -> None:
     inputs, _ = grouped("a first step")
     q, k = inputs[:2]
     assert q is not None and k is not None

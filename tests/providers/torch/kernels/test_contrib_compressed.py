@@ -56,7 +56,7 @@ def test_weights_of_few_bits_are_multiplied_by(bits: int, block: int, k: int) ->
     if bits < 8:
         real = [numbers(3, k), *weights, numbers(n, blocks)]
         agrees("MatMulNBits", real, constants=(1, 2, 3), **size)
-    if bits == 4:  # onnxruntime reads the groups of four bits alone
+    if bits == 4:  # onnxruntime supports groups only for four bits
         groups = RANDOM.integers(0, blocks, blocks * block).astype(np.int32)
         grouped = [numbers(3, k), *weights, None, groups]
         agrees("MatMulNBits", grouped, constants=(1, 2, 4), **size)

@@ -65,7 +65,7 @@ def test_functions_of_one_tensor_agree(q: Bytes) -> None:
 
 
 @KINDS
-def test_choices_and_joins_change_the_scale(q: Bytes) -> None:
+def test_where_and_concat_change_the_scale(q: Bytes) -> None:
     condition = RANDOM.random((2, 3)) > 0.5
     inputs = [condition, q(2, 3), *q.x, q(3), *q.y, *q.z]
     agrees("QLinearWhere", inputs, constants=(2, 3, 5, 6, 7, 8))
@@ -93,7 +93,7 @@ def test_a_mean_over_axes_is_that_of_the_real_numbers() -> None:
     assert_array_equal(y, np.array([[7, 12]], np.uint8))
 
 
-def test_a_product_of_integers_stays_one() -> None:
+def test_product_of_integers_is_an_integer() -> None:
     a, b = np.array([1, 200], np.uint8), np.array([3, 4], np.uint8)
     zero = np.array(2, np.uint8)
     (y,) = run_op("MulInteger", [a, zero, b, zero], domain=MICROSOFT)

@@ -67,7 +67,7 @@ def test_branches_may_give_several_values_of_different_shapes_and_sequences() ->
 
 
 def counting(trips: str, condition: str) -> onnx.ModelProto:
-    """Doubles `x` until it is over 100, if somebody listens; gives the doubled and each i."""
+    """Doubles `x` until it is over 100, if the condition counts; returns x and each i."""
     return parse(f"""
         g (int64 trips, bool condition, float x) => (float y, int64[n] counted)
         {{
@@ -221,13 +221,13 @@ def test_a_scan_without_directions_and_axes_goes_forward_at_axis_0() -> None:
     assert_array_equal(differences, x - z)
 
 
-def test_a_scan_over_nothing_gives_its_state_back() -> None:
+def test_scan_over_an_empty_axis_returns_its_state() -> None:
     total, sums, differences = run_model(scanning(""), [floats(3), floats(0, 3), floats(0, 3)])
     assert_array_equal(total, floats(3))
     assert len(sums) == len(differences) == 0
 
 
-def test_a_long_scan_is_not_cut_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_scan_is_sliced_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "_AT_ONCE", 4)
     x = torch.arange(22).reshape(2, 11)
     for backward in (False, True):

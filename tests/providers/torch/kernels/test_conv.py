@@ -34,7 +34,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolution_is_as_in_the_reference(name: str) -> None:
+def test_convolution_matches_the_reference(name: str) -> None:
     shape, weight, attributes = CONVOLUTIONS[name]
     inputs = [floats(*shape), floats(*weight), floats(weight[0])]
     (expected,) = reference_op("Conv", inputs, attributes)
@@ -48,7 +48,7 @@ def test_convolution_of_an_empty_batch_is_empty() -> None:
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
-def test_sixteen_bits_stay_sixteen_bits(op: str) -> None:
+def test_sixteen_bit_types_are_kept(op: str) -> None:
     x, w = floats(1, 2, 5, 5).astype(np.float16), floats(2, 2, 3, 3).astype(np.float16)
     (y,) = run_op(op, [x, w])
     (expected,) = run_op(op, [x.astype(np.float32), w.astype(np.float32)])
@@ -177,7 +177,7 @@ def test_deformable_convolution_with_a_whole_offset_reads_the_next_element() -> 
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_deformable_convolution_is_as_in_the_reference() -> None:
+def test_deformable_convolution_matches_the_reference() -> None:
     x, w, b = floats(1, 4, 5, 5), floats(2, 2, 2, 2), floats(2)
     attributes = {"group": 2, "offset_group": 2, "pads": [1, 0, 0, 1], "dilations": [2, 1]}
     offset, mask = floats(1, 16, 4, 5), floats(1, 8, 4, 5)

@@ -1,4 +1,4 @@
-"""Sizes of 0 on every kernel that hands over to a fused call of torch's: the standard's answer.
+"""Sizes of 0 in every kernel that calls a fused function of torch: the standard's result.
 
 What onnxruntime or ONNX's reference answers is the answer; where neither has one, a clear error.
 """
@@ -147,7 +147,7 @@ def check(got: list[Any], wanted: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("op, inputs, attributes, outputs, opset", named(BY_ORT))
-def test_a_size_of_0_gives_what_onnxruntime_gives(
+def test_empty_tensors_match_onnxruntime(
     op: str, inputs: list[Array | None], attributes: dict[str, Any], outputs: int, opset: int
 ) -> None:
     wanted = ort_op(op, inputs, attributes, outputs, opset)
@@ -155,7 +155,7 @@ def test_a_size_of_0_gives_what_onnxruntime_gives(
 
 
 @pytest.mark.parametrize("op, inputs, attributes, outputs, opset", named(BY_REFERENCE))
-def test_a_size_of_0_gives_what_the_reference_gives(
+def test_empty_tensors_match_the_reference(
     op: str, inputs: list[Array | None], attributes: dict[str, Any], outputs: int, opset: int
 ) -> None:
     wanted = reference_op(op, inputs, attributes, outputs, opset)
@@ -163,9 +163,7 @@ def test_a_size_of_0_gives_what_the_reference_gives(
 
 
 @pytest.mark.parametrize("given, shapes", BY_SHAPE, ids=lambda value: str(value[0]))
-def test_a_size_of_0_gives_a_result_of_the_right_shape(
-    given: Case, shapes: list[tuple[int, ...]]
-) -> None:
+def test_empty_tensors_have_the_right_shape(given: Case, shapes: list[tuple[int, ...]]) -> None:
     op, inputs, attributes, outputs, opset = given
     assert [y.shape for y in run_op(op, inputs, attributes, outputs, opset)] == shapes
 
@@ -178,7 +176,7 @@ LAYERS = {"RNN": 1, "GRU": 3, "LSTM": 4}
 @pytest.mark.parametrize("lengths", [False, True])
 @pytest.mark.parametrize("in_steps", [False, True])
 @pytest.mark.parametrize("op", LAYERS)
-def test_a_recurrent_layer_of_nothing_keeps_its_first_state(
+def test_empty_recurrent_layer_keeps_its_initial_state(
     op: str,
     in_steps: bool,
     lengths: bool,
@@ -188,7 +186,9 @@ def test_a_recurrent_layer_of_nothing_keeps_its_first_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On every processor: torch's own refuse some of these on x86-64, and onnxruntime's die."""
-    monkeypatch.setattr("onward.providers.torch.kernels.recurrent._in_steps", lambda x: in_steps)
+    monkeypatch.setattr(
+        "onward.providers.torch.kernels.recurrent._steps_are_faster", lambda x: in_steps
+    )
     directions, gates = 1 + (direction == "bidirectional"), LAYERS[op]
     state = np.arange(directions * batch * 2, dtype=np.float32).reshape(directions, batch, 2)
     inputs: list[Array | None] = [
@@ -227,7 +227,7 @@ def test_linear_attention_of_no_step_keeps_its_state(rule: str) -> None:
     np.testing.assert_array_equal(after, state)
 
 
-def test_a_position_in_nothing_is_an_error_that_names_its_node() -> None:
+def test_arg_max_of_an_empty_axis_names_its_node() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> '
         "g (float[a, b] x) => (int64[c, d] y) { [first] y = ArgMax<axis = 1>(x) }"
@@ -240,12 +240,12 @@ def test_a_position_in_nothing_is_an_error_that_names_its_node() -> None:
     assert session.run(None, {"x": ones(0, 0)})[0].shape == (0, 1)
 
 
-def test_no_window_on_no_pixels_is_an_error() -> None:
+def test_window_larger_than_an_empty_image_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"no window fits an image of \[0, 5\]"):
         run_op("Conv", [ones(1, 1, 0, 5), ones(2, 1, 3, 3)], {})
 
 
-def test_autograd_follows_results_of_nothing() -> None:
+def test_autograd_works_through_empty_results() -> None:
     x, w = torch.ones(1, 0, 5, requires_grad=True), torch.full((2, 0, 3), torch.nan)
     zeros_from([1, 2, 3], x, w.requires_grad_()).sum().backward()
     assert x.grad is not None and w.grad is not None

@@ -1,11 +1,16 @@
-"""The unsigned integers and the float8s, through the decorators that stand in for them."""
+"""Unsigned integers and float8s through the decorators that emulate them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from onward.providers.torch.kernels.emulated_dtypes import by_bits, by_order, by_value, unwidened
+from onward.providers.torch.kernels.emulated_dtypes import (
+    by_bits,
+    by_order,
+    by_value,
+    without_emulation,
+)
 
 UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
 
@@ -36,7 +41,7 @@ def test_the_order_of_the_largest_numbers_is_kept(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", UNSIGNED)
-def test_comparisons_return_what_they_are(dtype: torch.dtype) -> None:
+def test_comparisons_return_bools(dtype: torch.dtype) -> None:
     x = _extremes(dtype)
     less = by_order(results=0)(torch.lt)
     assert less(x, x[:1]).tolist() == [n < x.tolist()[0] for n in x.tolist()]
@@ -58,7 +63,7 @@ def test_float8s_are_moved_by_their_bits(dtype: torch.dtype) -> None:
     assert flip(x).float().tolist() == [0.5, -2.0, 1.0]
 
 
-def test_all_outputs_and_sequences_come_back_where_asked() -> None:
+def test_all_outputs_and_sequences_are_converted_on_request() -> None:
     x = torch.tensor([1, 65535], dtype=torch.uint16)
     split = by_bits(results=None)(lambda xs: (xs, xs[0]))
     (first, second), third = split([x, x])
@@ -72,12 +77,12 @@ def test_other_types_pass_through_untouched() -> None:
     assert by_order(lambda x, k: k)(x, 3) == 3
 
 
-def test_a_lowering_that_knows_the_types_calls_the_kernel_itself() -> None:
+def test_known_types_skip_the_emulation() -> None:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         return x
 
     widened = by_order(kernel)
-    assert unwidened(widened, [torch.float32, torch.int64]) is kernel
-    assert unwidened(widened, [torch.float32, torch.uint16]) is widened
-    assert unwidened(widened, [None]) is widened
-    assert unwidened(kernel, [torch.uint16]) is kernel
+    assert without_emulation(widened, [torch.float32, torch.int64]) is kernel
+    assert without_emulation(widened, [torch.float32, torch.uint16]) is widened
+    assert without_emulation(widened, [None]) is widened
+    assert without_emulation(kernel, [torch.uint16]) is kernel

@@ -16,7 +16,7 @@ def kernel(x: Any, *others: Any, twice: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_kernel_meets_float32_and_its_result_goes_back(dtype: torch.dtype) -> None:
+def test_kernel_runs_in_float32_and_returns_half_precision(dtype: torch.dtype) -> None:
     x = torch.ones(2, dtype=dtype)
     seen, others, y = kernel(x, x, None, torch.ones(2, dtype=torch.int8), twice=2)
     assert seen == torch.float32
@@ -25,11 +25,11 @@ def test_a_kernel_meets_float32_and_its_result_goes_back(dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32])
-def test_other_types_pass_as_they_are(dtype: torch.dtype) -> None:
+def test_other_types_are_not_converted(dtype: torch.dtype) -> None:
     seen, _, y = kernel(torch.ones(2, dtype=dtype))
     assert seen == y.dtype == dtype
 
 
-def test_a_single_result_goes_back_too() -> None:
+def test_single_result_is_converted() -> None:
     double = float32_on_cpu(lambda x: 2 * x)
     assert double(torch.ones(2, dtype=torch.float16)).dtype == torch.float16

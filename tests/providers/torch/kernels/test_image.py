@@ -149,7 +149,7 @@ def test_a_new_size_is_rounded_as_onnx_infers_it() -> None:
 
 @pytest.mark.parametrize("align_corners", [0, 1])
 @pytest.mark.parametrize("size", [[2, 3, 4, 5], [2, 1, 3, 2, 4]])
-def test_an_affine_grid_is_as_in_the_reference(align_corners: int, size: list[int]) -> None:
+def test_affine_grid_matches_the_reference(align_corners: int, size: list[int]) -> None:
     axes = len(size) - 2
     inputs = [floats(2, axes, axes + 1), np.array(size)]
     attributes = {"align_corners": align_corners}

@@ -65,7 +65,7 @@ REFERENCED: list[tuple[str, list[Array], Attributes]] = [
 
 
 @pytest.mark.parametrize("case", range(len(REFERENCED)), ids=lambda i: f"{REFERENCED[i][0]}-{i}")
-def test_results_are_the_references(case: int) -> None:
+def test_indexing_matches_the_reference(case: int) -> None:
     op, inputs, attributes = REFERENCED[case]
     inputs = [np.asarray(x) for x in inputs]
     (got,), (wanted,) = run_op(op, inputs, attributes), reference_op(op, inputs, attributes)
@@ -167,7 +167,7 @@ def test_scatters_keep_every_type(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])
-def test_a_scatter_of_nothing_changes_nothing(reduction: str) -> None:
+def test_scatter_without_updates_changes_nothing(reduction: str) -> None:
     x = numbers(3, 4)
     nothing = [np.zeros((0, 1), np.int64), numbers(0, 4)]
     assert_array_equal(run_op("ScatterND", [x, *nothing], {"reduction": reduction})[0], x)
@@ -223,7 +223,7 @@ def test_unique_gives_values_first_positions_numbers_and_counts(
 
 @pytest.mark.parametrize("center", [0, 1])
 @pytest.mark.parametrize("most, iou, score", [(3, 0.2, 0.3), (100, 0.5, 0.0), (100, 0.0, 0.9)])
-def test_non_max_suppression_keeps_the_references_boxes(
+def test_non_max_suppression_matches_the_reference(
     center: int, most: int, iou: float, score: float
 ) -> None:
     random = np.random.default_rng(7)
@@ -238,7 +238,7 @@ def test_non_max_suppression_keeps_the_references_boxes(
     assert_array_equal(y, reference_op("NonMaxSuppression", inputs, attributes)[0])
 
 
-def test_non_max_suppression_keeps_none_unless_told_how_many() -> None:
+def test_non_max_suppression_keeps_no_boxes_by_default() -> None:
     boxes, scores = numbers(1, 4, 4), numbers(1, 1, 4)
     assert run_op("NonMaxSuppression", [boxes, scores])[0].shape == (0, 3)
 

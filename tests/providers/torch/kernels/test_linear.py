@@ -36,9 +36,7 @@ def _whole(dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("dtype", [*TYPES, *INTEGERS])
 @pytest.mark.parametrize("left, right", SHAPES)
-def test_matmul_multiplies_as_numpy_does(
-    left: tuple[int, ...], right: tuple[int, ...], dtype: Any
-) -> None:
+def test_matmul_matches_numpy(left: tuple[int, ...], right: tuple[int, ...], dtype: Any) -> None:
     a, b = _whole(dtype, left), _whole(dtype, right)
     (y,) = run_op("MatMul", [a, b])
     assert y.dtype == dtype
@@ -46,9 +44,7 @@ def test_matmul_multiplies_as_numpy_does(
 
 
 @pytest.mark.parametrize("left, right", SHAPES)
-def test_a_product_written_out_as_sums_is_the_product(
-    left: tuple[int, ...], right: tuple[int, ...]
-) -> None:
+def test_matmul_by_sums_matches_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     a, b = torch.tensor(_whole(np.int32, left)), torch.tensor(_whole(np.int32, right))
     y = _matmul_by_sums(a, b)
     assert y.dtype == torch.int32

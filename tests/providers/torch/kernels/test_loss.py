@@ -33,7 +33,7 @@ def likelihood_loss(
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("ignored", [None, 2, -1, 9])
 @pytest.mark.parametrize("dtype", ["f", "e"])
-def test_losses_are_their_definition(
+def test_losses_match_their_definition(
     shape: Any, reduction: str, weighted: bool, ignored: int | None, dtype: str
 ) -> None:
     scores = rng.standard_normal(shape).astype(dtype)
@@ -67,7 +67,7 @@ def test_the_mean_of_many_float16_losses_does_not_overflow() -> None:
     assert loss == 3.0
 
 
-def test_what_is_ignored_may_be_infinite() -> None:
+def test_ignored_scores_may_be_infinite() -> None:
     scores = np.array([[-np.inf, 0.0], [0.0, 0.0]], np.float32)
     labels, attributes = np.array([0, 1]), {"ignore_index": 0, "reduction": "sum"}
     assert run_op("NegativeLogLikelihoodLoss", [scores, labels], attributes)[0] == 0.0

@@ -111,7 +111,7 @@ def test_shifts_by_any_distance_agree_with_the_reference(direction: str, dtype: 
 
 
 @pytest.mark.parametrize("dtype", UNSIGNED)
-def test_unsigned_integers_have_no_sign_to_lose(dtype: Any) -> None:
+def test_abs_and_sign_of_unsigned_integers(dtype: Any) -> None:
     x = np.array([0, 1, np.iinfo(dtype).max], dtype)
     assert_array_equal(run_op("Abs", [x])[0], x)
     assert_array_equal(run_op("Sign", [x])[0], np.array([0, 1, 1], dtype))
@@ -174,7 +174,9 @@ def test_clip_takes_either_limit_or_none_and_the_upper_one_wins() -> None:
 
 @pytest.mark.parametrize("negative, positive", [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.float8_e5m2])
-def test_infinities_are_told_apart(dtype: Any, negative: int, positive: int) -> None:
+def test_positive_and_negative_infinities_are_detected(
+    dtype: Any, negative: int, positive: int
+) -> None:
     x = np.array([np.inf, -np.inf, 1.0, np.nan], np.float32).astype(dtype)
     attributes = {"detect_negative": negative, "detect_positive": positive}
     (y,) = run_op("IsInf", [x], attributes)
@@ -204,7 +206,7 @@ def test_running_sums_and_products(dtype: Any, axis: int, exclusive: int, revers
         assert_array_equal(y, want)
 
 
-def test_a_running_sum_of_nothing_is_nothing() -> None:
+def test_running_sum_of_an_empty_tensor_is_empty() -> None:
     x = np.zeros((2, 0), np.float32)
     for exclusive in (0, 1):
         (y,) = run_op("CumSum", [x, np.array(1, np.int32)], {"exclusive": exclusive})
@@ -256,9 +258,7 @@ def test_every_form_of_einsum(equation: str, shapes: list[tuple[int, ...]], dtyp
 
 
 @pytest.mark.parametrize("equation, shapes", EQUATIONS)
-def test_einsum_without_matrix_products_is_einsum(
-    equation: str, shapes: list[tuple[int, ...]]
-) -> None:
+def test_einsum_without_matmul_matches_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     random = np.random.default_rng(0)
     xs = [torch.tensor(random.integers(0, 3, shape), dtype=torch.int32) for shape in shapes]
     y = _einsum_without_matmul(*xs, equation=equation)

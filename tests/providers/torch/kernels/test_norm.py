@@ -29,7 +29,7 @@ def for_channels(x: Array, rank: int) -> Array:
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 2, 3)])
-def test_batch_normalization_in_training_moves_the_running_statistics(shape: Any) -> None:
+def test_batch_normalization_in_training_updates_running_statistics(shape: Any) -> None:
     x, scale, b, mean, var = floats(*shape), *(floats(3) for _ in range(3)), abs(floats(3))
     attributes = {"training_mode": 1, "momentum": 0.7, "epsilon": 1e-3}
     y, running_mean, running_var = run_op(

@@ -1,4 +1,4 @@
-"""Kernels that go their own way on a GPU, against the CPU."""
+"""Kernels with separate code for a GPU, compared with the CPU."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def same(kernel: Callable[..., Any], *inputs: Any, error: float = 2e-2, **attrib
 @pytest.mark.parametrize("size", [64, 8, 5])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("queries", [1, 6])
-def test_a_query_that_sees_nothing_gets_zeros(
+def test_fully_masked_query_is_zero(
     dtype: torch.dtype, size: int, kv_heads: int, queries: int
 ) -> None:
     q = torch.randn(2, 4, queries, size, dtype=dtype)
@@ -106,7 +106,7 @@ LAYERS: list[tuple[Any, int, dict[str, int]]] = [
 @pytest.mark.parametrize("direction, n", [("forward", 1), ("reverse", 1), ("bidirectional", 2)])
 @pytest.mark.parametrize("lengths", [None, [7, 3, 1]])
 @pytest.mark.parametrize("biased", [True, False])
-def test_recurrent_layers_agree_and_cudnn_has_nothing_to_say(
+def test_recurrent_layers_agree_without_cudnn_warnings(
     layer: Any,
     gates: int,
     attributes: dict[str, int],

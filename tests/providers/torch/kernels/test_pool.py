@@ -138,7 +138,7 @@ def test_largest_of_small_integers_ignores_padding(dtype: Any, auto_pad: str) ->
 
 @pytest.mark.parametrize("op", ["AveragePool", "LpPool"])
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
-def test_automatic_padding_is_as_in_the_reference(op: str, auto_pad: str) -> None:
+def test_automatic_padding_matches_the_reference(op: str, auto_pad: str) -> None:
     x = floats(1, 2, 6, 7)
     attributes = {"kernel_shape": [3, 2], "strides": [2, 1], "auto_pad": auto_pad}
     (expected,) = reference_op(op, [x], attributes)
@@ -192,9 +192,7 @@ def test_region_maxima_are_those_of_their_bins() -> None:
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("transformation", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("ratio", [0, 2])
-def test_aligned_regions_are_as_in_the_reference(
-    mode: str, transformation: str, ratio: int
-) -> None:
+def test_aligned_regions_match_the_reference(mode: str, transformation: str, ratio: int) -> None:
     x = floats(2, 3, 9, 10)
     rois = np.array([[0, 0, 9, 9], [1, 2, 17, 13], [5, 5, 4, 4], [-4, 3, 30, 30]], np.float32)
     inputs = [x, rois, np.array([0, 1, 1, 0])]

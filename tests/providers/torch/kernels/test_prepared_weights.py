@@ -1,4 +1,4 @@
-"""What is made of weights is made once."""
+"""Results computed from weights are cached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from onward.providers.torch.kernels.prepared_weights import forgetful, prepared
+from onward.providers.torch.kernels.prepared_weights import prepared, without_weight_cache
 
 
 class Counted:
@@ -36,7 +36,7 @@ def test_the_same_weights_are_prepared_once(counted: Counted) -> None:
     assert counted.calls == 1
 
 
-def test_other_weights_or_options_are_prepared_anew(counted: Counted) -> None:
+def test_other_weights_or_options_are_prepared_again(counted: Counted) -> None:
     w = torch.ones(2)
     with torch.no_grad():
         counted.run(w, None, 3)
@@ -46,7 +46,7 @@ def test_other_weights_or_options_are_prepared_anew(counted: Counted) -> None:
     assert counted.calls == 4
 
 
-def test_weights_that_were_written_into_are_prepared_anew(counted: Counted) -> None:
+def test_changed_weights_are_prepared_again(counted: Counted) -> None:
     w = torch.ones(2)
     with torch.no_grad():
         counted.run(w, None, 3)
@@ -54,14 +54,14 @@ def test_weights_that_were_written_into_are_prepared_anew(counted: Counted) -> N
         assert counted.run(w, None, 3).tolist() == [6.0, 6.0]
 
 
-def test_nothing_is_remembered_under_autograd(counted: Counted) -> None:
+def test_nothing_is_cached_under_autograd(counted: Counted) -> None:
     w = torch.ones(2)
     counted.run(w, None, 3)
     counted.run(w, None, 3)
     assert counted.calls == 2
 
 
-def test_nothing_is_remembered_of_what_inference_mode_made(counted: Counted) -> None:
+def test_inference_tensors_are_not_cached(counted: Counted) -> None:
     with torch.inference_mode():
         w = torch.ones(2)
         counted.run(w, None, 3)
@@ -69,15 +69,15 @@ def test_nothing_is_remembered_of_what_inference_mode_made(counted: Counted) -> 
     assert counted.calls == 2
 
 
-def test_nothing_is_remembered_where_memory_is_not_ours(counted: Counted) -> None:
+def test_nothing_is_cached_without_weight_cache(counted: Counted) -> None:
     w = torch.ones(2)
-    with torch.no_grad(), forgetful():
+    with torch.no_grad(), without_weight_cache():
         counted.run(w, None, 3)
         counted.run(w, None, 3)
     assert counted.calls == 2
 
 
-def test_what_was_prepared_goes_with_its_weights(counted: Counted) -> None:
+def test_cached_results_are_freed_with_their_weights(counted: Counted) -> None:
     w = torch.ones(2)
     with torch.no_grad():
         result = weakref.ref(counted.run(w, None, 3))

@@ -110,7 +110,7 @@ def test_sixteen_bits_are_reached_from_float16() -> None:
     assert y.tolist() == [65535, 0, 1006]
 
 
-def test_precision_says_how_to_divide() -> None:
+def test_precision_is_the_type_of_the_division() -> None:
     x, scale = np.array([1.0, 2.0, 1001.0], np.float32), np.array(3.0, np.float16)
     for precision in (np.float32, np.float16):
         attributes = {"precision": _number(precision)}
@@ -119,7 +119,7 @@ def test_precision_says_how_to_divide() -> None:
         assert y.tolist() == want.tolist()
 
 
-def test_exponents_serve_as_scales() -> None:
+def test_scales_may_be_exponents() -> None:
     scale = np.array(0.25).astype(ml_dtypes.float8_e8m0fnu)
     x = np.array([0.5, 1, -1.5], np.float32)
     (y,) = run_op("QuantizeLinear", [x, scale], {"output_dtype": TensorProto.FLOAT4E2M1})
@@ -157,7 +157,7 @@ def test_scalars_and_empty_tensors_are_quantized() -> None:
     assert run_op("DequantizeLinear", [y, scale])[0].shape == ()
 
 
-def test_dynamic_quantization_finds_its_own_scale() -> None:
+def test_dynamic_quantization_computes_its_scale() -> None:
     for x in ([0, 2, -3, -2.5, 1.34, 0.5], [1, 2.1, 1.3], [-1, -2.1, -1.3], [[0, 0], [0, 0]]):
         array = np.array(x, np.float32)
         y, scale, zero_point = run_op("DynamicQuantizeLinear", [array], outputs=3)

@@ -63,7 +63,7 @@ def test_uniform_numbers_stay_between_their_ends(dtype: Any, seed: float | None)
         assert abs(drawn.astype(float).mean() - 1) < 0.1
 
 
-def test_without_a_type_the_input_gives_it() -> None:
+def test_default_type_is_the_inputs() -> None:
     x = np.zeros((2, 0), np.float16)
     assert run_op("RandomNormalLike", [x])[0].dtype == np.float16
     assert run_op("RandomUniformLike", [x])[0].shape == (2, 0)
@@ -133,7 +133,7 @@ def test_uniform_computes_the_bits_of_its_body(draw: list[int], shape: list[int]
         assert_array_equal(kept.numpy(), wanted >= np.float32(0.3))
 
 
-def test_draws_leave_torchs_generator_and_their_inputs_alone() -> None:
+def test_draws_do_not_change_torchs_generator_or_inputs() -> None:
     before, draw = torch.get_rng_state(), torch.tensor([1, 2, 3])
     key = random_key(draw)
     words = key.clone()
@@ -164,7 +164,7 @@ def trained(count: int) -> tuple[ir.Model, Draws]:
     return TRAINING(model), draws
 
 
-def test_onnxruntime_computes_the_same_gradients_when_it_is_fed_the_same_numbers() -> None:
+def test_gradients_match_onnxruntime_with_the_same_random_numbers() -> None:
     model, draws = trained(3)
     module, draw = lower(model.graph, KERNELS, HOST), [5, 1, 0]
     x, w = torch.randn(16, 32), torch.randn(32, 32) / 6
@@ -176,7 +176,7 @@ def test_onnxruntime_computes_the_same_gradients_when_it_is_fed_the_same_numbers
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own
-def test_inductor_draws_the_same_in_the_kernels_that_read_and_keeps_masks_of_one_byte() -> None:
+def test_inductor_draws_the_same_numbers_and_stores_byte_masks() -> None:
     module = lower(trained(3)[0].graph, KERNELS, HOST)
     x, w = torch.randn(16, 32), torch.randn(32, 32) / 6
     torch._dynamo.reset()

@@ -49,7 +49,7 @@ def agrees(op: str, inputs: list[Array | None], direction: str, **attributes: An
 @pytest.fixture(params=["fused", "steps"])
 def lstm_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to run the usual LSTM, whichever this machine prefers."""
-    monkeypatch.setattr(recurrent, "_in_steps", lambda x: request.param == "steps")
+    monkeypatch.setattr(recurrent, "_steps_are_faster", lambda x: request.param == "steps")
 
 
 @pytest.mark.usefixtures("lstm_way")
@@ -128,7 +128,7 @@ def test_alphas_and_betas_go_to_the_functions_that_take_them_in_turn() -> None:
 
 
 @pytest.mark.parametrize("op, direction", ALL)
-def test_with_the_batch_first_the_axes_change_and_nothing_else(op: str, direction: str) -> None:
+def test_batch_first_layout_only_swaps_axes(op: str, direction: str) -> None:
     inputs = layer(op, direction, lengths=[4, 1, 3])
     attributes = {"hidden_size": HIDDEN, "direction": direction}
     y, *states = run_op(op, inputs, attributes, outputs=1 + STATES[op])

@@ -99,7 +99,7 @@ NEUTRAL: dict[str, float] = {
 
 
 @pytest.mark.parametrize("op", NEUTRAL)
-def test_a_reduction_of_nothing_is_neutral(op: str) -> None:
+def test_reduction_of_an_empty_tensor_is_neutral(op: str) -> None:
     x = np.zeros((2, 0, 3), np.float32)
     for axes in ([1], [1, 0], [0, 1, 2]):
         for keepdims in (0, 1):
@@ -110,7 +110,7 @@ def test_a_reduction_of_nothing_is_neutral(op: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.uint64, np.bool_])
-def test_extremes_of_nothing_are_the_ends_of_the_type(dtype: Any) -> None:
+def test_extremes_of_an_empty_tensor_are_the_limits_of_the_type(dtype: Any) -> None:
     x = np.zeros((0,), dtype)
     low, high = (False, True) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     assert run_op("ReduceMax", [x], {"keepdims": 0})[0] == low

@@ -26,7 +26,7 @@ POINTS = {1: (12,), 2: (4, 3), 3: (2, 2, 3)}
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("mode, padding_mode", MODES)
 @pytest.mark.parametrize("align_corners", [0, 1])
-def test_samples_are_as_in_the_reference(
+def test_samples_match_the_reference(
     rank: int, mode: str, padding_mode: str, align_corners: int
 ) -> None:
     x = rng.standard_normal((2, 1, *SIZES[rank])).astype(np.float32)
@@ -49,7 +49,7 @@ def test_samples_are_as_in_the_reference(
         ("reflection", 1, "reflect"),
     ],
 )
-def test_padding_is_as_if_the_tensor_went_on(
+def test_padding_extends_the_tensor(
     rank: int, mode: str, padding_mode: str, align_corners: int, padded: Any
 ) -> None:
     x = rng.standard_normal((1, 2, *SIZES[rank])).astype(np.float64)

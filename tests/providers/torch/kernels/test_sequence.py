@@ -40,7 +40,7 @@ def test_positions_count_from_either_end(position: int, dtype: Any) -> None:
     assert_array_equal(run_op("SequenceInsert", [ITEMS, new, index])[0], expected)
 
 
-def test_without_a_position_the_end_is_meant() -> None:
+def test_default_position_is_the_end() -> None:
     new = np.float32([9, 9])
     assert_array_equal(run_op("SequenceInsert", [ITEMS, new])[0], [*ITEMS, new])
     assert_array_equal(run_op("SequenceInsert", [ITEMS, new, at(4)])[0], [*ITEMS, new])
@@ -118,7 +118,7 @@ def test_a_map_takes_sequences_element_by_element_and_tensors_whole() -> None:
     assert_array_equal(diffs, [x - y for x, y in zip(ITEMS, ITEMS[::-1], strict=True)])
 
 
-def test_a_map_of_nothing_gives_empty_sequences() -> None:
+def test_map_of_an_empty_sequence_is_empty() -> None:
     model = parse("""
         g (float[n] z) => (seq(float[n]) y) {
             none = SequenceEmpty()

@@ -83,7 +83,7 @@ REFERENCED: list[tuple[str, list[Array | None], Attributes]] = [
 
 
 @pytest.mark.parametrize("case", range(len(REFERENCED)), ids=lambda i: f"{REFERENCED[i][0]}-{i}")
-def test_results_are_the_references(case: int) -> None:
+def test_shape_operators_match_the_reference(case: int) -> None:
     op, inputs, attributes = REFERENCED[case]
     inputs = [None if x is None else np.asarray(x) for x in inputs]
     outputs = 3 if op == "Split" else 1
@@ -117,7 +117,7 @@ PADS: list[tuple[tuple[int, ...], list[int], list[int] | None]] = [
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape, pads, axes", PADS)
-def test_pad_is_numpys(
+def test_pad_matches_numpy(
     mode: str, shape: tuple[int, ...], pads: list[int], axes: list[int] | None
 ) -> None:
     x = numbers(*shape)
@@ -170,7 +170,7 @@ MOVES: list[tuple[str, list[Array], Attributes]] = [
 
 @pytest.mark.parametrize("dtype", EVERY_TYPE)
 @pytest.mark.parametrize("op, more, attributes", MOVES)
-def test_moves_keep_every_type(
+def test_reordering_keeps_every_type(
     op: str, more: list[Array], attributes: Attributes, dtype: Any
 ) -> None:
     x = numbers(3, 4, dtype=dtype)
@@ -182,9 +182,7 @@ def test_moves_keep_every_type(
 
 @pytest.mark.parametrize("dtype", EVERY_TYPE)
 @pytest.mark.parametrize("batch_axis", [0, 1])
-def test_reverse_sequence_turns_the_start_of_each_sequence_round(
-    batch_axis: int, dtype: Any
-) -> None:
+def test_reverse_sequence_reverses_the_start_of_each_sequence(batch_axis: int, dtype: Any) -> None:
     x = numbers(*[(4, 3, 2), (3, 4, 2)][batch_axis], dtype=dtype)  # 4 sequences of 3 pairs
     lengths = ints(0, 1, 2, 3)
     attributes = {"batch_axis": batch_axis, "time_axis": 1 - batch_axis}
@@ -208,7 +206,7 @@ def test_constant_of_shape_has_the_values_type(dtype: Any) -> None:
         assert_array_equal(y, np.full(shape, value[0]))
 
 
-def test_constant_of_shape_is_a_float_zero_if_nothing_is_said() -> None:
+def test_constant_of_shape_defaults_to_float_zero() -> None:
     (y,) = run_op("ConstantOfShape", [ints(2)], {})
     assert y.dtype == np.float32
     assert_array_equal(y, [0, 0])

@@ -149,7 +149,7 @@ X = np.zeros((2, 3, 5, 7), np.float32)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_numbers_stay_on_the_host_and_are_onnxs(name: str) -> None:
+def test_host_functions_match_the_reference(name: str) -> None:
     module = lower(PREPARE(ir.from_proto(MODELS[name])).graph, KERNELS, HOST)
     calls = re.findall(r" = (\w+)\(", module.source)
     assert all(call.startswith("host_") for call in calls[:-1]), module.source

@@ -1,4 +1,4 @@
-"""Where windows lie, against the windows themselves counted one by one."""
+"""Positions of windows, compared with windows counted one by one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_explicit_pads_leave_as_many_windows_as_fit(
 ) -> None:
     span = (kernel - 1) * dilation + 1
     length = begin + size + end
-    assume(span <= length and end < span)  # no window is padding alone
-    at = windows.place(
+    assume(span <= length and end < span)  # no window is only padding
+    at = windows.place_windows(
         [size],
         [kernel],
         strides=[stride],
@@ -41,7 +41,7 @@ def test_explicit_pads_leave_as_many_windows_as_fit(
 def test_same_pads_keep_one_window_for_each_stride(
     size: int, kernel: int, stride: int, dilation: int, auto_pad: str
 ) -> None:
-    at = windows.place(
+    at = windows.place_windows(
         [size], [kernel], strides=[stride], dilations=[dilation], pads=None, auto_pad=auto_pad
     )
     assert at.counts == [-(-size // stride)]
@@ -53,7 +53,7 @@ def test_same_pads_keep_one_window_for_each_stride(
 
 
 def test_a_view_holds_each_window_with_its_padding() -> None:
-    at = windows.place(
+    at = windows.place_windows(
         [4], [2], strides=[2], dilations=[3], pads=[1, 1], auto_pad="NOTSET", ceil_mode=0
     )
     seen = windows.view(windows.pad(torch.arange(4.0).reshape(1, 1, 4), at, value=-1.0), at)

@@ -66,7 +66,7 @@ def unseen() -> Iterator[None]:
     [{}, {"clip_norm": 0.1}, {"accumulate": 2}, {"schedule": schedules.Cosine(steps=9)}],
     ids=["plain", "clipped", "accumulated", "scheduled"],
 )
-def test_a_step_looks_at_no_tensor(options: dict[str, Any]) -> None:
+def test_step_reads_no_tensor_on_the_host(options: dict[str, Any]) -> None:
     one = TrainingSession(
         mlp(),
         losses.CrossEntropy(),
@@ -86,7 +86,7 @@ def test_a_step_looks_at_no_tensor(options: dict[str, Any]) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["TorchExecutionProvider", "InductorExecutionProvider"])
 @pytest.mark.parametrize("as_tensors", [False, True])
-def test_a_step_waits_for_no_gpu(as_tensors: bool, name: str) -> None:
+def test_step_does_not_wait_for_the_gpu(as_tensors: bool, name: str) -> None:
     one = TrainingSession(
         mlp(dropout=0.1),
         losses.CrossEntropy(),
@@ -111,7 +111,7 @@ def test_a_step_waits_for_no_gpu(as_tensors: bool, name: str) -> None:
     assert all(buffer.is_cuda for buffer in one.gradient_buffers())
 
 
-def test_results_are_not_written_over_by_later_steps() -> None:
+def test_results_are_not_overwritten_by_later_steps() -> None:
     op = onward.OpBuilder()
     x, w = op.input("x", "float32", ("n", 4)), op.initializer("w", np.ones((4, 4), np.float32))
     model = op.model(y=op.MatMul(x, w), copied=op.Reshape(x, [-1, 4]), weight=op.Reshape(w, [-1]))
@@ -158,7 +158,7 @@ def test_flags_of_earlier_steps_stay() -> None:
     assert [bool(flag) for flag in flags] == [True, False, True]
 
 
-def test_gradients_that_somebody_changed_are_looked_at_again() -> None:
+def test_changed_gradients_are_checked_again() -> None:
     one = opened(clip_norm=0.1)
     one.compute_gradients(batches(1)[0], Draw(0, 0, 0), 1.0, first=True)
     assert one.finite
@@ -172,7 +172,7 @@ def test_gradients_that_somebody_changed_are_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_norm": 0.1}])
-def test_gradients_in_memory_that_stays_are_the_same(options: dict[str, Any]) -> None:
+def test_gradients_in_fixed_memory_are_equal(options: dict[str, Any]) -> None:
     """As CUDA graphs want it; here without one."""
     one, other = opened(**options), opened(captured=True, **options)
     [vector] = other.store.gradient_buffers()
@@ -189,7 +189,7 @@ def test_gradients_in_memory_that_stays_are_the_same(options: dict[str, Any]) ->
     np.testing.assert_allclose(one.store.read("w1"), other.store.read("w1"), atol=1e-7)
 
 
-def test_the_draw_is_an_input_of_graphs_that_ask_for_it() -> None:
+def test_draw_is_an_input_of_random_graphs() -> None:
     found = program()
     graph = found.train.graph
     draw = ir.val("onward.draw", dtype=ir.DataType.INT64, shape=ir.Shape([3]))
@@ -225,13 +225,13 @@ def test_an_index_out_of_range_names_the_node() -> None:
 def test_a_failing_kernel_is_a_provider_error() -> None:
     one = opened()
     with (
-        mock.patch.object(one, "_build", return_value=mock.Mock(side_effect=RuntimeError("no"))),
+        mock.patch.object(one, "_function", return_value=mock.Mock(side_effect=RuntimeError("no"))),
         pytest.raises(ProviderError, match="torch failed: no"),
     ):
         one.step(batches(1)[0], Draw(0, 0, 0), 1.0)
 
 
-def test_a_program_with_an_operator_that_torch_lacks_trains_elsewhere() -> None:
+def test_program_with_an_unsupported_operator_trains_on_the_cpu() -> None:
     with mock.patch.object(TorchProvider, "supports", return_value=False):
         assert open_program(program(), TorchProvider("torch", CPU)) is None
         one = TrainingSession(
@@ -240,7 +240,7 @@ def test_a_program_with_an_operator_that_torch_lacks_trains_elsewhere() -> None:
     assert isinstance(one._engine, OrtTraining)
 
 
-def test_inductor_passes_over_the_vectors_of_an_update_once() -> None:
+def test_inductor_fuses_an_update_into_one_pass() -> None:
     from torch._dynamo.utils import counters
     from torch._inductor import metrics
 
@@ -260,7 +260,7 @@ def test_inductor_passes_over_the_vectors_of_an_update_once() -> None:
     assert not counters["graph_break"]
 
 
-def test_an_operator_that_torch_lacks_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_operator_is_named(caplog: pytest.LogCaptureFixture) -> None:
     op = onward.OpBuilder()
     x, w = op.input("x", "float32", ("n", 4)), op.initializer("w", np.ones((4, 4), np.float32))
     y = op.MatMul(x, w)

@@ -1,4 +1,4 @@
-"""TorchResults: read when they are looked at."""
+"""TorchResults: copied to the host when they are accessed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.providers.torch.tensors import to_numpy
 from onward.providers.torch.training.results import TorchResults
 
 
-def test_numpy_results_are_read_once_and_only_when_looked_at() -> None:
+def test_numpy_results_are_copied_once_on_access() -> None:
     found = TorchResults({"loss": torch.tensor(2.0), "y": torch.ones(3)}, as_numpy=True)
     name = "onward.providers.torch.training.results.to_numpy"
     with mock.patch(name, side_effect=to_numpy) as read:

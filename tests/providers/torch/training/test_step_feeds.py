@@ -1,4 +1,4 @@
-"""Feeds of a training step in torch: tensors where they lie, refusals as for arrays."""
+"""Feeds of a training step in torch: tensors in place, the same checks as for arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensors(feeds: dict[str, Any]) -> dict[str, Any]:
     return {name: torch.from_numpy(array) for name, array in feeds.items()}
 
 
-def test_results_come_as_the_feeds_do() -> None:
+def test_results_have_the_type_of_the_feeds() -> None:
     one, feeds = session(), batches(1)[0]
     assert isinstance(one.step(feeds)["loss"], np.ndarray)
     for results in (
@@ -41,7 +41,7 @@ def test_results_come_as_the_feeds_do() -> None:
         assert not any(value.requires_grad for value in results.values())
 
 
-def test_tensors_train_as_arrays_do() -> None:
+def test_tensors_and_arrays_train_equally() -> None:
     one, other = session(), session()
     for feeds in batches(4):
         loss = other.step(tensors(feeds))["loss"]
@@ -50,7 +50,7 @@ def test_tensors_train_as_arrays_do() -> None:
         np.testing.assert_array_equal(one.parameters[name], other.parameters[name])
 
 
-def test_a_feed_with_a_history_or_gaps_is_read() -> None:
+def test_feed_with_gradient_or_strides_is_read() -> None:
     one, other, feeds = session(), session(), batches(1)[0]
     x = torch.from_numpy(np.repeat(feeds["x"], 2, 1))[:, ::2].requires_grad_()
     loss = one.step({"x": x, "labels": torch.from_numpy(feeds["labels"])})["loss"]
@@ -95,7 +95,7 @@ def test_a_feed_that_does_not_fit_is_refused(method: str, name: str) -> None:
     one.step(batches(1)[0])
 
 
-def test_an_empty_batch_is_left_out() -> None:
+def test_empty_batch_is_skipped() -> None:
     one = session()
     results = one.step({"x": X[:0], "labels": LABELS[:0]})
     assert torch.isnan(results["loss"]) and results["logits"].shape == (0, 4)

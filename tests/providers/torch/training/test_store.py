@@ -23,7 +23,7 @@ def layout(optimizer: Any = None, **options: Any) -> Layout:
     return build_program(mlp(), losses.CrossEntropy(), chosen, options).layout
 
 
-def test_parameters_are_parts_of_one_vector() -> None:
+def test_parameters_are_views_of_one_vector() -> None:
     store = TorchStore(layout(), CPU)
     [tensors] = store.updates
     assert tensors.parameters.shape == (tensors.places.size,)
@@ -35,7 +35,7 @@ def test_parameters_are_parts_of_one_vector() -> None:
     assert not store.read("w1").any()
 
 
-def test_a_tensor_that_was_read_cannot_be_written_to() -> None:
+def test_read_tensor_is_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         TorchStore(layout(), CPU).read("w1")[0] = 1.0
 
@@ -52,7 +52,7 @@ def test_every_tensor_of_a_checkpoint_is_written_and_read() -> None:
         store.write("w1", np.zeros((8, 16), np.complex64))
 
 
-def test_gradients_are_zeros_until_there_are_some() -> None:
+def test_gradients_start_as_zeros() -> None:
     store = TorchStore(layout(), CPU)
     assert not store.read("gradients/w1").any()
     store.write("gradients/w1", np.ones((8, 16)))
@@ -71,7 +71,7 @@ def test_slots_of_updates_by_name_have_their_own_shapes_and_first_values() -> No
     assert not update.flat
 
 
-def test_the_layout_keeps_what_training_starts_from() -> None:
+def test_layout_keeps_the_initial_values() -> None:
     found = layout()
     store = TorchStore(found, CPU)
     for tensors in store.updates:

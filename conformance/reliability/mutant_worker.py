@@ -1,6 +1,6 @@
-"""One mutant, opened and run: what came of it. As a program, the worker of `mutated`.
+"""Open and run one mutant, and report the outcome; as a program, the worker of `mutated`.
 
-python -m conformance.reliability.trying PROVIDER SEED SEEDS-FILE        numbers on standard input
+python -m conformance.reliability.mutant_worker PROVIDER SEED SEEDS-FILE  # numbers on stdin
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from onward.graph.random_feeds import random_feeds
 
 RUN_TIMEOUT = 1.0
 LARGEST_FEED = 1 << 22  # elements; beyond it a mutant is opened but not fed
-_STAND_INS = ("TorchExecutionProvider", "ReferenceExecutionProvider")
+_FALLBACKS = ("TorchExecutionProvider", "ReferenceExecutionProvider")
 MEMORY = 4 << 30  # bytes that a worker may take beyond its start
 
 
 def attempt(provider: str, data: bytes | onnx.ModelProto, raising: bool = False) -> dict[str, Any]:
     """Open a model and run it once: `ran`, the class of its rejection, or `foreign`.
 
-    Time is the processor's, so that what else the machine does is not held against a model.
+    Time is CPU time, so that other load on the machine does not count.
     """
     options = onward.SessionOptions(
         log_severity_level=4,
@@ -85,7 +85,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     models = seeds.read(Path(corpus))
-    engines = [provider, *(_STAND_INS if provider == "default" else ())]
+    engines = [provider, *(_FALLBACKS if provider == "default" else ())]
     for name in engines:  # imported before the clock runs, and the planner, which a proto needs
         attempt(name, models[0])
         attempt(name, onnx.load_model_from_string(models[0]))

@@ -1,7 +1,8 @@
-"""Sizes in and out of the bodies of If, Loop and Scan, once those around them are known.
+"""Infer sizes in and out of the bodies of If, Loop and Scan, from the sizes around them.
 
-ONNX's inference forgets the shapes of what a loop carries, because a turn may change them. For what
-a run costs, those of the first turn are a good guess, and how many turns there are may be known.
+ONNX infers no shapes for values that a loop carries, because an iteration may change them. For the
+cost of a run, those of the first iteration are a good estimate, and the number of iterations may be
+known.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
+
+from onward.graph.operators import LOOPS
 
 TRIPS = "onward.trips"  # of a node's meta: how often its body runs, where that was computed
 
@@ -24,10 +27,10 @@ def sizes(value: ir.Value | None) -> Sizes | None:
     return found if len(found) == len(value.shape) else None
 
 
-def give_sizes(node: ir.Node, body: ir.Graph) -> None:
-    """Let a body's inputs have the types and sizes of what it is called with first."""
+def set_body_sizes(node: ir.Node, body: ir.Graph) -> None:
+    """Give a body's inputs the types and sizes of the first iteration."""
     if node.op_type == "Loop":
-        for value in body.inputs[:2]:  # the number of the turn, and whether to go on
+        for value in body.inputs[:2]:  # the iteration number and the condition
             _fill(value, [])
         for inner, outer in zip(body.inputs[2:], node.inputs[2:]):
             _give(inner, outer, sizes(outer))
@@ -40,8 +43,8 @@ def give_sizes(node: ir.Node, body: ir.Graph) -> None:
             _give(inner, outer, found)
 
 
-def take_sizes(node: ir.Node, inner: Sequence[ir.Graph], trips: int | None) -> None:
-    """Let a node's outputs have the sizes of what its bodies return."""
+def set_output_sizes(node: ir.Node, inner: Sequence[ir.Graph], trips: int | None) -> None:
+    """Give a node's outputs the sizes that its bodies return."""
     for place, value in enumerate(node.outputs):
         found = _returned(node, inner, place, trips)
         if found is not None:
@@ -49,7 +52,7 @@ def take_sizes(node: ir.Node, inner: Sequence[ir.Graph], trips: int | None) -> N
 
 
 def changes_sizes(node: ir.Node, inner: Sequence[ir.Graph]) -> bool:
-    """Whether a loop's turn carries on other sizes than it was given: every turn costs its own."""
+    """Whether a loop's iteration changes carried sizes, so that each one costs differently."""
     if node.op_type != "Loop":
         return False
     (body,) = inner
@@ -67,7 +70,7 @@ def _returned(
     if node.op_type == "If":
         first, *others = [sizes(body.outputs[place]) for body in inner]
         return first if all(other == first for other in others) else None
-    if node.op_type not in ("Loop", "Scan"):
+    if node.op_type not in LOOPS:
         return None
     (body,) = inner
     if node.op_type == "Loop":
@@ -84,7 +87,7 @@ def _returned(
 
 
 def scan_length(node: ir.Node, shapes: Shapes = sizes) -> int | None:
-    """How often a Scan's body runs; `shapes` tells the sizes of a value."""
+    """How often a Scan's body runs; `shapes` returns the sizes of a value."""
     first = node.inputs[len(node.inputs) - _scanned(node)]
     found = None if first is None else shapes(first)
     return found[_axes(node, "scan_input_axes", 0, len(found))] if found else None
@@ -107,6 +110,6 @@ def _give(inner: ir.Value, outer: ir.Value | None, found: Sizes | None) -> None:
 
 
 def _fill(value: ir.Value, found: Sizes) -> None:
-    """Sizes that are not known yet; a declared number of axes stays."""
+    """Write sizes that are not known yet; a declared number of axes stays."""
     if sizes(value) is None and (value.shape is None or len(value.shape) == len(found)):
         value.shape = ir.Shape(found)

@@ -1,9 +1,9 @@
-"""What stock onnxruntime's CPU kernels compute faster in another spelling: a pass for its sessions.
+"""Rewrite a training model into forms that stock onnxruntime's CPU kernels run faster.
 
-`gradient` writes standard operators, each as one would by hand. Here a training model is respelled
-for one engine: measured there, equal everywhere, com.microsoft's operators included. Rules for
-activations, normalisation and products are in `fuse/native.py`; sums of rows and the cross entropy,
-which look at more than one node, are here.
+`gradient` writes standard operators, for any engine. The forms here compute the same, were measured
+on onnxruntime, and may use operators of com.microsoft. Rules for activations, normalisation and
+products are in `gradient_forms.py`; sums of rows and the cross entropy, which look at more than one
+node, are here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from onward.graph.scopes import graphs_of
 from onward.graph.shapes.infer import infer_missing
 from onward.passes.deduplicate import share_expressions
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.fuse import ort_gradient_forms
 from onward.passes.normalize import fill_default_attributes
 from onward.passes.pass_sequence import Pipeline
 from onward.passes.prune import drop_unused
@@ -33,25 +32,26 @@ from onward.passes.value_facts import (
     rank,
     reads_once,
 )
+from onward.providers.ort.rewrites import gradient_forms
 
 
 def fuse_for_onnxruntime(model: ir.Model) -> ir.Model:
-    """A training model in the spelling that stock onnxruntime's CPU kernels run fastest.
+    """Rewrite a training model into the forms that stock onnxruntime's CPU kernels run fastest.
 
     In place; inputs and outputs stay. The result may hold operators of com.microsoft. What training
     changes must be an input of the graph: initializers are taken for constants.
     """
-    model = _RESPELL(model)
+    model = _FASTER_FORMS(model)
     try:
         return lower_opset(model, STOCK_OPSET)
-    except UnsupportedModel:  # its own forward needs a newer one
+    except UnsupportedModel:  # the model's forward needs a newer one
         return model
 
 
-def respell(model: ir.Model) -> ir.Model:
-    """Activations and norms that share with their gradients; products read transposed."""
-    if rewrite(model, ort_gradient_forms.rule) and _has(model, ort_gradient_forms.MICROSOFT):
-        model.opset_imports[ort_gradient_forms.MICROSOFT] = 1
+def rewrite_with_gradients(model: ir.Model) -> ir.Model:
+    """Share work between activations or norms and their gradients; read products transposed."""
+    if rewrite(model, gradient_forms.rule) and _has(model, gradient_forms.MICROSOFT):
+        model.opset_imports[gradient_forms.MICROSOFT] = 1
     return model
 
 
@@ -63,13 +63,13 @@ def _has(model: ir.Model, domain: str) -> bool:
 
 
 def sum_rows_by_product(model: ir.Model) -> ir.Model:
-    """sum over the first axes = ones x: onnxruntime's threads get in each other's way in ReduceSum.
+    """sum over the first axes = ones x: onnxruntime's ReduceSum is slow there on several threads.
 
-    A bias's gradient is such a sum; benchmarks/backward.py has the models that show it.
+    A bias's gradient is such a sum; benchmarks/backward.py measures it.
     """
     names = Names(model)
     for graph in graphs_of(model):
-        ones: dict[tuple[Dim, ...], ir.Value] = {}  # of as many rows
+        ones: dict[tuple[Dim, ...], ir.Value] = {}  # by the sizes of the summed axes
         for node in list(graph):
             count = _summed_rows(node)
             if count:
@@ -78,7 +78,7 @@ def sum_rows_by_product(model: ir.Model) -> ir.Model:
 
 
 def _summed_rows(node: ir.Node) -> int:
-    """How many axes, from the first on, a ReduceSum of floats takes away; 0 if it is not that."""
+    """How many leading axes a ReduceSum of floats removes; 0 for any other node."""
     if node.op_type != "ReduceSum" or node.domain != "" or attribute(node, "keepdims", 1):
         return 0
     x, axes, shape = node.inputs[0], ints(input_of(node, 1)), dims(node.inputs[0])
@@ -115,19 +115,23 @@ def _multiply_rows(
 
 
 def share_exponentials(model: ir.Model) -> ir.Model:
-    """A cross entropy whose gradient wants the softmax: one exponential for both, not two.
+    """Compute one exponential for a cross entropy and the softmax that its gradient needs.
 
     e = exp(x - max), s = sum(e): the loss is log s - (x - max)[label], the softmax e / s.
     """
     names = Names(model)
     for node in list(model.graph):
-        if node.op_type == "SoftmaxCrossEntropyLoss" and node.domain == "" and _is_plain(node):
-            _spell_out(node, names)
+        if (
+            node.op_type == "SoftmaxCrossEntropyLoss"
+            and node.domain == ""
+            and _feeds_exponentials(node)
+        ):
+            _expand_cross_entropy(node, names)
     return model
 
 
-def _is_plain(node: ir.Node) -> bool:
-    """Whether it is of float32, and what it gives beside the loss goes to exponentials alone."""
+def _feeds_exponentials(node: ir.Node) -> bool:
+    """Whether it is of float32, and only Exp nodes read its second output."""
     x = node.inputs[0]
     if len(node.outputs) < 2 or x is None or x.dtype != ir.DataType.FLOAT:
         return False
@@ -139,7 +143,7 @@ def _is_plain(node: ir.Node) -> bool:
     )
 
 
-def _spell_out(node: ir.Node, names: Names) -> None:
+def _expand_cross_entropy(node: ir.Node, names: Names) -> None:
     x, (loss, log_prob), graph, op = node.inputs[0], node.outputs[:2], node.graph, Ops()
     assert graph is not None
     shifted = op.Sub(x, op.ReduceMax(x, [1], keepdims=1))
@@ -161,7 +165,7 @@ def _spell_out(node: ir.Node, names: Names) -> None:
 
 
 def _labels_and_weights(op: Ops, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
-    """Labels that are classes, each, and what each weighs; None where all weigh the same."""
+    """Labels without ignore_index, and the weight of each; None where all weigh the same."""
     labels, weights = node.inputs[1], input_of(node, 2)
     ignored = attribute(node, "ignore_index")
     assert labels is not None
@@ -186,7 +190,7 @@ def _reduced(op: Ops, each: ir.Value, weight: ir.Value | None, reduction: str) -
 
 
 def _scale_shares(softmax: ir.Value, names: Names) -> None:
-    """(softmax - one hot) c = e (c / s) - c one hot: c times the shares, not times all of it."""
+    """(softmax - one hot) c = e (c / s) - c one hot: c times the small factor, not the product."""
     product, scatter = made_by(softmax, "Mul"), _only_reader(softmax, "ScatterElements")
     scale = None if scatter is None else _only_reader(scatter.outputs[0], "Mul")
     if product is None or scatter is None or scale is None:
@@ -203,9 +207,9 @@ def _scale_shares(softmax: ir.Value, names: Names) -> None:
 
 
 def _is_column(c: ir.Value | None, scatter: ir.Node) -> bool:
-    """Whether a factor has one number for each label, as the places that are written have."""
-    ours, theirs = dims(c), dims(scatter.inputs[1])
-    return ours is not None and ours == theirs and None not in ours
+    """Whether a factor has one number for each label: the shape of the scatter's indices."""
+    shape = dims(c)
+    return shape is not None and shape == dims(scatter.inputs[1]) and None not in shape
 
 
 def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
@@ -215,13 +219,13 @@ def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
     return reader if reader.op_type == operator and reader.domain == "" else None
 
 
-_RESPELL = Pipeline(
+_FASTER_FORMS = Pipeline(
     "for onnxruntime",
     (
         upgrade_opset,
         fill_default_attributes,
         share_exponentials,
-        respell,
+        rewrite_with_gradients,
         share_expressions,
         drop_unused,
         sum_rows_by_product,

@@ -1,4 +1,4 @@
-"""Costs inside If, Loop and Scan: bodies whose sizes nobody declared, turns that are computed."""
+"""Costs inside If, Loop and Scan: undeclared sizes, computed iteration counts."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ FIVE = numpy_helper.from_array(np.int64(5), "m")
 
 
 @pytest.mark.parametrize("shape", [None, ["k", 64]], ids=["untyped", "named"])
-def test_what_a_loop_carries_has_the_sizes_that_it_begins_with(shape: Any) -> None:
+def test_carried_values_keep_their_initial_sizes(shape: Any) -> None:
     node = helper.make_node("Loop", ["m", "", "x"], ["y"], body=loop_body(shape))
     found = costs([node], [X], "y", FIVE, n=3)
     assert (found.flops, found.total.basis) == (5 * 3 * PRODUCT, "rule")
 
 
-def test_turns_that_are_computed_from_sizes_are_counted() -> None:
+def test_computed_iteration_counts_are_used() -> None:
     zero = numpy_helper.from_array(np.int64(0), "zero")
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
@@ -64,13 +64,13 @@ def test_turns_that_are_computed_from_sizes_are_counted() -> None:
     assert costs(nodes, [X], "y", zero, n=7).flops == 7 * 7 * PRODUCT
 
 
-def test_turns_that_nobody_can_count_are_one() -> None:
+def test_an_unknown_iteration_count_is_one() -> None:
     node = helper.make_node("Loop", ["m", "", "x"], ["y"], body=loop_body())
     found = costs([node], [X, value("m", INT64, [])], "y")
     assert (found.flops, found.count("once")) == (PRODUCT, 1)
 
 
-def test_what_comes_after_a_loop_is_counted() -> None:
+def test_nodes_after_a_loop_are_counted() -> None:
     nodes = [
         helper.make_node("Loop", ["m", "", "x"], ["y", "all"], body=loop_body(extra=True)),
         helper.make_node("Relu", ["all"], ["z"]),

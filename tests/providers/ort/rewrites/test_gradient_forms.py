@@ -1,4 +1,4 @@
-"""Rules for stock onnxruntime: equal results on it, and what is left."""
+"""Rules for stock onnxruntime keep its results and leave the expected operators."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from onward.gradients.model import gradient
 from onward.graph.builder import OpBuilder
-from onward.passes.ort_faster_forms import fuse_for_onnxruntime
+from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime
 from tests.passes.one_graph import built, feeds_for, left_after
 from tests.passes.running import assert_same, run_ort
 
 
-def respelled(build: Any, *shapes: Any, opset: int = 23) -> list[str]:
+def operators_after(build: Any, *shapes: Any, opset: int = 23) -> list[str]:
     """The operators of a gradient model after the pass; onnxruntime's results must stay."""
     model = built(lambda op, *xs: op.ReduceSum(build(op, *xs)), *shapes, opset=opset)
     names = [str(value.name) for value in model.graph.inputs]
@@ -38,7 +38,7 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("name", list(ACTIVATIONS))
 def test_an_activation_shares_its_function_with_its_gradient(name: str) -> None:
     build, function, whole = ACTIVATIONS[name]
-    left = respelled(build, (3, 4), opset=24)
+    left = operators_after(build, (3, 4), opset=24)
     assert left.count(function) == 1 and whole not in left
 
 
@@ -49,7 +49,7 @@ def test_an_activation_without_a_gradient_stays(name: str) -> None:
     assert [node.op_type for node in fuse_for_onnxruntime(model).graph] == [whole]
 
 
-def test_half_of_an_error_function_is_a_line_in_one_pass() -> None:
+def test_half_of_erf_is_a_hard_sigmoid() -> None:
     model = built(lambda op, x: op.Add(op.Mul(op.Erf(x), 0.5), 0.5), (3, 4))
     assert left_after(model, fuse_for_onnxruntime, 1e-6, run_ort) == ["Erf", "HardSigmoid"]
 
@@ -59,23 +59,23 @@ def normed(op: OpBuilder, x: Any, scale: Any, bias: Any) -> Any:
 
 
 @pytest.mark.parametrize("shape", [(8, 16, 64), ("n", 3, 64)])
-def test_a_layer_norm_shares_what_it_centres_with_its_gradient(shape: Any) -> None:
-    left = respelled(normed, shape, (64,), (64,))
+def test_a_layer_norm_shares_its_centred_input_with_its_gradient(shape: Any) -> None:
+    left = operators_after(normed, shape, (64,), (64,))
     assert "LayerNormalization" not in left and left.count("Reciprocal") == 1
 
 
-def test_a_layer_norm_of_several_axes_and_no_bias_is_spelled_out_too() -> None:
+def test_a_layer_norm_of_several_axes_and_no_bias_is_written_out() -> None:
     def build(op: OpBuilder, x: Any, scale: Any) -> Any:
         return op.Tanh(op.LayerNormalization(x, scale, axis=1))
 
-    assert "LayerNormalization" not in respelled(build, (8, 16, 64), (16, 64))
+    assert "LayerNormalization" not in operators_after(build, (8, 16, 64), (16, 64))
 
 
 def test_a_small_layer_norm_keeps_its_kernel() -> None:
-    assert "LayerNormalization" in respelled(normed, (2, 3, 4), (4,), (4,))
+    assert "LayerNormalization" in operators_after(normed, (2, 3, 4), (4,), (4,))
 
 
-def test_a_layer_norm_whose_statistics_nobody_reads_keeps_its_kernel() -> None:
+def test_a_layer_norm_with_unused_statistics_keeps_its_kernel() -> None:
     model = built(normed, (8, 16, 64), (64,), (64,))
     assert left_after(model, fuse_for_onnxruntime) == ["LayerNormalization", "Tanh"]
 
@@ -85,7 +85,7 @@ def test_an_rms_norm_shares_its_square_with_its_gradient(axis: int) -> None:
     def build(op: OpBuilder, x: Any, scale: Any) -> Any:
         return op.Tanh(op.RMSNormalization(x, scale, axis=axis))
 
-    left = respelled(build, (2, 3, 4), (4,) if axis == -1 else (3, 4))
+    left = operators_after(build, (2, 3, 4), (4,) if axis == -1 else (3, 4))
     assert "RMSNormalization" not in left and left.count("Reciprocal") == 1
 
 
@@ -108,7 +108,7 @@ def test_rows_times_a_matrix_plus_a_bias_are_one_gemm(shape: Any) -> None:
 
 
 def test_rows_are_flattened_once_for_a_product_and_its_gradient() -> None:
-    left = respelled(linear, (2, 3, 4), (5, 4), (5,))
+    left = operators_after(linear, (2, 3, 4), (5, 4), (5,))
     assert left.count("Flatten") <= 2 and "MatMul" in left  # the product is the bias's sum
 
 
@@ -123,7 +123,7 @@ def test_rows_times_a_matrix_of_unknown_width_stay() -> None:
     assert left_after(model, fuse_for_onnxruntime, 1e-5, run_ort) == ["MatMul"]
 
 
-def test_a_bias_for_each_row_is_no_gemm_s() -> None:
+def test_a_bias_per_row_is_not_fused() -> None:
     def build(op: OpBuilder, x: Any, w: Any, b: Any) -> Any:
         return op.Add(op.MatMul(x, w), b)
 
@@ -173,7 +173,7 @@ def other_axes(op: OpBuilder, q: Any, k: Any) -> Any:
 
 
 @pytest.mark.parametrize("build", [two_readers, product_read_twice, other_axes])
-def test_what_others_read_stays(build: Any) -> None:
+def test_values_with_other_readers_stay(build: Any) -> None:
     model = built(build, (3, 3, 3), (3, 3, 3))
     assert "FusedMatMul" not in left_after(model, fuse_for_onnxruntime, 1e-5, run_ort)
 

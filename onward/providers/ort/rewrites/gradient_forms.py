@@ -1,8 +1,8 @@
-"""Spellings that stock onnxruntime's CPU kernels run faster, where a gradient shares the work.
+"""Rules that let a node share work with its gradient, for stock onnxruntime's CPU kernels.
 
 An activation's gradient computes the same error function, sigmoid or hyperbolic tangent as the
-activation does: written out, there is one of it. These rules repeat the gradient's own nodes in
-front; `share_expressions` then makes one of each pair.
+activation. These rules write the activation with the gradient's nodes; `share_expressions` then
+merges each pair.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onward.passes.value_facts import (
 rule = Rules()
 
 MICROSOFT = "com.microsoft"
-_SMALL = 8192  # elements, up to which a kernel of its own is worth more than fewer operations
+_SMALL = 8192  # elements, up to which one kernel is faster than fewer operations
 
 
 # -- activations and their gradients -----------------------------------------------------------
@@ -56,7 +56,7 @@ def gelu(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("Add")
 def half_of_erf(op: Ops, node: ir.Node) -> Replacement:
-    """erf(u) / 2 + 1/2 in one pass: it is hard_sigmoid's line, and never leaves 0 .. 1."""
+    """erf(u) / 2 + 1/2 = hard_sigmoid(erf(u)), one kernel: the result is always in 0 .. 1."""
     half = made_by(node.inputs[0], "Mul")
     bend = None if half is None else made_by(half.inputs[0], "Erf")
     if half is None or bend is None or not _halves(half, node):
@@ -107,7 +107,7 @@ def mish(op: Ops, node: ir.Node) -> Replacement:
 
 
 def _read_by(value: ir.Value | None, operator: str) -> list[ir.Node]:
-    """The nodes of an operator whose first input a value is."""
+    """The nodes of an operator that have this value as their first input."""
     users = () if value is None else value.uses()
     return [node for node, i in users if i == 0 and node.op_type == operator and not node.domain]
 
@@ -117,9 +117,9 @@ def _read_by(value: ir.Value | None, operator: str) -> list[ir.Node]:
 
 @rule("LayerNormalization")
 def layer_normalization(op: Ops, node: ir.Node) -> Replacement:
-    """With its mean and deviation, which a gradient wants: the formula, whose xhat it shares.
+    """Write out the formula where a gradient reads mean and deviation: it shares xhat.
 
-    onnxruntime's kernel takes elements one by one, which is slower (benchmarks/backward.py, tf8).
+    onnxruntime's kernel is not vectorised, which is slower (benchmarks/backward.py, tf8).
     """
     x, scale, bias = node.inputs[0], node.inputs[1], input_of(node, 2)
     depth, shape = rank(x), dims(x)
@@ -165,7 +165,7 @@ def rms_normalization(op: Ops, node: ir.Node) -> Replacement:
 
 @rule("MatMul")
 def rows_at_once(op: Ops, node: ir.Node) -> Replacement:
-    """A batch of rows times one matrix is one Gemm, on the very rows that the gradient reads."""
+    """A batch of rows times one matrix = one Gemm, on the same rows that the gradient reads."""
     a, b = node.inputs
     shape, depth = dims(node.outputs[0]), rank(a)
     if depth is None or depth < 3 or rank(b) != 2 or shape is None or not is_float(a):
@@ -206,7 +206,7 @@ def _plain(node: ir.Node) -> dict[str, Any]:
 
 @rule("MatMul")
 def fused_matmul(op: Ops, node: ir.Node) -> Replacement:
-    """a' b, a b' and (c a) b without a pass of their own for the transpose and the factor."""
+    """a' b, a b' and (c a) b as one FusedMatMul, with the transpose and the factor inside."""
     operands, turned, alpha = list(node.inputs), [0, 0], 1.0
     ranks = [rank(x) or 0 for x in operands]
     if node.outputs[0].dtype != ir.DataType.FLOAT or min(ranks) < 2 or ranks[0] > ranks[1] == 2:
@@ -227,7 +227,7 @@ def fused_matmul(op: Ops, node: ir.Node) -> Replacement:
 
 
 def _factor(value: ir.Value | None) -> tuple[float, ir.Value | None]:
-    """c and x, where the value is c x or x / c and nobody but products reads it."""
+    """c and x, where the value is c x or x / c and only products read it."""
     scale = made_by(value, "Mul", "Div")
     number = None if scale is None else scalar(scale.inputs[1])
     if value is None or scale is None or number is None or not is_float(value):
@@ -244,7 +244,7 @@ _PRODUCTS = ("MatMul", "FusedMatMul")
 
 @rule("Mul", "Div")
 def scaled_product(op: Ops, node: ir.Node) -> Replacement:
-    """c (a b) = fused(a, b, alpha = c), where nobody else reads the product."""
+    """c (a b) = fused(a, b, alpha = c), where this node alone reads the product."""
     product, number = node.inputs[0], scalar(node.inputs[1])
     maker = None if product is None else product.producer()
     if product is None or maker is None or number is None or maker.op_type not in _PRODUCTS:

@@ -10,7 +10,7 @@ import pytest
 
 from onward.gradients.model import gradient
 from onward.graph.builder import OpBuilder
-from onward.passes.ort_faster_forms import fuse_for_onnxruntime, sum_rows_by_product
+from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime, sum_rows_by_product
 from tests.passes.one_graph import built, left_after
 from tests.passes.running import assert_same, run_ort
 
@@ -41,7 +41,7 @@ def test_other_sums_stay(shape: Any, axes: Any, keep: int) -> None:
     assert left_after(model, sum_rows_by_product) == ["ReduceSum"]
 
 
-def test_sums_of_as_many_rows_share_their_ones() -> None:
+def test_sums_over_equal_sizes_share_their_ones() -> None:
     def build(op: OpBuilder, x: Any, y: Any) -> Any:
         return op.ReduceSum(x, [0], keepdims=0), op.ReduceSum(y, [0], keepdims=0)
 
@@ -99,7 +99,7 @@ def test_large_scores_do_not_overflow() -> None:
     assert all(np.isfinite(result).all() for result in run_ort(fuse_for_onnxruntime(model), feeds))
 
 
-def test_the_gradient_s_factor_is_multiplied_into_the_shares() -> None:
+def test_the_gradients_factor_is_multiplied_into_the_reciprocal() -> None:
     op = OpBuilder()
     x, labels = op.input("x", "float32", (4, 5)), op.input("labels", "int64", (4,))
     model = gradient(op.model(loss=op.SoftmaxCrossEntropyLoss(x, labels)), "loss", "x")

@@ -1,0 +1,1 @@
+"""Rewrites of a model for stock onnxruntime alone: forms that its CPU kernels run faster."""
