@@ -19,7 +19,7 @@ from onward.lazy import defer_imports
 defer_imports("heavy")
 defer_imports("heavy")
 import light
-print(len([f for f in sys.meta_path if type(f).__name__ == "_Deferral"]))
+print(len([f for f in sys.meta_path if type(f).__name__ == "_DeferringFinder"]))
 print("imported", light.heavy.__name__ and "used")
 print(light.heavy.answer)
 """

@@ -12,7 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
+from onward.lazy import LazyModule
+
+platformdirs = LazyModule("platformdirs")
 
 _ENGINES = ("onward", "onnxruntime", "openvino", "torch", "numpy")
 
@@ -59,7 +61,11 @@ def _processor() -> str:
 
 def cache_folder(name: str) -> Path:
     """The folder in the user's cache that keeps measurements of a kind between runs."""
-    return user_cache_path("onward", appauthor=False) / name
+    try:
+        folder = Path(platformdirs.user_cache_path("onward", appauthor=False))
+    except ImportError:  # the package runs from a checkout, without its dependencies
+        folder = Path.home() / ".cache" / "onward"
+    return folder / name
 
 
 def digest(*parts: Any) -> str:

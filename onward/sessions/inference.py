@@ -318,8 +318,9 @@ class InferenceSession:
     def memory_plan(self, sizes: Mapping[str, Any] | None = None) -> MemoryPlan:
         """What opening and running take with these sizes, by open dimension, or these feeds."""
         self._refuse_isolated("memory_plan")
+        providers = self.get_providers()
         listed = self._choice.listed if self._choice.named else None
-        asked = self.get_providers() if self._is_auto else listed
+        asked = providers if self._is_auto else listed
         return memory.plan_memory(self._source, sizes, asked, self._options, weights=self._weights)
 
     def allocate_outputs(self, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_unknown_facts_are_warnings(path: Path, monkeypatch: pytest.MonkeyPatch)
     def broken(*arguments: object) -> None:
         raise InvalidModel("oh\nno")
 
-    monkeypatch.setattr(inspection, "follow", broken)
+    monkeypatch.setattr(inspection, "estimate_memory", broken)
     facts = model_facts(mlp(), path, {})
     assert facts["memory"] is None and facts["warnings"] == [
         "the memory is not known: InvalidModel: oh"
