@@ -28,7 +28,7 @@ DEFAULT_OPSET = 23  # new enough for Attention and RMSNormalization, old enough 
 class NodeBuilder(ABC):
     """Adds nodes to a graph: each `op.Name(inputs, attribute=value)` returns the node's output.
 
-    Numbers and arrays become constants of the type of the operands beside them; types and shapes
+    Numbers and arrays become constants of the type of the other operands; types and shapes
     are inferred as the graph grows. `outputs=n` returns a tuple of n outputs.
     """
 

@@ -40,7 +40,7 @@ class Buffer:
 
 
 @dataclass
-class NodeMemory:
+class NodeLiveBytes:
     """One node: buffers born, buffers that die after it, and the bytes live while it runs."""
 
     name: str
@@ -57,7 +57,7 @@ class Lifetimes:
     """The lifetime of every buffer of a graph."""
 
     buffers: list[Buffer]
-    steps: list[NodeMemory]
+    steps: list[NodeLiveBytes]
 
     @property
     def peak(self) -> int:
@@ -93,9 +93,9 @@ class _Walk:
         self._buffers: list[Buffer] = []
 
     def walk(self) -> Lifetimes:
-        steps: list[NodeMemory] = []
+        steps: list[NodeLiveBytes] = []
         for number, node in enumerate(self._graph):
-            step = NodeMemory(node.name or "", node.op_type, node)
+            step = NodeLiveBytes(node.name or "", node.op_type, node)
             for place, value in enumerate(node.outputs):
                 if value.name:
                     self._place(node, place, value, step, number)
@@ -112,7 +112,7 @@ class _Walk:
         return Lifetimes(self._buffers, steps)
 
     def _place(
-        self, node: ir.Node, place: int, value: ir.Value, step: NodeMemory, number: int
+        self, node: ir.Node, place: int, value: ir.Value, step: NodeLiveBytes, number: int
     ) -> None:
         """Find the buffer of an output: a new one, or an input's."""
         home = None if value in self._outputs else self._shared(node, place, value)
@@ -208,7 +208,7 @@ def _largest_body(node: ir.Node, rules: MemoryRules, nbytes: Sizes) -> Lifetimes
     return max(inner, key=lambda lives: lives.peak, default=None)
 
 
-def _sum_live_bytes(steps: list[NodeMemory], buffers: list[Buffer]) -> None:
+def _sum_live_bytes(steps: list[NodeLiveBytes], buffers: list[Buffer]) -> None:
     live = 0
     for step in steps:
         live += sum(buffers[number].nbytes for number in step.births)

@@ -1,4 +1,4 @@
-"""Pipeline: passes in order, run by one call, with an optional report of each pass."""
+"""PassSequence: passes in order, run by one call, with an optional report of each pass."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class PassRecord:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PassSequence:
     """Passes in order; a pass itself. Passes change the model in place and return it.
 
     >>> def nothing(model):
     ...     return model
-    >>> Pipeline("both", (nothing, nothing)).names
+    >>> PassSequence("both", (nothing, nothing)).names
     ('nothing', 'nothing')
     """
 
@@ -55,7 +55,7 @@ class Pipeline:
 
     def _once(self, model: ir.Model, report: list[PassRecord] | None) -> ir.Model:
         for each in self.passes:
-            if isinstance(each, Pipeline):
+            if isinstance(each, PassSequence):
                 model = each(model, report)
                 continue
             if report is None:
@@ -67,9 +67,9 @@ class Pipeline:
             report.append(PassRecord(_name(each), before, count_nodes(model), seconds))
         return model
 
-    def __add__(self, other: Pipeline) -> Pipeline:
+    def __add__(self, other: PassSequence) -> PassSequence:
         """This pipeline, then the other."""
-        return Pipeline(f"{self.name}, {other.name}", (self, other))
+        return PassSequence(f"{self.name}, {other.name}", (self, other))
 
 
 def count_nodes(model: ir.Model) -> int:
@@ -78,5 +78,7 @@ def count_nodes(model: ir.Model) -> int:
 
 
 def _name(each: Pass) -> str:
-    name: str = each.name if isinstance(each, Pipeline) else getattr(each, "__name__", repr(each))
+    name: str = (
+        each.name if isinstance(each, PassSequence) else getattr(each, "__name__", repr(each))
+    )
     return name

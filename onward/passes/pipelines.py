@@ -29,7 +29,7 @@ from onward.passes.normalize import (
     sort_nodes,
     unify_default_domain,
 )
-from onward.passes.pass_sequence import Pipeline
+from onward.passes.pass_sequence import PassSequence
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
 from onward.passes.sequences import replace_sequences_by_splits
@@ -64,7 +64,7 @@ def simplify(model: ir.Model) -> ir.Model:
     return model
 
 
-PREPARE = Pipeline(
+PREPARE = PassSequence(
     "prepare",
     (
         unify_default_domain,
@@ -85,13 +85,13 @@ PREPARE = Pipeline(
 )
 
 # Folds what shapes are computed from, so that every rank is known. Parameters must be graph inputs.
-FOLD_SHAPES = Pipeline(
+FOLD_SHAPES = PassSequence(
     "fold shapes",
     (simplify, fold_constants, drop_unused, fill_default_attributes, infer_shapes),
     rounds=4,
 )
 
-BASIC = Pipeline(
+BASIC = PassSequence(
     "basic",
     (
         simplify,
@@ -114,12 +114,14 @@ def fuse(model: ir.Model) -> ir.Model:
     return model
 
 
-EXTENDED = Pipeline("extended", (fuse, drop_unused, fill_default_attributes, infer_shapes, BASIC))
+EXTENDED = PassSequence(
+    "extended", (fuse, drop_unused, fill_default_attributes, infer_shapes, BASIC)
+)
 
-LAYOUT = Pipeline("layout", (sink_transposes, infer_shapes, fuse, drop_unused, BASIC))
+LAYOUT = PassSequence("layout", (sink_transposes, infer_shapes, fuse, drop_unused, BASIC))
 
-INFERENCE: dict[Level, Pipeline] = {
-    Level.DISABLE_ALL: Pipeline("disable all", ()),
+INFERENCE: dict[Level, PassSequence] = {
+    Level.DISABLE_ALL: PassSequence("disable all", ()),
     Level.BASIC: BASIC,
     Level.EXTENDED: BASIC + EXTENDED,
     Level.LAYOUT: BASIC + EXTENDED + LAYOUT,
@@ -133,7 +135,7 @@ def simplify_gradients(model: ir.Model) -> ir.Model:
     return model
 
 
-TRAINING = Pipeline(
+TRAINING = PassSequence(
     "training",
     (
         simplify_gradients,
@@ -147,7 +149,7 @@ TRAINING = Pipeline(
 )
 
 
-def inference(level: int) -> Pipeline:
+def inference(level: int) -> PassSequence:
     """The pipeline of one of onnxruntime's levels, for a prepared model."""
     try:
         return INFERENCE[Level(level)]

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.errors import OptionError
-from onward.passes.pass_sequence import PassRecord, Pipeline
+from onward.passes.pass_sequence import PassRecord, PassSequence
 from onward.passes.pipelines import PREPARE, Level, inference
 from tests.passes.one_graph import built
 
@@ -26,7 +26,7 @@ def chain() -> ir.Model:
 
 def test_a_report_has_a_step_for_each_pass() -> None:
     report: list[PassRecord] = []
-    Pipeline("twice", (drop_last, drop_last))(chain(), report)
+    PassSequence("twice", (drop_last, drop_last))(chain(), report)
     assert [(step.name, step.nodes_before, step.nodes_after) for step in report] == [
         ("drop_last", 4, 3),
         ("drop_last", 3, 2),
@@ -36,18 +36,18 @@ def test_a_report_has_a_step_for_each_pass() -> None:
 
 def test_rounds_continue_while_nodes_decrease() -> None:
     report: list[PassRecord] = []
-    model = Pipeline("often", (drop_last,), rounds=10)(chain(), report)
+    model = PassSequence("often", (drop_last,), rounds=10)(chain(), report)
     assert len(model.graph) == 1 and len(report) == 4
 
 
 def test_rounds_are_bounded() -> None:
-    assert len(Pipeline("often", (drop_last,), rounds=2)(chain()).graph) == 2
+    assert len(PassSequence("often", (drop_last,), rounds=2)(chain()).graph) == 2
 
 
 def test_a_pipeline_in_a_pipeline_reports_its_passes() -> None:
     report: list[PassRecord] = []
-    inner = Pipeline("inner", (drop_last,))
-    both = inner + Pipeline("outer", (inner,))
+    inner = PassSequence("inner", (drop_last,))
+    both = inner + PassSequence("outer", (inner,))
     both(chain(), report)
     assert [step.name for step in report] == ["drop_last"] * 2
     assert both.names == ("inner", "outer")

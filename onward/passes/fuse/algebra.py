@@ -20,7 +20,7 @@ _DEEPEST = 10  # levels; the deepest formula of `fuse/` has seven
 
 
 @dataclass
-class Polynomial:
+class PolynomialTerms:
     """Coefficients by the powers of the symbols, and the nodes that compute it."""
 
     terms: dict[Powers, float]
@@ -34,22 +34,22 @@ class Polynomial:
         )
 
 
-def polynomial(value: ir.Value | None, symbols: Sequence[ir.Value]) -> Polynomial | None:
+def polynomial(value: ir.Value | None, symbols: Sequence[ir.Value]) -> PolynomialTerms | None:
     """The value as a polynomial in the symbols; None if it is not one."""
     one = (0,) * len(symbols)
-    known: dict[ir.Value | None, Polynomial | None] = {}
+    known: dict[ir.Value | None, PolynomialTerms | None] = {}
     for index, symbol in enumerate(symbols):
-        known[symbol] = Polynomial({(*one[:index], 1, *one[index + 1 :]): 1.0})
+        known[symbol] = PolynomialTerms({(*one[:index], 1, *one[index + 1 :]): 1.0})
 
-    def expand(value: ir.Value | None, depth: int) -> Polynomial | None:
+    def expand(value: ir.Value | None, depth: int) -> PolynomialTerms | None:
         if value not in known:
             known[value] = compute(value, depth)
         return known[value]
 
-    def compute(value: ir.Value | None, depth: int) -> Polynomial | None:
+    def compute(value: ir.Value | None, depth: int) -> PolynomialTerms | None:
         number = scalar(value)
         if number is not None:
-            return Polynomial({one: number})
+            return PolynomialTerms({one: number})
         node = made_by(value, *_ARITHMETIC)
         if node is None or depth > _DEEPEST:
             return None
@@ -75,7 +75,7 @@ def operands(value: ir.Value | None) -> list[ir.Value]:
     return list(found)
 
 
-def _combine(operator: str, parts: list[Polynomial], one: Powers) -> Polynomial | None:
+def _combine(operator: str, parts: list[PolynomialTerms], one: Powers) -> PolynomialTerms | None:
     a = parts[0]
     if operator == "Neg":
         return _scaled(a, -1.0)
@@ -90,28 +90,28 @@ def _combine(operator: str, parts: list[Polynomial], one: Powers) -> Polynomial 
     if operator == "Div":
         return _scaled(a, 1 / constant) if constant else None
     if operator == "Pow" and constant in (1.0, 2.0, 3.0):
-        power = Polynomial({one: 1.0})
+        power = PolynomialTerms({one: 1.0})
         for _ in range(int(constant)):
             power = _product(power, a)
         return power
     return None
 
 
-def _scaled(a: Polynomial, number: float) -> Polynomial:
-    return Polynomial({powers: c * number for powers, c in a.terms.items()})
+def _scaled(a: PolynomialTerms, number: float) -> PolynomialTerms:
+    return PolynomialTerms({powers: c * number for powers, c in a.terms.items()})
 
 
-def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
+def _sum(a: PolynomialTerms, b: PolynomialTerms) -> PolynomialTerms:
     terms = dict(a.terms)
     for powers, c in b.terms.items():
         terms[powers] = terms.get(powers, 0.0) + c
-    return Polynomial(terms)
+    return PolynomialTerms(terms)
 
 
-def _product(a: Polynomial, b: Polynomial) -> Polynomial:
+def _product(a: PolynomialTerms, b: PolynomialTerms) -> PolynomialTerms:
     terms: dict[Powers, float] = {}
     for left, c in a.terms.items():
         for right, d in b.terms.items():
             powers = tuple(m + n for m, n in zip(left, right))
             terms[powers] = terms.get(powers, 0.0) + c * d
-    return Polynomial(terms)
+    return PolynomialTerms(terms)

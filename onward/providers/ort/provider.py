@@ -130,7 +130,7 @@ class OrtExecutable:
 
 
 def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
-    """A model as bytes that onnxruntime loads, its larger weights apart, not copied."""
+    """A model as bytes that onnxruntime loads, and its larger weights separately, not copied."""
     apply_ort_workarounds(model)
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}

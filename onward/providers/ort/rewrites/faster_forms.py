@@ -17,7 +17,7 @@ from onward.graph.shapes.infer import infer_missing
 from onward.passes.deduplicate import share_expressions
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.normalize import fill_default_attributes
-from onward.passes.pass_sequence import Pipeline
+from onward.passes.pass_sequence import PassSequence
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import (
     Names,
@@ -227,7 +227,7 @@ def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
     return reader if reader.op_type == operator and reader.domain == "" else None
 
 
-_FASTER_FORMS = Pipeline(
+_FASTER_FORMS = PassSequence(
     "for onnxruntime",
     (
         upgrade_opset,
