@@ -1,4 +1,4 @@
-"""Every exception that Onward raises, drawn as a tree.
+"""The exceptions of Onward, drawn as a tree.
 
 OnwardError
 ├── ModelError (ValueError)          the model is wrong

@@ -1,4 +1,4 @@
-"""Translate the library's hints, which are Python, to options of the command line."""
+"""Translate Python hints in error messages to options of the command line."""
 
 from __future__ import annotations
 

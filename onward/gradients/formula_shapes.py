@@ -1,4 +1,4 @@
-"""Infer types and shapes after operators without an ONNX schema, from their rules' formulas."""
+"""Infer the output shapes of operators without an ONNX schema from their rules' formulas."""
 
 from __future__ import annotations
 

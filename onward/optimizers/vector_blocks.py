@@ -1,4 +1,4 @@
-"""Names of vectors that are adjacent rows of a block of memory; without onnx, for devices."""
+"""Names of vectors that are adjacent rows of one buffer (see paired_vectors.py); needs no onnx."""
 
 from __future__ import annotations
 

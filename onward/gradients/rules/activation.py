@@ -1,4 +1,4 @@
-"""Activation functions.
+"""Gradients of activation functions.
 
 Masks are factors where possible: in onnxruntime, Mul is faster than Where.
 """

@@ -1,4 +1,4 @@
-"""Calls of attention that passes/attention_calls.py has made from nodes of an exporter.
+"""Gradients of attention calls that passes/attention_calls.py made from an exporter's nodes.
 
 The gradient is that of the call's body: a copy of its nodes, and their backward pass. If both calls
 are inlined, common subexpression elimination merges the copies.

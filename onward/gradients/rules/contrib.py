@@ -1,4 +1,4 @@
-"""Operators of transformers that onnxruntime's optimizer adds (com.microsoft), without attention.
+"""Gradients of transformer operators of com.microsoft; attention is in contrib_attention.py.
 
 Each is a composition of other operators, and is differentiated through them. ONNX has no schemas of
 them, so defaults of attributes are written here.

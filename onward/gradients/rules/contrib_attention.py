@@ -1,4 +1,4 @@
-"""Attention operators of onnxruntime's optimizer and of exporters (domain com.microsoft).
+"""Gradients of the attention operators of onnxruntime and of exporters (com.microsoft).
 
 Each is ONNX's Attention with something around it, and is differentiated as that. Masks are added to
 the scores, a large negative number (`mask_filter_value`) where a key is hidden.

@@ -1,4 +1,4 @@
-"""Products and convolutions that onnxruntime's optimizer has fused with their activations.
+"""Gradients of matrix products and convolutions that onnxruntime fused with activations.
 
 Domain com.microsoft. Each is a composition of other operators, and is differentiated through them.
 """

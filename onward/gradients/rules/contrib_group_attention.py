@@ -1,4 +1,4 @@
-"""GroupQueryAttention (domain com.microsoft), the attention of exported language models."""
+"""Gradients of GroupQueryAttention (com.microsoft), the attention of language models."""
 
 from __future__ import annotations
 

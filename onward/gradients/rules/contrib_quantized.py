@@ -1,4 +1,4 @@
-"""Products and recurrent layers with weights of few bits (domain com.microsoft)."""
+"""Gradients of MatMul and LSTM with quantized weights (com.microsoft)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control flow: the gradient of a node with subgraphs has their gradients as subgraphs.
+"""Gradients of control flow: a node with subgraphs, whose gradient has their gradients.
 
 The backward subgraph runs the forward subgraph again, from the stacked carried values of every
 iteration, and then its backward pass. Captured values are differentiated too: rules return a

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Gradients of convolutions."""
 
 from __future__ import annotations
 

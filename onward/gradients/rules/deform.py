@@ -1,4 +1,4 @@
-"""Deformable convolution, and causal convolution with a carried state."""
+"""Gradients of deformable convolution, and of causal convolution with a carried state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout: the gradient has the same mask."""
+"""Gradient of Dropout: dy with the same mask."""
 
 from __future__ import annotations
 

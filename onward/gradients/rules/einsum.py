@@ -1,4 +1,4 @@
-"""Einsum: the gradient of an operand is an Einsum of dy and the other operands."""
+"""Gradients of Einsum: an Einsum of dy and the other operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementary functions of one input."""
+"""Gradients of elementary functions of one input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FlexAttention: attention with user-defined subgraphs for scores and probabilities."""
+"""Gradients of FlexAttention: attention with subgraphs for scores and probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Col2Im."""
+"""Gradient of Col2Im."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gather and selection: gradients are added at the positions that were read."""
+"""Gradients of Gather and selection: dy is added at the positions that were read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear attention, a recurrence over time."""
+"""Gradients of linear attention, a recurrence over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of class labels."""
+"""Gradients of losses of class labels."""
 
 from __future__ import annotations
 

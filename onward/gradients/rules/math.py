@@ -1,4 +1,4 @@
-"""Arithmetic: operators of two and more inputs that broadcast, Clip, and changes of type."""
+"""Gradients of broadcasting arithmetic, Clip and type conversions."""
 
 from __future__ import annotations
 

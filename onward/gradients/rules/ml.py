@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that are smooth in their features; they compute in float32.
+"""Gradients of the differentiable operators of ai.onnx.ml, which compute in float32.
 
 Scores have a gradient, labels do not. Weights are attributes, without a gradient here: the pass
 `write_linear_models` turns them into initializers.

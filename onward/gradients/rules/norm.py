@@ -1,4 +1,4 @@
-"""Normalisations with parameters: batch, layer, RMS, group, instance.
+"""Gradients of normalisations with parameters: batch, layer, RMS, group, instance.
 
 xhat is the normalised input, inv = 1 / sqrt(variance + epsilon). Half precision is computed in
 float32, as in the operators.

@@ -1,4 +1,4 @@
-"""Pooling over windows, global pooling, unpooling."""
+"""Gradients of pooling over windows, global pooling, unpooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantization with straight-through gradients: rounding is the identity, clipping is not.
+"""Straight-through gradients of quantization: rounding is the identity, clipping is not.
 
 So a model with QuantizeLinear and DequantizeLinear can be trained as it will run (quantization-
 aware training). Quantized tensors carry the gradient of their number of steps; the scale is trained

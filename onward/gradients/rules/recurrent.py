@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, GRU, LSTM.
+"""Gradients of recurrent layers: RNN, GRU, LSTM.
 
 The forward remains one fused node. The gates of all steps are computed again from X and Y, in large
 products (an LSTM's cells by a Scan without matrix products), and their slopes as well. Then a Scan

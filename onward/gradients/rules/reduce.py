@@ -1,4 +1,4 @@
-"""Reductions over axes: dy gets its reduced axes back (`_kept`), then it broadcasts."""
+"""Gradients of reductions: dy gets its reduced axes back (`_kept`), then it broadcasts."""
 
 from __future__ import annotations
 

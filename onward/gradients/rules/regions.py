@@ -1,4 +1,4 @@
-"""RoiAlign and MaxRoiPool: regions of images, pooled into bins."""
+"""Gradients of RoiAlign and MaxRoiPool: regions of images, pooled into bins."""
 
 from __future__ import annotations
 

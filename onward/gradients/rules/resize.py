@@ -1,4 +1,4 @@
-"""Resize: along each axis it is a product with a matrix; the gradient is one with its transpose.
+"""Gradient of Resize: a matrix product along each axis, transposed.
 
 The matrix is the Resize of an identity matrix: so every mode has the same gradient rule, and the
 gradient has the rounding of the engine's Resize.

@@ -1,4 +1,4 @@
-"""Rotary embedding: pairs (a, b) of each head are rotated by angles, given as cos and sin."""
+"""Gradients of rotary embeddings: pairs (a, b) of a head, rotated by angles (cos, sin)."""
 
 from __future__ import annotations
 

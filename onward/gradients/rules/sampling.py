@@ -1,4 +1,4 @@
-"""GridSample and AffineGrid."""
+"""Gradients of GridSample and AffineGrid."""
 
 from __future__ import annotations
 

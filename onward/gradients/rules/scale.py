@@ -1,4 +1,4 @@
-"""Normalisations without parameters: by a norm, by deviation, by neighbouring channels."""
+"""Gradients of normalisations without parameters: by norm, deviation, neighbouring channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scatter operators.
+"""Gradients of scatter operators.
 
 Each operator defines how to read and how to write at its positions; the gradients depend only on
 the reduction.

@@ -1,4 +1,4 @@
-"""Sequences and optionals: the gradient of a sequence is a sequence."""
+"""Gradients of sequences and optionals: the gradient of a sequence is a sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reshape, expand, concatenate, split and permute; slices and pads are in slice_pad.py."""
+"""Gradients of reshape, expand, concat, split, permute, Trilu, Range (slices: slice_pad.py)."""
 
 from __future__ import annotations
 

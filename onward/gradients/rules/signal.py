@@ -1,4 +1,4 @@
-"""Fourier transforms: each is linear, and its transpose is another one.
+"""Gradients of Fourier transforms: each is linear, and its transpose is another one.
 
 Complex numbers are pairs (real, imaginary) along the last axis, real ones have it of size 1.
 """

@@ -1,4 +1,4 @@
-"""Slices and pads: each is the gradient of the other."""
+"""Gradients of slices and pads: each is the gradient of the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replace operators that ONNX cannot infer by operators with the same output shapes.
+"""For shape inference only: stand-ins for operators whose shapes ONNX does not infer.
 
 Operators that onnxruntime's optimiser writes into transformers (com.microsoft), and some of ONNX's.
 """

@@ -1,4 +1,4 @@
-"""Fuse softmax(q k^T s + mask) v into one Attention, which providers have as one kernel."""
+"""Fuse softmax(scale q k^T + mask) v into one Attention, which providers run as one kernel."""
 
 from __future__ import annotations
 
