@@ -18,7 +18,7 @@ from onward.passes.pipelines import PREPARE
 from onward.providers.defect import ARM, X86, Platform
 from onward.providers.ort import defects
 from onward.providers.ort.defects import ROWS, defect, operators_in_half
-from onward.sessions import opening, planning
+from onward.sessions import open_plan, plan_model
 from onward.sessions.partitioned_plan import PartitionedPlan
 from tests.models import serialized
 
@@ -147,7 +147,7 @@ def test_only_attention_is_widened_if_products_are_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on x86-64, where onnxruntime has no float16 products but such scores."""
-    for module in (opening, planning):
+    for module in (open_plan, plan_model):
         monkeypatch.setattr(module, "operators_in_half", lambda: frozenset({"Attention"}))
     model, feeds = half_attention()
     assert abs(onward.InferenceSession(model).run(None, feeds)[0].item() - 0.731) < 1e-3
