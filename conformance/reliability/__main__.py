@@ -5,6 +5,7 @@ Runs each row whole, prints its figure and writes them all to conformance/reliab
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -109,7 +110,11 @@ def rate(failures: int, tries: int) -> str:
 
 
 def main() -> int:
-    asked = [argument.upper() for argument in sys.argv[1:]] or list(ROWS)
+    parser = argparse.ArgumentParser(description="Measure rows of docs/reliability.md.")
+    parser.add_argument("rows", nargs="*", metavar="ROW", type=str.upper, help=", ".join(ROWS))
+    asked = parser.parse_args().rows or list(ROWS)
+    if unknown := [name for name in asked if name not in ROWS]:
+        parser.error(f"no row {', '.join(unknown)}; the rows are {', '.join(ROWS)}")
     report: dict[str, Any] = {}
     for name in asked:
         if name == "R2" and not importlib.util.find_spec("conformance.reliability.adversarial"):
