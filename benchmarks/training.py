@@ -4,7 +4,7 @@
     python benchmarks/training.py one mlp32 ours FOLDER
 
 Ours: the model exported by torch, compiled beforehand (in another process) to a training program
-and to artifacts, then trained in a process that has only numpy, onnxruntime and safetensors: `ours`
+and to artifacts, then trained in a process that has only numpy and onnxruntime: `ours`
 by TrainingSession, `artifacts` by onward.training.api. Peers: torch eager with fused AdamW, and
 torch.compile. 2 threads, each in a separate process, in turns; figures are medians of medians.
 Memory is the peak of the process. The first step counts from the start of the process.

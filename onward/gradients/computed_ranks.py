@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from onward.graph.graph_ops import taken_names
+from onward.passes.fold import as_graph_inputs
 from onward.passes.pipelines import FOLD_SHAPES
 
 
@@ -21,19 +22,12 @@ def infer_computed_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[
     The values that `outputs` and `wrt` name keep their names and their consumers.
     """
     if any(_has_no_rank(value) for node in model.graph for value in node.outputs):
-        with as_inputs(model.graph, wrt), _as_outputs(model.graph, outputs), _detached(model, wrt):
+        with (
+            as_graph_inputs(model.graph, wrt),
+            _as_outputs(model.graph, outputs),
+            _detached(model, wrt),
+        ):
             FOLD_SHAPES(model)
-
-
-@contextmanager
-def as_inputs(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
-    """Make initializers graph inputs for a while, so that no pass folds them as constants."""
-    opened = [graph.initializers[n] for n in names if n in graph.initializers]
-    opened = [value for value in opened if not value.is_graph_input()]
-    graph.inputs.extend(opened)
-    yield
-    for value in opened:
-        graph.inputs.remove(value)
 
 
 def _has_no_rank(value: ir.Value) -> bool:

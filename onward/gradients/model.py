@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.backward import backward
-from onward.gradients.computed_ranks import as_inputs, infer_computed_ranks
+from onward.gradients.computed_ranks import infer_computed_ranks
 from onward.gradients.formula_shapes import infer_from_formulas
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
@@ -24,6 +24,7 @@ from onward.names import list_names, suggest_names
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.exporters.restore_parameters import split_merged_parameters
+from onward.passes.fold import as_graph_inputs
 from onward.passes.linear_models import write_linear_models
 from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import PREPARE, TRAINING
@@ -60,7 +61,7 @@ def gradient(
         copy = write_linear_models(copy)
     prepared = PREPARE(copy) if composites else inline_calls(PREPARE(copy))
     extend(prepared, cotangents, _names(wrt), rules, composites=composites)
-    with as_inputs(prepared.graph, _names(wrt)):
+    with as_graph_inputs(prepared.graph, _names(wrt)):
         prepared = TRAINING(prepared)
     if composites:  # for any engine; a session lowers it for its own
         return prepared

@@ -1,4 +1,4 @@
-"""Element types of tensors, each in every spelling: ONNX, numpy, onnxruntime, safetensors, torch.
+"""Element types of tensors, with their names in ONNX, numpy, onnxruntime, safetensors and torch.
 
 Needs numpy alone: types that numpy lacks import ml_dtypes when they are used.
 """

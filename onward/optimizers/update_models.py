@@ -179,11 +179,6 @@ class _UpdateBuilder:
         return model
 
 
-def in_place_safe(model: ir.Model, pairs: Mapping[str, str]) -> bool:
-    """Whether each output may be written into the memory of its input (pairs: output -> input)."""
-    return not in_place_hazards(model, pairs)
-
-
 def in_place_hazards(model: ir.Model, pairs: Mapping[str, str]) -> list[str]:
     """Why outputs cannot be written into the memory of their inputs; empty: they can."""
     outputs = {str(value.name): value for value in model.graph.outputs}

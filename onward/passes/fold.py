@@ -8,6 +8,8 @@ sum of all results is small.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,19 @@ _EASY = (
     | SHAPE_ONLY
     | named("CastLike Concat ConstantOfShape Pad Range Trilu")
 )
+
+
+@contextmanager
+def as_graph_inputs(graph: ir.Graph, names: Collection[str]) -> Iterator[None]:
+    """Make these initializers graph inputs meanwhile, so that no pass takes them for constants."""
+    opened = [graph.initializers[name] for name in names if name in graph.initializers]
+    opened = [value for value in opened if not value.is_graph_input()]
+    graph.inputs.extend(opened)
+    try:
+        yield
+    finally:
+        for value in opened:
+            graph.inputs.remove(value)
 
 
 def fold_constants(model: ir.Model) -> ir.Model:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 
 import onnx_ir as ir
 
 from onward.graph.shapes.fast import size_added_axes
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.attention_calls import last_row, outline_attention, shared_heads
+from onward.passes.fold import as_graph_inputs
 from onward.passes.masks import MaskReader
 from onward.passes.pipelines import FOLD_SHAPES
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
@@ -24,7 +24,7 @@ def recognise_composites(model: ir.Model, parameters: Collection[str] = ()) -> i
     nothing is dropped. Sizes are folded first; `parameters` name the initializers that training
     will change, which are not taken for constants.
     """
-    with _as_graph_inputs(model.graph, parameters):
+    with as_graph_inputs(model.graph, parameters):
         FOLD_SHAPES(model)
         if size_added_axes(model):
             infer_shapes(model)
@@ -33,19 +33,6 @@ def recognise_composites(model: ir.Model, parameters: Collection[str] = ()) -> i
     share_heads(model, reader)
     outline_attention(model, reader)
     return model
-
-
-@contextmanager
-def _as_graph_inputs(graph: ir.Graph, names: Collection[str]) -> Iterator[None]:
-    """Make these initializers graph inputs meanwhile, so that no pass takes them for constants."""
-    opened = [graph.initializers[name] for name in names if name in graph.initializers]
-    opened = [value for value in opened if not value.is_graph_input()]
-    graph.inputs.extend(opened)
-    try:
-        yield
-    finally:
-        for value in opened:
-            graph.inputs.remove(value)
 
 
 def simplify_masks(model: ir.Model, reader: MaskReader) -> int:

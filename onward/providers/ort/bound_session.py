@@ -211,11 +211,6 @@ def is_ort_value(value: Any) -> bool:
     return isinstance(value, (OrtValue, _NativeValue))
 
 
-def to_ort_value(value: Any) -> Any:
-    """An OrtValue from an OrtValue or a native one."""
-    return OrtValue(value) if isinstance(value, _NativeValue) else value
-
-
 def stop_spinning_after_runs(options: SessionOptions) -> SessionOptions:
     """Options whose threads stop spinning (busy waiting) when a run ends.
 

@@ -1,7 +1,7 @@
 """TrainingProgram: a compiled model, loss and optimizer, ready for any engine.
 
 `compile_training` makes one; `save` writes it as stock onnxruntime runs it, for devices that have
-only numpy, onnxruntime and safetensors.
+only numpy and onnxruntime.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     from onward.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
-Training needs only numpy, onnxruntime and safetensors. The names load when they are first used.
+Training needs only numpy and onnxruntime. The names load when they are first used.
 """
 
 from __future__ import annotations

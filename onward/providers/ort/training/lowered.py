@@ -1,7 +1,7 @@
 """LoweredProgram: a training program for stock onnxruntime, as plain data that can be saved.
 
 Graphs are bytes, tensors arrays, settings strings and numbers: a saved program trains on a machine
-that has only numpy, onnxruntime and safetensors.
+that has only numpy and onnxruntime.
 
     train     feeds, parameters, state, noise -> loss, outputs, gradients, new state, measure
     evaluate  feeds, parameters, state -> loss, outputs
