@@ -1,7 +1,7 @@
 """Checks of settings: of options, limits, optimizers, schedules and losses.
 
 A check takes the setting's full name ("AdamW.lr") and the value that was given. It returns the
-value to keep, or raises an OptionError with the name, what the setting is, and what was given.
+value to keep, or raises an OptionError with the name, what the setting must be, and what was given.
 Numbers of numpy become Python numbers, because settings are written as JSON.
 """
 
@@ -104,8 +104,8 @@ def check_fields(owner: object, **checks: Check) -> None:
 
 def setting_error(name: str, law: str, value: Any, hint: str = "") -> OptionError:
     """The error for a setting that is not what it must be; `law` says what it must be."""
-    field = name.partition("[")[0].rpartition(".")[2]
-    return OptionError(f"{name} is {law}, not {value!r}\n{hint or f'give {field} such a value'}")
+    demand = f"{name} must be {law}, not {value!r}"
+    return OptionError(f"{demand}\n{hint}" if hint else demand)
 
 
 # -- strict checks -----------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def list_of(kind: type, law: str, example: str) -> Check:
 
     def check(name: str, value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, kind)):
-            raise OptionError(f"{name} is {law}, not one\nwrite [{value!r}]")
+            raise OptionError(f"{name} must be {law}, not one\nwrite [{value!r}]")
         listed = tuple(value) if isinstance(value, Iterable) else (None,)
         if not all(isinstance(each, kind) for each in listed):
             raise setting_error(name, law, value, f"such as {example}")
@@ -316,7 +316,9 @@ def one_of(kind: type[IntEnum]) -> Check:
         plain = isinstance(value, numbers.Integral) and not isinstance(value, (bool, IntEnum))
         number = _whole(value) if plain or type(value).__name__ == kind.__name__ else None
         if number is None or number not in list(kind):
-            raise setting_error(name, f"of {kind.__name__}", value, f"give one of {choices}")
+            raise setting_error(
+                name, f"a member of {kind.__name__}", value, f"give one of {choices}"
+            )
         return kind(number)
 
     return check
@@ -337,7 +339,7 @@ def instance_of(kind: type, example: str, law: str = "") -> Check:
 def listed(name: str, value: Any) -> list[Any]:
     """A list or a tuple."""
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise OptionError(f"{name} is a list, not {value!r}\nwrite [{value!r}]")
+        raise OptionError(f"{name} must be a list, not {value!r}\nwrite [{value!r}]")
     return list(value)
 
 

@@ -62,7 +62,9 @@ def assign_places(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tens
 
 def _type_code(name: str, tensor: Any) -> str:
     if not isinstance(name, str) or name == "__metadata__":
-        raise CheckpointError(f"a tensor's name is a text other than '__metadata__', not {name!r}")
+        raise CheckpointError(
+            f"a tensor's name must be a text other than '__metadata__', not {name!r}"
+        )
     try:
         name.encode()
     except UnicodeEncodeError as error:

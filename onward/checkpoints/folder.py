@@ -53,13 +53,19 @@ class Checkpoints:
     ) -> None:
         """Keep the `keep` newest (None: all) and the `keep_best` with the better metric."""
         if keep is not None and not (isinstance(keep, int) and keep >= 1):
-            raise OptionError(f"checkpoints: keep is None or a number from 1 on, not {keep!r}")
+            raise OptionError(
+                f"checkpoints: keep must be None or a number, 1 or more, not {keep!r}"
+            )
         if not (isinstance(keep_best, int) and keep_best >= 0):
-            raise OptionError(f"checkpoints: keep_best is a number from 0 on, not {keep_best!r}")
+            raise OptionError(
+                f"checkpoints: keep_best must be a number, 0 or more, not {keep_best!r}"
+            )
         if better not in ("lower", "higher"):
-            raise OptionError(f"checkpoints: better is 'lower' or 'higher', not {better!r}")
+            raise OptionError(f"checkpoints: better must be 'lower' or 'higher', not {better!r}")
         if every is not None and not (isinstance(every, int) and every >= 1):
-            raise OptionError(f"checkpoints: every is None or a number from 1 on, not {every!r}")
+            raise OptionError(
+                f"checkpoints: every must be None or a number, 1 or more, not {every!r}"
+            )
         self.folder = to_path(folder)
         self.keep, self.keep_best, self.better, self.every = keep, keep_best, better, every
         self.failures: list[CheckpointError] = []  # of try_save
@@ -250,10 +256,12 @@ class Checkpoints:
 def _checked(step: Any, metric: Any) -> tuple[int, float | None]:
     """Step and metric as Python numbers; numpy's are accepted too."""
     if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
-        raise CheckpointError(f"a checkpoint's step is a whole number from 0 on, not {step!r}")
+        raise CheckpointError(
+            f"a checkpoint's step must be a whole number, 0 or more, not {step!r}"
+        )
     if metric is not None and not isinstance(metric, (int, float, np.integer, np.floating)):
         raise CheckpointError(
-            f"a checkpoint's metric is a number or None, not a {type(metric).__name__}\n"
+            f"a checkpoint's metric must be a number or None, not a {type(metric).__name__}\n"
             "convert it with float()"
         )
     return int(step), None if metric is None else float(metric)

@@ -141,6 +141,6 @@ def _read_provider(text: str) -> NamedProvider:
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise OptionError(f"--provider {text}: an option is NAME=VALUE, not {part!r}")
+            raise OptionError(f"--provider {text}: an option must be NAME=VALUE, not {part!r}")
         options[key] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
     return name.lower() if name.lower() == AUTO else choose.full_name(name), options

@@ -68,7 +68,7 @@ def read_proto(
     if isinstance(source, onnx.ModelProto):
         return source, None, False
     raise TypeError(
-        "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
+        "a model must be a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
         f"not {type(source).__name__}"
     )
 

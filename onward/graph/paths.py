@@ -37,7 +37,7 @@ def to_path(given: object) -> Path:
     """
     if not isinstance(given, (str, os.PathLike)) or "\0" in str(given):
         raise OptionError(
-            f"a path is a text without null characters, or a Path, not {given!r}\n"
+            f"a path must be a text without null characters, or a Path, not {given!r}\n"
             "give the name of a file or of a folder"
         )
     return Path(given)

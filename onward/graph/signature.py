@@ -34,7 +34,7 @@ def read_feeds(feeds: Any, inputs: Sequence[Any], defaulted: Sequence[Any] = ())
     if not hasattr(feeds, "items"):
         names = ", ".join(f"{arg.name!r}: ..." for arg in inputs[:3])
         raise FeedError(
-            f"feeds are a dict of tensors by input, not {_kind(feeds)}\ngive {{{names}}}"
+            f"feeds must be a dict of tensors by input, not {_kind(feeds)}\ngive {{{names}}}"
         )
     known = {arg.name: arg for arg in (*inputs, *defaulted)}
     check_names(feeds, known)

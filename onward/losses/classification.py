@@ -126,7 +126,7 @@ class CrossEntropy:
         array, classes = np.asarray(self.weight, numpy_type(x)), sizes_of(x)[axis]
         if array.ndim != 1 or (isinstance(classes, int) and len(array) != classes):
             raise OptionError(
-                f"CrossEntropy.weight is one number per class: shape [{classes}], "
+                f"CrossEntropy.weight must be one number per class: shape [{classes}], "
                 f"not {list(array.shape)}"
             )
         return op.constant(array)

@@ -71,7 +71,7 @@ class CTC:
         check_rank(self, log_probs, 3, "log probabilities of shape (time, batch, classes)", 3)
         _, batch, classes = sizes_of(log_probs)
         if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
-            raise OptionError(f"CTC.blank is a class, 0 to {classes} - 1, not {self.blank}")
+            raise OptionError(f"CTC.blank must be a class, 0 to {classes} - 1, not {self.blank}")
         longest = f"{self.target}_length"
         labels = target(op, self, values, self.target, "int64", [batch, longest])
         labels = integers(op, self, labels)

@@ -170,7 +170,8 @@ def scalar(op: GraphOps, loss: Loss, value: ir.Value) -> ir.Value:
     sizes = sizes_of(value)
     if any(size != 1 for size in sizes):
         raise OptionError(
-            f"{_who(loss)} returns {value.name!r} of shape {shown(value)}: a loss is one number\n"
+            f"{_who(loss)} returns {value.name!r} of shape {shown(value)}: "
+            "a loss must be one number\n"
             "reduce it to its mean or its sum first"
         )
     return op.Reshape(value, np.zeros(0, np.int64)) if sizes else value

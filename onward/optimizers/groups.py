@@ -60,7 +60,7 @@ class Group:
             return
         if not isinstance(listed, Sequence) or not listed or not _all_text(listed):
             raise OptionError(
-                "the parameters of a Group are names, patterns or a predicate, "
+                "the parameters of a Group must be names, patterns or a predicate, "
                 f"not {parameters!r}\n"
                 "give at least one name, such as '*.bias'"
             )
@@ -96,7 +96,7 @@ def resolve(
     for group in groups:
         if not isinstance(group, Group):
             raise OptionError(
-                f"groups are optimizers.Group, not {group!r}\n"
+                f"groups must be optimizers.Group, not {group!r}\n"
                 "for example: [Group(parameters='*.bias', weight_decay=0.0)]"
             )
         matched = _matches(group, parameters)

@@ -65,7 +65,7 @@ def _read(state: State) -> tuple[float, int]:
         return float(state["scale"]), int(state["good_steps"])
     except (KeyError, TypeError, ValueError) as error:
         raise OptionError(
-            f"the state of a loss scale has 'scale' and 'good_steps', not {state!r}\n"
+            f"the state of a loss scale must have 'scale' and 'good_steps', not {state!r}\n"
             "start from DynamicLossScale.start()"
         ) from error
 

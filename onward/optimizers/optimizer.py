@@ -80,7 +80,7 @@ def check_optimizer(given: object, what: str = "the optimizer") -> None:
     hint = "for example: onward.optimizers.AdamW(lr=0.001)"
     if isinstance(given, type) and issubclass(given, Optimizer):
         hint = f"call it: {given.__name__}(lr=0.001)"
-    raise OptionError(f"{what} is one of onward.optimizers, not {given!r}\n{hint}")
+    raise OptionError(f"{what} must be one of onward.optimizers, not {given!r}\n{hint}")
 
 
 def coefficient(op: GraphOps, scale: ir.Value | None, maximize: bool) -> Number:

@@ -225,6 +225,6 @@ def _ancestors(node: ir.Node) -> set[ir.Node]:
 def _check_dtype(what: str, dtype: str) -> None:
     if dtype not in DTYPES:
         raise OptionError(
-            f"{what}: updates are in float32 or float64, not {dtype}\n"
+            f"{what}: updates must be in float32 or float64, not {dtype}\n"
             "keep a float32 copy of 16-bit parameters and update that"
         )

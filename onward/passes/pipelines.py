@@ -156,5 +156,5 @@ def inference(level: int) -> PassSequence:
     except ValueError:
         levels = ", ".join(f"{each.value} ({each.name.lower()})" for each in Level)
         raise OptionError(
-            f"graph optimisation level {level} does not exist\nit is one of {levels}"
+            f"graph optimisation level {level} does not exist\nit must be one of {levels}"
         ) from None

@@ -18,7 +18,7 @@ def check_state(model: ir.Model, state: Mapping[str, str]) -> None:
         if name not in model.graph.initializers:
             raise OptionError(
                 f"state: {name!r} is not an initializer of the model\n"
-                "state is {name of an initializer: name of the value that it becomes}"
+                "state must be {name of an initializer: name of the value that it becomes}"
             )
         if value not in values:
             raise OptionError(

@@ -35,7 +35,7 @@ class FeedRules:
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             names = ", ".join(f"{argument.name!r}: ..." for argument in self.arguments)
             kind = type(feeds).__name__
-            raise FeedError(f"feeds are a dictionary of arrays, not {kind}\ngive {{{names}}}")
+            raise FeedError(f"feeds must be a dictionary of arrays, not {kind}\ngive {{{names}}}")
 
     def select(self, feeds: dict[str, Any]) -> dict[str, Any]:
         """The feeds of a step that this graph reads."""

@@ -112,7 +112,7 @@ class TrainingOptions:
             return given
         if not isinstance(given, Mapping):
             raise OptionError(
-                f"options are TrainingOptions, not {type(given).__name__}\n"
+                f"options must be TrainingOptions, not {type(given).__name__}\n"
                 "give them, or a dictionary of the same names"
             )
         known = [each.name for each in fields(cls)]

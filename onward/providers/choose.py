@@ -160,7 +160,7 @@ def named_options(
 ) -> dict[str, Mapping[str, Any]]:
     """Options by full provider name, from either of onnxruntime's two ways to pass them."""
     if isinstance(providers, str):
-        raise TypeError(f'providers is a list of names: [{providers!r}], or "auto"')
+        raise TypeError(f'providers must be a list of names: [{providers!r}], or "auto"')
     asked = list(providers or ())
     pairs = [_pair(item) for item in asked]
     if provider_options is not None:

@@ -27,7 +27,7 @@ def ort_tensor(name: str, value: Any) -> Any:
     if hasattr(value, "data_ptr") and hasattr(value, "is_tensor"):
         return value
     raise OptionError(
-        f"{name} is an OrtValue, not {type(value).__name__}\n"
+        f"{name} must be an OrtValue, not {type(value).__name__}\n"
         "make one: OrtValue.ortvalue_from_numpy(array)"
     )
 
@@ -39,8 +39,9 @@ def config_entry(key: Any, value: Any) -> tuple[str, str]:
     for what, given in {"key": checked, "value": entry}.items():
         if len(given) > _ENTRY_BYTES[what]:
             raise OptionError(
-                f"the {what} of a configuration entry has at most {_ENTRY_BYTES[what]} characters, "
-                f"not {len(given)}\nsee ONNX Runtime's list of configuration keys"
+                f"the {what} of a configuration entry must have at most "
+                f"{_ENTRY_BYTES[what]} characters, not {len(given)}\n"
+                "see ONNX Runtime's list of configuration keys"
             )
     if not checked:
         raise OptionError(

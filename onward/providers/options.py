@@ -247,7 +247,7 @@ class SessionOptions(CheckedSettings):
             return options
         if not settings.is_named(options, "SessionOptions"):
             raise OptionTypeError(
-                f"sess_options is a SessionOptions, not {type(options).__name__}\n"
+                f"sess_options must be a SessionOptions, not {type(options).__name__}\n"
                 "such as onward.SessionOptions(intra_op_num_threads=2)"
             )
         ours = cls(native=options)

@@ -30,7 +30,9 @@ def find_name(text: str, known: Iterable[str], here: Iterable[str]) -> str:
     'TorchExecutionProvider'
     """
     if not isinstance(text, str):
-        raise OptionError(f"a provider is a name such as 'cpu', or (name, options), not {text!r}")
+        raise OptionError(
+            f"a provider must be a name such as 'cpu', or (name, options), not {text!r}"
+        )
     wanted = _ALIASES.get(text.lower(), text.lower())
     for name in known:
         if wanted in (name.lower(), short_name(name)):

@@ -31,7 +31,7 @@ else:  # loaded when a model is read: completion in the shell must not wait for 
     inference = LazyModule("onward.sessions.inference")
     model_sources = LazyModule("onward.providers.model_sources")
 
-_FORMS = "a feeds file is .npy, .npz, .json, .pb or an image"
+_FORMS = "a feeds file must be .npy, .npz, .json, .pb or an image"
 
 
 def inputs_of(model: Path) -> list[Any]:

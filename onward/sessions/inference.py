@@ -160,7 +160,7 @@ class InferenceSession:
     def _check(self, run_options: Any) -> None:
         if run_options is not None and not is_named(run_options, "RunOptions"):
             raise OptionTypeError(
-                f"run_options is a RunOptions, not {type(run_options).__name__}\n"
+                f"run_options must be a RunOptions, not {type(run_options).__name__}\n"
                 "such as onward.RunOptions(timeout=1.0)"
             )
         if getattr(run_options, "active_adapters", ()) and self._plan.native is None:

@@ -296,7 +296,9 @@ def _check(options: SessionOptions) -> None:
             "leave it out; run_timeout and open_timeout hold everywhere"
         )
     if options.memory_limit is not None and options.memory_limit <= 0:
-        raise OptionError(f"memory_limit is a number of bytes above 0, not {options.memory_limit}")
+        raise OptionError(
+            f"memory_limit must be a number of bytes above 0, not {options.memory_limit}"
+        )
     if getattr(options, "shared", None) is not None:
         raise OptionError("an isolated session cannot share memory\nleave out shared or isolated")
 

@@ -93,7 +93,7 @@ def time_limit(run_options: Any, options: SessionOptions) -> float | None:
 def check_seconds(name: str, seconds: float | None) -> float | None:
     """Refuse a time limit that is not a positive, finite number of seconds."""
     if seconds is not None and not 0 < seconds < float("inf"):
-        raise OptionError(f"{name} is a number of seconds above 0, or None, not {seconds}")
+        raise OptionError(f"{name} must be a number of seconds above 0, or None, not {seconds}")
     return seconds
 
 

@@ -81,7 +81,7 @@ def _plain(item: Any) -> Any:
         item = item.item()
     if item is None or isinstance(item, (bool, int, float, str)):
         return item
-    raise TypeError(f"a feed is a tensor or numbers, not {type(item).__name__}")
+    raise TypeError(f"a feed must be a tensor or numbers, not {type(item).__name__}")
 
 
 def unpack(packed: Any, buffers: Iterator[Array], depth: int = 0) -> Any:

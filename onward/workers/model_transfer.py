@@ -29,7 +29,7 @@ def model_bytes(model: Any) -> bytes | None:
         return data
     if not isinstance(model, ir.Model):
         raise TypeError(
-            "a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
+            "a model must be a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
             f"not {type(model).__name__}"
         )
     if weight_bytes(model) > _MAX_BYTES:

@@ -130,10 +130,10 @@ def test_due_follows_every(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"keep": 0}, "keep is None or a number from 1 on, not 0"),
-        ({"keep_best": -1}, "keep_best is a number from 0 on, not -1"),
-        ({"better": "smaller"}, "better is 'lower' or 'higher', not 'smaller'"),
-        ({"every": 0}, "every is None or a number from 1 on, not 0"),
+        ({"keep": 0}, "keep must be None or a number, 1 or more, not 0"),
+        ({"keep_best": -1}, "keep_best must be a number, 0 or more, not -1"),
+        ({"better": "smaller"}, "better must be 'lower' or 'higher', not 'smaller'"),
+        ({"every": 0}, "every must be None or a number, 1 or more, not 0"),
     ],
 )
 def test_invalid_settings_are_refused(tmp_path: Path, settings: Any, text: str) -> None:
@@ -150,10 +150,10 @@ def test_numpy_step_and_metric_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "metric", "text"),
     [
-        (-1, None, "a checkpoint's step is a whole number from 0 on, not -1"),
-        (1.5, None, r"a checkpoint's step is a whole number from 0 on, not 1\.5"),
-        (True, None, "a checkpoint's step is a whole number from 0 on, not True"),
-        (1, "0.3", r"metric is a number or None, not a str\nconvert it with float"),
+        (-1, None, "a checkpoint's step must be a whole number, 0 or more, not -1"),
+        (1.5, None, r"a checkpoint's step must be a whole number, 0 or more, not 1\.5"),
+        (True, None, "a checkpoint's step must be a whole number, 0 or more, not True"),
+        (1, "0.3", r"metric must be a number or None, not a str\nconvert it with float"),
     ],
 )
 def test_step_and_metric_must_be_numbers(tmp_path: Path, step: Any, metric: Any, text: str) -> None:

@@ -235,8 +235,8 @@ def test_folder_is_refused(tmp_path: Path) -> None:
         ({"w": [1, 2]}, "'w' is a list, but a checkpoint holds numpy arrays\nconvert it with nump"),
         ({"w": np.array(["a"])}, "'w' is of <U1, which a checkpoint cannot hold\nit can hold bfl"),
         ({"w": np.ones(2, np.complex128)}, "'w' is of complex128, which a checkpoint cannot hold"),
-        ({"__metadata__": W}, "a tensor's name is a text other than '__metadata__'"),
-        ({3: W}, "a tensor's name is a text other than '__metadata__', not 3"),
+        ({"__metadata__": W}, "a tensor's name must be a text other than '__metadata__'"),
+        ({3: W}, "a tensor's name must be a text other than '__metadata__', not 3"),
         ({"\ud800": W}, r"the tensor's name '\\ud800' is not valid Unicode"),
     ],
 )

@@ -118,7 +118,7 @@ def test_errors_of_a_missing_file_and_of_a_folder_differ(tmp_path: Path) -> None
 
 
 def test_other_objects_raise_a_type_error() -> None:
-    with pytest.raises(TypeError, match="a model is a path, bytes"):
+    with pytest.raises(TypeError, match="a model must be a path, bytes"):
         load(42)  # type: ignore[arg-type]
 
 

@@ -122,10 +122,10 @@ def test_ep_context_must_be_allowed() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"nodes": -1}, "ModelLimits.nodes is a whole number, at least 0, not -1"),
-        ({"nodes": 2.5}, "nodes is a whole number"),
-        ({"nesting": 99}, "ModelLimits.nesting is a whole number from 0 to 32, not 99"),
-        ({"allow_domains": "mine"}, "allow_domains is a set of names"),
+        ({"nodes": -1}, "ModelLimits.nodes must be a whole number, at least 0, not -1"),
+        ({"nodes": 2.5}, "nodes must be a whole number"),
+        ({"nesting": 99}, "ModelLimits.nesting must be a whole number from 0 to 32, not 99"),
+        ({"allow_domains": "mine"}, "allow_domains must be a set of names"),
     ],
 )
 def test_invalid_limits_are_refused(given: dict[str, Any], words: str) -> None:

@@ -24,7 +24,10 @@ from tests.sessions.training.small import mlp
 
 X = np.ones(3, np.float32)
 
-LAW = r"a path is a text without null characters, or a Path, not .*\ngive the name of a file or of"
+LAW = (
+    r"a path must be a text without null characters, or a Path, not .*\n"
+    "give the name of a file or of"
+)
 each_bad = pytest.mark.parametrize("bad", ["\0bad", Path("a\0b"), 3, None, b"name"])
 
 

@@ -50,8 +50,11 @@ def test_an_input_of_unknown_rank_takes_any_shape() -> None:
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
-        (None, r"feeds are a dict of tensors by input, not None\ngive \{'x': ..., 'n': ..., 'o'"),
-        ([X, N], "feeds are a dict of tensors by input, not a list"),
+        (
+            None,
+            r"feeds must be a dict of tensors by input, not None\ngive \{'x': ..., 'n': ..., 'o'",
+        ),
+        ([X, N], "feeds must be a dict of tensors by input, not a list"),
         (
             {"x": None, "n": N},
             r"input 'x' is None, but takes tensor\(float\) of shape \(batch, 3\)",

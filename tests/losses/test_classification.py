@@ -229,20 +229,24 @@ def test_losses_are_values() -> None:
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.1, float("nan")])
 def test_smoothing_is_a_share(smoothing: float) -> None:
-    message = f"CrossEntropy.label_smoothing is a number from 0 to 1, not {smoothing}"
+    message = f"CrossEntropy.label_smoothing must be a number from 0 to 1, not {smoothing}"
     with pytest.raises(OptionError, match=message):
         CrossEntropy(label_smoothing=smoothing)
 
 
 def test_a_weight_per_class() -> None:
-    message = r"CrossEntropy\.weight is one number per class: shape \[5\], not \[4\]"
+    message = r"CrossEntropy\.weight must be one number per class: shape \[5\], not \[4\]"
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(6, 5)}), CrossEntropy(weight=np.ones(4)))
     with pytest.raises(OptionError, match=r"shape \[n5\], not \[5, 1\]"):
         with_loss(echo({"y": normal(6, 5)}, dynamic=True), CrossEntropy(weight=np.ones((5, 1))))
-    with pytest.raises(OptionError, match=r"CrossEntropy.weight is an array of numbers, not 'ba"):
+    with pytest.raises(
+        OptionError, match=r"CrossEntropy.weight must be an array of numbers, not 'ba"
+    ):
         CrossEntropy(weight="balanced")
-    with pytest.raises(OptionError, match=r"CrossEntropy.weight is an array of finite numbers"):
+    with pytest.raises(
+        OptionError, match=r"CrossEntropy.weight must be an array of finite numbers"
+    ):
         CrossEntropy(weight=[1, np.inf])
 
 
@@ -298,7 +302,7 @@ def test_weights_that_do_not_broadcast_are_refused() -> None:
 
 
 def test_kl_takes_a_mean_over_the_batch() -> None:
-    with pytest.raises(OptionError, match=r"KL.reduction is one of .*'batchmean', not 'avg'"):
+    with pytest.raises(OptionError, match=r"KL.reduction must be one of .*'batchmean', not 'avg'"):
         KL(reduction="avg")
     with pytest.raises(OptionError, match="KL needs a batch for the reduction 'batchmean'"):
         with_loss(echo({"y": np.array(1.0)}), KL(reduction="batchmean"))

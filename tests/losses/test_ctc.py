@@ -167,7 +167,7 @@ def test_ctc_is_a_scan_over_time() -> None:
 
 
 def test_the_blank_is_a_class() -> None:
-    with pytest.raises(OptionError, match=r"CTC\.blank is a class, 0 to 5 - 1, not 5"):
+    with pytest.raises(OptionError, match=r"CTC\.blank must be a class, 0 to 5 - 1, not 5"):
         with_loss(echo({"y": normal(9, 4, 5)}), CTC(blank=5))
 
 
@@ -184,5 +184,5 @@ def test_labels_are_integers() -> None:
 
 
 def test_an_unknown_reduction_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"CTC.reduction is one of .*, not 'avg'"):
+    with pytest.raises(OptionError, match=r"CTC.reduction must be one of .*, not 'avg'"):
         CTC(reduction="avg")

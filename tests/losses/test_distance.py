@@ -109,15 +109,15 @@ def test_sixteen_bits_are_widened(case: Case) -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"Cosine.margin is a number from -1 to 1, not 1\.5"):
+    with pytest.raises(OptionError, match=r"Cosine.margin must be a number from -1 to 1, not 1\.5"):
         Cosine(margin=1.5)
-    with pytest.raises(OptionError, match=r"Triplet.margin is a number above 0, not 0"):
+    with pytest.raises(OptionError, match=r"Triplet.margin must be a number above 0, not 0"):
         Triplet(margin=0)
-    with pytest.raises(OptionError, match=r"Triplet.p is a number above 0, not -2"):
+    with pytest.raises(OptionError, match=r"Triplet.p must be a number above 0, not -2"):
         Triplet(p=-2)
-    with pytest.raises(OptionError, match=r"Triplet.eps is a number, at least 0, not -1"):
+    with pytest.raises(OptionError, match=r"Triplet.eps must be a number, at least 0, not -1"):
         Triplet(eps=-1)
-    with pytest.raises(OptionError, match=r"Triplet.reduction is one of .*, not 'max'"):
+    with pytest.raises(OptionError, match=r"Triplet.reduction must be one of .*, not 'max'"):
         Triplet(reduction="max")
 
 

@@ -90,15 +90,15 @@ def test_a_value_of_the_model_can_be_the_target() -> None:
 
 @pytest.mark.parametrize("kind", [MSE, L1, Huber, SmoothL1])
 def test_an_unknown_reduction_is_refused(kind: Any) -> None:
-    message = rf"{kind.__name__}.reduction is one of 'mean', 'sum', 'none', not 'avg'"
+    message = rf"{kind.__name__}.reduction must be one of 'mean', 'sum', 'none', not 'avg'"
     with pytest.raises(OptionError, match=message):
         kind(reduction="avg")
 
 
 def test_wrong_widths_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"Huber.delta is a number above 0, not 0"):
+    with pytest.raises(OptionError, match=r"Huber.delta must be a number above 0, not 0"):
         Huber(delta=0)
-    with pytest.raises(OptionError, match=r"SmoothL1.beta is a number, at least 0, not -1"):
+    with pytest.raises(OptionError, match=r"SmoothL1.beta must be a number, at least 0, not -1"):
         SmoothL1(beta=-1)
-    with pytest.raises(OptionError, match=r"Huber.delta is a number above 0, not nan"):
+    with pytest.raises(OptionError, match=r"Huber.delta must be a number above 0, not nan"):
         Huber(delta=float("nan"))

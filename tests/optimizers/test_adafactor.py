@@ -52,6 +52,6 @@ def test_number_of_passes() -> None:
 
 @pytest.mark.parametrize("eps", [1e-8, (None,), (None, None), (-1.0, 1e-3), (None, float("inf"))])
 def test_wrong_epsilons_are_refused(eps: Any) -> None:
-    law = r"Adafactor\.eps is two numbers, at least 0, the first of which may be None, not .*\ngive"
+    law = r"Adafactor\.eps must be two numbers, at least 0, the first of which may be None, not .*$"
     with pytest.raises(OptionError, match=law):
         Adafactor(eps=eps)

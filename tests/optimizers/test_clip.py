@@ -89,7 +89,7 @@ def test_clipping_by_value_is_one_pass() -> None:
 
 
 def test_wrong_limits_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"ClipByNorm\.max_norm is a number above 0, not 0"):
+    with pytest.raises(OptionError, match=r"ClipByNorm\.max_norm must be a number above 0, not 0"):
         ClipByNorm(max_norm=0)
-    with pytest.raises(OptionError, match=r"ClipByValue\.limit is a number above 0, not inf"):
+    with pytest.raises(OptionError, match=r"ClipByValue\.limit must be a number above 0, not inf"):
         ClipByValue(limit=math.inf)

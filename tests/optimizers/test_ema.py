@@ -40,5 +40,5 @@ def test_ema_takes_three_passes() -> None:
 
 
 def test_a_wrong_decay_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"EMA\.decay is a number from 0 to 1, not 1\.5"):
+    with pytest.raises(OptionError, match=r"EMA\.decay must be a number from 0 to 1, not 1\.5"):
         EMA(decay=1.5)

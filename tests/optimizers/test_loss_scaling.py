@@ -77,13 +77,19 @@ def test_defaults_of_dynamic_loss_scale_are_those_of_torch() -> None:
 @pytest.mark.parametrize(
     ("options", "law"),
     [
-        ({"initial": 0}, r"DynamicLossScale\.initial is a number above 0, not 0\ngive initial"),
-        ({"initial": 1e39}, r"initial is a number from 1\.17549e-38 to 3\.40282e\+38, for it is a"),
-        ({"initial": 1e-40}, r"initial is a number from .*, for it is a float32, not 1e-40\ngive"),
-        ({"growth": 1.0}, r"DynamicLossScale\.growth is a number above 1, not 1\.0"),
-        ({"backoff": 0.0}, r"DynamicLossScale\.backoff is a number above 0, not 0\.0"),
-        ({"backoff": 1.0}, r"DynamicLossScale\.backoff is a number from 0 to below 1, not 1\.0"),
-        ({"interval": 0}, r"DynamicLossScale\.interval is a whole number, at least 1, not 0"),
+        ({"initial": 0}, r"DynamicLossScale\.initial must be a number above 0, not 0$"),
+        (
+            {"initial": 1e39},
+            r"initial must be a number from 1\.17549e-38 to 3\.40282e\+38, for it is a",
+        ),
+        ({"initial": 1e-40}, r"initial must be a number from .*, for it is a float32, not 1e-40$"),
+        ({"growth": 1.0}, r"DynamicLossScale\.growth must be a number above 1, not 1\.0"),
+        ({"backoff": 0.0}, r"DynamicLossScale\.backoff must be a number above 0, not 0\.0"),
+        (
+            {"backoff": 1.0},
+            r"DynamicLossScale\.backoff must be a number from 0 to below 1, not 1\.0",
+        ),
+        ({"interval": 0}, r"DynamicLossScale\.interval must be a whole number, at least 1, not 0"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], law: str) -> None:
@@ -94,7 +100,7 @@ def test_wrong_settings_are_refused(options: dict[str, Any], law: str) -> None:
 @pytest.mark.parametrize("state", [{}, {"scale": 1.0}, {"scale": "x", "good_steps": 0}, None])
 def test_a_wrong_state_is_refused(state: Any) -> None:
     law = (
-        r"the state of a loss scale has 'scale' and 'good_steps', not .*\n"
+        r"the state of a loss scale must have 'scale' and 'good_steps', not .*\n"
         r"start from DynamicLossScale\.start\(\)"
     )
     with pytest.raises(OptionError, match=law):

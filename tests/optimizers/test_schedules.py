@@ -144,25 +144,34 @@ def test_restarts_far_away_are_found_at_once() -> None:
 @pytest.mark.parametrize(
     ("build", "law"),
     [
-        (lambda: Linear(steps=0), r"Linear\.steps is a whole number, at least 1, not 0\ngive ste"),
-        (lambda: Cosine(steps=2.5), r"Cosine\.steps is a whole number, at least 1, not 2\.5"),
-        (lambda: Cosine(steps=2, multiplier=0), r"Cosine\.multiplier is a whole number"),
-        (lambda: Cosine(steps=2, restarts=3), r"Cosine\.restarts is True or False, not 3"),
-        (lambda: Constant(steps=-1), r"Constant\.steps is a whole number, at least 0, not -1"),
-        (lambda: OneCycle(steps=9, pct_start=2), r"OneCycle\.pct_start is a number from 0 to 1, n"),
-        (lambda: OneCycle(steps=9, div_factor=0), r"OneCycle\.div_factor is a number above 0, no"),
+        (lambda: Linear(steps=0), r"Linear\.steps must be a whole number, at least 1, not 0$"),
+        (lambda: Cosine(steps=2.5), r"Cosine\.steps must be a whole number, at least 1, not 2\.5"),
+        (lambda: Cosine(steps=2, multiplier=0), r"Cosine\.multiplier must be a whole number"),
+        (lambda: Cosine(steps=2, restarts=3), r"Cosine\.restarts must be True or False, not 3"),
+        (lambda: Constant(steps=-1), r"Constant\.steps must be a whole number, at least 0, not -1"),
+        (
+            lambda: OneCycle(steps=9, pct_start=2),
+            r"OneCycle\.pct_start must be a number from 0 to 1, n",
+        ),
+        (
+            lambda: OneCycle(steps=9, div_factor=0),
+            r"OneCycle\.div_factor must be a number above 0, no",
+        ),
         (
             lambda: OneCycle(steps=9, anneal_strategy="sin"),
-            r"OneCycle\.anneal_strategy is 'cos' or 'linear', not 'sin'",
+            r"OneCycle\.anneal_strategy must be 'cos' or 'linear', not 'sin'",
         ),
-        (lambda: Exponential(gamma=float("nan")), r"Exponential\.gamma is a number, at least 0"),
+        (
+            lambda: Exponential(gamma=float("nan")),
+            r"Exponential\.gamma must be a number, at least 0",
+        ),
         (
             lambda: MultiStep(milestones=(1.5,)),
-            r"MultiStep\.milestones\[0\] is a whole number, not 1\.5\ngive milestones such a value",
+            r"MultiStep\.milestones\[0\] must be a whole number, not 1\.5$",
         ),
         (
             lambda: WarmUp(steps=3, schedule=0.1),
-            r"WarmUp\.schedule is a schedule, not 0\.1\nsuch as Constant\(\) or Cosine",
+            r"WarmUp\.schedule must be a schedule, not 0\.1\nsuch as Constant\(\) or Cosine",
         ),
     ],
 )

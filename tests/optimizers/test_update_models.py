@@ -200,7 +200,10 @@ def test_an_optimizer_of_whole_parameters_has_no_flat_update() -> None:
 
 
 def test_sixteen_bits_are_refused() -> None:
-    law = "updates are in float32 or float64, not float16\nkeep a float32 copy of 16-bit parameters"
+    law = (
+        "updates must be in float32 or float64, not float16\n"
+        "keep a float32 copy of 16-bit parameters"
+    )
     with pytest.raises(OptionError, match=f"flat_update: {law}"):
         flat_update(SGD(), "float16")
     with pytest.raises(OptionError, match=f"parameter 'w': {law}"):

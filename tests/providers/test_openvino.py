@@ -81,10 +81,10 @@ def test_missing_openvino_names_the_package_to_install(monkeypatch: pytest.Monke
     ("given", "message"),
     [
         ({"speed": 1}, f"{NAME} has no option 'speed'; it has 'precision', 'device', 'thr"),
-        ({"precision": "f8"}, "precision is f32, f16 or bf16, not 'f8'"),
+        ({"precision": "f8"}, "precision must be f32, f16 or bf16, not 'f8'"),
         ({"device": "TPU"}, "OpenVINO has no device 'TPU' here: it has .*CPU.*AUTO"),
-        ({"threads": "many"}, "threads is a whole number from 0 on, not 'many'"),
-        ({"threads": -1}, "threads is a whole number from 0 on, not -1"),
+        ({"threads": "many"}, "threads must be a whole number, 0 or more, not 'many'"),
+        ({"threads": -1}, "threads must be a whole number, 0 or more, not -1"),
     ],
 )
 def test_wrong_option_is_refused(given: dict[str, Any], message: str) -> None:

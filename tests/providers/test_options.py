@@ -49,35 +49,75 @@ def test_method_cannot_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("intra_op_num_threads", -1, r"is a whole number, at least 0, not -1\ngive 0 to let the"),
-        ("intra_op_num_threads", 1.5, "is a whole number, at least 0, not 1.5"),
-        ("intra_op_num_threads", "4", "is a whole number, at least 0, not '4'"),
-        ("inter_op_num_threads", None, "is a whole number, at least 0, not None"),
-        ("inter_op_num_threads", 1 << 40, "is a whole number, at least 0, not 1099511627776"),
-        ("graph_optimization_level", 7, r"is of GraphOptimizationLevel, not 7\ngive one of ORT_D"),
-        ("graph_optimization_level", "all", "is of GraphOptimizationLevel, not 'all'"),
+        (
+            "intra_op_num_threads",
+            -1,
+            r"must be a whole number, at least 0, not -1\ngive 0 to let the",
+        ),
+        ("intra_op_num_threads", 1.5, "must be a whole number, at least 0, not 1.5"),
+        ("intra_op_num_threads", "4", "must be a whole number, at least 0, not '4'"),
+        ("inter_op_num_threads", None, "must be a whole number, at least 0, not None"),
+        ("inter_op_num_threads", 1 << 40, "must be a whole number, at least 0, not 1099511627776"),
+        (
+            "graph_optimization_level",
+            7,
+            r"must be a member of GraphOptimizationLevel, not 7\ngive one of ORT_D",
+        ),
+        (
+            "graph_optimization_level",
+            "all",
+            "must be a member of GraphOptimizationLevel, not 'all'",
+        ),
         ("graph_optimization_level", onward.ExecutionMode.ORT_PARALLEL, "GraphOptimizationLevel"),
-        ("graph_optimization_level", onnxruntime.ExecutionMode.ORT_PARALLEL, "is of GraphOptimiz"),
-        ("execution_mode", True, r"is of ExecutionMode, not True\ngive one of ORT_SEQUENTIAL \(0"),
-        ("execution_order", 3, "is of ExecutionOrder, not 3"),
-        ("log_severity_level", 5, r"is a whole number from -1 to 4, not 5\ngive 0 verbose, 1"),
-        ("enable_profiling", "yes", r"is True or False, not 'yes'\ngive enable_profiling such a"),
-        ("logid", 3, "is a string, not 3"),
-        ("optimized_model_filepath", None, r"is a path, not None\ngive a path, or '' for none"),
-        ("memory_limit", 0, r"is a number of bytes above 0, not 0\ngive None for no limit"),
-        ("memory_limit", 1.5, "is a number of bytes above 0, not 1.5"),
-        ("run_timeout", -1, "is a number of seconds above 0, or None, not -1"),
-        ("run_timeout", "1", "is a number of seconds above 0, or None, not '1'"),
-        ("open_timeout", float("inf"), "is a number of seconds above 0, or None, not inf"),
-        ("result_cache_bytes", -1, r"is a whole number from 0 to \d+, not -1\ngive 0 for no c"),
-        ("limits", 3, r"is of the class ModelLimits, not 3\nsuch as ModelLimits\(nodes"),
-        ("shared", 3, r"is a SharedMemory or None, not 3\nsuch as SharedMemory\(\)"),
-        ("free_dimensions", 3, r"is a dictionary, not 3\nsuch as {'batch': 1}"),
-        ("free_dimensions", {"n": "2"}, r"free_dimensions\['n'\] is a whole number, at least -1"),
-        ("config_entries", {"n": 2}, r"config_entries\['n'\] is a string, not 2"),
-        ("config_entries", {2: "n"}, r"a name in SessionOptions.config_entries is a string, not"),
-        ("initializers", {"w": np.zeros(2)}, r"'w'\] is an OrtValue, not ndarray\nmake one: Or"),
-        ("custom_op_libraries", "a.so", r"is a list, not 'a.so'\nwrite \['a.so'\]"),
+        (
+            "graph_optimization_level",
+            onnxruntime.ExecutionMode.ORT_PARALLEL,
+            "must be a member of GraphOptimiz",
+        ),
+        (
+            "execution_mode",
+            True,
+            r"must be a member of ExecutionMode, not True\ngive one of ORT_SEQUENTIAL \(0",
+        ),
+        ("execution_order", 3, "must be a member of ExecutionOrder, not 3"),
+        ("log_severity_level", 5, r"must be a whole number from -1 to 4, not 5\ngive 0 verbose, 1"),
+        ("enable_profiling", "yes", r"must be True or False, not 'yes'$"),
+        ("logid", 3, "must be a string, not 3"),
+        (
+            "optimized_model_filepath",
+            None,
+            r"must be a path, not None\ngive a path, or '' for none",
+        ),
+        ("memory_limit", 0, r"must be a number of bytes above 0, not 0\ngive None for no limit"),
+        ("memory_limit", 1.5, "must be a number of bytes above 0, not 1.5"),
+        ("run_timeout", -1, "must be a number of seconds above 0, or None, not -1"),
+        ("run_timeout", "1", "must be a number of seconds above 0, or None, not '1'"),
+        ("open_timeout", float("inf"), "must be a number of seconds above 0, or None, not inf"),
+        (
+            "result_cache_bytes",
+            -1,
+            r"must be a whole number from 0 to \d+, not -1\ngive 0 for no c",
+        ),
+        ("limits", 3, r"must be of the class ModelLimits, not 3\nsuch as ModelLimits\(nodes"),
+        ("shared", 3, r"must be a SharedMemory or None, not 3\nsuch as SharedMemory\(\)"),
+        ("free_dimensions", 3, r"must be a dictionary, not 3\nsuch as {'batch': 1}"),
+        (
+            "free_dimensions",
+            {"n": "2"},
+            r"free_dimensions\['n'\] must be a whole number, at least -1",
+        ),
+        ("config_entries", {"n": 2}, r"config_entries\['n'\] must be a string, not 2"),
+        (
+            "config_entries",
+            {2: "n"},
+            r"a name in SessionOptions.config_entries must be a string, not",
+        ),
+        (
+            "initializers",
+            {"w": np.zeros(2)},
+            r"'w'\] must be an OrtValue, not ndarray\nmake one: Or",
+        ),
+        ("custom_op_libraries", "a.so", r"must be a list, not 'a.so'\nwrite \['a.so'\]"),
     ],
 )
 def test_invalid_session_option_is_refused(name: str, value: Any, message: str) -> None:
@@ -93,11 +133,11 @@ def test_invalid_session_option_is_refused(name: str, value: Any, message: str) 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("timeout", 0, "RunOptions.timeout is a number of seconds above 0, or None, not 0"),
-        ("log_severity_level", 9, "is a whole number from -1 to 4, not 9"),
-        ("terminate", "now", "RunOptions.terminate is True or False, not 'now'"),
-        ("shrink_arena", [], "is True or False"),
-        ("logid", None, "is a string, not None"),
+        ("timeout", 0, "RunOptions.timeout must be a number of seconds above 0, or None, not 0"),
+        ("log_severity_level", 9, "must be a whole number from -1 to 4, not 9"),
+        ("terminate", "now", "RunOptions.terminate must be True or False, not 'now'"),
+        ("shrink_arena", [], "must be True or False"),
+        ("logid", None, "must be a string, not None"),
     ],
 )
 def test_invalid_run_option_is_refused(name: str, value: Any, message: str) -> None:
@@ -109,15 +149,31 @@ def test_invalid_run_option_is_refused(name: str, value: Any, message: str) -> N
     ("call", "given", "message"),
     [
         ("add_session_config_entry", ("", "1"), "key of a configuration entry is empty\ngive one"),
-        ("add_session_config_entry", ("a", 1), "configuration entry 'a' is a string, not 1"),
+        ("add_session_config_entry", ("a", 1), "configuration entry 'a' must be a string, not 1"),
         ("add_session_config_entry", ("a" * 1025, ""), "at most 1024 characters, not 1025"),
         ("add_session_config_entry", ("a", "b" * 8193), "at most 8192 characters, not 8193"),
-        ("add_free_dimension_override_by_name", ("n", "2"), "size of dimension 'n' is a whole"),
-        ("add_free_dimension_override_by_name", (1, 2), "name of a dimension is a string, not 1"),
-        ("add_free_dimension_override_by_denotation", ("n", -2), "'n' is a whole number, at least"),
-        ("add_initializer", ("w", [1.0]), "initializer 'w' is an OrtValue, not list"),
+        (
+            "add_free_dimension_override_by_name",
+            ("n", "2"),
+            "size of dimension 'n' must be a whole",
+        ),
+        (
+            "add_free_dimension_override_by_name",
+            (1, 2),
+            "name of a dimension must be a string, not 1",
+        ),
+        (
+            "add_free_dimension_override_by_denotation",
+            ("n", -2),
+            "'n' must be a whole number, at least",
+        ),
+        ("add_initializer", ("w", [1.0]), "initializer 'w' must be an OrtValue, not list"),
         ("register_custom_ops_library", ("/no/lib.so",), "no custom operator library at '/no/lib"),
-        ("register_custom_ops_library", (None,), "the path of a custom operator library is a path"),
+        (
+            "register_custom_ops_library",
+            (None,),
+            "the path of a custom operator library must be a path",
+        ),
     ],
 )
 def test_invalid_argument_of_a_method_is_refused(call: str, given: Any, message: str) -> None:
@@ -190,7 +246,9 @@ def test_options_are_copied_from_onnxruntimes() -> None:
     assert options.execution_mode is onward.ExecutionMode.ORT_PARALLEL
     assert (options.logid, options.native) == ("here", native)
     native.intra_op_num_threads = -3
-    with pytest.raises(OptionError, match="intra_op_num_threads is a whole number, at least 0"):
+    with pytest.raises(
+        OptionError, match="intra_op_num_threads must be a whole number, at least 0"
+    ):
         SessionOptions.of(native)
 
 

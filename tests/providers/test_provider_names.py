@@ -36,5 +36,5 @@ def test_unknown_provider_lists_available_ones() -> None:
 
 @pytest.mark.parametrize("item", [None, 3, ("cpu",)])
 def test_invalid_name_is_refused(item: Any) -> None:
-    with pytest.raises(OptionError, match="a provider is a name such as 'cpu', or"):
+    with pytest.raises(OptionError, match="a provider must be a name such as 'cpu', or"):
         find_name(item, KNOWN, HERE)

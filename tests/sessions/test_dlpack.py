@@ -255,7 +255,7 @@ def test_wrong_feeds_and_names_are_named(name: str) -> None:
         session.run_with_dlpack(None, {"z": x})
     with pytest.raises(KeyError, match="no output 'z'; the model gives 'y'"):
         session.run_with_dlpack(["z"], {"x": x})
-    with pytest.raises(FeedError, match="feeds are a dict of tensors"):
+    with pytest.raises(FeedError, match="feeds must be a dict of tensors"):
         session.run_with_dlpack(None, x)  # type: ignore[arg-type]
 
 

@@ -184,7 +184,7 @@ def test_sources_that_are_not_models_are_refused(tmp_path: Path) -> None:
         onward.InferenceSession("nowhere.onnx")
     with pytest.raises(InvalidModel, match="is not a file"):
         onward.InferenceSession(tmp_path)
-    with pytest.raises(TypeError, match="a model is a path"):
+    with pytest.raises(TypeError, match="a model must be a path"):
         onward.InferenceSession(3)  # type: ignore[arg-type]
 
 
@@ -219,7 +219,7 @@ def test_provider_options_come_in_both_of_onnxruntimes_ways() -> None:
         onward.InferenceSession(mlp(), None, [(TORCH, {"devise": "cpu"})])
     with pytest.raises(OptionError, match="torch has no device 'nowhere'"):
         onward.InferenceSession(mlp(), None, [(TORCH, {"device": "nowhere"})])
-    with pytest.raises(TypeError, match="providers is a list of names"):
+    with pytest.raises(TypeError, match="providers must be a list of names"):
         onward.InferenceSession(mlp(), providers=CPU)  # type: ignore[arg-type]
 
 
@@ -503,7 +503,7 @@ def test_onnxruntimes_own_options_are_accepted_and_read() -> None:
     assert session.get_session_options().graph_optimization_level == 0
     run_options = onnxruntime.RunOptions()
     np.testing.assert_array_equal(session.run(None, {"x": X}, run_options)[0], expected())
-    with pytest.raises(TypeError, match="sess_options is a SessionOptions, not dict"):
+    with pytest.raises(TypeError, match="sess_options must be a SessionOptions, not dict"):
         onward.InferenceSession(serialized(mlp()), {})
 
 

@@ -112,7 +112,7 @@ def test_errors_of_the_process_keep_their_class(session: onward.InferenceSession
         session.run(["q"], SMALL)
     with pytest.raises(ProviderError, match="while running MatMul node"):
         session.run(None, {**SMALL, "shape": np.array([2, 3])})
-    with pytest.raises(TypeError, match="a feed is a tensor or numbers, not object"):
+    with pytest.raises(TypeError, match="a feed must be a tensor or numbers, not object"):
         session.run(None, {"x": object()})
 
 
@@ -135,7 +135,7 @@ def test_a_broken_model_is_the_same_error() -> None:
         opened(b"\x99nonsense")
     with pytest.raises(FileNotFoundError, match="no model at"):
         opened("nowhere.onnx")
-    with pytest.raises(TypeError, match=r"a model is a path, bytes, an onnx\.ModelProto"):
+    with pytest.raises(TypeError, match=r"a model must be a path, bytes, an onnx\.ModelProto"):
         opened(3)
 
 
@@ -242,7 +242,7 @@ def test_a_queued_call_keeps_its_deadline() -> None:
 def test_opening_has_a_deadline_too() -> None:
     with pytest.raises(DeadlineExceeded, match=r"opening the model took longer .* of 0\.001 s"):
         opened(open_timeout=0.001)
-    with pytest.raises(OptionError, match="open_timeout is a number of seconds above 0"):
+    with pytest.raises(OptionError, match="open_timeout must be a number of seconds above 0"):
         opened(open_timeout=0)
 
 
@@ -256,7 +256,7 @@ def test_the_memory_limit_holds(provider: str) -> None:
 
 
 def test_a_limit_that_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match="memory_limit is a number of bytes above 0, not 0"):
+    with pytest.raises(OptionError, match="memory_limit must be a number of bytes above 0, not 0"):
         opened(memory_limit=0)
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(OptionError, match="cannot hold it on darwin, only on Linux"):

@@ -285,7 +285,7 @@ def test_a_library_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_run_options_of_another_class_are_refused(provider: str) -> None:
     session = onward.InferenceSession(NEG, providers=[provider])
-    law = r"run_options is a RunOptions, not dict\nsuch as onward.RunOptions\(timeout=1.0\)"
+    law = r"run_options must be a RunOptions, not dict\nsuch as onward.RunOptions\(timeout=1.0\)"
     with pytest.raises(OptionError, match=law):
         session.run(None, FEEDS, {})
     with pytest.raises(TypeError, match=law):

@@ -117,9 +117,11 @@ def test_a_wrong_feed_is_still_a_wrong_feed_under_a_deadline() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_a_limit_is_a_number_of_seconds(seconds: float) -> None:
-    with pytest.raises(OptionError, match="timeout is a number of seconds above 0, or None"):
+    with pytest.raises(OptionError, match="timeout must be a number of seconds above 0, or None"):
         session().run(None, X, RunOptions(timeout=seconds))
-    with pytest.raises(OptionError, match="run_timeout is a number of seconds above 0, or None"):
+    with pytest.raises(
+        OptionError, match="run_timeout must be a number of seconds above 0, or None"
+    ):
         session(run_timeout=seconds).run(None, X)
 
 

@@ -63,7 +63,7 @@ def test_sequences_optionals_maps_and_numbers_pass() -> None:
 
 
 def test_values_without_a_tensor_type_are_refused() -> None:
-    with pytest.raises(TypeError, match="a feed is a tensor or numbers, not object"):
+    with pytest.raises(TypeError, match="a feed must be a tensor or numbers, not object"):
         messages.pack(object(), [])
     with pytest.raises(TypeError, match="no ONNX tensor type for datetime64"):
         messages.pack(np.array(["2026-11-15"], "datetime64[D]"), [])

@@ -111,7 +111,7 @@ def read_tensor(data: bytes, start: int, end: int) -> ScannedTensor:
 
 
 def check_external_range(tensor: ScannedTensor) -> None:
-    """Refuse external data whose offset or length is not a number from 0 on."""
+    """Refuse external data whose offset or length is not a number, 0 or more."""
     entries = tensor.external or {}
     for key in ("offset", "length"):
         given = entries.get(key, "0")

@@ -177,7 +177,7 @@ def measure_memory(
 ) -> MeasuredMemory:
     """What opening a model and running it with these feeds takes, measured in a child process."""
     if runs < 1:
-        raise OptionError(f"runs is a number above 0, not {runs}")
+        raise OptionError(f"runs must be a number above 0, not {runs}")
     settings = _plain(SessionOptions.of(options))
     request = {"sizes": None, "feeds": _as_arrays(feeds), "runs": runs}
     answer = _ask_often(source, providers, settings, None, request)

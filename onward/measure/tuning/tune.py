@@ -64,11 +64,11 @@ class TuningOptions:
     def __post_init__(self) -> None:
         if self.precision not in _TOLERANCES:
             raise OptionError(
-                f"precision is one of {', '.join(_TOLERANCES)}, not {self.precision!r}"
+                f"precision must be one of {', '.join(_TOLERANCES)}, not {self.precision!r}"
             )
         for name in ("seconds", "limit"):
             if not getattr(self, name) > 0:
-                raise OptionError(f"{name} is a time above 0, not {getattr(self, name)}")
+                raise OptionError(f"{name} must be a time above 0, not {getattr(self, name)}")
         if self.providers is not None:
             object.__setattr__(
                 self, "providers", [_available_provider(name) for name in self.providers]

@@ -65,7 +65,7 @@ def _device(text: str) -> str:
 
 def _precision(text: str, device: str) -> str:
     if text not in _CAPABILITIES:
-        raise OptionError(f"{NAME}'s precision is f32, f16 or bf16, not {text!r}")
+        raise OptionError(f"{NAME}'s precision must be f32, f16 or bf16, not {text!r}")
     if device.startswith(_CHOOSERS) or text == "f32":
         return text
     able = core().get_property(device, "OPTIMIZATION_CAPABILITIES")
@@ -80,7 +80,7 @@ def _threads(given: Any) -> int:
     except (TypeError, ValueError):
         threads = -1
     if threads < 0:
-        raise OptionError(f"{NAME}'s threads is a whole number from 0 on, not {given!r}")
+        raise OptionError(f"{NAME}'s threads must be a whole number, 0 or more, not {given!r}")
     return threads
 
 

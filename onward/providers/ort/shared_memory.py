@@ -96,7 +96,7 @@ def limited_arena(native: Any, limit: int) -> Iterator[None]:
 
 def check_limit(limit: int) -> None:
     if limit <= 0:
-        raise OptionError(f"memory_limit is a number of bytes above 0, not {limit}")
+        raise OptionError(f"memory_limit must be a number of bytes above 0, not {limit}")
 
 
 def _register(limit: int, growth: int = -1) -> None:

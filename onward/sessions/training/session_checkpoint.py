@@ -37,7 +37,7 @@ def properties_of(
     """What is not a tensor: progress, the next update's rate, and the user's properties."""
     if not isinstance(user, Mapping):
         raise CheckpointError(
-            f"session.properties is a dictionary, not {type(user).__name__}\n"
+            f"session.properties must be a dictionary, not {type(user).__name__}\n"
             "set session.properties[name] instead"
         )
     return {
@@ -61,7 +61,7 @@ def restore_tensors(
     """Copy a checkpoint's tensors to the store; nothing changes if they do not fit."""
     if not isinstance(tensors, Mapping):
         raise CheckpointMismatch(
-            f"{where} has a dictionary of tensors, not {type(tensors).__name__}\n"
+            f"{where} must have a dictionary of tensors, not {type(tensors).__name__}\n"
             "give what session.checkpoint() returned"
         )
     wanted = dict(layout.tensors())

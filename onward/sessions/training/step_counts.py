@@ -87,7 +87,8 @@ class Progress:
         number = finite_number(rate)
         if number is None or number < 0:
             raise OptionError(
-                f"a learning rate is a number from 0 up, not {rate!r}\ngive one, such as 0.001"
+                f"a learning rate must be a number, 0 or more, not {rate!r}\n"
+                "give one, such as 0.001"
             )
         self._rates.set(number)
 

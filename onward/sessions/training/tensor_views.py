@@ -38,7 +38,9 @@ def check_tensors(tensors: Mapping[str, Any], known: Mapping[str, Spec]) -> dict
     """Tensors as arrays, each of the shape, and castable to the type, that its name has."""
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
-        raise OptionError(f"parameters are a dictionary of arrays, not {kind}\ngive {{name: ...}}")
+        raise OptionError(
+            f"parameters must be a dictionary of arrays, not {kind}\ngive {{name: ...}}"
+        )
     arrays = {}
     for name, tensor in tensors.items():
         if name not in known:

@@ -96,7 +96,7 @@ class Properties:
             value = value.item()
         if not isinstance(value, (int, float, str)):
             kind = type(value).__name__
-            raise TypeError(f"property {name!r} is an int, a float or a str, not {kind}")
+            raise TypeError(f"property {name!r} must be an int, a float or a str, not {kind}")
         self._values[name] = int(value) if isinstance(value, bool) else value
 
     def __contains__(self, name: object) -> bool:
@@ -122,7 +122,7 @@ class CheckpointState:
         if not isinstance(state, TrainingState):
             kind = type(state).__name__
             raise TypeError(
-                f"a CheckpointState is made from a file, not from {kind}\n"
+                f"a CheckpointState must be made from a file, not from {kind}\n"
                 "CheckpointState.load_checkpoint(path)"
             )
         self._state = state

@@ -43,7 +43,8 @@ class Scheduler:
     ) -> None:
         if not isinstance(schedule, Schedule):
             raise OptionError(
-                f"schedule is one of onward.optimizers.schedules, not {type(schedule).__name__}\n"
+                "schedule must be one of onward.optimizers.schedules, "
+                f"not {type(schedule).__name__}\n"
                 "give one, such as Cosine(steps=1000)"
             )
         self._stored, self._schedule = optimizer._stored, schedule

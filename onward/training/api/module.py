@@ -58,7 +58,7 @@ class Module:
         session_options: Any = None,
     ) -> None:
         if not isinstance(state, CheckpointState):
-            raise TypeError(f"state is a CheckpointState, not {type(state).__name__}")
+            raise TypeError(f"state must be a CheckpointState, not {type(state).__name__}")
         self.training = True
         self._state = state
         self._options = _options(session_options)

@@ -36,7 +36,7 @@ class Optimizer:
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
         if not isinstance(module, Module):
-            raise TypeError(f"module is a Module, not {type(module).__name__}")
+            raise TypeError(f"module must be a Module, not {type(module).__name__}")
         self._module, self._state = module, module._state._state
         self.skipped_steps = 0
         check_readable(Path(optimizer_uri), "optimizer model")
@@ -77,7 +77,7 @@ class Optimizer:
             rate = math.nan
         if not rate >= 0 or math.isinf(rate):
             raise OptionError(
-                f"a learning rate is a number from 0 up, not {learning_rate!r}\n"
+                f"a learning rate must be a number, 0 or more, not {learning_rate!r}\n"
                 "give one, such as 0.001"
             )
         self._stored.learning_rate = rate

@@ -34,7 +34,7 @@ class _Loss(blocks.Block):
         super().__init__()
         if reduction not in _REDUCTIONS:
             raise RuntimeError(
-                f"Reduction {reduction} not supported.\nit is one of {', '.join(_REDUCTIONS)}"
+                f"Reduction {reduction} not supported.\nit must be one of {', '.join(_REDUCTIONS)}"
             )
         self._reduction = reduction
 

@@ -119,7 +119,7 @@ def test_measured_peak_is_the_greater_of_opening_and_running() -> None:
 
 
 def test_measure_memory_needs_at_least_one_run() -> None:
-    with pytest.raises(OptionError, match="runs is a number above 0, not 0"):
+    with pytest.raises(OptionError, match="runs must be a number above 0, not 0"):
         onward.measure_memory(mlp(), {}, runs=0)
 
 
@@ -291,7 +291,7 @@ def test_shared_memory_refuses_a_second_limit_and_negative_ones() -> None:
     with pytest.raises(OptionError, match="memory_limit and shared"):
         options = onward.SessionOptions(shared=shared, memory_limit=MB)
         onward.InferenceSession(mlp(), options, [CPU])
-    with pytest.raises(OptionError, match="memory_limit is a number of bytes above 0, not -1"):
+    with pytest.raises(OptionError, match="memory_limit must be a number of bytes above 0, not -1"):
         onward.SharedMemory(memory_limit=-1)
 
 

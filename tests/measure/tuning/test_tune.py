@@ -123,9 +123,9 @@ def test_less_than_f32_is_tried_only_where_the_user_allows_it() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"precision": "f8"}, "precision is one of f32, bf16, f16, not 'f8'"),
-        ({"seconds": 0}, "seconds is a time above 0, not 0"),
-        ({"limit": -1}, "limit is a time above 0, not -1"),
+        ({"precision": "f8"}, "precision must be one of f32, bf16, f16, not 'f8'"),
+        ({"seconds": 0}, "seconds must be a time above 0, not 0"),
+        ({"limit": -1}, "limit must be a time above 0, not -1"),
         ({"providers": ["Nope"]}, "no provider 'Nope'\nthis machine has cpu, "),
         ({"speed": 1}, "auto has no option 'speed'; it has 'seconds', 'precision'"),
     ],

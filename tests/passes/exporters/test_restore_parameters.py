@@ -271,8 +271,11 @@ def test_tied_option_ties_weights(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         ([["weight", "cupy"]], r"tied: 'cupy' is not a weight of the model\ndid you mean 'copy'\?"),
         ([["weight", "copy"]], "tied: 'weight', 'copy' do not hold the same numbers"),
         ([["weight", "weight"]], "tied: 'weight' is named twice"),
-        ([["weight"]], r"TrainingOptions.tied is a list of groups of names, not \[\['weight'\]\]"),
-        (["weight"], r"TrainingOptions.tied is a list of groups of names, not \['weight'\]"),
+        (
+            [["weight"]],
+            r"TrainingOptions.tied must be a list of groups of names, not \[\['weight'\]\]",
+        ),
+        (["weight"], r"TrainingOptions.tied must be a list of groups of names, not \['weight'\]"),
     ],
 )
 def test_groups_that_cannot_be_tied_are_refused(groups: Any, message: str) -> None:

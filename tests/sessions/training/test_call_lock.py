@@ -103,7 +103,7 @@ def test_every_call_holds_the_lock(call: str, tmp_path: Path) -> None:
 
 def test_a_call_that_fails_releases_the_lock() -> None:
     one = session()
-    with pytest.raises(ValueError, match="feeds are a dictionary"):
+    with pytest.raises(ValueError, match="feeds must be a dictionary"):
         one.step(None)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as other:
         assert other.submit(free, one).result()

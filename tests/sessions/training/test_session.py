@@ -170,7 +170,7 @@ def test_the_learning_rate_can_be_set_and_groups_keep_their_proportion() -> None
     one.set_learning_rate(0.02)
     assert one.learning_rate == 0.02
     assert next_rates(one) == [0.04, 0.02]
-    with pytest.raises(OptionError, match="a learning rate is a number from 0 up, not -1"):
+    with pytest.raises(OptionError, match="a learning rate must be a number, 0 or more, not -1"):
         one.set_learning_rate(-1)
 
 

@@ -170,13 +170,14 @@ def test_values_that_are_not_a_checkpoint_are_refused() -> None:
     with pytest.raises(CheckpointMismatch, match="the checkpoint was not saved by a TrainingSess"):
         one.restore(tensors, None)  # type: ignore[arg-type]
     law = (
-        r"the checkpoint has a dictionary of tensors, not list\ngive what session\.checkpoint\(\) r"
+        r"the checkpoint must have a dictionary of tensors, not list\n"
+        r"give what session\.checkpoint\(\) r"
     )
     with pytest.raises(CheckpointMismatch, match=law):
         one.restore([], properties)  # type: ignore[arg-type]
     one.properties = 3  # type: ignore[assignment]
     with pytest.raises(
-        CheckpointError, match=r"session\.properties is a dictionary, not int\nset "
+        CheckpointError, match=r"session\.properties must be a dictionary, not int\nset "
     ):
         one.checkpoint()
 

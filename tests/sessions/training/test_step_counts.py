@@ -63,7 +63,7 @@ def test_updates_of_doubles_run_with_every_option(options: dict[str, Any]) -> No
 @pytest.mark.parametrize("rate", [-1, np.nan, np.inf, "a", None, True, [0.1]])
 def test_invalid_learning_rates_are_refused(rate: Any) -> None:
     one = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.1))
-    law = r"a learning rate is a number from 0 up, not .*\ngive one, such as 0\.001"
+    law = r"a learning rate must be a number, 0 or more, not .*\ngive one, such as 0\.001"
     with pytest.raises(OptionError, match=law):
         one.set_learning_rate(rate)
     assert one.learning_rate == 0.1

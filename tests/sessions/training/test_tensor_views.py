@@ -43,7 +43,7 @@ def test_parameters_are_set_together_or_not_at_all(bias: Any, message: str) -> N
 
 
 def test_unknown_names_and_other_types_are_refused() -> None:
-    law = r"parameters are a dictionary of arrays, not list\ngive {name: \.\.\.}"
+    law = r"parameters must be a dictionary of arrays, not list\ngive {name: \.\.\.}"
     with pytest.raises(OptionError, match=law):
         session().set_parameters([ONES])  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"there is no parameter 3\nthere are 'w1'"):

@@ -75,7 +75,7 @@ def test_properties_are_numbers_or_strings(whole: Folder) -> None:
     state = CheckpointState.load_checkpoint(whole.checkpoint)
     state.properties["loss"], state.properties["done"] = np.float32(0.5), True
     assert state.properties["loss"] == 0.5 and state.properties["done"] == 1
-    with pytest.raises(TypeError, match="property 'x' is an int, a float or a str, not list"):
+    with pytest.raises(TypeError, match="property 'x' must be an int, a float or a str, not list"):
         state.properties["x"] = [1]  # type: ignore[assignment]
 
 
@@ -108,7 +108,7 @@ def test_nominal_state_is_saved_as_nominal(whole: Folder, tmp_path: Path) -> Non
 
 
 def test_constructor_refuses_anything_but_a_state(whole: Folder) -> None:
-    with pytest.raises(TypeError, match=r"made from a file, not from str\nCheckpointState"):
+    with pytest.raises(TypeError, match=r"must be made from a file, not from str\nCheckpointState"):
         CheckpointState("checkpoint")  # type: ignore[arg-type]
 
 

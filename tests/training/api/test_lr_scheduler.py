@@ -64,6 +64,6 @@ def test_scheduler_takes_any_schedule(whole: Folder) -> None:
 
 def test_invalid_schedule_is_refused(whole: Folder) -> None:
     with pytest.raises(
-        OptionError, match=r"schedule is one of onward.optimizers.schedules, not flo"
+        OptionError, match=r"schedule must be one of onward.optimizers.schedules, not flo"
     ):
         Scheduler(whole.open()[2], 0.1)  # type: ignore[arg-type]

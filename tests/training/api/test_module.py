@@ -331,7 +331,7 @@ def test_mismatched_shapes_and_names_are_in_the_error(whole: Folder, tmp_path: P
 
 def test_invalid_state_model_or_device_is_refused(whole: Folder) -> None:
     state = CheckpointState.load_checkpoint(whole.checkpoint)
-    with pytest.raises(TypeError, match="state is a CheckpointState, not str"):
+    with pytest.raises(TypeError, match="state must be a CheckpointState, not str"):
         Module(whole.training, "checkpoint")  # type: ignore[arg-type]
     with pytest.raises(InvalidModel, match="is not a training model: it has no gradients"):
         Module(whole.evaluation, state)

@@ -164,7 +164,7 @@ def test_the_learning_rate_is_read_and_set(whole: Folder) -> None:
     assert optimizer.get_learning_rate() == 0.5
     for wrong in (-0.1, float("nan"), float("inf"), None, "fast"):
         with pytest.raises(
-            OptionError, match=r"a learning rate is a number from 0 up, not .*\ngive"
+            OptionError, match=r"a learning rate must be a number, 0 or more, not .*\ngive"
         ):
             optimizer.set_learning_rate(wrong)  # type: ignore[arg-type]
     assert optimizer.get_learning_rate() == 0.5
@@ -216,7 +216,7 @@ def test_optimizer_model_without_metadata_uses_its_inputs(whole: Folder, tmp_pat
 
 def test_invalid_optimizer_model_is_refused(whole: Folder, tmp_path: Path) -> None:
     _, module, _ = whole.open()
-    with pytest.raises(TypeError, match="module is a Module, not str"):
+    with pytest.raises(TypeError, match="module must be a Module, not str"):
         Optimizer(whole.optimizer, "module")  # type: ignore[arg-type]
     with pytest.raises(InvalidModel, match="not an optimizer model: its inputs lack params"):
         Optimizer(whole.evaluation, module)

@@ -142,7 +142,7 @@ def test_a_reduced_loss_is_a_single_number(reduction: str) -> None:
     "block", [losses.MSELoss, losses.L1Loss, losses.BCEWithLogitsLoss, losses.CrossEntropyLoss]
 )
 def test_an_unknown_reduction_is_refused(block: Any) -> None:
-    law = "Reduction median not supported.\nit is one of mean, sum, none"
+    law = "Reduction median not supported.\nit must be one of mean, sum, none"
     with pytest.raises(RuntimeError, match=law):
         block(reduction="median")
 

@@ -28,7 +28,9 @@ def session(**options: Any) -> TrainingSession:
 @pytest.mark.parametrize("feeds", [None, [FEEDS["x"], FEEDS["labels"]], 3, "x"])
 def test_feeds_that_are_not_a_dict_are_refused(feeds: Any, method: str) -> None:
     kind = type(feeds).__name__
-    law = rf"feeds are a dictionary of arrays, not {kind}\ngive {{'x': \.\.\., 'labels': \.\.\.}}"
+    law = (
+        rf"feeds must be a dictionary of arrays, not {kind}\ngive {{'x': \.\.\., 'labels': \.\.\.}}"
+    )
     with pytest.raises(FeedError, match=law):
         getattr(session(), method)(feeds)
 

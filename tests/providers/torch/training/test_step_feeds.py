@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "samples": ({"x": X, "labels": LABELS[:5]}, "'batch' is 12 in input 'x' but 5 in 'labels'"),
     "class": ({"x": X, "labels": LABELS + 9}, "'labels' holds 9 at .*no parameter was changed"),
     "sparse": ({"x": X.to_sparse(), "labels": LABELS}, "'x' is a sparse tensor\ngive a dense one"),
-    "no mapping": (X, "feeds are a dictionary of arrays, not Tensor"),  # type: ignore[dict-item]
+    "no mapping": (X, "feeds must be a dictionary of arrays, not Tensor"),  # type: ignore[dict-item]
 }
 
 
