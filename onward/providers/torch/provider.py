@@ -121,6 +121,12 @@ class TorchProvider:
         return lower(model.graph, KERNELS, HOST, self._device, notes)
 
 
+_LOST_GPU = (
+    "usually an index out of range; this process cannot use the GPU any more: start it again, "
+    "and open models that you do not trust with isolated=True"
+)
+
+
 class TorchExecutable:
     """A lowered graph on a device."""
 
@@ -156,6 +162,10 @@ class TorchExecutable:
         return [in_own_memory(result, taken) for result in results]
 
     def _failure(self, error: Exception) -> ProviderError:
+        if "CUDA error" in str(error):  # no node: the GPU computes later than the call
+            return ProviderError(
+                f"torch failed on the GPU: {str(error).splitlines()[0]}\n{_LOST_GPU}"
+            )
         node = None if self._stoppable is None else self._stoppable.failed_node(error)
         where = "" if node is None else f" (at {node[0]}, node {node[1]!r})"
         return ProviderError(f"torch failed: {error}{where}")
@@ -164,7 +174,10 @@ class TorchExecutable:
         return to_normal_tensor(tensor, copied=self._reuses_outputs)
 
     def to_numpy(self, tensor: Any, dtype: np.dtype[Any] | None) -> Any:
-        return to_numpy(tensor, dtype)
+        try:
+            return to_numpy(tensor, dtype)
+        except RuntimeError as error:  # the GPU reports what failed when results are read
+            raise self._failure(error) from error
 
     def node_events(self, started: int) -> list[Event]:
         return [] if self._notes is None else self._notes.events(started)

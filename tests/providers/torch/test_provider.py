@@ -127,3 +127,27 @@ def test_a_feed_that_torch_cannot_hold_is_a_failed_run() -> None:
     executable = TorchProvider("TorchExecutionProvider", torch.device("cpu")).compile(mlp())
     with pytest.raises(ProviderError, match="torch failed: can't convert"):
         executable.run([np.array([b"text"])])
+
+
+def test_an_error_that_the_gpu_reports_late_says_that_the_gpu_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'")
+
+    monkeypatch.setattr("onward.providers.torch.provider.to_numpy", failing)
+    session = onward.InferenceSession(mlp(), None, ["TorchExecutionProvider"])
+    with pytest.raises(ProviderError, match=r"assert triggered\nusually an index out of range"):
+        session.run(None, {"x": X})
+
+
+@pytest.mark.gpu
+def test_an_index_out_of_range_on_the_gpu_is_a_provider_error() -> None:
+    op = OpBuilder()
+    x, i = op.input("x", "float32", (4,)), op.input("i", "int64", (1,))
+    provider = ("TorchExecutionProvider", {"device": "cuda"})
+    options = onward.SessionOptions(isolated=True)  # its process loses the GPU, not this one
+    session = onward.InferenceSession(op.model(y=op.Gather(x, i)), options, [provider])
+    feeds = {"x": np.ones(4, np.float32), "i": np.array([9])}
+    with session, pytest.raises(ProviderError, match="start it again"):
+        session.run(None, feeds)
