@@ -23,6 +23,7 @@ from onward.graph.random_feeds import random_feeds
 from onward.graph.scopes import graphs_of
 from onward.passes.pipelines import PREPARE
 from onward.providers.choose import Asked
+from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +50,7 @@ def check_gradient(
     wrt: Sequence[str] | None = None,
     rules: GradientTable = GRADIENTS,
     providers: Asked = None,
+    options: SessionOptions | None = None,
     directions: int = 4,
     step: float | None = None,
     tolerance: float | None = None,
@@ -65,7 +67,7 @@ def check_gradient(
     With `double`, that is done with a float64 copy of the model, on torch; the model's own
     gradients, in its own types and on the given providers, must then equal those of the copy.
     """
-    loss = _Loss(load(model, any_domain=True), feeds, outputs, wrt, providers, seed)
+    loss = _Loss(load(model, any_domain=True), feeds, outputs, wrt, providers, options, seed)
     found = loss.gradients(rules)
     if double:
         wide = {n: _wide(x) if _is_float(x) else x for n, x in loss.feeds.items()}
@@ -76,6 +78,7 @@ def check_gradient(
             wrt=loss.wrt,
             rules=rules,
             providers=_DOUBLE_PROVIDERS,
+            options=options,
             directions=directions,
             step=step,
             tolerance=tolerance,
@@ -124,9 +127,10 @@ class _Loss:
         outputs: Sequence[str] | None,
         wrt: Sequence[str] | None,
         providers: Asked,
+        options: SessionOptions | None,
         seed: int,
     ) -> None:
-        self.model, self._providers = model.clone(), providers
+        self.model, self._providers, self._options = model.clone(), providers, options
         lift_weights(self.model, wrt or ())
         graph = self.model.graph
         floats = [str(y.name) for y in graph.outputs if y.dtype in FLOATS]
@@ -135,7 +139,7 @@ class _Loss:
             raise OptionError("the model has no float output to differentiate")
         given = [v for v in (*graph.inputs, *graph.initializers.values()) if v.dtype in FLOATS]
         self.wrt = list(wrt or dict.fromkeys(str(value.name) for value in given))
-        self._session = _forward(self.model, self.wrt, providers)
+        self._session = _forward(self.model, self.wrt, providers, options)
         self.feeds: Feeds = dict(feeds or random_feeds(self._session.get_inputs(), seed=seed))
         for name in self.wrt:
             if name in graph.initializers:
@@ -152,7 +156,7 @@ class _Loss:
         """dL/dx by the gradient rules."""
         names = {name: f"{name}_cotangent" for name in self.outputs}
         extended = gradient(self.model, names, self.wrt, rules=rules)
-        session = _forward(extended, self.wrt, self._providers)
+        session = _forward(extended, self.wrt, self._providers, self._options)
         feeds = {**self.feeds, **{names[n]: dy for n, dy in self._cotangents.items()}}
         added = [str(y.name) for y in extended.graph.outputs][-len(self.wrt) :]
         return dict(zip(self.wrt, session.run(added, feeds)))
@@ -213,7 +217,9 @@ def _doubled(kind: Any) -> Any:
     return ir.TensorType(ir.DataType.DOUBLE) if kind is not None and kind.dtype in FLOATS else kind
 
 
-def _forward(model: ir.Model, wrt: Sequence[str], providers: Asked) -> InferenceSession:
+def _forward(
+    model: ir.Model, wrt: Sequence[str], providers: Asked, options: SessionOptions | None
+) -> InferenceSession:
     """A session that takes the initializers among `wrt` as feeds."""
     model = model.clone()
     graph = model.graph
@@ -223,7 +229,7 @@ def _forward(model: ir.Model, wrt: Sequence[str], providers: Asked) -> Inference
             value.const_value = None
             if not value.is_graph_input():
                 graph.inputs.append(value)
-    return InferenceSession(model, providers=providers)
+    return InferenceSession(model, options, providers)
 
 
 def _worst(loss: _Loss, name: str, found: Array, h: float, given: float, expected: float) -> str:

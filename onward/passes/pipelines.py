@@ -29,7 +29,7 @@ from onward.passes.normalize import (
     sort_nodes,
     unify_default_domain,
 )
-from onward.passes.pass_sequence import PassSequence
+from onward.passes.pass_sequence import IfChanged, PassSequence
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
 from onward.passes.sequences import replace_sequences_by_splits
@@ -84,10 +84,12 @@ PREPARE = PassSequence(
     ),
 )
 
+INFER = IfChanged(infer_shapes)  # the slowest pass: it hands the whole model to ONNX
+
 # Folds what shapes are computed from, so that every rank is known. Parameters must be graph inputs.
 FOLD_SHAPES = PassSequence(
     "fold shapes",
-    (simplify, fold_constants, drop_unused, fill_default_attributes, infer_shapes),
+    (simplify, fold_constants, drop_unused, fill_default_attributes, INFER),
     rounds=4,
 )
 
@@ -100,7 +102,7 @@ BASIC = PassSequence(
         share_expressions,
         drop_unused,
         fill_default_attributes,
-        infer_shapes,
+        INFER,
     ),
     rounds=4,
 )
@@ -114,11 +116,9 @@ def fuse(model: ir.Model) -> ir.Model:
     return model
 
 
-EXTENDED = PassSequence(
-    "extended", (fuse, drop_unused, fill_default_attributes, infer_shapes, BASIC)
-)
+EXTENDED = PassSequence("extended", (fuse, drop_unused, fill_default_attributes, INFER, BASIC))
 
-LAYOUT = PassSequence("layout", (sink_transposes, infer_shapes, fuse, drop_unused, BASIC))
+LAYOUT = PassSequence("layout", (sink_transposes, INFER, fuse, drop_unused, BASIC))
 
 INFERENCE: dict[Level, PassSequence] = {
     Level.DISABLE_ALL: PassSequence("disable all", ()),

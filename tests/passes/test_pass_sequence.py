@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.errors import OptionError
-from onward.passes.pass_sequence import PassRecord, PassSequence
+from onward.passes.pass_sequence import IfChanged, PassRecord, PassSequence
 from onward.passes.pipelines import PREPARE, Level, inference
 from tests.passes.one_graph import built
 
@@ -51,6 +51,27 @@ def test_a_pipeline_in_a_pipeline_reports_its_passes() -> None:
     both(chain(), report)
     assert [step.name for step in report] == ["drop_last"] * 2
     assert both.names == ("inner", "outer")
+
+
+def test_a_pass_is_skipped_until_a_node_changes() -> None:
+    runs: list[int] = []
+
+    def count(model: ir.Model) -> ir.Model:
+        runs.append(len(model.graph))
+        return model
+
+    def negate_alpha(model: ir.Model) -> ir.Model:
+        node = model.graph[0]
+        node.attributes["alpha"] = ir.AttrFloat32("alpha", -1.0)
+        return model
+
+    counted = IfChanged(count)
+    twice = PassSequence("twice", (counted, counted))
+    sequence = twice + PassSequence("changes", (drop_last, twice, negate_alpha, twice))
+    sequence(built(lambda op, x: op.Neg(op.Neg(op.LeakyRelu(x, alpha=0.1))), (2,)))
+    assert runs == [3, 2, 2]
+    sequence(chain())
+    assert len(runs) == 6  # another call starts with nothing skipped
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3, 99])
