@@ -200,7 +200,10 @@ def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value
     for source in sources:
         if source not in needed:
             names = ", ".join(repr(value.name) for value in results)
-            raise OptionError(f"{names} does not depend on {source.name!r}")
+            raise OptionError(
+                f"{names} does not depend on {source.name!r}, so there is no gradient\n"
+                f"leave {source.name!r} out, or choose an output that depends on it"
+            )
 
 
 def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) -> ir.Value:

@@ -79,8 +79,8 @@ def _groups(node: ir.Node, size: int) -> list[tuple[ir.Value, ...]]:
     count = len(tensors) // size
     if not count or len(tensors) % size:
         raise InvalidModel(
-            f"{node.op_type} (node {node.name!r}) takes R, T and {size} tensors for each that it "
-            f"optimises, not {len(tensors)}"
+            f"{node.op_type} (node {node.name!r}) has {len(tensors)} inputs after R and T: "
+            f"it needs {size} for each parameter"
         )
     return [tuple(tensors[i::count]) for i in range(count)]
 

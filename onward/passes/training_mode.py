@@ -322,7 +322,10 @@ def _find_value(graph: ir.Graph, name: str) -> ir.Value:
     for value in (*graph.initializers.values(), *graph.inputs):
         if value.name == name:
             return value
-    raise InvalidModel(f"the model has lost the running statistics {name!r}")
+    raise InvalidModel(
+        f"the model does not have {name!r}, the running statistics of a BatchNormalization\n"
+        "do not rename or remove them between training and export"
+    )
 
 
 # -- readers -------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class AutoPlan:
     ) -> None:
         if options.isolated:
             raise OptionError(
-                "auto would run an isolated model outside its isolation\n"
+                "auto is not available with isolated: it would load the model in this process\n"
                 "name the providers, or leave isolated out"
             )
         self._source, self._options, self._weights = source, options, weights

@@ -79,7 +79,10 @@ def _open_ort_format(reader: ModelReader, choice: Choice, options: SessionOption
             "leave the cache off, or use the ONNX model"
         )
     if not choice.leading_ort:
-        raise InvalidModel("an ORT-format model runs on onnxruntime's providers alone\nlist one")
+        raise InvalidModel(
+            "an ORT-format model runs only on onnxruntime's providers, and the first that is "
+            'listed is another\nlist one first, such as providers=["CPUExecutionProvider"]'
+        )
     data = reader.data
     assert data is not None
     _check_size(len(data), options)

@@ -124,7 +124,7 @@ def test_a_value_without_influence_on_the_output_is_refused() -> None:
     op = onward.OpBuilder()
     x, z = op.input("x", "float64", (2,)), op.input("z", "float64", (2,))
     model = op.model(y=op.ReduceSum(x, keepdims=0), other=op.Neg(z))
-    with pytest.raises(OptionError, match="'y' does not depend on 'z'"):
+    with pytest.raises(OptionError, match=r"'y' does not depend on 'z', .*\nleave 'z' out"):
         gradient(model, "y", "z")
 
 
@@ -133,7 +133,7 @@ def test_extend_can_return_zeros_for_unused_values() -> None:
     x, z = op.input("x", "float64", (2,)), op.initializer("z", np.ones((3, 2)))
     inputs = {"x": x, "n": op.input("n", "float64", ("n",))}
     model = PREPARE(op.model(y=op.ReduceSum(op.Mul(x, x), keepdims=0), other=op.Neg(z)))
-    with pytest.raises(OptionError, match="'y' does not depend on 'z'"):
+    with pytest.raises(OptionError, match=r"'y' does not depend on 'z', .*\nleave 'z' out"):
         extend(model.clone(), {"y": None}, ["x", "z"], GRADIENTS)
     names = extend(model, {"y": None}, [*inputs, "z"], GRADIENTS, allow_unused=True)
     assert names == {"x": "x_grad", "n": "n_grad", "z": "z_grad"}

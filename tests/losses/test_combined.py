@@ -125,20 +125,23 @@ def test_parts_are_single_numbers() -> None:
 
 
 def test_an_empty_total_is_refused() -> None:
-    with pytest.raises(OptionError, match="Total is of at least one loss, and none was given"):
+    with pytest.raises(OptionError, match="Total needs at least one loss, and none was given"):
         Total({})
 
 
 @pytest.mark.parametrize("parts", [None, 3, MSE(), "mse"], ids=str)
 def test_a_total_of_other_objects_is_refused(parts: Any) -> None:
-    message = "Total is of losses by name, or of a list of them, not of .*\nfor example: Total"
+    message = (
+        "Total takes a dict of losses by name, or a list of losses, not .*\nfor example: Total"
+    )
     with pytest.raises(OptionError, match=message):
         Total(parts)
 
 
 @pytest.mark.parametrize("name", [3, "", None])
 def test_a_part_without_a_name_is_refused(name: Any) -> None:
-    with pytest.raises(OptionError, match=f"a part of Total is called {name!r}: names are words"):
+    message = f"a part of Total has the name {name!r}: a name must be a non-empty str"
+    with pytest.raises(OptionError, match=message):
         Total({name: MSE()})
 
 
@@ -152,7 +155,7 @@ def test_an_object_that_is_not_a_loss_is_refused(loss: Any) -> None:
 
 @pytest.mark.parametrize("part", [MSE, 3, (MSE(), 1.0, 2.0), ("mse", 1.0)], ids=str)
 def test_a_part_that_is_not_a_loss_is_refused(part: Any) -> None:
-    message = "part 'a' of Total is .*\nit is a loss, or a pair of a loss and its weight"
+    message = r"part 'a' of Total must be a loss, or a pair \(loss, weight\), not .*\nfor example"
     with pytest.raises(OptionError, match=message):
         Total({"a": part})
 
@@ -160,7 +163,7 @@ def test_a_part_that_is_not_a_loss_is_refused(part: Any) -> None:
 @pytest.mark.parametrize("weight", ["1", float("nan"), None])
 def test_a_weight_that_is_not_a_number_is_refused(weight: Any) -> None:
     with pytest.raises(
-        OptionError, match=r"part 'a' of Total has the weight .*: it is a finite num"
+        OptionError, match=r"weight of part 'a' of Total must be a finite number, not "
     ):
         Total({"a": (MSE(), weight)})
 

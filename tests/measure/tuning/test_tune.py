@@ -142,7 +142,7 @@ def test_auto_must_be_the_only_provider(path: Path) -> None:
 
 def test_auto_and_isolation_exclude_each_other(path: Path) -> None:
     options = onward.SessionOptions(isolated=True)
-    with pytest.raises(OptionError, match="outside its isolation"):
+    with pytest.raises(OptionError, match="auto is not available with isolated"):
         onward.InferenceSession(path, options, providers="auto")
 
 
