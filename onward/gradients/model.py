@@ -20,7 +20,7 @@ from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.graph.initializer_names import rename
 from onward.graph.scopes import ancestors, graphs_of
-from onward.names import list_names, suggest_names
+from onward.message_text import list_names, suggest_names
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.exporters.restore_parameters import split_merged_parameters

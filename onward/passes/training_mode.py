@@ -21,7 +21,7 @@ from onward.errors import InvalidModel, OptionError
 from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.operators import is_random
 from onward.graph.scopes import walk
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, substitute
 from onward.passes.value_facts import attribute, input_of, is_constant, made_by, scalar

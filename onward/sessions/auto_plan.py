@@ -13,7 +13,7 @@ from onward.errors import FeedError, OptionError
 from onward.graph.random_feeds import random_feeds
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune import TuningOptions, TuningResult, bucket, tune
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.choose import choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.ort_values import to_numpy
