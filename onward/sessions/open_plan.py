@@ -126,7 +126,7 @@ def _needs_preparing(scan: ModelScan, choice: Choice) -> bool:
 def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: Choice) -> bool:
     """Whether onnxruntime may compute the model wrong because of its element types.
 
-    It accumulates float16 products in float16, and gets Attention in float64 wrong.
+    It accumulates matrix products of float16 in float16, and gets Attention in float64 wrong.
     """
     types = {arg.type for arg in (*plan.get_inputs(), *plan.get_outputs())}
     operators = {name for _, name in scan.operators}

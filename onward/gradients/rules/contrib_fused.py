@@ -138,7 +138,7 @@ def _activated(
 
 
 def _activation_parameters(node: ir.Node) -> dict[str, float]:
-    """The parameters of a fused product's activation."""
+    """The parameters of a fused matrix product's activation."""
     names = ("alpha", "beta", "gamma")
     found = {each: attribute(node, f"activation_{each}") for each in names}
     return {each: number for each, number in found.items() if number is not None}

@@ -88,7 +88,7 @@ def _number(value: ir.Value | None, absent: int | None) -> int | None:
 
 
 def _as_einsum(node: ir.Node, proto: onnx.NodeProto) -> None:
-    """Write a product of transposed matrices as Einsum; transposed batches have no such form."""
+    """Write a matrix product with transposes as Einsum; transposed batches have no such form."""
     flags = {name: attribute.value for name, attribute in node.attributes.items()}
     b = node.inputs[1]
     if flags.get("transBatchA") or flags.get("transBatchB"):

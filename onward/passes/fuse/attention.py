@@ -103,7 +103,7 @@ def find_softmax(weights: ir.Value | None, found: Scores) -> ir.Node | None:
 
 
 def find_product(scores: ir.Value | None, found: Scores) -> ir.Node | None:
-    """The product q k^T of the scores; scale, mask and cast are recorded in `found`."""
+    """The matrix product q k^T of the scores; scale, mask and cast are recorded in `found`."""
     while scores is not None:
         node = made_by(scores, "MatMul", "Mul", "Div", "Add", "Where", "Cast")
         if node is None or len(found.nodes) > 12:

@@ -57,7 +57,7 @@ def fuse_for_onnxruntime(model: ir.Model) -> ir.Model:
 
 
 def rewrite_with_gradients(model: ir.Model) -> ir.Model:
-    """Share work between activations or norms and their gradients; read products transposed."""
+    """Share work between activations or norms and their gradients; fuse Transpose and MatMul."""
     if rewrite(model, activation_norm_matmul.rule) and _has(
         model, activation_norm_matmul.MICROSOFT
     ):
