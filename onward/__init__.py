@@ -195,7 +195,7 @@ def _missing_message(name: str) -> str:
     """The error for an unknown name, with a hint."""
     hint = _ABSENT.get(name)
     if hint is None:
-        hint = import_module("onward.names").suggest_names(name, __all__, "such as")
+        hint = import_module("onward.message_text").suggest_names(name, __all__, "such as")
     return f"module 'onward' has no attribute {name!r}\n{hint}"
 
 

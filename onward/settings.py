@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from onward.errors import OptionAttributeError, OptionError, OptionTypeError
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 Check = Callable[[str, Any], Any]
 T = TypeVar("T")

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 # Lowest first. Packages in one layer never import each other.
 LAYERS = [
-    {"errors", "formatting", "lazy", "names"},
+    {"errors", "formatting", "lazy", "message_text"},
     {"settings"},
     {"graph"},
     {"passes", "checkpoints"},
@@ -64,6 +64,8 @@ OPTIONAL = {
 
 BY_STRING = {"import_module", "LazyModule"}  # functions that import what a string names
 
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}  # of os
+
 VAGUE = {"utils", "helpers", "common", "misc"}
 PEER_NAMES = ["training"]  # mirrors onnxruntime.training, which has a `utils`
 
@@ -82,6 +84,32 @@ class Import:
 
 def test_the_package_keeps_its_layers() -> None:
     assert not violations(read_sources(ROOT / "onward"))
+
+
+def test_no_environment_variable_is_read_below_the_command_line() -> None:
+    sources = read_sources(ROOT / "onward")
+    assert not [
+        found
+        for module, source in sources.items()
+        if module.split(".")[0] != "cli"
+        for found in environment_reads(module, source)
+    ]
+    assert environment_reads("cli.main", sources["cli.main"])  # NO_COLOR
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['A']",
+        "import os as system\nsystem.getenv('A')",
+        "import os\nos.environb.get(b'A')",
+        "from os import path, environ",
+        "from os import getenv as read",
+    ],
+)
+def test_reads_of_the_environment_are_found(source: str) -> None:
+    line = 1 + source.count("\n")
+    assert environment_reads("graph.files", source) == [f"graph.files:{line} reads the environment"]
 
 
 def test_the_sources_are_found() -> None:
@@ -221,6 +249,21 @@ def read_sources(package: Path) -> Sources:
         parts = path.relative_to(package).with_suffix("").parts
         sources["" if parts == ("__init__",) else ".".join(parts)] = path.read_text("utf-8")
     return sources
+
+
+def environment_reads(module: str, source: str) -> list[str]:
+    """Where a module reads environment variables: os.environ, os.getenv."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            names = {node.attr}
+        elif isinstance(node, ast.ImportFrom) and node.module == "os":
+            names = {alias.name for alias in node.names}
+        else:
+            continue
+        if names & ENVIRONMENT:
+            found.append(f"{module}:{node.lineno} reads the environment")
+    return found
 
 
 def violations(sources: Sources) -> list[str]:

@@ -203,12 +203,12 @@ def external_data_that_is_not_there(folder: Path) -> Any:
     return weighted(folder, outside("nowhere.bin"))
 
 
-@case("InvalidModel", "is in no file")
+@case("InvalidModel", "its location is not a file name")
 def external_data_without_a_place(folder: Path) -> Any:
     return weighted(folder, outside(""))
 
 
-@case("InvalidModel", "is in no file")
+@case("InvalidModel", "its location is not a file name")
 def external_data_with_a_zero_in_its_name(folder: Path) -> Any:
     return weighted(folder, outside("w.bin\0.txt"))
 
@@ -220,7 +220,7 @@ def external_data_beyond_its_file(folder: Path) -> Any:
     return path
 
 
-@case("InvalidModel", "begins at byte")
+@case("InvalidModel", "neither may be negative")
 def external_data_at_a_negative_offset(folder: Path) -> Any:
     path = weighted(folder, outside("w.bin", offset=-8, length=8))
     (path.parent / "w.bin").write_bytes(bytes(8))
@@ -241,7 +241,7 @@ def external_data_whose_end_overflows(folder: Path) -> Any:
     return path
 
 
-@case("InvalidModel", "has the offset 'many'")
+@case("InvalidModel", "its offset 'many' is not a whole number")
 def external_data_at_an_offset_that_is_no_number(folder: Path) -> Any:
     return weighted(folder, outside("w.bin", offset="many"))
 
@@ -334,7 +334,7 @@ def a_weight_of_numbers_that_are_missing(folder: Path) -> Any:
     return declared(1 << 34, float_data=[1.0, 2.0])
 
 
-@case("InvalidModel", "has the shape [-5]")
+@case("InvalidModel", "the shape [-5] of tensor 'w' has a negative size")
 def a_weight_of_negative_size(folder: Path) -> Any:
     return declared(-5, raw_data=bytes(8))
 
@@ -372,7 +372,7 @@ def a_sparse_tensor_that_is_huge_when_dense(folder: Path) -> Any:
     return sparse([1 << 20, 1 << 20])
 
 
-@case("InvalidModel", "has the shape")
+@case("InvalidModel", "has a negative size")
 def a_sparse_tensor_of_negative_size(folder: Path) -> Any:
     return sparse([-4])
 

@@ -151,12 +151,12 @@ def two_nodes_that_make_one_value(folder: Path) -> Any:
     return written(model(twice))
 
 
-@case("InvalidModel", "reads 'ghost', which nothing makes")
+@case("InvalidModel", "reads 'ghost', which is not an input")
 def a_node_that_reads_a_missing_value(folder: Path) -> Any:
     return written(model([node("Add", ["x", "ghost"], ["y"])]))
 
 
-@case("InvalidModel", "nothing makes the output 'y'")
+@case("InvalidModel", "the model's output 'y' is not an input")
 def an_output_without_a_producer(folder: Path) -> Any:
     return written(model([node("Neg", ["x"], ["z"])]))
 

@@ -94,7 +94,10 @@ def _contents(tensors: dict[str, Array], properties: Mapping[str, Any]) -> Conte
     for name, about in properties["parameters"].items():
         data = tensors.pop(name, None)
         if data is None and not properties["nominal"]:
-            raise CheckpointCorrupt(f"parameter {name!r} has no data, and the file is not nominal")
+            raise CheckpointCorrupt(
+                f"parameter {name!r} has no data, but the file is not a nominal checkpoint "
+                "(one of names without data)\ncopy the file again, or take an earlier one"
+            )
         parameters[name] = StoredParameter(bool(about["requires_grad"]), data)
     optimizer = None
     if properties["optimizer"] is not None:

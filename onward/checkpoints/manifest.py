@@ -120,7 +120,9 @@ def read_catalog(folder: Path, disk: Disk) -> Catalog:
         try:  # the writer was killed after the save, before it wrote the manifest
             seen = read_header(folder / files[step], disk=disk)
             if seen.step != step:
-                raise CheckpointError(f"{folder / files[step]}: holds step {seen.step}")
+                raise CheckpointError(
+                    f"{folder / files[step]}: its name says step {step}, but it holds {seen.step}"
+                )
             entries.append(
                 ManifestEntry(step, seen.serial, seen.sha256, finite_or_none(seen.metric))
             )
@@ -148,7 +150,7 @@ def _read(path: Path, disk: Disk) -> bytes:
     try:
         size = disk.size(file)
         if size > _LONGEST:
-            raise ValueError(f"it has {size:,} bytes")
+            raise ValueError(f"it has {size:,} bytes, and at most {_LONGEST:,} are allowed")
         data = bytearray(size)
         disk.read(file, 0, memoryview(data))
         return bytes(data)

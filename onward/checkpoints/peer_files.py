@@ -126,7 +126,7 @@ class _Tensors:
             raise _Damaged(f"tensor {name!r} is of type {number}, which no parameter has")
         dtype = np.dtype(_TYPES[number])
         if any(size < 0 for size in dims):
-            raise _Damaged(f"tensor {name!r} has the shape {tuple(dims)}")
+            raise _Damaged(f"the shape {tuple(dims)} of tensor {name!r} has a negative size")
         count = math.prod(dims)
         offset = table.int64(6, default=-1)
         if offset < 0:

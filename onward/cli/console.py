@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from onward.names import format_sizes
+from onward.message_text import format_sizes
 
 _PIPE_WIDTH = 160  # columns in a pipe or a file, where lines need not be folded
 

@@ -15,7 +15,7 @@ from onward.cli.console import make_console, make_table, print_json, print_table
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.choose import INDUCTOR, available, install_hint
 from onward.providers.provider_names import short_name
 

@@ -36,7 +36,7 @@ def describe(tensor: Any, top: int = 0) -> dict[str, Any]:
     if non_finite := count_non_finite(tensor):
         facts["warning"] = non_finite
     if tensor.size <= _DATA_AT_MOST:
-        facts["data"] = _to_numpy_type(tensor).tolist()
+        facts["data"] = _cast_to_native_dtype(tensor).tolist()
     if top:
         facts["top"] = [[list(pair) for pair in row] for row in top_classes(tensor, top)]
     return facts
@@ -100,7 +100,7 @@ def check_target(path: Path, suffixes: tuple[str, ...]) -> Path:
 
 def write_outputs(path: Path, outputs: Mapping[str, Any], *, one: bool) -> None:
     """Save outputs in the format of the suffix; types that numpy lacks become float32."""
-    plain = {name: _to_numpy_type(tensor) for name, tensor in outputs.items()}
+    plain = {name: _cast_to_native_dtype(tensor) for name, tensor in outputs.items()}
     if path.suffix.lower() == ".json":
         lists = {name: _to_lists(tensor) for name, tensor in plain.items()}
         with writing(path):
@@ -117,10 +117,12 @@ def write_outputs(path: Path, outputs: Mapping[str, Any], *, one: bool) -> None:
             np.savez(file, **plain)
 
 
-def _to_numpy_type(tensor: Any) -> Any:
-    """A tensor of a type that every numpy reads."""
+def _cast_to_native_dtype(tensor: Any) -> Any:
+    """Cast a tensor of a type that numpy lacks, such as bfloat16, to float32; and text to str."""
     if not isinstance(tensor, np.ndarray):
-        return [_to_numpy_type(item) for item in tensor] if isinstance(tensor, list) else tensor
+        return (
+            [_cast_to_native_dtype(item) for item in tensor] if isinstance(tensor, list) else tensor
+        )
     if tensor.dtype.kind in "OUS":
         return tensor.astype(np.str_)
     native = tensor.dtype.kind in "biufc" and tensor.dtype.isbuiltin == 1

@@ -29,7 +29,7 @@ from onward.cli.output_files import (
 )
 from onward.errors import OptionError, ProviderError
 from onward.formatting import show_seconds
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import short_name
 from onward.sessions.feed_files import declared_inputs, names_of_sizes, read_feeds

@@ -67,28 +67,28 @@ def tune(
     feeds = read_feeds(inputs_of(model), feed or [], arguments.read_sizes(size), seed)
     rows: list[Row] = []
     try:
-        verdict = _measure(model, feeds, options, rows)
+        result = _tune_with_progress(model, feeds, options, rows)
     except KeyboardInterrupt:
         if as_json:
             print_json({"complete": False, "rows": [asdict(row) for row in rows]})
         _show_rows(rows, "interrupted: these are the measurements so far", console)
         raise
     if as_json:
-        print_json(verdict.to_json())
+        print_json(result.to_json())
     else:
-        _show(verdict, console)
-    if not verdict.kept:
+        _show(result, console)
+    if not result.kept:
         raise WriteFailed(
             f"the result could not be stored in {folder or cache_folder('tuning')}\n"
             "measure again with a --folder that is writable"
         )
-    if not as_json and verdict.rows and not verdict.rows[0].error:
+    if not as_json and result.rows and not result.rows[0].error:
         auto = '"auto"' if folder is None else f'[("auto", {{"folder": {json.dumps(folder)}}})]'
         text = f"InferenceSession(model, providers={auto}) uses this result."
         console.print(text, markup=False)
 
 
-def _measure(
+def _tune_with_progress(
     model: os.PathLike[str], feeds: dict[str, Any], options: TuningOptions, rows: list[Row]
 ) -> TuningResult:
     with WorkProgress() as work:
@@ -99,9 +99,9 @@ def _measure(
         return measure(model, feeds, options, progress=show, finished=rows.append, must_keep=True)
 
 
-def _show(verdict: TuningResult, console: Console) -> None:
-    shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in verdict.shapes.items())
-    _show_rows(verdict.rows, f"measured {verdict.measured} on {shapes}", console, "fastest")
+def _show(result: TuningResult, console: Console) -> None:
+    shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in result.shapes.items())
+    _show_rows(result.rows, f"measured {result.measured} on {shapes}", console, "fastest")
 
 
 def _show_rows(rows: Sequence[Row], title: str, console: Console, first: str = "") -> None:

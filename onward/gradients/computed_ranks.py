@@ -25,7 +25,7 @@ def infer_computed_ranks(model: ir.Model, outputs: Sequence[str], wrt: Sequence[
         with (
             as_graph_inputs(model.graph, wrt),
             _as_outputs(model.graph, outputs),
-            _detached(model, wrt),
+            _replaced_by_new_inputs(model, wrt),
         ):
             FOLD_SHAPES(model)
 
@@ -44,7 +44,7 @@ def _as_outputs(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _detached(model: ir.Model, names: Sequence[str]) -> Iterator[None]:
+def _replaced_by_new_inputs(model: ir.Model, names: Sequence[str]) -> Iterator[None]:
     """Make consumers read new inputs instead of values, for a while: no pass folds across them."""
     graph, taken = model.graph, taken_names(model)
     cuts = {}

@@ -13,7 +13,7 @@ from onward.graph.graph_ops import TensorOps
 from onward.graph.graph_ops import axes_of as axes_of
 from onward.graph.graph_ops import numpy_type as numpy_type
 from onward.graph.graph_ops import rank as rank
-from onward.graph.operator_table import OpTable
+from onward.graph.operator_table import AbstractOpTable
 from onward.passes.composites import Functions
 
 
@@ -28,7 +28,7 @@ class GradientOps(TensorOps):
         graph: ir.Graph,
         taken: set[str],
         opsets: Mapping[str, int],
-        rules: OpTable,
+        rules: AbstractOpTable,
         functions: Functions | None = None,
         *,
         outlines: bool = False,
@@ -55,7 +55,7 @@ class GradientOps(TensorOps):
 
     def zeros_like(self, x: ir.Value) -> ir.Value:
         if isinstance(x.type, ir.SequenceType):
-            return self.mapped(lambda op, each: op.filled_like(each, 0.0), x)
+            return self.map_sequence(lambda op, each: op.filled_like(each, 0.0), x)
         return self.filled_like(x, 0.0)
 
     def total(self, terms: Sequence[ir.Value]) -> ir.Value:
@@ -63,13 +63,13 @@ class GradientOps(TensorOps):
         if isinstance(terms[0].type, ir.SequenceType):
             result = terms[0]
             for term in terms[1:]:
-                result = self.mapped(lambda op, a, b: op.Add(a, b), result, term)
+                result = self.map_sequence(lambda op, a, b: op.Add(a, b), result, term)
             return result
         if len(terms) == 1:
             return terms[0]
         return self.Add(*terms) if len(terms) == 2 else self.Sum(*terms)
 
-    def mapped(
+    def map_sequence(
         self,
         write: Callable[..., ir.Value],
         *inputs: ir.Value,

@@ -20,7 +20,7 @@ from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.graph.initializer_names import rename
 from onward.graph.scopes import ancestors, graphs_of
-from onward.names import list_names, suggest_names
+from onward.message_text import list_names, suggest_names
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, inline_calls
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.exporters.restore_parameters import split_merged_parameters
@@ -200,7 +200,10 @@ def _check_path(graph: ir.Graph, results: list[ir.Value], sources: list[ir.Value
     for source in sources:
         if source not in needed:
             names = ", ".join(repr(value.name) for value in results)
-            raise OptionError(f"{names} does not depend on {source.name!r}")
+            raise OptionError(
+                f"{names} does not depend on {source.name!r}, so there is no gradient\n"
+                f"leave {source.name!r} out, or choose an output that depends on it"
+            )
 
 
 def _seed(op: GradientOps, y: ir.Value, cotangent: str | None, taken: set[str]) -> ir.Value:

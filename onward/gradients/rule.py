@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import onnx_ir as ir
 
 from onward.gradients.gradient_ops import GradientOps
-from onward.graph.operator_table import OpTable
+from onward.graph.operator_table import AbstractOpTable
 
 Gradient = ir.Value | None
 Gradients = Gradient | Sequence[Gradient] | Mapping[ir.Value, ir.Value]
@@ -43,8 +43,9 @@ class NoGradient:
         return None
 
 
-class GradientTable(OpTable):
-    """An OpTable of gradient rules; `gradient.none(reason, ...)` declares operators without one."""
+@final
+class GradientTable(AbstractOpTable):
+    """A table of gradient rules; `gradient.none(reason, ...)` declares operators without one."""
 
     def none(self, reason: str, *operators: str, domain: str = "") -> None:
         """Declare that these operators have no gradient."""

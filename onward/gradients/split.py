@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, reads
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.passes.prune import drop_unused
 
 

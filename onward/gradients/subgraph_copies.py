@@ -45,7 +45,7 @@ def inline_subgraph(op: GradientOps, body: ir.Graph, *inputs: ir.Value) -> list[
         known[value] = op.constant(value.const_value.numpy())
     for node in body:
         if bodies(node):
-            raise ValueError(f"its subgraph has a node with a subgraph: {node.op_type}")
+            raise ValueError(f"its subgraph has a node with a subgraph of its own ({node.op_type})")
         given = [None if x is None else known.get(x, x) for x in node.inputs]
         made = op.node(
             node.op_type,

@@ -7,9 +7,9 @@ from onward.gradients.rules import (
     attention,
     composite_attention,
     constant,
-    contrib,
     contrib_attention,
     contrib_fused,
+    contrib_gelu_norm,
     contrib_group_attention,
     contrib_quantized,
     control,
@@ -65,7 +65,7 @@ GRADIENTS = (
     | norm.gradient
     | scale.gradient
     | loss.gradient
-    | contrib.gradient
+    | contrib_gelu_norm.gradient
     | contrib_fused.gradient
     | resize.gradient
     | sampling.gradient

@@ -209,17 +209,6 @@ def step_model(model: ir.Model, info: TrainingInfo) -> ir.Model:
     return step
 
 
-def initial_model(model: ir.Model, info: TrainingInfo) -> ir.Model | None:
-    """The model that computes the variables' first values (see `info.initialization_binding`)."""
-    if info.initialization is None:
-        return None
-    graph = info.initialization.clone()
-    graph.opset_imports.update(model.opset_imports)
-    return ir.Model(
-        graph, ir_version=max(model.ir_version or 0, 8), functions=list(model.functions.values())
-    )
-
-
 def _append_algorithm(graph: ir.Graph, algorithm: ir.Graph) -> None:
     """Append the algorithm's graph, which reads the values of `graph` by name."""
     known = _by_name(graph)

@@ -26,7 +26,7 @@ def adam(op: GradientOps, node: ir.Node) -> list[ir.Value]:
     """
     alpha, beta = (attribute(node, name, 0.0) for name in ("alpha", "beta"))
     epsilon, post = (attribute(node, name, 0.0) for name in ("epsilon", "norm_coefficient_post"))
-    correction = _correction(op, node, alpha, beta)
+    correction = _bias_correction(op, node, alpha, beta)
     news = []
     for x, gradient, v, h in _groups(node, 4):
         g = _regularized(op, node, x, gradient)
@@ -79,8 +79,8 @@ def _groups(node: ir.Node, size: int) -> list[tuple[ir.Value, ...]]:
     count = len(tensors) // size
     if not count or len(tensors) % size:
         raise InvalidModel(
-            f"{node.op_type} (node {node.name!r}) takes R, T and {size} tensors for each that it "
-            f"optimises, not {len(tensors)}"
+            f"{node.op_type} (node {node.name!r}) has {len(tensors)} inputs after R and T: "
+            f"it needs {size} for each parameter"
         )
     return [tuple(tensors[i::count]) for i in range(count)]
 
@@ -113,7 +113,7 @@ def _scalar(op: GradientOps, value: ir.Value | None) -> ir.Value:
     return value if is_scalar else op.Reshape(value, op.shape())
 
 
-def _correction(op: GradientOps, node: ir.Node, alpha: float, beta: float) -> ir.Value:
+def _bias_correction(op: GradientOps, node: ir.Node, alpha: float, beta: float) -> ir.Value:
     """sqrt(1 - b^T) / (1 - a^T), or 1 while T = 0.
 
     In float64: 1 - 0.999 has three digits fewer than its terms.

@@ -135,12 +135,19 @@ def _set_element(node: ir.Node, name: str, index: int, tensor: ir.TensorProtocol
 
 
 def _check_range(tensor: ir.ExternalTensor, size: int, what: str) -> None:
-    if min(tensor.shape.numpy(), default=0) < 0 or tensor.dtype == ir.DataType.STRING:
-        raise InvalidModel(f"{what} is {tensor.dtype.name} of shape {tensor.shape}")
+    if min(tensor.shape.numpy(), default=0) < 0:
+        raise InvalidModel(f"{what}: its shape {tensor.shape} has a negative size")
+    if tensor.dtype == ir.DataType.STRING:
+        raise InvalidModel(
+            f"{what}: its type is STRING, and text cannot be external data\n"
+            "store the tensor inside the model"
+        )
     offset, needed = tensor.offset or 0, tensor.nbytes
     length = needed if tensor.length is None else tensor.length
     if offset < 0 or length < 0:
-        raise InvalidModel(f"{what} begins at byte {offset:,} and has {length:,}")
+        raise InvalidModel(
+            f"{what} has offset {offset:,} and length {length:,}: neither may be negative"
+        )
     if offset + max(length, needed) > size:
         raise InvalidModel(
             f"{what} ends at byte {offset + max(length, needed):,} of a file of {size:,}: "
@@ -203,7 +210,7 @@ def _parts(location: str, what: str) -> tuple[str, ...]:
     if outside:
         raise UnsafeModel(f"{what} points outside the model's folder: {location[:200]!r}")
     if not path.parts or "\0" in location:
-        raise InvalidModel(f"{what} is in no file: {location[:200]!r}")
+        raise InvalidModel(f"{what}: its location is not a file name: {location[:200]!r}")
     return path.parts
 
 

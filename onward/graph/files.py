@@ -151,11 +151,15 @@ def _check_values(model: ir.Model) -> None:
         for value in node.inputs:
             if value is not None and value.graph is None:
                 raise InvalidModel(
-                    f"node {node.name!r} ({node.op_type}) reads {value.name!r}, which nothing makes"
+                    f"node {node.name!r} ({node.op_type}) reads {value.name!r}, which is not "
+                    "an input, an initializer or an output of a node"
                 )
     for value in model.graph.outputs:
         if value.graph is None or (value.producer() is None and not _is_input_or_weight(value)):
-            raise InvalidModel(f"nothing makes the output {value.name!r}")
+            raise InvalidModel(
+                f"the model's output {value.name!r} is not an input, an initializer or an output "
+                "of a node"
+            )
 
 
 @functools.cache

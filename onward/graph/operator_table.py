@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, final
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Key = tuple[str, str]  # (domain, operator)
 
 
-class OpTable:
+class AbstractOpTable:
     """A value that maps operators to functions; a family fills one, `|` combines them.
 
-    >>> kernel = OpTable()
-    >>> @kernel("Neg")
-    ... def neg(x):
-    ...     return -x
-    >>> kernel.find("", "Neg", 28)(3)
-    -3
-    >>> kernel.find("", "Det", 28) is None
-    True
+    Abstract: an OpTable holds kernels and the like, a GradientTable gradient rules.
     """
 
     def __init__(self) -> None:
@@ -66,6 +59,21 @@ class OpTable:
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
+
+
+@final
+class OpTable(AbstractOpTable):
+    """A table of functions, such as kernels.
+
+    >>> kernel = OpTable()
+    >>> @kernel("Neg")
+    ... def neg(x):
+    ...     return -x
+    >>> kernel.find("", "Neg", 28)(3)
+    -3
+    >>> kernel.find("", "Det", 28) is None
+    True
+    """
 
 
 def _plain(domain: str) -> str:

@@ -23,7 +23,7 @@ from onward.errors import (
     WriteFailed,
 )
 from onward.graph.limits import ModelLimits
-from onward.names import list_names
+from onward.message_text import list_names
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.errors import FeedError, OptionError
 from onward.graph.dtypes import numpy_type
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 
 def random_feeds(

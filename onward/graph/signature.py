@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.errors import FeedError
 from onward.graph.dtypes import numpy_type, ort_type
-from onward.names import format_sizes, suggest_names
+from onward.message_text import format_sizes, suggest_names
 
 Dimension = int | str | None  # a size, a symbol, or unknown
 

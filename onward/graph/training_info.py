@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onward.errors import InvalidModel
 from onward.graph import protos
 from onward.graph.files import Source, read_proto, save
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 
 @dataclass(frozen=True)

@@ -89,13 +89,13 @@ class Total:
         given = self.parts
         if not isinstance(given, (Mapping, Sequence)) or isinstance(given, str):
             raise OptionError(
-                f"Total must be given losses by name, or a list of them, not {given!r}\n"
+                f"Total takes a dict of losses by name, or a list of losses, not {given!r}\n"
                 'for example: Total({"digit": CrossEntropy(), "size": (MSE(), 0.1)})'
             )
         pairs = given.items() if isinstance(given, Mapping) else _named(given)
         object.__setattr__(self, "parts", {name: _weighted(name, part) for name, part in pairs})
         if not self.parts:
-            raise OptionError("Total must have at least one loss, and none was given")
+            raise OptionError("Total needs at least one loss, and none was given")
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         return self.add_up(op, self.build_parts(op, values))
@@ -107,8 +107,7 @@ class Total:
             value = loss.build(op, values)
             if sizes_of(value):
                 raise OptionError(
-                    f"part {name!r} of Total has shape {shown(value)}: "
-                    "parts must be single numbers\n"
+                    f"part {name!r} of Total has shape {shown(value)}: parts are single numbers\n"
                     "give it the reduction 'mean' or 'sum'"
                 )
             known = value.producer() is None or value.is_graph_output() or value in built.values()
@@ -165,14 +164,14 @@ def _weighted(name: str, part: Part) -> tuple[Loss, float]:
     pair = part if isinstance(part, tuple) else (part, 1.0)
     loss, weight = pair if len(pair) == 2 else (None, None)
     if not isinstance(name, str) or not name:
-        raise OptionError(f"a part of Total is called {name!r}: names must be words")
+        raise OptionError(f"a part of Total has the name {name!r}: a name must be a non-empty str")
     if not _is_loss(loss):
         raise OptionError(
-            f"part {name!r} of Total is {part!r}\n"
-            "it must be a loss, or a pair of a loss and its weight"
+            f"part {name!r} of Total must be a loss, or a pair (loss, weight), not {part!r}\n"
+            'for example: Total({"digit": CrossEntropy(), "size": (MSE(), 0.1)})'
         )
     if not isinstance(weight, (int, float)) or not math.isfinite(weight):
         raise OptionError(
-            f"part {name!r} of Total has the weight {weight!r}: it must be a finite number"
+            f"the weight of part {name!r} of Total must be a finite number, not {weight!r}"
         )
     return loss, float(weight)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS, HALVES
 from onward.graph.graph_ops import GraphOps
-from onward.names import format_sizes, suggest_names
+from onward.message_text import format_sizes, suggest_names
 from onward.passes.zip_maps import zipped_tensor
 from onward.settings import Check, check_fields, choice, nonempty_name, optional, setting_error
 

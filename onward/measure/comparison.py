@@ -22,7 +22,7 @@ from onward.measure.tensor_difference import (
     compare_tensors,
     worst_of,
 )
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.choose import Asked
 from onward.providers.model_sources import open_model
 from onward.providers.options import SessionOptions

@@ -89,7 +89,7 @@ def provider_facts(model: ir.Model, providers: Asked, warnings: list[str]) -> di
     except OnwardError as error:
         warnings.append(str(error).replace("\n", "; "))
         return None
-    shares = {name or "nobody": count for name, count in support.shares.items()}
+    shares = {name or "unsupported": count for name, count in support.shares.items()}
     return {**asdict(support), "shares": shares}
 
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
 from onward.errors import OptionError
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.optimizers.optimizer import Optimizer, check_optimizer
 from onward.settings import check_fields, true_or_false
 

@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from onward.errors import OptionError
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 T = TypeVar("T")
 

@@ -48,7 +48,7 @@ class DynamicLossScale:
 
     def update(self, state: State, *, finite: bool) -> State:
         """The state after a step; if its gradients were not all finite, it was skipped."""
-        scale, good = _read(state)
+        scale, good = _scale_and_good_steps(state)
         if not finite:
             return {"scale": _float32(scale * self.backoff), "good_steps": 0}
         if good + 1 < self.interval:
@@ -60,7 +60,7 @@ class DynamicLossScale:
         return record(self)
 
 
-def _read(state: State) -> tuple[float, int]:
+def _scale_and_good_steps(state: State) -> tuple[float, int]:
     try:
         return float(state["scale"]), int(state["good_steps"])
     except (KeyError, TypeError, ValueError) as error:

@@ -4,7 +4,8 @@ onnxruntime has no kernel that adds two scaled vectors; Mul, Mul and Add are thr
 memory. But a vector of two factors times a matrix of two rows is that sum, in one pass. So an
 update graph is rewritten: vectors that are added become the rows of an input `x|y`, and results
 that are rows are outputs (`new_x`; for intermediate results, `new_scratch_0`), bound to the rows'
-memory. A product that reads a result of the same run depends on it, so that it runs after it.
+memory. A matrix product that reads a result of the same run depends on it, so that it runs
+after it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.scopes import ancestors
-from onward.optimizers.vector_blocks import SCRATCH, Blocks, pair_name
+from onward.optimizers.vector_pair_names import SCRATCH, Blocks, pair_name
 from onward.passes.prune import drop_unused
 
 NEW = "new_"
@@ -32,7 +33,7 @@ class Paired(NamedTuple):
 def paired(model: ir.Model) -> Paired:
     """The same update with fewer passes over memory; the model itself if there are no pairs.
 
-    Only in float32, for which a product may overwrite its inputs (that was tested).
+    Only in float32, for which a matrix product may overwrite its inputs (that was tested).
 
     >>> from onward.optimizers.update_models import flat_update
     >>> from onward.optimizers.sgd import SGD
@@ -61,7 +62,7 @@ class _Term(NamedTuple):
 
 
 class _Pairing:
-    """Rewrites the sums of an update graph to products."""
+    """Rewrites the sums of an update graph to matrix products."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model, self.graph = model, model.graph
@@ -72,7 +73,7 @@ class _Pairing:
         self._above: dict[str, str] = {}
 
     def replace_sum(self, node: ir.Node) -> None:
-        """Replace a sum of two vectors by a product, if that saves a pass and is safe."""
+        """Replace a sum of two vectors by a matrix product, if that saves a pass and is safe."""
         if node.op_type not in ("Add", "Sub") or not _is_vector(node.outputs[0]):
             return
         terms = [_term(value) for value in node.inputs if value is not None]
@@ -115,7 +116,7 @@ class _Pairing:
         return last != first
 
     def _replace(self, total: ir.Value, terms: tuple[_Term, _Term]) -> None:
-        """Replace a sum by a product."""
+        """Replace a sum by a matrix product."""
         rows = [self._assign_row(term.vector) for term in terms]
         self.below[rows[0]], self._above[rows[1]] = rows[1], rows[0]
         product = self._op.MatMul(self._factors(terms), self._matrix(rows))

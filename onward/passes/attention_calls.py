@@ -20,7 +20,14 @@ import onnx_ir as ir
 
 from onward.graph.dtypes import FLOATS
 from onward.passes.composites import DOMAIN, VERSION, outline
-from onward.passes.fuse.attention import Scores, below_scale, find_product, find_softmax
+from onward.passes.fuse.attention import (
+    Scores,
+    build_where_mask,
+    find_product,
+    find_softmax,
+    remove_scale,
+    same_heads,
+)
 from onward.passes.masks import MaskReader
 from onward.passes.rewrite import Names, Ops, insert_made_nodes
 from onward.passes.simplify.consecutive_nodes import order_of
@@ -29,7 +36,6 @@ from onward.passes.value_facts import (
     Dim,
     dims,
     fits_within,
-    like,
     made_by,
     only_inside,
     rank,
@@ -144,8 +150,8 @@ def _find(draft: _Draft, root: ir.Node, reader: MaskReader) -> _Match | None:
     product = None if softmax is None else find_product(softmax.inputs[0], scores)
     if product is None:
         return None
-    q = below_scale(product.inputs[0], scores)
-    if q is None or q.dtype != v.dtype or rank(q) != 4 or not _same_heads(q, v):
+    q = remove_scale(product.inputs[0], scores)
+    if q is None or q.dtype != v.dtype or rank(q) != 4 or not same_heads(dims(q), dims(v)):
         return None
     k = _key(draft, product, scores, q, reader)
     if k is None:
@@ -154,14 +160,8 @@ def _find(draft: _Draft, root: ir.Node, reader: MaskReader) -> _Match | None:
     if not only_inside(match.nodes, root):
         return None
     _drop_repeated_heads(match, reader)
-    fits = _same_heads(match.k, match.v)
+    fits = same_heads(dims(match.k), dims(match.v))
     return match if fits and _read_mask(draft, match, reader) else None
-
-
-def _same_heads(*values: ir.Value) -> bool:
-    """Whether batch and heads are equal: MatMul broadcasts them, Attention does not."""
-    sizes = {(dims(value) or (None, None))[:2] for value in values}
-    return len(sizes) == 1 and None not in next(iter(sizes))
 
 
 # -- keys and values -------------------------------------------------------------------------------
@@ -171,14 +171,14 @@ def _key(
     draft: _Draft, product: ir.Node, scores: Scores, q: ir.Value, reader: MaskReader
 ) -> ir.Value | None:
     """k (batch, heads, length, size), of which `product` reads the transpose."""
-    value = below_scale(product.inputs[1], scores)
+    value = remove_scale(product.inputs[1], scores)
     turn = made_by(value, "Transpose")
     order = None if turn is None else order_of(turn)
     if turn is not None and order is not None and len(order) == 4:
         if order != _SWAP:
             turn = _split_transpose(draft, turn, order)
         scores.nodes.append(turn)
-        return below_scale(turn.inputs[0], scores)
+        return remove_scale(turn.inputs[0], scores)
     return _transposed_by_reshapes(value, scores, q, reader)
 
 
@@ -209,12 +209,12 @@ def _transposed_by_reshapes(
     if not reader.is_always(value, source, lambda x: np.swapaxes(np.repeat(x, groups, 1), 2, 3)):
         return None
     scores.nodes += nodes
-    return source if groups > 1 else below_scale(source, scores)
+    return source if groups > 1 else remove_scale(source, scores)
 
 
 def _drop_repeated_heads(match: _Match, reader: MaskReader) -> None:
     """Replace k and v by the heads that were repeated for groups of query heads."""
-    if _same_heads(match.q, match.k):
+    if same_heads(dims(match.q), dims(match.k)):
         found = shared_heads(match.q, match.k, match.v, reader)
     else:  # k is already without the repetition
         values = _repeated(match.v, match.q, reader)
@@ -233,7 +233,7 @@ def shared_heads(
     keys, values = _repeated(k, q, reader), _repeated(v, q, reader)
     if keys is None or values is None:
         return None
-    if not _same_heads(keys[1], values[1]):
+    if not same_heads(dims(keys[1]), dims(values[1])):
         return None
     return [*keys[0], *values[0]], keys[1], values[1]
 
@@ -275,7 +275,7 @@ def _read_mask(draft: _Draft, match: _Match, reader: MaskReader) -> bool:
     mask = match.scores.mask
     if match.scores.hidden is not None:
         op = Ops()
-        mask = _chosen(op, *match.scores.hidden, match.q)
+        mask = build_where_mask(op, *match.scores.hidden, match.q)
         draft.insert(match.root, op)
     if mask is None:
         return True
@@ -308,18 +308,6 @@ def last_row(op: Ops, mask: ir.Value) -> ir.Value:
     known = dims(mask)
     row.shape = None if known is None else ir.Shape([*known[:-2], 1, known[-1]])
     return row
-
-
-def _chosen(op: Ops, condition: ir.Value, number: float, hides: bool, q: ir.Value) -> ir.Value:
-    """The mask of where(condition, scores, number): boolean if the number is minus infinity."""
-    if np.isneginf(number):
-        mask = op.Not(condition) if hides else condition
-        mask.type, mask.shape = condition.type, condition.shape
-        return mask
-    kept, other = like(0.0, q), like(number, q)
-    mask = op.Where(condition, *((other, kept) if hides else (kept, other)))
-    mask.type, mask.shape = q.type, condition.shape
-    return mask
 
 
 def _length(x: ir.Value) -> Dim:

@@ -92,10 +92,10 @@ def _in_order(parts: Sequence[Part]) -> list[Part]:
 
 def _producers(node: ir.Node, graph: ir.Graph) -> list[ir.Node]:
     """The nodes of `graph` whose results a node reads, its subgraphs' captures included."""
-    return [p for value in _outside(node, graph) if (p := value.producer()) is not None]
+    return [p for value in _values_read_from(node, graph) if (p := value.producer()) is not None]
 
 
-def _outside(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
+def _values_read_from(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
     """The values of `graph` that a node reads."""
     return [value for value in reads(node) if value.graph is graph]
 
@@ -105,7 +105,7 @@ def extract(graph: ir.Graph, parts: Sequence[Part]) -> list[ir.Model]:
     readers: dict[ir.Value, set[int]] = {value: {-1} for value in graph.outputs}
     for number, part in enumerate(parts):
         for node in part.nodes:
-            for value in _outside(node, graph):
+            for value in _values_read_from(node, graph):
                 readers.setdefault(value, set()).add(number)
     return [_extract(graph, part, number, readers) for number, part in enumerate(parts)]
 
@@ -118,7 +118,7 @@ def _extract(
     inputs = dict.fromkeys(
         value
         for node in part.nodes
-        for value in _outside(node, graph)
+        for value in _values_read_from(node, graph)
         if value.producer() not in inside and (value.is_graph_input() or not value.is_initializer())
     )
     piece = ir.convenience.extract(graph, list(inputs), outputs)

@@ -36,7 +36,7 @@ def replace_sequences_by_splits(model: ir.Model) -> ir.Model:
 
 def _write_split(node: ir.Node, names: Names) -> None:
     sizes, readers = _sizes(node), [reader for reader, _ in node.outputs[0].uses()]
-    if sizes is None or not all(_is_known(each, len(sizes)) for each in readers):
+    if sizes is None or not all(_needs_only_pieces(each, len(sizes)) for each in readers):
         return
     op, needs_pieces = Ops(), any(each.op_type != "SequenceLength" for each in readers)
     pieces = _split(op, node, sizes) if needs_pieces else []
@@ -78,8 +78,8 @@ def _sizes(node: ir.Node) -> list[int] | None:
     return [min(chunk, total - start) for start in range(0, total, chunk)]
 
 
-def _is_known(reader: ir.Node, pieces: int) -> bool:
-    """Whether a node's result can be computed from the pieces."""
+def _needs_only_pieces(reader: ir.Node, pieces: int) -> bool:
+    """Whether a reader of the sequence can be computed from its pieces, as tensors."""
     if reader.domain != "":
         return False
     if reader.op_type == "SequenceAt":

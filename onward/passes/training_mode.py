@@ -21,7 +21,7 @@ from onward.errors import InvalidModel, OptionError
 from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.operators import is_random
 from onward.graph.scopes import walk
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, substitute
 from onward.passes.value_facts import attribute, input_of, is_constant, made_by, scalar
@@ -322,7 +322,10 @@ def _find_value(graph: ir.Graph, name: str) -> ir.Value:
     for value in (*graph.initializers.values(), *graph.inputs):
         if value.name == name:
             return value
-    raise InvalidModel(f"the model has lost the running statistics {name!r}")
+    raise InvalidModel(
+        f"the model does not have {name!r}, the running statistics of a BatchNormalization\n"
+        "do not rename or remove them between training and export"
+    )
 
 
 # -- readers -------------------------------------------------------------------------------------

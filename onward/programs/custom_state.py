@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.graph_ops import extend
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 
 def check_state(model: ir.Model, state: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from onward.errors import OptionError, WeightsError
 from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import walk
 from onward.graph.shapes.infer import infer_shapes
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.passes.exporters.constant_weights import lift_constant_weights
 from onward.passes.exporters.restore_parameters import find_ties, split_merged_parameters
 from onward.passes.linear_models import write_linear_models

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from onward.errors import OptionError
-from onward.graph.operator_table import OpTable
-from onward.names import suggest_names
+from onward.graph.operator_table import AbstractOpTable
+from onward.message_text import suggest_names
 from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
@@ -98,7 +98,9 @@ class TrainingOptions:
             skip_nonfinite=true_or_false,
             outputs=optional(_NAMES),
             seed=integer(0),
-            rules=optional(instance_of(OpTable, "GRADIENTS | mine", "a table of gradient rules")),
+            rules=optional(
+                instance_of(AbstractOpTable, "GRADIENTS | mine", "a table of gradient rules")
+            ),
         )
         if not isinstance(self.loss_scale, DynamicLossScale):
             check_fields(self, loss_scale=optional(float32_above_0))

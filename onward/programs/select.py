@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import ancestors, graphs_of, walk
-from onward.names import list_names, suggest_names
+from onward.message_text import list_names, suggest_names
 from onward.passes.exporters.constant_weights import (
     is_named_parameter,
     lift_constant_weights,

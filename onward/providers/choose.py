@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.provider_names import AUTO, find_name

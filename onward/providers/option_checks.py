@@ -7,7 +7,7 @@ from typing import Any
 
 import onward.settings as settings
 from onward.errors import EntryMissing, OptionError
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 THREADS = settings.whole_number(hint="give 0 to let the engine choose")
 SEVERITY = settings.whole_number(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from onward.errors import OptionError
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 AUTO = "auto"  # not a provider: choose the fastest by measurement
 _SUFFIX = "ExecutionProvider"

@@ -13,7 +13,7 @@ from onward.errors import FeedError, OptionError
 from onward.graph.random_feeds import random_feeds
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune import TuningOptions, TuningResult, bucket, tune
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.choose import choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.ort_values import to_numpy
@@ -71,7 +71,7 @@ class AutoPlan:
     ) -> None:
         if options.isolated:
             raise OptionError(
-                "auto would run an isolated model outside its isolation\n"
+                "auto is not available with isolated: it would load the model in this process\n"
                 "name the providers, or leave isolated out"
             )
         self._source, self._options, self._weights = source, options, weights

@@ -17,7 +17,7 @@ from onward.graph.paths import check_exists
 from onward.graph.random_feeds import open_names, random_feeds
 from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
-from onward.names import format_sizes, list_names, suggest_names
+from onward.message_text import format_sizes, list_names, suggest_names
 from onward.sessions.image_feeds import SUFFIXES, Preparation, read_images
 
 if TYPE_CHECKING:

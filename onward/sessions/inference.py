@@ -339,7 +339,10 @@ class InferenceSession:
 
     def _refuse_isolated(self, what: str) -> None:
         if self._options.isolated:
-            raise OptionError(f"{what} would open an isolated model outside its isolation")
+            raise OptionError(
+                f"{what} is not available with isolated: it would load the model in this process\n"
+                "call it on a session without isolated, if you trust the model"
+            )
 
     # -- what it is ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from onward.errors import FeedError, OptionError
 from onward.lazy import LazyModule
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.ort.ort_values import OrtValue, dtype_of, to_numpy, to_ort
 from onward.providers.ort.reexports import NativeBinding
 

@@ -79,7 +79,10 @@ def _open_ort_format(reader: ModelReader, choice: Choice, options: SessionOption
             "leave the cache off, or use the ONNX model"
         )
     if not choice.leading_ort:
-        raise InvalidModel("an ORT-format model runs on onnxruntime's providers alone\nlist one")
+        raise InvalidModel(
+            "an ORT-format model runs only on onnxruntime's providers, and the first that is "
+            'listed is another\nlist one first, such as providers=["CPUExecutionProvider"]'
+        )
     data = reader.data
     assert data is not None
     _check_size(len(data), options)
@@ -123,7 +126,7 @@ def _needs_preparing(scan: ModelScan, choice: Choice) -> bool:
 def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: Choice) -> bool:
     """Whether onnxruntime may compute the model wrong because of its element types.
 
-    It accumulates float16 products in float16, and gets Attention in float64 wrong.
+    It accumulates matrix products of float16 in float16, and gets Attention in float64 wrong.
     """
     types = {arg.type for arg in (*plan.get_inputs(), *plan.get_outputs())}
     operators = {name for _, name in scan.operators}

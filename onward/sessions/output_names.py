@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 
 
 def output_names(names: Sequence[str] | None, outputs: Sequence[Any]) -> list[str]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.gradients.model import reached
-from onward.names import list_names, suggest_names
+from onward.message_text import list_names, suggest_names
 from onward.passes.exporters.exporter_warnings import RECIPE
 from onward.passes.training_mode import separate_statistics
 from onward.programs.select import likely_parameters, restore_parameters, weights

@@ -135,13 +135,13 @@ def receive(file: Any, limit: float = math.inf) -> tuple[dict[str, Any], Iterato
     """Read one message. EOFError: the pipe is closed. ValueError: it is malformed or too large."""
     (length,) = _LENGTH.unpack(_read(file, _LENGTH.size).tobytes())
     if length > _MAX_HEADER:
-        raise ValueError(f"a header of {length:,} bytes")
+        raise ValueError(f"the header of {length:,} bytes is longer than {_MAX_HEADER:,}")
     header = json.loads(_read(file, length).tobytes())
     sizes = header.get("buffers") if isinstance(header, dict) else None
     if not isinstance(sizes, list):
-        raise ValueError("a message without buffers")
+        raise ValueError("the header has no list of buffer sizes")
     if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > limit:
-        raise ValueError("more bytes than the limit")
+        raise ValueError(f"the buffer sizes are not valid, or their sum is above {limit:,} bytes")
     return header, iter([_read(file, size) for size in sizes])
 
 

@@ -48,9 +48,11 @@ def test_another_process_waits_for_the_lock(tmp_path: Path) -> None:
 
 
 def test_lock_can_be_acquired_again(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
     for _ in range(2):
-        with DISK.locked(tmp_path / "lock"):
-            pass
+        with DISK.locked(lock):
+            assert not DISK.is_abandoned(lock)
+        assert DISK.is_abandoned(lock)
 
 
 def test_a_file_is_created_once(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_other_files_are_not_touched(tmp_path: Path, caplog: pytest.LogCaptureFi
     with pytest.raises(CheckpointCorrupt, match="the header does not fit"):
         checkpoints.load(7)
     checkpoints.latest()
-    assert f"{file_name(8)}: holds step 3; step 3 is used instead" in caplog.text
+    assert f"{file_name(8)}: its name says step 8, but it holds 3; step 3 is used" in caplog.text
 
 
 # -- disk failures ---------------------------------------------------------------------------------

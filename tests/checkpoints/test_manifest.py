@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.checkpoints import manifest
 from onward.checkpoints.disk import DISK
 from onward.checkpoints.manifest import (
     ManifestEntry,
@@ -75,4 +76,15 @@ def test_non_finite_metrics_become_none() -> None:
         is finite_or_none(float("-inf"))
         is finite_or_none(None)
         is None
+    )
+
+
+def test_too_large_manifest_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(manifest, "_LONGEST", 10)
+    (tmp_path / manifest.NAME).write_bytes(encode_manifest(ENTRIES))
+    assert read_catalog(tmp_path, DISK).entries == []
+    assert (
+        "is damaged: it has" in caplog.text and "bytes, and at most 10 are allowed" in caplog.text
     )

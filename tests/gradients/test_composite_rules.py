@@ -19,10 +19,16 @@ from onward.gradients.table import GRADIENTS
 from onward.graph.scopes import bodies, graphs_of
 from onward.passes.composites import inline_calls, is_call, outline
 from onward.passes.pipelines import PREPARE, TRAINING
-from tests.gradients import cases_activation, cases_contrib, cases_conv, cases_loss, cases_norm
+from tests.gradients import (
+    cases_activation,
+    cases_contrib_gelu_norm,
+    cases_conv,
+    cases_loss,
+    cases_norm,
+)
 from tests.gradients.case import Case
 
-FAMILIES = (cases_activation, cases_contrib, cases_conv, cases_loss, cases_norm)
+FAMILIES = (cases_activation, cases_contrib_gelu_norm, cases_conv, cases_loss, cases_norm)
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 CALLS = {
     *("BatchNormalization", "Conv", "ConvTranspose", "Gelu", "GroupNormalization", "HardSwish"),

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 import onward
+from onward.errors import MissingGradient
 from onward.losses import MSE
 from onward.optimizers import SGD
 from onward.testing import check_gradient
@@ -197,3 +198,17 @@ def test_weights_read_by_a_loop_are_trained(computed: bool) -> None:
     steps = 1e-6 * np.eye(2)
     slope = [(loss(W + step) - loss(W - step)) / 2e-6 for step in steps]
     np.testing.assert_allclose(session.parameters["w"], W - 0.1 * np.array(slope), rtol=1e-4)
+
+
+def test_subgraphs_inside_a_subgraph_are_refused() -> None:
+    branch = "() => (float[1, 1, 2, 2] {0}) {{ {0} = Neg(s) }}"
+    text = f"""g (float[1, 1, 2, 4] q, bool c) => (float[1, 1, 2, 4] y) {{
+        y = ai.onnx.preview.FlexAttention <score_mod = m (float[1, 1, 2, 2] s)
+            => (float[1, 1, 2, 2] r) {{ r = If(c) <then_branch = t {branch.format("a")},
+                                                  else_branch = e {branch.format("b")}> }}>
+            (q, q, q)
+    }}"""
+    opsets = '["": 21, "ai.onnx.preview": 1]'
+    model = onnx.parser.parse_model(f"<ir_version: 10, opset_import: {opsets}> {text}")
+    with pytest.raises(MissingGradient, match=r"a node with a subgraph of its own \(If\)"):
+        onward.gradient(model, {"y": "dy"}, "q")

@@ -80,9 +80,9 @@ def test_paths_of_other_systems_are_refused(tmp_path: Path, location: str) -> No
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ({"offset": -4}, "begins at byte -4"),
-        ({"length": -1}, "and has -1"),
-        ({"offset": "x"}, "has the offset 'x'"),
+        ({"offset": -4}, "has offset -4 and length 0: neither may be negative"),
+        ({"length": -1}, "has offset 0 and length -1: neither may be negative"),
+        ({"offset": "x"}, "its offset 'x' is not a whole number"),
         ({"offset": 4}, "ends at byte 28 of a file of 24"),
         ({"length": 1 << 62}, "of a file of 24"),
         ({"length": 20}, "has 20 bytes and needs 24"),
@@ -91,6 +91,15 @@ def test_paths_of_other_systems_are_refused(tmp_path: Path, location: str) -> No
 def test_invalid_ranges_are_named(tmp_path: Path, entries: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidModel, match=words):
         load(given(save_external(tmp_path), **entries))
+
+
+def test_text_cannot_be_external(tmp_path: Path) -> None:
+    path = save_external(tmp_path)
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer[0].data_type = TensorProto.STRING
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(InvalidModel, match=r"STRING, and text cannot be external data\nstore"):
+        load(path)
 
 
 def test_the_checked_file_is_the_one_that_is_read(

@@ -163,7 +163,7 @@ def test_unbounded_constants_are_not_folded() -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (helper.make_node("Sum", ["x", ""], ["y"]), r"Sum .* has no input 1, which it needs"),
+        (helper.make_node("Sum", ["x", ""], ["y"]), "Sum .* its required input 1 is missing"),
         (
             helper.make_node("LayerNormalization", ["x", "x"], ["y"], axis=2**63 - 1),
             "axis is 9223372036854775807, but no tensor has so many axes",
@@ -175,7 +175,7 @@ def test_unbounded_constants_are_not_folded() -> None:
         (helper.make_node("Neg", [], ["y"]), "Neg .* has 0 inputs, but needs 1"),
         (
             helper.make_node("Scan", ["x"], ["y"], num_scan_inputs=2**62),
-            "scans 4611686018427387904 of its 1 inputs",
+            "num_scan_inputs is 4611686018427387904, but it has 1 inputs",
         ),
         (helper.make_node("Transpose", ["x"], ["y"], perm=[-(2**40)]), "perm is -1099511627776"),
     ],

@@ -87,5 +87,5 @@ def test_every_type_round_trips() -> None:
 def test_other_errors_of_onnx_ir_are_raised() -> None:
     proto = zipped_classifier()
     proto.graph.node[0].input[0] = "nobody"
-    with pytest.raises(InvalidModel, match="reads 'nobody', which nothing makes"):
+    with pytest.raises(InvalidModel, match="reads 'nobody', which is not an input"):
         load(proto)

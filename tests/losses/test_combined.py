@@ -117,7 +117,7 @@ def test_parts_of_several_types_are_added_in_the_widest() -> None:
 
 def test_parts_are_single_numbers() -> None:
     message = (
-        r"part 'L1' of Total has shape \[4, 3\]: parts must be single numbers\n"
+        r"part 'L1' of Total has shape \[4, 3\]: parts are single numbers\n"
         "give it the reduction 'mean' or 'sum'"
     )
     with pytest.raises(OptionError, match=message):
@@ -125,22 +125,23 @@ def test_parts_are_single_numbers() -> None:
 
 
 def test_an_empty_total_is_refused() -> None:
-    with pytest.raises(OptionError, match="Total must have at least one loss, and none was given"):
+    with pytest.raises(OptionError, match="Total needs at least one loss, and none was given"):
         Total({})
 
 
 @pytest.mark.parametrize("parts", [None, 3, MSE(), "mse"], ids=str)
 def test_a_total_of_other_objects_is_refused(parts: Any) -> None:
-    message = "Total must be given losses by name, or a list of them, not .*\nfor example: Total"
+    message = (
+        "Total takes a dict of losses by name, or a list of losses, not .*\nfor example: Total"
+    )
     with pytest.raises(OptionError, match=message):
         Total(parts)
 
 
 @pytest.mark.parametrize("name", [3, "", None])
 def test_a_part_without_a_name_is_refused(name: Any) -> None:
-    with pytest.raises(
-        OptionError, match=f"a part of Total is called {name!r}: names must be words"
-    ):
+    message = f"a part of Total has the name {name!r}: a name must be a non-empty str"
+    with pytest.raises(OptionError, match=message):
         Total({name: MSE()})
 
 
@@ -154,7 +155,7 @@ def test_an_object_that_is_not_a_loss_is_refused(loss: Any) -> None:
 
 @pytest.mark.parametrize("part", [MSE, 3, (MSE(), 1.0, 2.0), ("mse", 1.0)], ids=str)
 def test_a_part_that_is_not_a_loss_is_refused(part: Any) -> None:
-    message = "part 'a' of Total is .*\nit must be a loss, or a pair of a loss and its weight"
+    message = r"part 'a' of Total must be a loss, or a pair \(loss, weight\), not .*\nfor example"
     with pytest.raises(OptionError, match=message):
         Total({"a": part})
 
@@ -162,7 +163,7 @@ def test_a_part_that_is_not_a_loss_is_refused(part: Any) -> None:
 @pytest.mark.parametrize("weight", ["1", float("nan"), None])
 def test_a_weight_that_is_not_a_number_is_refused(weight: Any) -> None:
     with pytest.raises(
-        OptionError, match=r"part 'a' of Total has the weight .*: it must be a finite num"
+        OptionError, match=r"weight of part 'a' of Total must be a finite number, not "
     ):
         Total({"a": (MSE(), weight)})
 
@@ -185,7 +186,7 @@ def test_without_a_name_the_first_output_is_the_loss() -> None:
 def test_an_output_of_many_elements_cannot_be_the_loss(dynamic: bool) -> None:
     size = "n3" if dynamic else "3"
     message = (
-        rf"Output returns 'y' of shape \[{size}\]: a loss must be one number\n"
+        rf"Output returns 'y' of shape \[{size}\]: a loss is one number\n"
         "reduce it to its mean or its sum first"
     )
     with pytest.raises(OptionError, match=message):
@@ -198,7 +199,7 @@ def test_an_output_of_integers_cannot_be_the_loss() -> None:
 
 
 def test_an_output_name_must_be_a_string() -> None:
-    with pytest.raises(OptionError, match=r"Output.name must be a name, not 3"):
+    with pytest.raises(OptionError, match=r"Output.name is a name, not 3"):
         Output(3)  # type: ignore[arg-type]
 
 
@@ -228,7 +229,7 @@ def test_a_loss_function_must_return_a_value() -> None:
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: 1.0))  # type: ignore[arg-type, return-value]
     with pytest.raises(
-        OptionError, match=r"Graph returns 'y' of shape \[3\]: a loss must be one number"
+        OptionError, match=r"Graph returns 'y' of shape \[3\]: a loss is one number"
     ):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: values["y"]))
 

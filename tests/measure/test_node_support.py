@@ -53,6 +53,8 @@ def test_an_unsupported_node_has_no_provider() -> None:
     model = onward.load(needs("Magic", domain="nobody"), any_domain=True)
     (place,) = find_support(model).division
     assert place.provider is None and place.why.startswith("none of ")
+    facts = provider_facts(model, None, [])
+    assert facts is not None and facts["shares"] == {"unsupported": 1}
 
 
 def test_the_model_is_not_changed() -> None:

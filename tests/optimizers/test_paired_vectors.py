@@ -18,7 +18,7 @@ from onward.optimizers.optimizer import Optimizer
 from onward.optimizers.paired_vectors import Paired, paired
 from onward.optimizers.sgd import SGD
 from onward.optimizers.update_models import flat_update
-from onward.optimizers.vector_blocks import pairs_of
+from onward.optimizers.vector_pair_names import pairs_of
 from tests.optimizers.case import Array, Tensors, session
 from tests.optimizers.test_update_models import ELEMENTWISE, fed, names, run_in_place
 

@@ -188,7 +188,7 @@ def test_eval_mode_names_missing_statistics() -> None:
     model = one_norm()
     train_mode(model)
     model.graph.initializers["bn.mean"].name = "other"
-    with pytest.raises(InvalidModel, match=r"has lost the running statistics 'bn\.mean'"):
+    with pytest.raises(InvalidModel, match=r"does not have 'bn\.mean', the running statistics"):
         eval_mode(model)
 
 

@@ -109,7 +109,7 @@ def test_the_graph_keeps_its_outputs() -> None:
         y = op.Transpose(op.Exp(op.Transpose(x, perm=NCHW)), perm=NHWC)
         return y, op.Transpose(op.Relu(y), perm=NCHW)
 
-    left_after(built(block, IMAGE), 99)
+    assert left_after(built(block, IMAGE), 99) == ["Exp", "Relu", "Transpose"]
 
 
 def test_subgraphs_are_unchanged() -> None:
@@ -128,4 +128,5 @@ def test_subgraphs_are_unchanged() -> None:
             condition, then_branch=branch("a", "Relu", y), else_branch=branch("b", "Neg", y)
         )
 
-    left_after(built(chosen, IMAGE), 99)
+    left = left_after(built(chosen, IMAGE), 99)
+    assert left == ["Exp", "If", "Less", "Neg", "ReduceSum", "Relu"]

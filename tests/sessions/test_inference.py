@@ -109,7 +109,7 @@ def test_ort_format_runs_only_on_onnxruntime(tmp_path: Path) -> None:
     assert onward.InferenceSession(tmp_path / "m.ort").run(None, feeds)[0].tolist() == [1, 1]
     with pytest.raises(OptionError, match="whether an ORT-format model draws random numbers"):
         onward.InferenceSession(tmp_path / "m.ort", onward.SessionOptions(result_cache_bytes=1))
-    with pytest.raises(InvalidModel, match="runs on onnxruntime's providers alone"):
+    with pytest.raises(InvalidModel, match="runs only on onnxruntime's providers"):
         onward.InferenceSession(tmp_path / "m.ort", providers=[TORCH])
     (tmp_path / "m.ort").write_bytes(b"nonsense")
     with pytest.raises(InvalidModel, match="cannot load this ORT-format model"):

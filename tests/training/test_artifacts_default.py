@@ -22,7 +22,7 @@ from tests.passes.exporters.test_provenance import Recurrent
 from tests.passes.exporters.test_provenance import model as said
 from tests.passes.exporters.test_restore_parameters import CASES
 from tests.programs.test_select import branches, compared
-from tests.sessions.training.said import exported
+from tests.sessions.training.exported_models import exported
 from tests.training.nets import Loop, convolutional, float_info, model_of, names
 
 

@@ -17,7 +17,7 @@ from onward.training import onnxblock
 from onward.training.api import CheckpointState
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.passes.exporters.test_restore_parameters import OLDER
-from tests.sessions.training.said import exported_by_torchscript
+from tests.sessions.training.exported_models import exported_by_torchscript
 from tests.training.nets import (
     MLP,
     mlp,

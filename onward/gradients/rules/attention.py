@@ -1,7 +1,7 @@
 """Gradients of softmax attention.
 
 The probabilities p are computed again from q and k: the forward node needs no other outputs. Query
-heads that share a key head are rows of one product, so that no key is repeated.
+heads that share a key head are rows of one matrix product, so that no key is repeated.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ gradient = GradientTable()
 def attention_call(op: GradientOps, node: ir.Node, dy: Any) -> Any:
     """dx of each input x that the body reads"""
     if op.functions is None:
-        raise ValueError("its function body is missing: inline the calls of domain onward first")
+        raise ValueError(
+            "function calls are not supported here: inline the functions of domain onward first"
+        )
     body = op.functions[node.op_identifier()].graph
     made, y = _copied(op, body, node)
     active = op.active

@@ -45,7 +45,9 @@ def _whole_heads(op: GradientOps, x: ir.Value, cos: ir.Value) -> int:
     """The number of heads of x if the rotation covers whole heads."""
     hidden, half = op.size(x, 2), op.size(cos, -1)
     if not isinstance(hidden, int) or not isinstance(half, int):
-        raise ValueError("neither num_heads nor the sizes of x and of the angles are known")
+        raise ValueError(
+            "the number of heads is unknown: set num_heads, or give x and cos fixed last sizes"
+        )
     return hidden // (2 * half)
 
 
@@ -57,7 +59,7 @@ def _whole_heads(op: GradientOps, x: ir.Value, cos: ir.Value) -> int:
 def multi_head_attention(op: GradientOps, node: ir.Node) -> Any:
     """y = softmax(scale q k' + mask) v; and the keys, the values, the masked scores"""
     if input_of(node, 8) is not None or input_of(node, 9) is not None:
-        raise ValueError("a buffer that past and present share has no gradient")
+        raise ValueError("inputs 8 and 9, a cache that is updated in place, are not supported")
     heads = attribute(node, "num_heads")
     past = input_of(node, 6), input_of(node, 7)
     q, k, v = _unpacked(op, node, heads)
@@ -72,8 +74,10 @@ def multi_head_attention(op: GradientOps, node: ir.Node) -> Any:
 def attention(op: GradientOps, node: ir.Node) -> Any:
     """q, k, v = x w + b, y = softmax(scale q k' + mask) v; and the keys and values"""
     x, w, b, index, past, bias = (input_of(node, i) for i in range(6))
-    if attribute(node, "do_rotary", 0) or input_of(node, 6) is not None:
-        raise ValueError("rotary positions and shared buffers have no rule")
+    if attribute(node, "do_rotary", 0):
+        raise ValueError("do_rotary is not supported: apply RotaryEmbedding before the node")
+    if input_of(node, 6) is not None:
+        raise ValueError("input 6, a cache that is updated in place, is not supported")
     heads, sizes = attribute(node, "num_heads"), attribute(node, "qkv_hidden_sizes")
     qkv = op.MatMul(x, w) if b is None else op.Add(op.MatMul(x, w), b)
     split = {"num_outputs": 3} if sizes is None else {}

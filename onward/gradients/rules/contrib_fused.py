@@ -1,4 +1,4 @@
-"""Gradients of matrix products and convolutions that onnxruntime fused with activations.
+"""Gradients of matrix products and convolutions that onnxruntime fused with other operators.
 
 Domain com.microsoft. Each is a composition of other operators, and is differentiated through them.
 """
@@ -13,14 +13,13 @@ import onnx_ir as ir
 from onward.gradients.formula import formula
 from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
-from onward.gradients.rules.contrib import fused_matmul
 from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
 
 MICROSOFT = "com.microsoft"
-_OF_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-_OF_GEMM = ("alpha", "beta", "transA", "transB")
+_CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_GEMM_ATTRIBUTES = ("alpha", "beta", "transA", "transB")
 # fused activations and their parameters, in order
 _ACTIVATIONS = {
     "Relu": (),
@@ -63,8 +62,31 @@ def nhwc_fused_conv(op: GradientOps, node: ir.Node) -> Any:
 @formula
 def fused_gemm(op: GradientOps, node: ir.Node) -> Any:
     """y = activation(alpha a b + beta c)"""
-    y = op.Gemm(*node.inputs, **_attributes(node, _OF_GEMM))
-    return _activated(op, y, attribute(node, "activation"), _named(node))
+    y = op.Gemm(*node.inputs, **_attributes(node, _GEMM_ATTRIBUTES))
+    return _activated(op, y, attribute(node, "activation"), _activation_parameters(node))
+
+
+@gradient("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
+@formula
+def fused_matmul(op: GradientOps, node: ir.Node) -> Any:
+    """y = alpha a b, either transposed in its last two axes, or its first moved behind a batch"""
+    a, b = (
+        _transposed(
+            op, x, attribute(node, f"trans{side}", 0), attribute(node, f"transBatch{side}", 0)
+        )
+        for x, side in zip(node.inputs, "AB")
+    )
+    y, alpha = op.MatMul(a, b), attribute(node, "alpha", 1.0)
+    return y if alpha == 1 else op.Mul(y, alpha)
+
+
+def _transposed(op: GradientOps, x: Any, transpose: int, batch: int) -> ir.Value:
+    order = list(range(rank(x)))
+    if batch:
+        order = [*order[1:-1], order[0], order[-1]]
+    if transpose and len(order) > 1:
+        order = [*order[:-2], order[-1], order[-2]]
+    return x if order == sorted(order) else op.Transpose(x, perm=order)
 
 
 @gradient("FusedMatMulActivation", domain=MICROSOFT)
@@ -74,7 +96,7 @@ def fused_matmul_activation(op: GradientOps, node: ir.Node) -> Any:
     y = fused_matmul.forward(op, node)  # type: ignore[attr-defined]
     if attribute(node, "activation") == "Softmax":
         return op.Softmax(y, axis=attribute(node, "activation_axis", -1))
-    return _activated(op, y, attribute(node, "activation"), _named(node))
+    return _activated(op, y, attribute(node, "activation"), _activation_parameters(node))
 
 
 @gradient("GemmFastGelu", domain=MICROSOFT)
@@ -93,7 +115,7 @@ def _convolved(
     b: ir.Value | None,
     z: ir.Value | None,
 ) -> ir.Value:
-    y = op.Conv(x, w, b, **_attributes(node, _OF_CONV))
+    y = op.Conv(x, w, b, **_attributes(node, _CONV_ATTRIBUTES))
     name = attribute(node, "activation")
     params = dict(zip(_ACTIVATIONS.get(name, ()), attribute(node, "activation_params", ())))
     return _activated(op, y if z is None else op.Add(y, z), name, params)
@@ -115,8 +137,8 @@ def _activated(
     return made
 
 
-def _named(node: ir.Node) -> dict[str, float]:
-    """The parameters of a fused product's activation."""
+def _activation_parameters(node: ir.Node) -> dict[str, float]:
+    """The parameters of a fused matrix product's activation."""
     names = ("alpha", "beta", "gamma")
     found = {each: attribute(node, f"activation_{each}") for each in names}
     return {each: number for each, number in found.items() if number is not None}

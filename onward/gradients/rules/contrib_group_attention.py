@@ -25,9 +25,10 @@ def group_query_attention(op: GradientOps, node: ir.Node) -> Any:
 
     A sequence's new tokens follow the seqlens_k + 1 - length tokens that it has in the cache.
     """
-    quantised = input_of(node, 12) is not None or input_of(node, 13) is not None
-    if quantised or attribute(node, "sliding_window_cache", 0):
-        raise ValueError("quantized and sliding caches have no rule")
+    if input_of(node, 12) is not None or input_of(node, 13) is not None:
+        raise ValueError("a quantized cache (inputs 12 and 13) is not supported")
+    if attribute(node, "sliding_window_cache", 0):
+        raise ValueError("sliding_window_cache is not supported")
     heads = {"q_num_heads": attribute(node, "num_heads")}
     heads["kv_num_heads"] = attribute(node, "kv_num_heads")
     readers, keys = heads.values()

@@ -98,11 +98,11 @@ def _weights(
     assert q is not None and scale is not None and x is not None
     steps = op.cast_like(q, x)
     if zero is not None:
-        steps = op.Sub(steps, _of_gates(op, zero, x))
-    return op.Transpose(op.Mul(steps, _of_gates(op, scale, x)), perm=[0, 2, 1])
+        steps = op.Sub(steps, _unsqueeze_for_weights(op, zero, x))
+    return op.Transpose(op.Mul(steps, _unsqueeze_for_weights(op, scale, x)), perm=[0, 2, 1])
 
 
-def _of_gates(op: GradientOps, each: ir.Value, x: ir.Value) -> ir.Value:
+def _unsqueeze_for_weights(op: GradientOps, each: ir.Value, x: ir.Value) -> ir.Value:
     """(directions) or (directions, gates) so that it broadcasts over (directions, inputs, gates)"""
     return op.Unsqueeze(op.cast_like(each, x), [1, 2] if rank(each) == 1 else [1])
 

@@ -34,7 +34,7 @@ def matmul(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 
 def _by_a_matrix(op: GradientOps, a: ir.Value, b: ir.Value, dy: ir.Value) -> Any:
-    """A batch of rows times one matrix: one product of all rows, without a sum afterwards."""
+    """Rows in batches times one matrix: one matrix product of all rows, without a sum after it."""
     if rank(a) == 2:
         return op.Gemm(dy, b, transB=1), op.Gemm(a, dy, transA=1)
     rows, dys = op.Flatten(a, axis=rank(a) - 1), op.Flatten(dy, axis=rank(a) - 1)
@@ -76,7 +76,7 @@ def det(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     """dx = dy cof(x), cof(x)[i, j] = det(x with row i replaced by the unit vector of j)
 
     Correct for singular matrices too, unlike det(x) inverse(x)'. It takes n^2 determinants: the
-    Faddeev-LeVerrier algorithm has n products, but for n = 32 no digit is right in float32.
+    Faddeev-LeVerrier algorithm has n matrix products, but for n = 32 no digit is right in float32.
     """
     (x,) = node.inputs
     assert x is not None

@@ -4,7 +4,7 @@ The forward remains one fused node. The gates of all steps are computed again fr
 products (an LSTM's cells by a Scan without matrix products), and their slopes as well. Then a Scan
 from the last step to the first has a linear body: a few elementwise products and one matrix product
 (GRU: two). It returns da, the gradient of the activations' inputs, of every step; dW, dR, dB and dX
-are large products again.
+are large matrix products again.
 
 After the end of a sequence, slopes are zero and the gradients of states are passed on.
 """
@@ -100,7 +100,7 @@ def _gru(op: GradientOps, part: Direction) -> Any:
 
 
 def _gru_reset_after(op: GradientOps, part: Direction) -> Any:
-    """n = g(Wn x + bw + r (Rn h + br)): the whole of dh = z dh' + R' (slopes dh') is one product"""
+    """n = g(Wn x + bw + r (Rn h + br)): the whole of dh = z dh' + R' (slopes dh') is one MatMul"""
     f, g = activations(op, part.node, part.index)
     gates = [op.Split(a, num_outputs=3, axis=-1, outputs=3) for a in part.two_gates()]
     (xz, xr, xn), (hz, hr, hn) = gates

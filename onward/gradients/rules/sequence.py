@@ -67,7 +67,7 @@ def concat_from_sequence(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     axis = attribute(node, "axis")
     if attribute(node, "new_axis", 0):
         return op.SplitToSequence(dy, axis=axis, keepdims=0)
-    lengths = op.mapped(lambda inner, x: inner.Gather(inner.Shape(x), [axis], axis=0), s)
+    lengths = op.map_sequence(lambda inner, x: inner.Gather(inner.Shape(x), [axis], axis=0), s)
     lengths.type, lengths.shape = ir.SequenceType(ir.TensorType(ir.DataType.INT64)), ir.Shape([1])
     sizes = op.ConcatFromSequence(lengths, axis=0)
     return op.SplitToSequence(dy, sizes, axis=axis)

@@ -130,7 +130,7 @@ def _variadic(call: Call) -> float:
     return call.out.size * (inputs - 1 + (call.node.op_type == "Mean"))
 
 
-# -- products ----------------------------------------------------------------------------------
+# -- matrix products ---------------------------------------------------------------------------
 
 
 def _product(call: Call, depth: int) -> float:

@@ -17,7 +17,7 @@ _KERNELS = {
     "POLY": 3,
     "SIGMOID": 3,
     "RBF": 2,
-}  # FLOPs of an element, after the product
+}  # FLOPs of an element, after the matrix product
 _TRANSFORMS = {"NONE": 0, "LOGISTIC": 4, "SOFTMAX": 5, "SOFTMAX_ZERO": 6, "PROBIT": 12}
 
 

@@ -16,10 +16,13 @@ _MOST_AXES = 1 << 15
 def check_node_form(node: ScannedNode) -> None:
     """Refuse missing inputs and axes that no tensor has."""
     if node.op in _ANY_NUMBER and "" in node.inputs:
-        raise InvalidModel(f"{node} has no input {node.inputs.index('')}, which it needs")
+        raise InvalidModel(f"{node}: its required input {node.inputs.index('')} is missing")
     scanned = node.attributes.get("num_scan_inputs")
     if scanned is not None and (scanned.number or 0) > len(node.inputs):
-        raise InvalidModel(f"{node} scans {scanned.number} of its {len(node.inputs)} inputs")
+        count = len(node.inputs)
+        raise InvalidModel(
+            f"{node}: num_scan_inputs is {scanned.number}, but it has {count} inputs"
+        )
     pieces = node.attributes.get("num_outputs")
     if pieces is not None and pieces.number is not None and pieces.number < len(node.outputs):
         raise InvalidModel(

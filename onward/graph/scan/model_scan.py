@@ -363,7 +363,7 @@ class _Walk:
         for tensor in tensors:
             self.tensor(tensor, f"sparse tensor {name!r}", "in a sparse tensor")
         if min(dims, default=0) < 0:
-            raise InvalidModel(f"sparse tensor {name!r} has the shape {dims}")
+            raise InvalidModel(f"the shape {dims} of sparse tensor {name!r} has a negative size")
         if math.prod(dims) > self.limits.folded_elements:
             what, where = "elements once it is dense", f"sparse tensor {name!r}"
             raise exceeded(self.limits, "folded_elements", math.prod(dims), what, where)

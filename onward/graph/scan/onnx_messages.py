@@ -43,7 +43,9 @@ class ScannedTensor:
     def check(self, where: object) -> None:
         """Refuse data that is declared but missing, before memory is reserved for it."""
         if min(self.dims, default=0) < 0:
-            raise InvalidModel(f"{where}: tensor {self.name!r} has the shape {list(self.dims)}")
+            raise InvalidModel(
+                f"{where}: the shape {list(self.dims)} of tensor {self.name!r} has a negative size"
+            )
         if self.external is not None or self.dtype == STRING:
             needed = 0
         elif any(number == 9 for number, _, _ in self.data):
@@ -116,11 +118,14 @@ def check_external_range(tensor: ScannedTensor) -> None:
     for key in ("offset", "length"):
         given = entries.get(key, "0")
         if not (given.isascii() and given.removeprefix("-").isdigit() and len(given) < 32):
-            raise InvalidModel(f"external data of {tensor.name!r} has the {key} {given[:80]!r}")
+            raise InvalidModel(
+                f"external data of {tensor.name!r}: its {key} {given[:80]!r} is not a whole number"
+            )
     offset, length = (int(entries.get(key, "0")) for key in ("offset", "length"))
     if offset < 0 or length < 0:
         raise InvalidModel(
-            f"external data of {tensor.name!r} begins at byte {offset:,} and has {length:,}"
+            f"external data of {tensor.name!r} has offset {offset:,} and length {length:,}: "
+            "neither may be negative"
         )
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onward.graph.scopes import bodies, walk
 from onward.graph.shapes.infer import INVENTED, infer_shapes
-from onward.graph.shapes.loops import LoopShapes, given_by_node
+from onward.graph.shapes.loops import LoopShapes, first_carried_index
 
 _MOST_ROUNDS = 10  # nested loops are known one after another
 _SCANNED = "onward.declared"  # where a Loop's output keeps the shape that the file declared
@@ -55,7 +55,9 @@ def _forget(model: ir.Model) -> dict[ir.Value, ir.Shape]:
     found = {}
     for node in walk(model.graph):
         _remember_scanned(node)
-        inside = [value for body in bodies(node) for value in body.inputs[given_by_node(node) :]]
+        inside = [
+            value for body in bodies(node) for value in body.inputs[first_carried_index(node) :]
+        ]
         for value in (*node.outputs, *inside):
             if value.shape is not None and value.const_value is None:
                 found[value] = value.shape
@@ -67,7 +69,7 @@ def _remember_scanned(node: ir.Node) -> None:
     """Keep the declared shapes of a Loop's scan outputs: without a trip, there is no other."""
     if node.op_type != "Loop" or node.domain != "" or "body" not in node.attributes:
         return
-    carried = len(node.inputs) - given_by_node(node)
+    carried = len(node.inputs) - first_carried_index(node)
     inner = node.attributes["body"].as_graph().outputs[1 + carried :]
     for value, element in zip(node.outputs[carried:], inner):
         if element.shape is not None:

@@ -202,14 +202,14 @@ def _substitute(graph: ir.Graph, proto: onnx.GraphProto) -> None:
     """Replace operators that ONNX does not know by operators of the same shapes."""
     after = {}
     for i, (node, node_proto) in enumerate(zip(graph, proto.node, strict=True)):
-        extra = substitutes.replace(node, node_proto)
+        extra = substitutes.substitute_node(node, node_proto)
         if extra:
             after[i] = extra
         for attribute in node_proto.attribute:
             if attribute.HasField("g"):
                 _substitute(node.attributes[attribute.name].as_graph(), attribute.g)
     if after:
-        substitutes.insert(proto, after)
+        substitutes.insert_nodes_after(proto, after)
 
 
 def _subgraph_results(node: ir.Node, found: Facts) -> Facts:
@@ -374,7 +374,7 @@ def _pairs(
     graph: ir.Graph, proto: onnx.GraphProto
 ) -> Iterator[tuple[ir.Node, onnx.NodeProto, onnx.GraphProto]]:
     """Each node with its message and its graph's message, subgraphs included."""
-    for node, node_proto in zip(graph, substitutes.own(proto.node), strict=True):
+    for node, node_proto in zip(graph, substitutes.without_inserted(proto.node), strict=True):
         yield node, node_proto, proto
         for attribute in node_proto.attribute:
             if attribute.HasField("g"):

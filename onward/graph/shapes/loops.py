@@ -15,8 +15,11 @@ from onward.graph.scopes import walk
 Sizes = tuple[int | str | None, ...]
 
 
-def given_by_node(node: ir.Node) -> int:
-    """How many of a body's inputs the node itself computes: a Loop's trip number and condition."""
+def first_carried_index(node: ir.Node) -> int:
+    """The index of the first carried value among the inputs of a node, and of its body.
+
+    A Loop has two other inputs before: the trip count and the condition.
+    """
     return 2 if node.op_type == "Loop" and node.domain == "" else 0
 
 
@@ -64,7 +67,7 @@ class LoopShapes:
         return self._assumed != before
 
     def _learn_from(self, node: ir.Node, unknown_is_free: bool) -> None:
-        body, start = node.attributes["body"].as_graph(), given_by_node(node)
+        body, start = node.attributes["body"].as_graph(), first_carried_index(node)
         scanned = node.attributes["num_scan_inputs"].as_int() if node.op_type == "Scan" else 0
         states = len(node.inputs) - start - scanned
         for i in range(states):

@@ -36,7 +36,7 @@ def like_first(node: ir.Node) -> list[ir.Value]:
     return [node.outputs[i] for i in indices if i < len(node.outputs) and node.outputs[i].name]
 
 
-def replace(node: ir.Node, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
+def substitute_node(node: ir.Node, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Rewrite the node's message as its substitute; returns nodes to insert after it."""
     outputs = [str(value.name) for value in like_first(node)]
     if outputs:
@@ -88,7 +88,7 @@ def _number(value: ir.Value | None, absent: int | None) -> int | None:
 
 
 def _as_einsum(node: ir.Node, proto: onnx.NodeProto) -> None:
-    """Write a product of transposed matrices as Einsum; transposed batches have no such form."""
+    """Write a matrix product with transposes as Einsum; transposed batches have no such form."""
     flags = {name: attribute.value for name, attribute in node.attributes.items()}
     b = node.inputs[1]
     if flags.get("transBatchA") or flags.get("transBatchB"):
@@ -101,7 +101,7 @@ def _as_einsum(node: ir.Node, proto: onnx.NodeProto) -> None:
     proto.CopyFrom(made)
 
 
-def insert(graph: onnx.GraphProto, after: dict[int, list[onnx.NodeProto]]) -> None:
+def insert_nodes_after(graph: onnx.GraphProto, after: dict[int, list[onnx.NodeProto]]) -> None:
     """Insert nodes after those at these indices."""
     nodes = [each for i, node in enumerate(graph.node) for each in (node, *after.get(i, ()))]
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -109,6 +109,6 @@ def insert(graph: onnx.GraphProto, after: dict[int, list[onnx.NodeProto]]) -> No
     graph.node.extend(copies)
 
 
-def own(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+def without_inserted(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """The nodes without those that were inserted."""
     return [node for node in nodes if node.name != _EXTRA]

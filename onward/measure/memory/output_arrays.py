@@ -13,7 +13,7 @@ from onward.graph.dtypes import numpy_type, ort_type
 from onward.graph.random_feeds import input_shapes
 from onward.graph.signature import check_feeds
 from onward.lazy import LazyModule
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.providers.ort.ort_values import to_ort
 
 if TYPE_CHECKING:

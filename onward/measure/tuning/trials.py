@@ -128,20 +128,3 @@ class Trial:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def run_trial(
-    model: str | os.PathLike[str],
-    candidate: Candidate,
-    feeds: Mapping[str, Any],
-    *,
-    seconds: float = 1.0,
-    weights: str | os.PathLike[str] | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> tuple[Opening, CallTimes]:
-    """Open and measure a candidate once. A ProviderError says why it could not run.
-
-    `settings` are fields of SessionOptions, such as `free_dimensions`.
-    """
-    with Trial(model, candidate, feeds, weights=weights, settings=settings) as trial:
-        return trial.open(), trial.measure(seconds)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from onward.graph.scopes import walk
-from onward.names import list_names
+from onward.message_text import list_names
 from onward.passes.exporters.merged_parameters import is_from_torchscript, is_uniform
 from onward.passes.exporters.provenance import Provenance, warn_of_changes
 from onward.passes.exporters.restore_parameters import Guesses

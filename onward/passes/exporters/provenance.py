@@ -16,7 +16,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from onward.graph.scopes import graphs_of, walk
-from onward.names import list_names
+from onward.message_text import list_names
 from onward.passes.exporters.merged_parameters import is_uniform
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.scopes import walk
-from onward.names import list_names, suggest_names
+from onward.message_text import list_names, suggest_names
 from onward.passes.exporters.merged_parameters import (
     is_from_torchscript,
     is_uniform,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,7 @@ from onward.graph.dtypes import FLOATS
 from onward.passes.rewrite import Ops, Replacement, Rules
 from onward.passes.simplify.consecutive_nodes import order_of
 from onward.passes.value_facts import (
+    Dim,
     attribute,
     dims,
     is_float,
@@ -49,11 +51,12 @@ def attention(op: Ops, node: ir.Node) -> Replacement:
     product = find_product(softmax.inputs[0], found)
     if product is None:
         return None
-    q, k = below_scale(product.inputs[0], found), _key(product.inputs[1], found)
+    q, k = remove_scale(product.inputs[0], found), _key(product.inputs[1], found)
     if q is None or k is None or q.dtype != v.dtype or rank(q) != 4:
         return None
     source, order = k
-    if not _same_heads(q, source, order, v):
+    known = dims(source)
+    if not same_heads(dims(q), known and [known[axis] for axis in order], dims(v)):
         return None
     if not _mask_fits(found, product.outputs[0]) or not only_inside(found.nodes, node):
         return None
@@ -68,14 +71,13 @@ def attention(op: Ops, node: ir.Node) -> Replacement:
     )
 
 
-def _same_heads(q: ir.Value, source: ir.Value, order: list[int], v: ir.Value) -> bool:
-    """Whether batch and heads are equal: MatMul broadcasts them, Attention does not."""
-    ours, keys, values = dims(q), dims(source), dims(v)
-    if ours is None or keys is None or values is None:
-        return False
-    batch, heads, *_ = order
-    same = ours[:2] == values[:2] == (keys[batch], keys[heads])
-    return same and None not in ours[:2]
+def same_heads(*shapes: Sequence[Dim] | None) -> bool:
+    """Whether shapes of (batch, heads, ...) have the same known batch and heads.
+
+    MatMul broadcasts them, Attention does not.
+    """
+    sizes = {(None, None) if shape is None else tuple(shape[:2]) for shape in shapes}
+    return len(sizes) == 1 and None not in next(iter(sizes))
 
 
 def find_softmax(weights: ir.Value | None, found: Scores) -> ir.Node | None:
@@ -101,7 +103,7 @@ def find_softmax(weights: ir.Value | None, found: Scores) -> ir.Node | None:
 
 
 def find_product(scores: ir.Value | None, found: Scores) -> ir.Node | None:
-    """The product q k^T of the scores; scale, mask and cast are recorded in `found`."""
+    """The matrix product q k^T of the scores; scale, mask and cast are recorded in `found`."""
     while scores is not None:
         node = made_by(scores, "MatMul", "Mul", "Div", "Add", "Where", "Cast")
         if node is None or len(found.nodes) > 12:
@@ -118,9 +120,9 @@ def find_product(scores: ir.Value | None, found: Scores) -> ir.Node | None:
         elif found.mask is not None or found.hidden is not None:
             return None  # Attention has one mask
         elif node.op_type == "Add":
-            scores = _added_mask(node, found)
+            scores = _match_added_mask(node, found)
         else:
-            scores = _choosing_mask(node, found)
+            scores = _match_where_mask(node, found)
     return None
 
 
@@ -138,7 +140,7 @@ def _unscale(node: ir.Node, found: Scores) -> ir.Value | None:
     return None
 
 
-def _added_mask(node: ir.Node, found: Scores) -> ir.Value | None:
+def _match_added_mask(node: ir.Node, found: Scores) -> ir.Value | None:
     if found.scale != 1.0:
         return None  # the scale would apply to the mask, too
     for value in node.inputs:
@@ -148,7 +150,7 @@ def _added_mask(node: ir.Node, found: Scores) -> ir.Value | None:
     return None
 
 
-def _choosing_mask(node: ir.Node, found: Scores) -> ir.Value | None:
+def _match_where_mask(node: ir.Node, found: Scores) -> ir.Value | None:
     """where(look, scores, -inf), or where(hide, -inf, scores)."""
     condition, kept, other = node.inputs
     hides = scalar(kept) is not None
@@ -171,8 +173,8 @@ def _leads_to_product(value: ir.Value | None) -> bool:
     return False
 
 
-def below_scale(value: ir.Value | None, found: Scores) -> ir.Value | None:
-    """A value without its constant factor, which is multiplied into the scale."""
+def remove_scale(value: ir.Value | None, found: Scores) -> ir.Value | None:
+    """The value before a constant factor, which is multiplied into the scale."""
     node = made_by(value, "Mul", "Div")
     if node is None:
         return value
@@ -185,14 +187,14 @@ def below_scale(value: ir.Value | None, found: Scores) -> ir.Value | None:
 
 def _key(value: ir.Value | None, found: Scores) -> tuple[ir.Value, list[int]] | None:
     """The key before its transpose, and the order of axes that Attention needs."""
-    value = below_scale(value, found)
+    value = remove_scale(value, found)
     transpose = made_by(value, "Transpose")
     order = None if transpose is None else order_of(transpose)
     if transpose is None or order is None or len(order) != 4:
         return None
     found.nodes.append(transpose)
     *batch, second, last = order
-    source = below_scale(transpose.inputs[0], found)
+    source = remove_scale(transpose.inputs[0], found)
     return None if source is None else (source, [*batch, last, second])
 
 
@@ -213,7 +215,7 @@ def _mask_fits(found: Scores, scores: ir.Value) -> bool:
 def _mask(op: Ops, found: Scores, q: ir.Value) -> ir.Value | None:
     """The mask input of Attention: of q's type, or boolean if it hides with minus infinity."""
     if found.hidden is not None:
-        return _chosen(op, *found.hidden, q)
+        return build_where_mask(op, *found.hidden, q)
     mask = found.mask
     where = made_by(mask, "Where")
     if where is not None and scalar(where.inputs[1]) == 0 and scalar(where.inputs[2]) == -np.inf:
@@ -223,8 +225,15 @@ def _mask(op: Ops, found: Scores, q: ir.Value) -> ir.Value | None:
     return mask
 
 
-def _chosen(op: Ops, condition: ir.Value, number: float, hides: bool, q: ir.Value) -> ir.Value:
+def build_where_mask(
+    op: Ops, condition: ir.Value, number: float, hides: bool, q: ir.Value
+) -> ir.Value:
+    """The mask of where(condition, scores, number): boolean if the number is minus infinity."""
     if np.isneginf(number):
-        return op.Not(condition) if hides else condition
-    there, elsewhere = like(0.0, q), like(number, q)
-    return op.Where(condition, *((elsewhere, there) if hides else (there, elsewhere)))
+        mask = op.Not(condition) if hides else condition
+        mask.type, mask.shape = condition.type, condition.shape
+        return mask
+    kept, other = like(0.0, q), like(number, q)
+    mask = op.Where(condition, *((other, kept) if hides else (kept, other)))
+    mask.type, mask.shape = q.type, condition.shape
+    return mask

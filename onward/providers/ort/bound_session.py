@@ -21,7 +21,7 @@ from onward.errors import FeedError, InvalidModel, OnwardError, OptionError
 from onward.graph.dtypes import BY_ORT
 from onward.graph.paths import check_readable
 from onward.graph.scan.model_scan import scan_model
-from onward.names import format_sizes, suggest_names
+from onward.message_text import format_sizes, suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session
 from onward.providers.ort.denormals import flush_context

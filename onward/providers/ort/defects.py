@@ -127,7 +127,7 @@ def operators_in_half() -> frozenset[str]:
 
 
 def _adds_in_half() -> bool:
-    """Whether a product that sums 4,096 ones does not give 4,096."""
+    """Whether a matrix product that sums 4,096 ones does not give 4,096."""
     ones = np.ones((1, 4096), np.float16)
     return float(_run(_HALF_PRODUCT, a=ones, b=ones.T)[0, 0]) != 4096.0
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OptionError
-from onward.names import suggest_names
+from onward.message_text import suggest_names
 from onward.programs.arrays import to_array
 from onward.programs.program import Array, Spec
 from onward.providers.provider import Store

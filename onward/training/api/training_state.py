@@ -156,7 +156,7 @@ class TrainingState:
     def check_loaded(self) -> None:
         if self.missing:
             raise CheckpointNominal(
-                "the checkpoint is nominal: its parameters have no data\n"
+                "the checkpoint is nominal: it has the parameters' names without their data\n"
                 "Please load the model parameters first. "
                 "Module.copy_buffer_to_parameters(buffer, trainable_only=False) does"
             )
@@ -165,7 +165,7 @@ class TrainingState:
         """A parameter, not copied."""
         if name in self.missing:
             raise CheckpointNominal(
-                f"parameter {name!r} has no data: the checkpoint is nominal\n"
+                f"parameter {name!r} has no data: the checkpoint is nominal (names without data)\n"
                 "Please load the parameter states first: "
                 "Module.copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
@@ -175,7 +175,8 @@ class TrainingState:
         """Write a parameter's data, of the same type and shape."""
         if self.missing:
             raise CheckpointNominal(
-                f"parameter {name!r} cannot be set on its own: the checkpoint is nominal\n"
+                f"parameter {name!r} cannot be set alone: the checkpoint is nominal "
+                "(names without data)\n"
                 "Please load all the parameter states first: "
                 "Module.copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
@@ -263,7 +264,7 @@ def _restore_slot(
         return np.full(shape, initial, dtype) if initial else np.zeros(shape, dtype)
     found = saved.get(slot, {}).get(name)
     if found is None:
-        raise _mismatch(f"the optimizer has {slot!r} of {name!r}", "no such state")
+        raise _mismatch(f"the optimizer needs {slot!r} of {name!r}", "it is missing")
     if _kind(found) != (dtype, shape):
         law = f"{slot!r} of {name!r} is {dtype} of shape {shape} in the model"
         raise _mismatch(law, f"{found.dtype} of shape {found.shape}")

@@ -1,4 +1,4 @@
-"""auto: candidates are measured apart, must agree with onnxruntime, and verdicts are remembered."""
+"""auto: candidates are measured separately, must agree with onnxruntime, and results are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import onward
 from onward.errors import FeedError, OptionError, ProviderError
 from onward.measure.tuning import tune as tuning
-from onward.measure.tuning.trials import BARE, CallTimes, Candidate, Trial, run_trial
+from onward.measure.tuning.trials import BARE, CallTimes, Candidate, Opening, Trial
 from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from onward.sessions import auto_plan
 
@@ -34,6 +34,15 @@ def path(tmp_path: Path) -> Path:
 
 
 FEEDS = {"x": np.ones((2, 4), np.float32)}
+
+
+def run_trial(
+    model: Path, candidate: Candidate, feeds: dict[str, Any], *, seconds: float = 1.0
+) -> tuple[Opening, CallTimes]:
+    """Open and measure a candidate once."""
+    with Trial(model, candidate, feeds) as trial:
+        return trial.open(), trial.measure(seconds)
+
 
 # -- trials ---------------------------------------------------------------------------------------
 
@@ -142,7 +151,7 @@ def test_auto_must_be_the_only_provider(path: Path) -> None:
 
 def test_auto_and_isolation_exclude_each_other(path: Path) -> None:
     options = onward.SessionOptions(isolated=True)
-    with pytest.raises(OptionError, match="outside its isolation"):
+    with pytest.raises(OptionError, match="auto is not available with isolated"):
         onward.InferenceSession(path, options, providers="auto")
 
 
@@ -196,8 +205,8 @@ def race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: Path) -> Any:
     return run
 
 
-def names(verdict: TuningResult) -> list[str]:
-    return [str(row.candidate) for row in verdict.rows]
+def names(result: TuningResult) -> list[str]:
+    return [str(row.candidate) for row in result.rows]
 
 
 def test_the_fastest_comes_first(race: Any) -> None:
@@ -209,9 +218,9 @@ def test_a_tie_goes_to_the_one_that_was_listed_first(race: Any) -> None:
 
 
 def test_a_candidate_that_fails_is_listed_last_with_its_reason(race: Any) -> None:
-    verdict = race({"CPU": 3.0, "OpenVINO": -1.0})
-    assert names(verdict) == ["CPU", "OpenVINO"]
-    assert verdict.rows[1].error == "it cannot"
+    result = race({"CPU": 3.0, "OpenVINO": -1.0})
+    assert names(result) == ["CPU", "OpenVINO"]
+    assert result.rows[1].error == "it cannot"
 
 
 @pytest.mark.parametrize(
@@ -226,9 +235,9 @@ def test_a_candidate_that_fails_is_listed_last_with_its_reason(race: Any) -> Non
 def test_a_candidate_with_different_outputs_is_excluded(
     race: Any, wrong: Any, message: str
 ) -> None:
-    verdict = race({"CPU": 3.0, "OpenVINO": 0.1}, OpenVINO=[wrong])
-    assert names(verdict)[0] == "CPU"
-    assert verdict.rows[1].error == message
+    result = race({"CPU": 3.0, "OpenVINO": 0.1}, OpenVINO=[wrong])
+    assert names(result)[0] == "CPU"
+    assert result.rows[1].error == message
 
 
 def test_inductor_is_not_tried_if_torch_is_much_slower(race: Any) -> None:
@@ -239,16 +248,16 @@ def test_inductor_is_not_tried_if_torch_is_much_slower(race: Any) -> None:
 
 
 def test_code_compiled_for_one_shape_is_chosen_for_that_shape_alone(race: Any) -> None:
-    verdict = race({"CPU": 1.0, "Torch": 2.0, "Inductor": 0.5})
-    assert str(verdict.best({"x": (2, 4)})) == "Inductor"
-    assert str(verdict.best({"x": (1, 4)})) == "CPU"
+    result = race({"CPU": 1.0, "Torch": 2.0, "Inductor": 0.5})
+    assert str(result.best({"x": (2, 4)})) == "Inductor"
+    assert str(result.best({"x": (1, 4)})) == "CPU"
 
 
 def test_onnxruntime_is_the_default_if_all_candidates_fail(race: Any) -> None:
     assert str(race({"OpenVINO": -1.0}).best({"x": (2, 4)})) == "CPU"
 
 
-# -- verdicts -------------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 def test_a_result_is_cached_by_model_and_shapes(path: Path, tmp_path: Path) -> None:
@@ -283,7 +292,7 @@ def test_similar_shapes_share_a_result() -> None:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, tuple[int, ...]]]:
-    """The shapes that `auto` asked a verdict for; the verdict is onnxruntime with one thread."""
+    """The shapes that `auto` asked a result for; the result is onnxruntime with one thread."""
     asked = []
 
     def tune(source: Any, feeds: Any, options: Any, **_: Any) -> TuningResult:

@@ -19,7 +19,7 @@ from onward.passes.exporters.exporter_warnings import (
     shared_by_layers,
 )
 from onward.sessions.training.session import TrainingSession
-from tests.sessions.training.said import exported, exported_by_torchscript
+from tests.sessions.training.exported_models import exported, exported_by_torchscript
 
 RECIPE = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
 

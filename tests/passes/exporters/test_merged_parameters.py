@@ -13,7 +13,7 @@ from torch import nn
 
 import onward
 from onward.passes.exporters.merged_parameters import module_of, separate_merged
-from tests.sessions.training.said import exported, exported_by_torchscript
+from tests.sessions.training.exported_models import exported, exported_by_torchscript
 
 
 def model(body: str, names: str = "a.weight", producer: str = "pytorch") -> ir.Model:

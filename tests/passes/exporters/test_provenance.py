@@ -15,7 +15,7 @@ from onward.losses import MSE
 from onward.optimizers import SGD
 from onward.passes.exporters.provenance import Provenance, sources, warn_of_changes
 from onward.sessions.training.session import TrainingSession
-from tests.sessions.training.said import PREFIX, exported, say
+from tests.sessions.training.exported_models import PREFIX, add_exporter_metadata, exported
 
 NAMES = ["w", "folded", "buffer", "constant", "zeros", "silent", "one"]
 
@@ -28,7 +28,7 @@ def model() -> ir.Model:
         array = np.zeros(3) if name == "zeros" else np.arange(i, i + 3)
         y = op.Add(y, op.initializer(name, array[: 1 if name == "one" else 3].astype("f4")))
     sources = {"folded": ["gone", "val_1"], "constant": ["val_2"], "zeros": ["w", "val_3"]}
-    return say(op.model(y=y), ["w", "gone", "one"], sources, {"buffer": "BUFFER"})
+    return add_exporter_metadata(op.model(y=y), ["w", "gone", "one"], sources, {"buffer": "BUFFER"})
 
 
 def test_is_parameter_of_initializers() -> None:
@@ -75,7 +75,7 @@ def test_changed_parameters_are_logged_in_one_line(
         name: op.initializer(name, np.arange(3, dtype="f4") + i) for i, name in enumerate("abc")
     }
     y = op.Add(op.Add(op.Mul(x, tensors["a"]), tensors["b"]), tensors["c"])
-    made = say(op.model(y=y), ["a", "gone", "unused"], {"b": ["a", "val_1"]})
+    made = add_exporter_metadata(op.model(y=y), ["a", "gone", "unused"], {"b": ["a", "val_1"]})
     made.graph[0].metadata_props[PREFIX["call"]] = "%mul = mul(args = (%x, %p_a, %p_gone))"
     with caplog.at_level(logging.WARNING, "onward"):
         TrainingSession(made, MSE(), SGD(lr=0.1))

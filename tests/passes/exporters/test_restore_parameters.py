@@ -23,7 +23,12 @@ from onward.passes.exporters.restore_parameters import (
     split_merged_parameters,
 )
 from onward.sessions.training.session import TrainingSession
-from tests.sessions.training.said import PREFIX, exported, exported_by_torchscript, say
+from tests.sessions.training.exported_models import (
+    PREFIX,
+    add_exporter_metadata,
+    exported,
+    exported_by_torchscript,
+)
 
 
 class Tied(nn.Module):
@@ -111,7 +116,7 @@ def tied(copy: Any, weight: Any) -> ir.Model:
     x = op.input("x", "float32", ("n", len(weight)))
     y = op.MatMul(x, op.initializer("weight", np.asarray(weight, np.float32)))
     first = op.Gather(op.initializer("copy", np.asarray(copy, np.float32)), np.int64(0))
-    return say(op.model(y=op.Add(y, first)), ["weight"], {"copy": ["weight"]})
+    return add_exporter_metadata(op.model(y=op.Add(y, first)), ["weight"], {"copy": ["weight"]})
 
 
 @pytest.mark.parametrize(
@@ -152,7 +157,7 @@ def merged(*calls: str) -> ir.Model:
     a, b = (op.initializer(name, np.ones(2, np.float32)) for name in "ab")
     for value in (a, b, a, b):
         y = op.Add(y, value)
-    return called(say(op.model(y=y), ["a", "b", "c", "d"]), *calls)
+    return called(add_exporter_metadata(op.model(y=y), ["a", "b", "c", "d"]), *calls)
 
 
 @pytest.mark.parametrize(

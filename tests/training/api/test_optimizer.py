@@ -153,7 +153,7 @@ def test_optimizer_state_of_another_optimizer_is_refused(tmp_path: Path) -> None
     momentum = make(tmp_path / "momentum", optimizer=SGD(momentum=0.9))
     state, _ = train(folder)
     CheckpointState.save_checkpoint(state, tmp_path / "saved", True)
-    with pytest.raises(CheckpointMismatch, match=r"the optimizer has 'momentum_buffer' of 'fc1"):
+    with pytest.raises(CheckpointMismatch, match=r"the optimizer needs 'momentum_buffer' of 'fc1"):
         momentum.open(tmp_path / "saved")
 
 

@@ -45,7 +45,7 @@ def test_saved_slots_of_other_shapes_are_refused() -> None:
         made(StoredOptimizer(1, 0.1, 0.1, saved)).start_optimizer(slots, 0.01)
     short = {"sum": {"w": np.ones(1, np.float32)}}
     with pytest.raises(
-        CheckpointMismatch, match="the optimizer has 'sum' of 'b', in the checkpoint"
+        CheckpointMismatch, match="the optimizer needs 'sum' of 'b', in the checkpoint it is"
     ):
         made(StoredOptimizer(1, 0.1, 0.1, short)).start_optimizer(slots, 0.01)
 

@@ -1,9 +1,9 @@
 """Rewrite a training model into forms that stock onnxruntime's CPU kernels run faster.
 
 `gradient` writes standard operators, for any engine. The forms here compute the same, were measured
-on onnxruntime, and may use operators of com.microsoft. Rules for activations, normalisation and
-products are in `gradient_forms.py`; sums of rows and the cross entropy, which look at more than one
-node, are here.
+on onnxruntime, and may use operators of com.microsoft. Rules for activations, normalisations
+and matrix products are in `activation_norm_matmul.py`; sums of rows and the cross entropy, which
+look at more than one node, are here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from onward.passes.value_facts import (
     rank,
     reads_once,
 )
-from onward.providers.ort.rewrites import gradient_forms
+from onward.providers.ort.rewrites import activation_norm_matmul
 
 
 def fuse_for_onnxruntime(model: ir.Model) -> ir.Model:
@@ -57,9 +57,11 @@ def fuse_for_onnxruntime(model: ir.Model) -> ir.Model:
 
 
 def rewrite_with_gradients(model: ir.Model) -> ir.Model:
-    """Share work between activations or norms and their gradients; read products transposed."""
-    if rewrite(model, gradient_forms.rule) and _has(model, gradient_forms.MICROSOFT):
-        model.opset_imports[gradient_forms.MICROSOFT] = 1
+    """Share work between activations or norms and their gradients; fuse Transpose and MatMul."""
+    if rewrite(model, activation_norm_matmul.rule) and _has(
+        model, activation_norm_matmul.MICROSOFT
+    ):
+        model.opset_imports[activation_norm_matmul.MICROSOFT] = 1
     return model
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OnwardError
-from onward.optimizers.vector_blocks import pairs_of
+from onward.optimizers.vector_pair_names import pairs_of
 from onward.programs.program import LOSS
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound_session import BoundSession

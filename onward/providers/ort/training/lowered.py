@@ -26,7 +26,7 @@ from onward.graph.paths import to_path, writing
 from onward.lazy import LazyModule
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import schedule_from_dict
-from onward.optimizers.vector_blocks import Blocks
+from onward.optimizers.vector_pair_names import Blocks
 from onward.programs.label_ranges import LabelRange
 from onward.programs.program import Layout, Parameter, Settings, UpdateLayout
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.optimizers.vector_blocks import Blocks, pairs_of
+from onward.optimizers.vector_pair_names import Blocks, pairs_of
 from onward.programs.program import (
     AVERAGE,
     Array,

@@ -162,7 +162,7 @@ def _padded_size(backend: str, q: Tensor, v: Tensor) -> int:
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
-    """Append zeros to each head: they add nothing to products."""
+    """Append zeros to each head: they add nothing to matrix products."""
     missing = size - x.shape[3]
     return F.pad(x, (0, missing)) if missing else x
 

@@ -72,7 +72,7 @@ def channels_last(x: Tensor) -> Tensor:
 def _empty_conv(x: Tensor, w: Tensor, shape: Ints, b: Tensor | None) -> Tensor:
     """A convolution without images, channels, pixels or filters: its bias; torch refuses most."""
     if min(shape) < 0:
-        raise ValueError(f"no window fits an image of {list(x.shape[2:])}")
+        raise ValueError(f"the kernel is larger than the padded image of {list(x.shape[2:])}")
     return _biased(zeros_from(shape, x, w), b)
 
 

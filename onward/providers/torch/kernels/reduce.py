@@ -189,7 +189,8 @@ def _position_in_empty(x: Tensor, axis: int, keepdims: bool) -> Tensor:
     y = x.sum(axis, keepdim=keepdims, dtype=torch.int64)
     if y.numel():
         raise ValueError(
-            f"axis {axis} of an input of {list(x.shape)} is empty: no element is first"
+            f"axis {axis} of an input of shape {list(x.shape)} is empty: "
+            "it has no largest or smallest element"
         )
     return y
 

@@ -13,7 +13,7 @@ from onward.gradients.split import Piece, split
 from onward.graph.node_args import describe
 from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
-from onward.names import list_names
+from onward.message_text import list_names
 from onward.passes.composites import inline_calls
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program

@@ -234,14 +234,15 @@ def test_arg_max_of_an_empty_axis_names_its_node() -> None:
     )
     session = onward.InferenceSession(model, providers=["TorchExecutionProvider"])
     with pytest.raises(
-        ProviderError, match=r"axis 1 of an input of \[2, 0\] is empty.*at ArgMax, node 'first'"
+        ProviderError,
+        match=r"axis 1 of an input of shape \[2, 0\] is empty: it has no largest .*'first'",
     ):
         session.run(None, {"x": ones(2, 0)})
     assert session.run(None, {"x": ones(0, 0)})[0].shape == (0, 1)
 
 
 def test_window_larger_than_an_empty_image_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"no window fits an image of \[0, 5\]"):
+    with pytest.raises(ValueError, match=r"the kernel is larger than the padded image of \[0, 5\]"):
         run_op("Conv", [ones(1, 1, 0, 5), ones(2, 1, 3, 3)], {})
 
 

@@ -1,8 +1,8 @@
-"""Rules that let a node share work with its gradient, for stock onnxruntime's CPU kernels.
+"""Rules for activations, normalisations and matrix products of a training model.
 
-An activation's gradient computes the same error function, sigmoid or hyperbolic tangent as the
-activation. These rules write the activation with the gradient's nodes; `share_expressions` then
-merges each pair.
+For stock onnxruntime's CPU kernels. An activation's gradient computes the same error function,
+sigmoid or hyperbolic tangent as the activation: the rules write the activation with the gradient's
+nodes, and `share_expressions` then merges each pair. Matrix products become Gemm and FusedMatMul.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def gelu(op: Ops, node: ir.Node) -> Replacement:
 def half_of_erf(op: Ops, node: ir.Node) -> Replacement:
     """erf(u) / 2 + 1/2 = hard_sigmoid(erf(u)), one kernel: the result is always in 0 .. 1."""
     half = made_by(node.inputs[0], "Mul")
-    bend = None if half is None else made_by(half.inputs[0], "Erf")
-    if half is None or bend is None or not _halves(half, node):
+    erf = None if half is None else made_by(half.inputs[0], "Erf")
+    if half is None or erf is None or not _halves(half, node):
         return None
     return op.HardSigmoid(half.inputs[0], alpha=0.5, beta=0.5)
 
@@ -75,11 +75,11 @@ def _tanh_gelu(op: Ops, node: ir.Node) -> Replacement:
     for square in _read_by(x, "Mul"):
         if list(square.inputs) != [x, x]:
             continue
-        for bend in _read_by(square.outputs[0], "Mul"):
-            for line in _read_by(bend.outputs[0], "Add"):
-                if not is_scalar(bend.inputs[1], c * k) or not is_scalar(line.inputs[1], c):
+        for scaled in _read_by(square.outputs[0], "Mul"):
+            for shifted in _read_by(scaled.outputs[0], "Add"):
+                if not is_scalar(scaled.inputs[1], c * k) or not is_scalar(shifted.inputs[1], c):
                     continue
-                inner = op.Add(op.Mul(op.Mul(x, x), bend.inputs[1]), line.inputs[1])
+                inner = op.Add(op.Mul(op.Mul(x, x), scaled.inputs[1]), shifted.inputs[1])
                 return op.Mul(x, op.Sigmoid(op.Mul(x, inner)))
     return None
 
@@ -160,11 +160,11 @@ def rms_normalization(op: Ops, node: ir.Node) -> Replacement:
     return None
 
 
-# -- products ----------------------------------------------------------------------------------
+# -- matrix products ---------------------------------------------------------------------------
 
 
 @rule("MatMul")
-def rows_at_once(op: Ops, node: ir.Node) -> Replacement:
+def batched_matmul_as_gemm(op: Ops, node: ir.Node) -> Replacement:
     """A batch of rows times one matrix = one Gemm, on the same rows that the gradient reads."""
     a, b = node.inputs
     shape, depth = dims(node.outputs[0]), rank(a)
@@ -183,7 +183,7 @@ def rows_at_once(op: Ops, node: ir.Node) -> Replacement:
 
 
 @rule("Add")
-def bias_of_rows(op: Ops, node: ir.Node) -> Replacement:
+def bias_into_gemm(op: Ops, node: ir.Node) -> Replacement:
     """reshape(gemm(a, b)) + c = reshape(gemm(a, b, c)), for one c for each column."""
     for value, bias in (node.inputs, node.inputs[::-1]):
         reshape = made_by(value, "Reshape")
@@ -206,7 +206,7 @@ def fused_matmul(op: Ops, node: ir.Node) -> Replacement:
     operands, turned, alpha = list(node.inputs), [0, 0], 1.0
     ranks = [rank(x) or 0 for x in operands]
     if node.outputs[0].dtype != ir.DataType.FLOAT or min(ranks) < 2 or ranks[0] > ranks[1] == 2:
-        return None  # batches times one matrix are one product, but not if they are transposed
+        return None  # batches times one matrix are one Gemm, but not if they are transposed
     for index, value in enumerate(node.inputs):
         factor, inner = _factor(value)
         transpose = made_by(inner, "Transpose")
@@ -223,27 +223,27 @@ def fused_matmul(op: Ops, node: ir.Node) -> Replacement:
 
 
 def _factor(value: ir.Value | None) -> tuple[float, ir.Value | None]:
-    """c and x, where the value is c x or x / c and only products read it."""
+    """c and x, where the value is c x or x / c and only matrix products read it."""
     scale = made_by(value, "Mul", "Div")
     number = None if scale is None else scalar(scale.inputs[1])
     if value is None or scale is None or number is None or not is_float(value):
         return 1.0, value
-    if value.is_graph_output() or not all(user.op_type in _PRODUCTS for user, _ in value.uses()):
+    if value.is_graph_output() or not all(user.op_type in _MATMULS for user, _ in value.uses()):
         return 1.0, value
     if rank(scale.inputs[0]) != rank(value):
         return 1.0, value
     return (number if scale.op_type == "Mul" else 1 / number), scale.inputs[0]
 
 
-_PRODUCTS = ("MatMul", "FusedMatMul")
+_MATMULS = ("MatMul", "FusedMatMul")
 
 
 @rule("Mul", "Div")
 def scaled_product(op: Ops, node: ir.Node) -> Replacement:
-    """c (a b) = fused(a, b, alpha = c), where this node alone reads the product."""
+    """c (a b) = fused(a, b, alpha = c), where this node alone reads the matrix product."""
     product, number = node.inputs[0], scalar(node.inputs[1])
     maker = None if product is None else product.producer()
-    if product is None or maker is None or number is None or maker.op_type not in _PRODUCTS:
+    if product is None or maker is None or number is None or maker.op_type not in _MATMULS:
         return None
     if not reads_once(product) or product.dtype != ir.DataType.FLOAT or number == 0:
         return None

@@ -1,4 +1,4 @@
-"""Gradients of transformer operators of com.microsoft; attention is in contrib_attention.py.
+"""Gradients of com.microsoft's Gelu, Bias and LayerNormalization operators, of transformers.
 
 Each is a composition of other operators, and is differentiated through them. ONNX has no schemas of
 them, so defaults of attributes are written here.
@@ -141,26 +141,3 @@ def _inverse(op: GradientOps, x: Any, axis: int, epsilon: float) -> ir.Value:
     axes = list(range(axis % rank(x), rank(x)))
     squares = op.ReduceMean(op.Mul(x, x), axes, keepdims=1)
     return op.Reciprocal(op.Sqrt(op.Add(squares, epsilon)))
-
-
-@gradient("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
-@formula
-def fused_matmul(op: GradientOps, node: ir.Node) -> Any:
-    """y = alpha a b, either transposed in its last two axes, or its first moved behind a batch"""
-    a, b = (
-        _transposed(
-            op, x, attribute(node, f"trans{side}", 0), attribute(node, f"transBatch{side}", 0)
-        )
-        for x, side in zip(node.inputs, "AB")
-    )
-    y, alpha = op.MatMul(a, b), attribute(node, "alpha", 1.0)
-    return y if alpha == 1 else op.Mul(y, alpha)
-
-
-def _transposed(op: GradientOps, x: Any, transpose: int, batch: int) -> ir.Value:
-    order = list(range(rank(x)))
-    if batch:
-        order = [*order[1:-1], order[0], order[-1]]
-    if transpose and len(order) > 1:
-        order = [*order[:-2], order[-1], order[-2]]
-    return x if order == sorted(order) else op.Transpose(x, perm=order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.names import format_sizes, list_names, suggest_names
+from onward.message_text import format_sizes, list_names, suggest_names
 
 
 @pytest.mark.parametrize(

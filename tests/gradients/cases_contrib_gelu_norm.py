@@ -1,4 +1,4 @@
-"""Cases of rules/contrib.py."""
+"""Cases of rules/contrib_gelu_norm.py, and of FusedMatMul in rules/contrib_fused.py."""
 
 from __future__ import annotations
 

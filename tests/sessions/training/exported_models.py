@@ -1,4 +1,4 @@
-"""Models as torch's exporter writes them: tensors, and what it says of them."""
+"""Models as torch's exporter writes them, with its metadata."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PREFIX |= {"kind": "pkg.torch.export.graph_signature.InputSpec.kind"}
 PREFIX |= {"sources": "pkg.onnxscript.optimizer.folded_from", "call": "pkg.torch.onnx.fx_node"}
 
 
-def say(
+def add_exporter_metadata(
     model: ir.Model,
     parameters: list[str],
     sources: dict[str, list[str]] | None = None,
     kinds: dict[str, str] | None = None,
 ) -> ir.Model:
-    """Write into a model which were parameters, and what tensors were made from."""
+    """Write as metadata which values were parameters, and what tensors were made from."""
     lines = [f"p_{name}: PARAMETER target='{name}'" for name in parameters]
     model.graph.metadata_props[PREFIX["signature"]] = "\n".join(["", "# inputs", *lines, ""])
     for name, made_from in (sources or {}).items():

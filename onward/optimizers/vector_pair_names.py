@@ -1,4 +1,7 @@
-"""Names of vectors that are adjacent rows of one buffer (see paired_vectors.py); needs no onnx."""
+"""Names of pairs of vectors that are adjacent rows of one buffer (see paired_vectors.py).
+
+Needs no onnx.
+"""
 
 from __future__ import annotations
 
