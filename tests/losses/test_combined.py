@@ -117,7 +117,7 @@ def test_parts_of_several_types_are_added_in_the_widest() -> None:
 
 def test_parts_are_single_numbers() -> None:
     message = (
-        r"part 'L1' of Total has shape \[4, 3\]: parts are single numbers\n"
+        r"part 'L1' of Total has shape \[4, 3\]: parts must be single numbers\n"
         "give it the reduction 'mean' or 'sum'"
     )
     with pytest.raises(OptionError, match=message):
@@ -186,7 +186,7 @@ def test_without_a_name_the_first_output_is_the_loss() -> None:
 def test_an_output_of_many_elements_cannot_be_the_loss(dynamic: bool) -> None:
     size = "n3" if dynamic else "3"
     message = (
-        rf"Output returns 'y' of shape \[{size}\]: a loss is one number\n"
+        rf"Output returns 'y' of shape \[{size}\]: a loss must be one number\n"
         "reduce it to its mean or its sum first"
     )
     with pytest.raises(OptionError, match=message):
@@ -199,7 +199,7 @@ def test_an_output_of_integers_cannot_be_the_loss() -> None:
 
 
 def test_an_output_name_must_be_a_string() -> None:
-    with pytest.raises(OptionError, match=r"Output.name is a name, not 3"):
+    with pytest.raises(OptionError, match=r"Output.name must be a name, not 3"):
         Output(3)  # type: ignore[arg-type]
 
 
@@ -229,7 +229,7 @@ def test_a_loss_function_must_return_a_value() -> None:
     with pytest.raises(OptionError, match=message):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: 1.0))  # type: ignore[arg-type, return-value]
     with pytest.raises(
-        OptionError, match=r"Graph returns 'y' of shape \[3\]: a loss is one number"
+        OptionError, match=r"Graph returns 'y' of shape \[3\]: a loss must be one number"
     ):
         with_loss(echo({"y": normal(3)}), Graph(lambda op, values: values["y"]))
 
