@@ -107,7 +107,8 @@ class Total:
             value = loss.build(op, values)
             if sizes_of(value):
                 raise OptionError(
-                    f"part {name!r} of Total has shape {shown(value)}: parts must be single numbers\n"
+                    f"part {name!r} of Total has shape {shown(value)}: "
+                    "parts must be single numbers\n"
                     "give it the reduction 'mean' or 'sum'"
                 )
             known = value.producer() is None or value.is_graph_output() or value in built.values()
