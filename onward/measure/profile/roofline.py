@@ -31,7 +31,7 @@ from onward.workers.worker import Worker
 _CHAIN = 200  # nodes
 _FEWEST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
 _LONG_ENOUGH = 0.03  # seconds of a product after which a larger one is no faster
-_LARGEST = 8192  # rows and columns
+_SMALLEST, _LARGEST = 512, 8192  # rows and columns
 _TIME_LIMIT = 600.0  # seconds that measuring may take; usually it takes a few
 FLOAT32 = "float32"
 
@@ -110,7 +110,7 @@ def measure_ceilings(
 
 def _peak(kind: str, settings: RunSettings) -> float:
     """The best rate of ever larger products, until one takes long enough."""
-    best, n = 0.0, 512
+    best, n = 0.0, _SMALLEST
     while n <= _LARGEST:
         a = np.ones((n, n), np.float32)
         seen = measure(_product(kind, n), _feed(a), settings)

@@ -79,7 +79,8 @@ def test_a_providers_own_kernels_are_measured(
 ) -> None:
     monkeypatch.setattr(roofline, "_FEWEST_BYTES", 1 << 20)
     monkeypatch.setattr(roofline, "_MOST_BYTES", 1 << 20)
-    monkeypatch.setattr(roofline, "_LARGEST", 512)
+    monkeypatch.setattr(roofline, "_SMALLEST", 128)
+    monkeypatch.setattr(roofline, "_LARGEST", 128)
     found = measure_ceilings(provider, {}, 1, ["float32", "int8"])
     assert found.flops["float32"] > 1e8 and found.flops["int8"] > 1e7
     assert found.bytes_per_second > 1e8
