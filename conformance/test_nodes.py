@@ -37,6 +37,7 @@ BY_CHANCE = ("random", "rounding", "CUDA")
 # Up to 100 ms a test, or as "default" runs nearly all of them.
 SAMPLED = ("OpenVINOExecutionProvider", "ReferenceExecutionProvider", "CPUExecutionProvider")
 BY_OPERATOR = ("OpenVINOExecutionProvider",)  # operators written as others are in the survey alone
+BY_KERNEL = ("TorchExecutionProvider",)  # `make test` runs the operators that have a kernel
 
 
 def cases() -> list[Any]:
@@ -53,7 +54,9 @@ def cases() -> list[Any]:
                 continue
             gap = gaps.get(name)
             marks = marks_of(gap, here)
-            if provider in SAMPLED and name not in sample and not was_a_bug(gap):
+            is_more = provider in SAMPLED and name not in sample
+            is_more = is_more or (provider in BY_KERNEL and "_expanded" in name)
+            if is_more and not was_a_bug(gap):
                 marks.append(pytest.mark.conformance)
             found.append(pytest.param(provider, name, marks=marks, id=f"{provider}-{name}"))
     return found

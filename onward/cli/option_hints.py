@@ -22,7 +22,7 @@ _TRANSLATIONS = {
     r"list another provider after \w+": "give another --provider after it",
     r"put CPUExecutionProvider before it": "give --provider cpu before it",
     r"pair them: names=.*": "pair them with --map NAME=OTHER",
-    r"list one": "give --provider cpu",
+    r"list one first, such as .*": "give --provider cpu first",
     r"feed it yourself": "feed it with --feed NAME=FILE",
     r'to choose among a few: \[\("auto".*': (
         "give --provider auto alone; onward tune chooses among those of its --provider"

@@ -68,7 +68,7 @@ def test_a_gradient_is_the_same_when_sizes_are_unknown(case: Case) -> None:
         np.testing.assert_allclose(unknown[name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@cases(lambda case: case.ort)
+@cases(lambda case: case.ort, sampled=True)
 def test_stock_onnxruntime_computes_the_gradient(
     case: Case, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +89,7 @@ def test_stock_onnxruntime_computes_the_gradient(
     assert [line for line in said if "roialign.h" not in line] == []  # it says so of any RoiAlign
 
 
-@cases(lambda case: case.autograd)
+@cases(lambda case: case.autograd, sampled=True)
 def test_torchs_autograd_through_our_kernels_agrees(case: Case) -> None:
     expected = gradients(case)
     graph = PREPARE(case.model()).graph
