@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,14 @@ def test_threads_are_set() -> None:
         torch.set_num_threads(before)
 
 
-def test_the_eager_provider_does_not_load_the_compiler() -> None:
+@pytest.mark.parametrize("run", ["", "session.run(None, {'x': np.ones(4, np.float32)});"])
+def test_the_eager_provider_does_not_load_the_compiler(run: str, tmp_path: Path) -> None:
+    op = OpBuilder()
+    x = op.input("x", "float32", (4,))
+    onward.save(op.model(y=op.Dropout(x, np.float32(0.5), True, seed=3)), tmp_path / "m.onnx")
     code = (
-        "import sys, onward.providers.torch.provider;"
+        "import sys, numpy as np, onward, onward.providers.torch.provider;"
+        f"session = onward.InferenceSession({str(tmp_path / 'm.onnx')!r}, None, ['torch']);{run}"
         "print([m for m in ('torch._dynamo', 'torch._inductor', 'onnxscript') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ import functools
 import math
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -35,6 +35,20 @@ from onward.providers.torch.dtypes import Float, Ints, Tensor, torch_dtype
 
 kernel = OpTable()
 function = functools.partial(kernel, domain=DOMAIN)
+_P = ParamSpec("_P")
+
+
+def not_compiled(call: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
+    """Leave a function out of compiled code; eager calls do not import the compiler for that."""
+    excluded = _disable_dynamo(call)
+
+    @functools.wraps(call)
+    def run(*args: _P.args, **settings: _P.kwargs) -> Tensor:
+        if torch.compiler.is_compiling():
+            return excluded(*args, **settings)
+        return call(*args, **settings)
+
+    return run
 
 
 def draw_seeded(
@@ -44,7 +58,7 @@ def draw_seeded(
     return draw(None) if seed is None else _draw_from_seed(draw, seed, device)
 
 
-@_disable_dynamo  # it knows no generator but its own
+@not_compiled  # the compiler knows no generator but its own
 def _draw_from_seed(
     draw: Callable[[torch.Generator | None], Tensor], seed: float, device: torch.device
 ) -> Tensor:
@@ -53,7 +67,7 @@ def _draw_from_seed(
     return draw(torch.Generator(device).manual_seed(bits))
 
 
-@_disable_dynamo  # (torch.compiler.disable would import the whole compiler now)
+@not_compiled
 def reference_uniform(shape: Sequence[int], seed: int, device: torch.device) -> Tensor:
     """Numbers in 0..1 as ONNX's reference evaluator draws them: equal on every engine."""
     return torch.from_numpy(np.random.RandomState(seed).uniform(size=tuple(shape))).to(device)
