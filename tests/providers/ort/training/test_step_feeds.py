@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import MappingProxyType
 from typing import Any
 
@@ -14,14 +15,22 @@ from onward.errors import FeedError
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
 from onward.sessions.training.session import TrainingSession
+from onward.sessions.training.training_program import TrainingProgram, compile_training
 from tests.sessions.training.small import batches, mlp
 
 FEEDS = batches(1)[0]
 METHODS = ("step", "run_forward", "evaluate")
 
 
-def session(**options: Any) -> TrainingSession:
-    return TrainingSession(mlp(dropout=0.5), CrossEntropy(), SGD(lr=0.1), options)
+@functools.cache
+def program(accumulate: int) -> TrainingProgram:
+    return compile_training(
+        mlp(dropout=0.5), CrossEntropy(), SGD(lr=0.1), {"accumulate": accumulate}
+    )
+
+
+def session(accumulate: int = 1) -> TrainingSession:
+    return TrainingSession(program(accumulate))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -261,6 +261,7 @@ def test_a_network_of_calls_is_traced_whole_for_any_batch(symbolic: str) -> None
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.conformance  # it compiles C++ for many seconds
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 def test_inductor_fuses_the_gradient_of_cross_entropy() -> None:
     case = _loss("compiled", (6, 5), ignore_index=1, reduction="mean", weights=True)

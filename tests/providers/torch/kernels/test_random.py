@@ -175,6 +175,7 @@ def test_gradients_match_onnxruntime_with_the_same_random_numbers() -> None:
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.conformance  # it compiles C++ for many seconds
 @pytest.mark.filterwarnings("ignore")  # torch's own
 def test_inductor_draws_the_same_numbers_and_stores_byte_masks() -> None:
     module = lower(trained(3)[0].graph, KERNELS, HOST)

@@ -240,6 +240,7 @@ def test_program_with_an_unsupported_operator_trains_on_the_cpu() -> None:
     assert isinstance(one._engine, OrtTraining)
 
 
+@pytest.mark.conformance  # it compiles C++ for many seconds
 def test_inductor_fuses_an_update_into_one_pass() -> None:
     from torch._dynamo.utils import counters
     from torch._inductor import metrics
