@@ -17,9 +17,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.graph.costs.node_costs import Cost, fix_inputs, is_view, node_cost
-from onward.graph.scopes import bodies
+from onward.graph.costs.node_costs import Cost, declared, fix_inputs, is_view, node_cost
 from onward.graph.shapes.declared import infer_from_inputs
+from onward.graph.shapes.subgraph_sizes import scan_length
 from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.measure.profile.bottlenecks import find_bound
 from onward.measure.profile.roofline import Ceilings, find_ceilings
@@ -80,7 +80,7 @@ def update_sizes(program: dict[str, Any]) -> dict[str, int]:
 
 
 def counted_nodes(path: Path, sizes: dict[str, int]) -> list[ir.Node]:
-    """The nodes that run in a step, with their shapes; views, which run in no time, are not."""
+    """The nodes that run in a step, with their shapes; without views, which take no time."""
     model = ir.load(path)
     fix_inputs(model, sizes)
     infer_computed_shapes(infer_from_inputs(model, numbers=True))
@@ -88,11 +88,14 @@ def counted_nodes(path: Path, sizes: dict[str, int]) -> list[ir.Node]:
 
 
 def running_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of a graph and of the branch that makes the update: `then`."""
+    """Every run of a node: of an If, the branch that updates; of a Scan, each of its steps."""
     for node in graph:
         if node.op_type == "If":
             yield from running_nodes(node.attributes["then_branch"].as_graph())
-        elif not bodies(node):
+        elif node.op_type == "Scan":
+            for _ in range(scan_length(node, lambda value: declared(value).shape) or 1):
+                yield from running_nodes(node.attributes["body"].as_graph())
+        else:
             yield node
 
 

@@ -204,9 +204,9 @@ def measure(name: str, engines: list[str], folder: str, starts: int, rounds: int
 
 
 def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Our speed relative to the faster engine of each peer, and our memory to the smaller one."""
+    """Our speed relative to the faster torch engine and to onnxsim's; memory to the smaller one."""
     found = []
-    pairs = [("ours", TORCH), ("artifacts", TORCH), ("ours-adam", ONNXSIM)]
+    pairs = [("ours", TORCH), ("artifacts", TORCH), *(("ours-adam", (each,)) for each in ONNXSIM)]
     for name in dict.fromkeys(row["model"] for row in rows):
         by = {row["engine"]: row for row in rows if row["model"] == name and "ms" in row}
         for engine, peers in pairs:
@@ -256,15 +256,17 @@ def show(rows: list[Any], ahead: list[Any], costs: list[Any]) -> None:
         for remark in ("refused", "rewritten", "failed"):
             if remark in row:
                 print(f"{row['model']} {row['engine']}: {remark}: {row[remark]}")
-    table = Table("model", "engine", "peer", "times faster", "of its memory", "of its first step")
+    names = ("model", "engine", "peer", "times faster", "of its memory", "of its first step")
+    table = Table(*names, box=None)
     for row in ahead:
         numbers = (f"{row['faster']:.2f}", f"{row['memory']:.2f}", f"{row['first_step']:.2f}")
         table.add_row(row["model"], row["engine"], row["peer"], *numbers)
     console.print(table)
-    names = ("model", "nodes", "passes", "MB in passes", "GFLOP", "GFLOP/s")
-    table = Table(*names, "ms for FLOPs", "for bytes", "for dispatch", title="what bounds ours")
+    names = ("model", "nodes", "passes", "their MB", "GFLOP", "GFLOP/s")
+    bounds = ("compute", "memory", "waiting")
+    table = Table(*names, *bounds, box=None, title="ours, and its least ms by what bounds nodes")
     for row in costs:
-        least = [f"{row['least_ms'][bound]:.2f}" for bound in ("compute", "memory", "waiting")]
+        least = [f"{row['least_ms'][bound]:.2f}" for bound in bounds]
         counts = (str(row["nodes"]), str(row["passes"]), f"{row['passes_mb']:.1f}")
         rates = (f"{row['gflop']:.4f}", f"{row['gflop_per_s']:.1f}")
         table.add_row(row["model"], *counts, *rates, *least)
