@@ -38,7 +38,7 @@ def step_costs(folder: Path, limits: Ceilings) -> dict[str, Any]:
 
     A pass is a node that moves more than FIRST_CACHE with fewer than LOW_INTENSITY FLOPs for each
     byte. A node's least time is that of its FLOPs (`compute`), its bytes (`memory`) or its dispatch
-    (`waiting`), whichever is longest.
+    (`waiting`), whichever is longest; bytes at the rate of main memory, though caches are faster.
     """
     sizes = update_sizes(json.loads((folder / "program.json").read_text()))
     nodes = [node for graph in step_graphs(folder) for node in counted_nodes(graph, sizes)]
