@@ -1,6 +1,7 @@
-"""Forward and backward of four small models, on stock onnxruntime and on torch.
+"""Forward and backward of six small models, on stock onnxruntime and on torch.
 
     python benchmarks/backward.py            # every model, every engine, and a file of results
+    python benchmarks/backward.py mlp1 cnn32 --engines ours,eager --pin 0,1
     python benchmarks/backward.py one cnn32 ours
 
 Ours: the model exported by torch, its loss added, extended by `onward.gradient` with respect to
@@ -23,13 +24,12 @@ import numpy as np
 import racing
 import report
 
-MODELS = ("mlp1", "mlp32", "cnn32", "tf8")
+MODELS = ("mlp1", "mlp32", "cnn32", "tf8", "resnet", "lstm")
 ENGINES = ("ours", "eager", "compile")
-ROUNDS = 5
 
 
 def modules(name: str) -> tuple[Any, Any, Any]:
-    """The module, its input and its labels: the training benchmarks' four models."""
+    """The module, its input and its labels: the training benchmarks' models."""
     import torch
     from torch import nn
     from torch.nn import functional as f
@@ -70,6 +70,36 @@ def modules(name: str) -> tuple[Any, Any, Any]:
             layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
+    def conv_norm(inputs: int, outputs: int, size: int, stride: int) -> Any:
+        conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm2d(outputs))
+
+    class Residual(nn.Module):
+        def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+            super().__init__()
+            self.a = conv_norm(inputs, outputs, 3, stride)
+            self.b = conv_norm(outputs, outputs, 3, 1)
+            self.skip = nn.Identity() if stride == 1 else conv_norm(inputs, outputs, 1, stride)
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu(self.skip(x) + self.b(torch.relu(self.a(x))))
+
+    def resnet() -> Any:
+        """ResNet-18: residual blocks 2-2-2-2 of 64 to 512 channels."""
+        layers: list[Any] = [conv_norm(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+        for inputs, outputs in [(64, 64), (64, 128), (128, 256), (256, 512)]:
+            layers += [Residual(inputs, outputs, outputs // inputs), Residual(outputs, outputs, 1)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+    class Tagger(nn.Module):
+        def __init__(self, words: int = 1000, d: int = 128, tags: int = 20) -> None:
+            super().__init__()
+            self.e, self.head = nn.Embedding(words, d), nn.Linear(2 * d, tags)
+            self.lstm = nn.LSTM(d, d, batch_first=True, bidirectional=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.lstm(self.e(x))[0]).flatten(0, 1)
+
     torch.manual_seed(0)
     made = {
         "mlp1": lambda: (mlp(), torch.randn(1, 784), torch.randint(0, 10, (1,))),
@@ -79,6 +109,12 @@ def modules(name: str) -> tuple[Any, Any, Any]:
             Transformer(),
             torch.randint(0, 1000, (8, 64)),
             torch.randint(0, 1000, (512,)),
+        ),
+        "resnet": lambda: (resnet(), torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,))),
+        "lstm": lambda: (
+            Tagger(),
+            torch.randint(0, 1000, (16, 32)),
+            torch.randint(0, 20, (512,)),
         ),
     }[name]()
     return made
@@ -128,7 +164,7 @@ def training_model(name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     model.graph.outputs[:] = [loss.outputs[0]]
     for node in model.graph:
         if node.op_type == "BatchNormalization":  # the exporter writes it for inference
-            _train(node)
+            set_training_mode(node)
     parameters = {}
     for key, tensor in module.named_parameters():
         value = model.graph.initializers.pop(key)
@@ -140,7 +176,7 @@ def training_model(name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     return extended, feeds, parameters
 
 
-def _train(node: Any) -> None:
+def set_training_mode(node: Any) -> None:
     """Batch statistics, as torch's module computes in training mode."""
     import onnx_ir as ir
 
@@ -177,13 +213,19 @@ def one(name: str, engine: str) -> None:
     racing.answer(step, lambda ms: ms)
 
 
-def race(name: str) -> list[dict[str, Any]]:
-    children = {engine: racing.start(__file__, name, engine) for engine in ENGINES}
-    answers = racing.race(children, ROUNDS)
+def race(name: str, engines: list[str], rounds: int) -> list[dict[str, Any]]:
+    racing.tell(f"{name}: {rounds} rounds of {', '.join(engines)}")
+    children = {engine: racing.start(__file__, name, engine) for engine in engines}
+    answers = racing.race(children, rounds)
     found = {engine: statistics.median(times) for engine, times in answers.items()}
-    best = min(found["eager"], found["compile"])
     rows = [{"model": name, "engine": engine, "ms": ms} for engine, ms in found.items()]
-    return [*rows, {"model": name, "engine": "better torch over ours", "ms": best / found["ours"]}]
+    for row in rows:
+        racing.tell(f"{name} {row['engine']}: {row['ms']:.3f} ms")
+    torch = [found[engine] for engine in ("eager", "compile") if engine in found]
+    if not torch or "ours" not in found:
+        return rows
+    ratio = min(torch) / found["ours"]
+    return [*rows, {"model": name, "engine": "better torch over ours", "ms": ratio}]
 
 
 def chain() -> tuple[Any, list[str]]:
@@ -258,17 +300,19 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    built = building()
+    given = racing.arguments(__doc__ or "", MODELS, ENGINES)
+    built = building() if given.whole else []
     for row in built:
         print("gradient graph of {nodes} nodes ({model}) built in {seconds:.2f} s".format(**row))
     rows = []
-    for name in MODELS:
-        rows += race(name)
+    for name in given.models:
+        rows += race(name, given.engines, given.rounds)
     table = Table("model", "engine", "ms (or ratio)", title="forward and backward, 2 threads")
     for row in rows:
         table.add_row(row["model"], row["engine"], f"{row['ms']:.3f}")
     Console().print(table)
-    print("written to", report.write("backward", rows, building=built))
+    if given.whole or given.output:
+        print("written to", report.write("backward", rows, given.output, building=built))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("onward", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "numpy")
+PACKAGES = ("onward", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "numpy", "onnxsim")
 
 
 def circumstances() -> dict[str, Any]:
@@ -20,18 +20,32 @@ def circumstances() -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": f"python {' '.join(sys.orig_argv[1:])}",  # as it was typed
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        "machine": f"{platform.machine()}, {_cores()}, {_processor()}",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": {name: _version(name) for name in PACKAGES},
     }
 
 
-def write(name: str, rows: list[dict[str, Any]], **more: Any) -> Path:
-    """Save a benchmark's rows under benchmarks/results/, by its name and today's date."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-{time.strftime('%Y-%m-%d')}.json"
+def write(name: str, rows: list[dict[str, Any]], path: Path | None = None, **more: Any) -> Path:
+    """Save a benchmark's rows to `path`, or under benchmarks/results/ with processor and date."""
+    if path is None:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{name}-{architecture()}-{time.strftime('%Y-%m-%d')}.json"
     path.write_text(json.dumps({**circumstances(), **more, "rows": rows}, indent=2) + "\n")
     return path
+
+
+def architecture() -> str:
+    """The processor's architecture as a file's name has it: x86-64, aarch64."""
+    machine = platform.machine().lower().replace("_", "-")
+    return {"amd64": "x86-64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def _cores() -> str:
+    """The number of cores, and how many of them this process may use, if fewer."""
+    cores = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    return f"{cores} cores" if usable == cores else f"{cores} cores, pinned to {usable}"
 
 
 def _version(name: str) -> str:
