@@ -46,10 +46,13 @@ def race(
     options: TuningOptions,
     progress: Progress = lambda *_: None,
     finished: Finished = lambda _: None,
+    *,
+    too_slow: float = TOO_SLOW,
 ) -> list[Row]:
     """Measure every candidate once, and the fastest ones several times in turns.
 
-    `progress` gets the candidate that is tried next, `finished` each one's figures.
+    `progress` gets the candidate that is tried next, `finished` each one's figures. Where torch is
+    `too_slow` times slower than the fastest, Inductor is not tried.
     """
     expected: list[Any] | None = None
     rows: dict[Candidate, Row] = {}
@@ -57,7 +60,7 @@ def race(
     with ExitStack() as trials:
         for number, candidate in enumerate(listed):
             progress(number, len(listed) + 1, str(candidate))
-            if _is_too_slow(candidate, rows.values()):
+            if _is_too_slow(candidate, rows.values(), too_slow):
                 rows[candidate] = Row(candidate, error="not tried: torch is much slower")
                 finished(rows[candidate])
                 continue
@@ -87,14 +90,14 @@ def _row(candidate: Candidate, first: float, timing: CallTimes, times: Sequence[
     return Row(candidate, whole.median, whole.p99, first, whole.memory)
 
 
-def _is_too_slow(candidate: Candidate, rows: Iterable[Row]) -> bool:
+def _is_too_slow(candidate: Candidate, rows: Iterable[Row], ratio: float) -> bool:
     """Whether a candidate is Inductor, which compiles for long, and torch itself is much slower."""
     if candidate.provider != INDUCTOR:
         return False
     done = {row.candidate: row.median for row in rows if not row.error}
     device = candidate.provider_options.get("device")
     return any(
-        median > TOO_SLOW * min(done.values())
+        median > ratio * min(done.values())
         for eager, median in done.items()
         if eager.provider == TORCH and eager.provider_options.get("device") == device
     )

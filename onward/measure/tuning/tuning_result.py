@@ -58,11 +58,11 @@ class TuningResult:
 
 def read_result(place: Path) -> TuningResult | None:
     """A cached result, or None if there is none or its file is damaged."""
-    record = read_record(place)
     try:
-        return None if record is None else TuningResult.from_json(record)
+        result = TuningResult.from_json(read_record(place) or {})
     except (AttributeError, KeyError, TypeError):
         return None
+    return result if result.rows else None
 
 
 def keep_result(rows: list[Row], shapes: dict[str, list[int]], place: Path) -> TuningResult:
