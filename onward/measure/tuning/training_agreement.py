@@ -74,8 +74,8 @@ class StepResults:
 
 def check_agreement(ours: StepResults, expected: StepResults, tolerance: Tolerance) -> None:
     """Refuse an engine whose losses, gradients, changes or statistics differ."""
-    allowed = tolerance.loss * np.abs(expected.losses) + _ROUNDING
-    _check("the loss", ours.losses, expected.losses, allowed)
+    losses = expected.losses
+    _check("the loss", ours.losses, losses, tolerance.loss * np.abs(losses) + _ROUNDING)
     noise = _NOISE * max(map(_largest, expected.gradients.values()), default=0.0)
     for name, gradient in expected.gradients.items():
         least = tolerance.gradient * _largest(gradient) + noise

@@ -88,8 +88,8 @@ def tune_training(
 
     def check(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
         names, state = layout.names, list(layout.state)
-        results = [StepResults.from_list(each, names, state) for each in (ours, theirs)]
-        check_agreement(*results, tolerance)
+        found, expected = (StepResults.from_list(each, names, state) for each in (ours, theirs))
+        check_agreement(found, expected, tolerance)
 
     with tempfile.TemporaryDirectory(prefix="onward-") as name:
         folder, state = Path(name) / "program", Path(name) / "state.safetensors"

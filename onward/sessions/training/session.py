@@ -47,7 +47,8 @@ class TrainingSession:
 
     `model` is a model with a `loss` and an `optimizer`, or a program that was compiled from them
     (`compile_training`, or the folder that it was saved to). `step` computes the loss and its
-    gradients and updates the parameters in place. Threads may share a session: their calls run one
+    gradients and updates the parameters in place. With `providers="auto"`, the first batch decides
+    which engine does: all are measured on it. Threads may share a session: their calls run one
     after the other.
     """
 
