@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward.errors import OptionError
+from onward.errors import OptionError, ProviderError
 from onward.lazy import LazyModule
 from onward.measure.machine import digest, machine, versions
 from onward.measure.tuning.race import Progress, race
@@ -116,8 +116,11 @@ def torch_devices(engines: Sequence[str]) -> list[str]:
     folders = [Path(each) / "lib" for each in (spec and spec.submodule_search_locations) or ()]
     if not any(any(folder.glob(name)) for folder in folders for name in _GPU_LIBRARIES):
         return ["cpu"]
-    with Worker(WORKER, "torch") as worker:
-        reply, _ = worker.ask({"do": "devices"}, doing="loaded", timeout=_START_LIMIT)
+    try:
+        with Worker(WORKER, "torch") as worker:
+            reply, _ = worker.ask({"do": "devices"}, doing="loaded", timeout=_START_LIMIT)
+    except ProviderError:  # the trial on the CPU will give the reason
+        return ["cpu"]
     return list(reply["devices"])
 
 

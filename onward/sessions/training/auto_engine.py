@@ -87,14 +87,18 @@ class AutoEngine:
     ) -> Candidate | None:
         """The fastest engine that trains as onnxruntime does; None if all of them failed."""
         assert self._program.neutral is not None
-        self.result = tune_training(
-            self._program.neutral,
-            batch,
-            write_state,
-            replace(self._tuning, fresh=fresh),
-            settings=trial_settings(self._options),
-            progress=self._log_progress,
-        )
+        try:
+            self.result = tune_training(
+                self._program.neutral,
+                batch,
+                write_state,
+                replace(self._tuning, fresh=fresh),
+                settings=trial_settings(self._options),
+                progress=self._log_progress,
+            )
+        except (OnwardError, OSError) as error:  # the disk is full, for example
+            log.warning("auto: engines cannot be measured: %s", str(error).partition("\n")[0])
+            return None
         best = self.result.rows[0]
         for row in self.result.rows:
             log.info("auto: %s: %s", row.candidate, row.error or f"{row.median * 1000:.3g} ms")

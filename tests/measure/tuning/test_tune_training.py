@@ -86,6 +86,8 @@ def test_devices_of_torch_are_asked_for_in_another_process(monkeypatch: pytest.M
     expected = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     assert tuning.torch_devices([TORCH]) == expected
     assert tuning.torch_devices([CPU]) == []
+    monkeypatch.setattr(tuning, "WORKER", "onward.no_such_worker")
+    assert tuning.torch_devices([TORCH]) == ["cpu"]
 
 
 # -- results --------------------------------------------------------------------------------------

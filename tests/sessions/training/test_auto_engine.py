@@ -25,6 +25,7 @@ from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp
 
 CPU, TORCH = "CPUExecutionProvider", "TorchExecutionProvider"
+INDUCTOR = "InductorExecutionProvider"
 ON_CPU = {"device": "cpu"}
 
 
@@ -96,6 +97,15 @@ def test_engines_are_measured_once_and_the_result_is_cached(
             part.step(each)
     same(one, other)
     same(third, other)
+
+
+@pytest.mark.slow
+def test_inductor_is_measured_too(tmp_path: Path) -> None:
+    one = session([("auto", {"seconds": 0.01, "folder": str(tmp_path / "kept")})])
+    one.step(batches(1)[0])
+    assert one.tuning_result is not None
+    found = {row.candidate.provider: row.error for row in one.tuning_result.rows}
+    assert found[INDUCTOR] in ("", "not tried: torch is much slower")
 
 
 def test_engines_that_exceed_their_limit_leave_the_default(
@@ -175,6 +185,16 @@ def test_ctrl_c_leaves_a_session_that_measures_at_the_next_step(tuning: FakeTuni
     one.step(feeds)
     other.step(feeds)
     same(one, other)
+
+
+def test_training_goes_on_where_nothing_can_be_measured(
+    tuning: FakeTuning, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuning.error = OSError("no space left")
+    one = session()
+    one.step(batches(1)[0])
+    assert one.steps == 1 and one.get_providers() == [CPU] and one.tuning_result is None
+    assert "auto: engines cannot be measured: no space left" in caplog.text
 
 
 def test_a_cached_engine_that_does_not_open_is_measured_again(
