@@ -22,8 +22,9 @@ from onward.cli.progress import WorkProgress
 from onward.errors import WriteFailed
 from onward.formatting import show_bytes, show_seconds
 from onward.measure.machine import cache_folder
-from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
 from onward.measure.tuning.tune import tune as measure
+from onward.measure.tuning.tuning_options import TuningOptions
+from onward.measure.tuning.tuning_result import Row, TuningResult
 from onward.sessions.feed_files import inputs_of, read_feeds
 
 

@@ -23,8 +23,11 @@ Opener = Callable[[Mapping[str, Any]], Callable[..., Any]]  # request -> run(nam
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
 
-def serve_trial(opener: Opener) -> NoReturn:
-    """Open what the first request names, then measure as often as asked."""
+def serve_trial(opener: Opener, **others: Handler) -> NoReturn:
+    """Open what the first request names, then measure as often as asked.
+
+    `others` are the handlers of other requests.
+    """
     call: Callable[[], Any]
 
     def open_and_run(request: Request) -> Reply:
@@ -35,7 +38,8 @@ def serve_trial(opener: Opener) -> NoReturn:
     def measure(request: Request) -> Reply:
         return _measure(call, request.header["seconds"], request.header["most"]), []
 
-    serve({"open": _one_line_errors(open_and_run), "measure": _one_line_errors(measure)})
+    handlers = {"open": open_and_run, "measure": measure, **others}
+    serve({name: _one_line_errors(handle) for name, handle in handlers.items()})
 
 
 def _one_line_errors(handle: Handler) -> Handler:

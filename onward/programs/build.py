@@ -35,7 +35,7 @@ from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
 from onward.programs.options import TrainingOptions
-from onward.programs.program import LOSS, SCALE, Layout, Parameter, Program, Settings
+from onward.programs.program import DRAW, LOSS, SCALE, Layout, Parameter, Program, Settings
 from onward.programs.select import (
     batch_norms,
     initializers,
@@ -119,7 +119,7 @@ def prepare_training_graph(train: ir.Model, kept: Collection[str]) -> Draws | No
     Random nodes become formulas, and composites that engines may have as one kernel are recognised;
     `kept` are the initializers that training changes.
     """
-    draws = draw_uniforms(train)
+    draws = draw_uniforms(train, DRAW)
     recognise_composites(train, kept)
     return draws
 

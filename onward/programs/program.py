@@ -31,6 +31,7 @@ Spec = tuple[np.dtype[Any], Shape]
 
 LOSS = "loss"  # the name of the loss among the outputs
 SCALE = "onward.loss_scale"
+DRAW = "onward.draw"  # (seed, step, micro-batch), which random numbers are computed from
 AVERAGE = "average"  # the slot of averaged parameters
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from onward.errors import FeedError, OptionError
 from onward.graph.random_feeds import random_feeds
 from onward.measure.tuning.trials import Candidate
-from onward.measure.tuning.tune import TuningOptions, TuningResult, bucket, tune
-from onward.message_text import suggest_names
+from onward.measure.tuning.tune import bucket, tune
+from onward.measure.tuning.tuning_options import TuningOptions, trial_settings
+from onward.measure.tuning.tuning_result import TuningResult
 from onward.providers.choose import choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.ort_values import to_numpy
@@ -27,36 +28,7 @@ if TYPE_CHECKING:
 
 MAX_MEASURED = 4  # kinds of shapes that one session measures; others use the nearest result
 
-_TRIAL_SETTINGS = (
-    "graph_optimization_level",
-    "execution_mode",
-    "enable_cpu_mem_arena",
-    "disable_fallback",
-    "free_dimensions",
-    "free_dimension_denotations",
-    "config_entries",
-    "custom_op_libraries",
-)
-
 Shapes = dict[str, tuple[int, ...]]
-
-
-def tuning_options(providers: Any) -> TuningOptions:
-    """The options of "auto", which must be the only entry of providers."""
-    listed = [providers] if isinstance(providers, str) else list(providers)
-    if len(listed) > 1:
-        raise OptionError(
-            '"auto" cannot be combined with other providers\n'
-            'to choose among a few: [("auto", {"providers": ["CPUExecutionProvider", ...]})]'
-        )
-    given = {} if isinstance(listed[0], str) else dict(listed[0][1])
-    known = TuningOptions.__dataclass_fields__
-    for name in given:
-        if name not in known:
-            raise OptionError(
-                f"auto has no option {name!r}; {suggest_names(name, known, 'it has')}"
-            )
-    return TuningOptions(**given)
 
 
 class AutoPlan:
@@ -204,7 +176,7 @@ class AutoPlan:
                 {name: _numpy(feed) for name, feed in feeds.items()},
                 self._tuning,
                 weights=self._weights,
-                settings=_trial_settings(self._options),
+                settings=trial_settings(self._options),
                 progress=self._log_progress,
             )
         except FeedError as error:
@@ -230,13 +202,6 @@ class AutoPlan:
             reader = reader or ModelReader(self._source, self._options, self._weights)
             self._plans[name] = open_plan(reader, choose([named], None, options), options)
         return self._plans[name]
-
-
-def _trial_settings(options: SessionOptions) -> dict[str, Any]:
-    """The options of a session that its trials need, too, where they are not the default."""
-    plain = SessionOptions()
-    pairs = [(name, getattr(options, name)) for name in _TRIAL_SETTINGS]
-    return {name: value for name, value in pairs if value != getattr(plain, name)}
 
 
 def _numpy(feed: Any) -> Any:

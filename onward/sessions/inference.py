@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from onward.measure.memory import memory_plan as memory
     from onward.measure.memory import output_arrays
     from onward.measure.memory.memory_plan import MemoryPlan
+    from onward.measure.tuning import tuning_options as auto_options
     from onward.sessions import auto_plan
 else:  # loaded only when they are asked for
+    auto_options = LazyModule("onward.measure.tuning.tuning_options")
     auto_plan = LazyModule("onward.sessions.auto_plan")
     memory = LazyModule("onward.measure.memory.memory_plan")
     output_arrays = LazyModule("onward.measure.memory.output_arrays")
@@ -101,7 +103,7 @@ class InferenceSession:
         self._choice = choose(None if self._is_auto else providers, provider_options, options)
         if not self._is_auto:
             return open_source(self._source, self._choice, options, self._weights)
-        tuning = auto_plan.tuning_options(providers)
+        tuning = auto_options.tuning_options(providers)
         source, weights = absolute(self._source), absolute(self._weights)
         return auto_plan.AutoPlan(source, options, tuning, weights)
 

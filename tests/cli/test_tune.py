@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from onward.cli import tune as command
-from onward.measure.tuning import tune
+from onward.measure.tuning import tune, tuning_result
 from onward.measure.tuning.trials import Candidate
-from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
+from onward.measure.tuning.tuning_options import TuningOptions
+from onward.measure.tuning.tuning_result import Row, TuningResult
 from tests.cli.conftest import Call, is_one_line
 
 ROW = Row(Candidate("CPUExecutionProvider"), 0.001, 0.002, 0.25, 50 << 20)
@@ -62,7 +63,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(given)
         return [Row(Candidate("CPUExecutionProvider"), 0.001, 0.002, 0.1, 1 << 20)]
 
-    monkeypatch.setattr(tune, "_measure", measure)
+    monkeypatch.setattr(tune, "race", measure)
     return made
 
 
@@ -80,7 +81,7 @@ def test_read_only_folder_is_an_error_before_measuring(
 def test_result_that_cannot_be_stored_is_shown(
     call: Call, model: Path, tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "write_record", lambda *_: False)
+    monkeypatch.setattr(tuning_result, "write_record", lambda *_: False)
     called = call("tune", model, "--size", "batch=2", "--folder", tmp_path / "v")
     assert is_one_line(called, "the result could not be stored in", str(tmp_path / "v"), "--folder")
     assert "1.00 ms" in called.out and "uses this result" not in called.out

@@ -9,7 +9,7 @@ import pytest
 
 import onward
 from onward.errors import OptionError, ProviderMissing
-from onward.measure.tuning.tune import TuningOptions
+from onward.measure.tuning.tuning_options import TuningOptions
 from onward.optimizers.sgd import SGD
 from onward.providers.choose import REFERENCE, full_name, mentions_auto, named_options
 from tests.models import mlp

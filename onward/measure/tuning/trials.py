@@ -84,8 +84,9 @@ class Trial:
         weights: str | os.PathLike[str] | None = None,
         settings: Mapping[str, Any] | None = None,
         child: Sequence[str] | None = None,
+        module: str = "onward.measure.trial_worker",  # of the child
     ) -> None:
-        self.candidate, self._child = candidate, child
+        self.candidate, self._child, self._module = candidate, child, module
         self._request: dict[str, Any] = {
             "do": "open",
             "model": str(Path(model).resolve()),
@@ -103,8 +104,7 @@ class Trial:
                 raise FeedError(f"{name!r} is a {type(feed).__name__}: trials take numpy arrays")
         buffers: list[Any] = []
         packed = [[name, messages.pack(feed, buffers)] for name, feed in self._feeds.items()]
-        module, name = "onward.measure.trial_worker", str(self.candidate)
-        self._worker = Worker(module, name, arguments=self._child)
+        self._worker = Worker(self._module, str(self.candidate), arguments=self._child)
         reply, data = self._worker.ask(
             {**self._request, "feeds": packed}, buffers, doing="opened the model", timeout=timeout
         )

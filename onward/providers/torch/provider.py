@@ -57,6 +57,11 @@ def _device(text: str) -> torch.device:
     return device
 
 
+def devices() -> list[str]:
+    """The devices that torch has here, the fastest first."""
+    return ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+
+
 def _limit_memory(device: torch.device, limit: int) -> None:
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)

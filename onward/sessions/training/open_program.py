@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from onward.errors import FeedError, OnwardError, OptionError
 from onward.lazy import LazyModule
-from onward.providers.choose import INDUCTOR, TORCH, Asked, choose
+from onward.providers.choose import INDUCTOR, TORCH, Asked, Choice, choose
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound_session import CPU, BoundSession, stop_spinning_after_runs
 from onward.providers.ort.denormals import flush_denormals
@@ -50,24 +50,33 @@ def to_program(
     return given
 
 
+class OpenedTraining(NamedTuple):
+    """A program on its engine, and the providers that run it, the preferred one first."""
+
+    engine: TrainingExecutable
+    providers: list[str]
+
+
 def open_training(
     program: TrainingProgram, options: SessionOptions, providers: Asked
-) -> TrainingExecutable:
+) -> OpenedTraining:
     """Open a program in torch if that is the first provider, otherwise through onnxruntime."""
-    in_torch = _open_in_torch(program, options, providers)
+    choice = choose(providers, None, options)
+    in_torch = _open_in_torch(program, options, choice)
     if in_torch is not None:
-        return in_torch
+        return OpenedTraining(in_torch, [choice.listed[0][0]])
     lowered = program.lowered
-    return OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers))
+    names = [name for name, _ in choice.leading_ort or (*choice.listed, *choice.fallback)]
+    engine = OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers))
+    return OpenedTraining(engine, names)
 
 
 def _open_in_torch(
-    program: TrainingProgram, options: SessionOptions, providers: Asked
+    program: TrainingProgram, options: SessionOptions, choice: Choice
 ) -> TrainingExecutable | None:
     """The program in torch, if that is the first provider and has every operator; else None."""
-    if providers is None or program.neutral is None:
+    if not choice.named or program.neutral is None:
         return None
-    choice = choose(providers, None, options)
     if not choice.listed or choice.listed[0][0] not in (TORCH, INDUCTOR):
         return None
     provider = choice.engines(options)[0].provider

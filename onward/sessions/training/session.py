@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onward.checkpoints import tensor_files
@@ -12,7 +13,7 @@ from onward.errors import OptionError
 from onward.lazy import LazyModule
 from onward.programs.empty_batches import EMPTY
 from onward.programs.program import AVERAGE, LOSS, Array, gradient_name, slot_name
-from onward.providers.choose import Asked
+from onward.providers.choose import Asked, mentions_auto
 from onward.providers.options import SessionOptions
 from onward.providers.provider import Draw, Results
 from onward.sessions.closed import CLOSED
@@ -21,17 +22,21 @@ from onward.sessions.training.call_lock import locked
 from onward.sessions.training.open_program import open_training, to_program
 from onward.sessions.training.session_loss_scale import LossScale
 from onward.sessions.training.step_counts import Progress, log
-from onward.sessions.training.tensor_views import TensorView, check_tensors
+from onward.sessions.training.tensor_views import CurrentStore, TensorView, check_tensors
 from onward.sessions.training.training_program import TrainingProgram
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
     from onward.losses.loss import Loss
+    from onward.measure.tuning.tuning_result import TuningResult
     from onward.optimizers.optimizer import Optimizer
     from onward.programs import export as exporting
     from onward.programs.options import TrainingOptions
     from onward.providers.provider import TrainingExecutable
-else:  # it builds graphs; a saved program does not need it
+    from onward.sessions.training import auto_engine
+    from onward.sessions.training.auto_engine import AutoEngine
+else:  # they build graphs or start processes; a saved program does not need them
+    auto_engine = LazyModule("onward.sessions.training.auto_engine")
     exporting = LazyModule("onward.programs.export")
 
 Hook = Callable[[list[Any]], None]
@@ -42,7 +47,8 @@ class TrainingSession:
 
     `model` is a model with a `loss` and an `optimizer`, or a program that was compiled from them
     (`compile_training`, or the folder that it was saved to). `step` computes the loss and its
-    gradients and updates the parameters in place. Threads may share a session: their calls run one
+    gradients and updates the parameters in place. With `providers="auto"`, the first batch decides
+    which engine does: all are measured on it. Threads may share a session: their calls run one
     after the other.
     """
 
@@ -61,7 +67,15 @@ class TrainingSession:
         self._layout = self._program.layout
         quiet = SessionOptions(log_severity_level=4)  # errors are raised, not printed in addition
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
-        self._engine: TrainingExecutable = open_training(self._program, chosen, providers)
+        self._auto: AutoEngine | None = None  # until the first batch has chosen an engine
+        self._tuning_result: TuningResult | None = None
+        if mentions_auto(providers):
+            self._auto = auto_engine.AutoEngine(self._program, chosen, providers)
+            providers = None
+        opened = open_training(self._program, chosen, providers)
+        self._engine: TrainingExecutable = opened.engine
+        self._providers = opened.providers
+        self._tensors = CurrentStore(opened.engine.store)
         settings = self._layout.settings
         self._progress = Progress(self._layout)
         self._scale = LossScale(settings.loss_scale)
@@ -80,7 +94,8 @@ class TrainingSession:
 
         Training, evaluating and saving after it raise SessionClosed; closing twice is fine.
         """
-        self._engine = CLOSED
+        self._engine = self._tensors = CLOSED
+        self._auto = None
         self._hooks.clear()
 
     def __enter__(self) -> TrainingSession:
@@ -97,6 +112,8 @@ class TrainingSession:
 
         The parameters are updated after every `accumulate` batches.
         """
+        if self._auto is not None:
+            self._choose_engine(self._auto, feeds)
         settings = self._layout.settings
         whole = settings.accumulate == 1 and settings.skip_nonfinite
         if whole and not self._micro and not self._hooks:
@@ -117,6 +134,26 @@ class TrainingSession:
         if self._micro >= settings.accumulate:
             self._update()
         return computed
+
+    def _choose_engine(self, auto: AutoEngine, feeds: Mapping[str, Any]) -> None:
+        """With providers="auto", move to the engine that is the fastest for the first batch."""
+        batch = auto.read_batch(feeds)
+        if batch is None:
+            return
+        opened = auto.choose(batch, self._write_state, self._providers)
+        if opened is not None:
+            old, new = self._engine, opened.engine
+            session_checkpoint.copy_tensors(self._layout, old.store, new.store, self._micro > 0)
+            new.finite = bool(old.finite)
+            self._engine, self._providers = opened
+            self._tensors.store = new.store
+            self._rates_left = 0
+        self._auto, self._tuning_result = None, auto.result
+
+    def _write_state(self, path: Path) -> None:
+        """Write a checkpoint without the user's properties."""
+        tensors, properties = self.checkpoint()
+        tensor_files.write(path, tensors, {**properties, "user": {}})
 
     def _draw(self) -> Draw:
         """The position of random numbers; an engine that runs ahead counts skipped updates, too."""
@@ -177,6 +214,8 @@ class TrainingSession:
     @locked
     def run_forward(self, feeds: Mapping[str, Any]) -> Results:
         """The loss and the outputs of a batch, in training mode; `run_backward` follows it."""
+        if self._auto is not None:
+            self._choose_engine(self._auto, feeds)
         results = self._engine.forward(feeds, self._draw())
         if results is None:
             return self._skip_empty(feeds)
@@ -240,22 +279,34 @@ class TrainingSession:
     @property
     def parameters(self) -> TensorView:
         """The parameters by name, to read; `set_parameters` writes them."""
-        return TensorView(self._engine.store, {name: name for name in self._layout.names})
+        return self._tensors.view({name: name for name in self._layout.names})
 
     @property
     def averages(self) -> TensorView:
         """The averaged parameters, if TrainingOptions.average is set."""
         names = self._layout.names if self._layout.settings.averaged else []
-        return TensorView(self._engine.store, {name: slot_name(AVERAGE, name) for name in names})
+        return self._tensors.view({name: slot_name(AVERAGE, name) for name in names})
 
     @property
     def statistics(self) -> TensorView:
         """The running statistics of BatchNormalization, which training changes, too."""
-        return TensorView(self._engine.store, {name: name for name in self._layout.state})
+        return self._tensors.view({name: name for name in self._layout.state})
 
     @property
     def program(self) -> TrainingProgram:
         return self._program
+
+    def get_providers(self) -> list[str]:
+        """The providers in use, the preferred one first."""
+        return list(self._providers)
+
+    @property
+    def tuning_result(self) -> TuningResult | None:
+        """What `providers="auto"` measured, the fastest engine first.
+
+        None before the first step, and where there was no choice.
+        """
+        return self._tuning_result
 
     @property
     def input_names(self) -> list[str]:

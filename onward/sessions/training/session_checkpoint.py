@@ -72,6 +72,12 @@ def restore_tensors(
         store.write(name, tensors[name])
 
 
+def copy_tensors(layout: Layout, source: Store, target: Store, pending: bool) -> None:
+    """Copy every tensor that a resumed run needs from one store to another."""
+    for name in tensor_names(layout, pending):
+        target.write(name, source.read(name))
+
+
 def empty_like(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """An array of a type and shape that takes no memory, for comparisons."""
     return np.broadcast_to(np.empty((), dtype), shape)

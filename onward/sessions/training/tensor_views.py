@@ -14,14 +14,25 @@ from onward.programs.program import Array, Spec
 from onward.providers.provider import Store
 
 
-class TensorView(Mapping[str, Array]):
-    """Tensors of a store by name, read-only, read on access."""
+class CurrentStore:
+    """The store of a session's engine; views follow when the session moves to another engine."""
 
-    def __init__(self, store: Store, names: Mapping[str, str]) -> None:
-        self._store, self._names = store, names  # name -> its name in the store
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def view(self, names: Mapping[str, str]) -> TensorView:
+        """Tensors by other names than the store's: name -> its name in the store."""
+        return TensorView(self, names)
+
+
+class TensorView(Mapping[str, Array]):
+    """Tensors of a session by name, read-only, read on access."""
+
+    def __init__(self, current: CurrentStore, names: Mapping[str, str]) -> None:
+        self._current, self._names = current, names
 
     def __getitem__(self, name: str) -> Array:
-        array: Array = self._store.read(self._names[name])
+        array: Array = self._current.store.read(self._names[name])
         return array
 
     def __iter__(self) -> Iterator[str]:

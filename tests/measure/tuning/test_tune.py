@@ -14,7 +14,8 @@ import onward
 from onward.errors import FeedError, OptionError, ProviderError
 from onward.measure.tuning import tune as tuning
 from onward.measure.tuning.trials import BARE, CallTimes, Candidate, Opening, Trial
-from onward.measure.tuning.tune import Row, TuningOptions, TuningResult
+from onward.measure.tuning.tuning_options import TuningOptions
+from onward.measure.tuning.tuning_result import Row, TuningResult
 from onward.sessions import auto_plan
 
 CPU = "CPUExecutionProvider"

@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.errors import OnwardError, OptionError
 from onward.lazy import LazyModule
-from onward.programs.program import LOSS, SCALE, Array
+from onward.programs.program import DRAW, LOSS, SCALE, Array
 from onward.providers.ort.training.bound_graph import BoundGraph
 from onward.providers.ort.training.bound_updates import BoundUpdates, TrainingGraphOpener
 from onward.providers.ort.training.finite_check import is_finite
@@ -52,6 +52,8 @@ class OrtTraining:
         self._squared = squared or program.layout.settings.clip_norm is None
         self._is_measured = False  # whether `_measure` is of all accumulated gradients
         self._scale = np.ones((), np.float32)
+        self._position = np.zeros(3, np.int64)  # of the random numbers that a graph draws itself
+        self._is_position_read = False
         self._fresh = {n: np.empty_like(t) for n, t in self.store.statistics.items()}
         self._updated = np.zeros((), np.bool_)  # whether a step in one run has updated
         self._is_fused = program.step is not None
@@ -112,14 +114,16 @@ class OrtTraining:
         if self._halves is None:
             self._halves = splitting.ForwardBackward(self._program, self.store, self._opener.open)
             self._bind_results(self._halves.forward)
+            self._bind_inputs(self._halves.forward)
             self._halves.backward.bind_output(MEASURE, self._measure)
-            self._bind_scale(self._halves.backward)
+            self._bind_inputs(self._halves.backward)
         halves = self._halves
         halves.bind(feeds)
         if halves.is_empty:
             return None
         if self._noise.needed:
             halves.draw(self._noise.draw(feeds, draw))
+        self._set_position(draw)
         return self._results(halves.run_forward())
 
     def backward(self, scale: float, first: bool) -> None:
@@ -211,7 +215,7 @@ class OrtTraining:
         self._feeds[name] = StepFeeds(graph, self._layout, self.store)
         if name in ("train", "step"):
             self._bind_results(graph)
-            self._bind_scale(graph)
+            self._bind_inputs(graph)
             graph.bind_output(MEASURE, self._measure)
 
     def _bind_results(self, graph: BoundGraph) -> None:
@@ -220,10 +224,20 @@ class OrtTraining:
         for kept, output in self._layout.state.items():
             graph.bind_output(output, self._fresh[kept])
 
-    def _bind_scale(self, graph: BoundGraph) -> None:
-        if any(argument.name == SCALE for argument in graph.arguments()):
+    def _bind_inputs(self, graph: BoundGraph) -> None:
+        """Bind the inputs that only some programs have: the loss scale, the position of draws."""
+        names = {argument.name for argument in graph.arguments()}
+        if SCALE in names:
             graph.bind_input(SCALE, self._scale)
+        if DRAW in names:
+            graph.bind_input(DRAW, self._position)
+            self._is_position_read = True
 
     def _draw(self, graph: BoundGraph, feeds: Mapping[str, Any], draw: Draw) -> None:
         if self._noise.needed:
             graph.bind_input(NOISE, self._noise.draw(feeds, draw))
+        self._set_position(draw)
+
+    def _set_position(self, draw: Draw) -> None:
+        if self._is_position_read:
+            self._position[...] = draw

@@ -12,10 +12,8 @@ that has only numpy and onnxruntime.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +22,9 @@ from onward.checkpoints import tensor_files
 from onward.errors import InvalidModel
 from onward.graph.paths import to_path, writing
 from onward.lazy import LazyModule
-from onward.optimizers.loss_scaling import DynamicLossScale
-from onward.optimizers.schedules import schedule_from_dict
 from onward.optimizers.vector_pair_names import Blocks
-from onward.programs.label_ranges import LabelRange
-from onward.programs.program import Layout, Parameter, Settings, UpdateLayout
+from onward.programs.layout_json import layout_from_json, layout_to_json, to_tuple
+from onward.programs.program import Layout
 
 if TYPE_CHECKING:
     from onward.graph import files as models
@@ -95,7 +91,7 @@ class LoweredProgram:
             "noise_by_shape": self.noise_by_shape,
             "plans_memory": self.plans_memory,
             "blocks": [update.blocks for update in self.updates],
-            **_plain(layout),
+            **layout_to_json(layout, model=None if layout.model is None else _MODEL),
         }
         (where / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
@@ -118,7 +114,7 @@ def load_lowered(folder: str | os.PathLike[str]) -> LoweredProgram:
             LoweredUpdate(
                 graph=_graph(where, f"update_{i}"),
                 bound=_graph(where, f"update_{i}_bound"),
-                blocks=_tuple(blocks),
+                blocks=to_tuple(blocks),
             )
             for i, blocks in enumerate(plain.pop("blocks"))
         )
@@ -127,7 +123,11 @@ def load_lowered(folder: str | os.PathLike[str]) -> LoweredProgram:
             noise_by_shape=plain.pop("noise_by_shape"),
             plans_memory=plain.pop("plans_memory"),
             updates=updates,
-            layout=_layout(plain, where),
+            layout=layout_from_json(
+                plain,
+                initial=tensor_files.read(where / _TENSORS).tensors,
+                model=where.absolute() / _MODEL if plain["model"] else None,
+            ),
         )
     except (OSError, *_UNREADABLE) as error:
         raise InvalidModel(
@@ -141,52 +141,6 @@ def is_saved_program(source: Any) -> bool:
     return isinstance(source, (str, os.PathLike)) and (Path(source) / _MANIFEST).is_file()
 
 
-def _plain(layout: Layout) -> dict[str, Any]:
-    """A layout as JSON values, without its tensors and its model."""
-    plain = {f.name: getattr(layout, f.name) for f in dataclasses.fields(layout)}
-    del plain["initial"]
-    plain["model"] = None if layout.model is None else _MODEL
-    for name in ("parameters", "updates", "labels"):
-        plain[name] = [dataclasses.asdict(each) for each in plain[name]]
-    settings = layout.settings
-    found = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    if isinstance(settings.loss_scale, DynamicLossScale):
-        found["loss_scale"] = dataclasses.asdict(settings.loss_scale)
-    if settings.schedule is not None:
-        found["schedule"] = settings.schedule.to_dict()
-    return {**plain, "settings": found}
-
-
-def _layout(plain: dict[str, Any], where: Path) -> Layout:
-    settings = plain.pop("settings")
-    if isinstance(settings["loss_scale"], dict):
-        settings["loss_scale"] = DynamicLossScale(**settings["loss_scale"])
-    if settings["schedule"] is not None:
-        settings["schedule"] = schedule_from_dict(settings["schedule"])
-    for name in ("frozen", "inputs", "targets", "outputs", "model_outputs"):
-        plain[name] = tuple(plain[name])
-    return Layout(
-        parameters=tuple(Parameter(**tuples(each)) for each in plain.pop("parameters")),
-        updates=tuple(UpdateLayout(**tuples(each)) for each in plain.pop("updates")),
-        labels=tuple(LabelRange(**each) for each in plain.pop("labels")),
-        settings=Settings(**settings),
-        initial=tensor_files.read(where / _TENSORS).tensors,
-        model=where.absolute() / _MODEL if plain.pop("model") else None,
-        **plain,
-    )
-
-
 def _graph(where: Path, name: str) -> Any:
     path = where / f"{name}.onnx"
     return path.read_bytes() if path.exists() or name not in _OPTIONAL else None
-
-
-def tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the lists of a JSON file to tuples."""
-    return {name: _tuple(value) for name, value in plain.items()}
-
-
-def _tuple(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuples(value)
-    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -35,12 +35,17 @@ class LoweredTrain:
     gives_tensors: bool  # whether all outputs are tensors
 
 
-def lower_program(program: Program) -> LoweredProgram:
-    """Lower a program to stock onnxruntime; the program itself is not changed."""
+def lower_program(program: Program, *, draws_in_graph: bool = False) -> LoweredProgram:
+    """Lower a program to stock onnxruntime; the program itself is not changed.
+
+    `draws_in_graph`: steps draw the random numbers that torch draws, in the graph, which takes
+    longer than to feed others.
+    """
     layout, settings = program.layout, program.layout.settings
     gradients = [p.gradient for p in layout.parameters]
     clips = settings.clip_norm is not None
-    lowered = lower_train(program.train.clone(), program.draws, gradients, squared=clips)
+    draws = None if draws_in_graph else program.draws
+    lowered = lower_train(program.train.clone(), draws, gradients, squared=clips)
     flat = [update.flat for update in layout.updates]
     updates = tuple(map(lower_update, program.updates, flat))
     in_one = settings.accumulate == 1 and settings.skip_nonfinite and lowered.gives_tensors

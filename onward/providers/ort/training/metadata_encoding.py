@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.errors import InvalidModel
+from onward.programs.layout_json import tuples
 from onward.programs.program import UpdateLayout
-from onward.providers.ort.training.lowered import LoweredUpdate, tuples
+from onward.providers.ort.training.lowered import LoweredUpdate
 
 VERSION = 1
 UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, zlib.error)

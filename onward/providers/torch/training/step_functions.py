@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from onward.optimizers.clip import NORM
-from onward.passes.random_draws import DRAW
-from onward.programs.program import LOSS, SCALE, Layout
+from onward.programs.program import DRAW, LOSS, SCALE, Layout
 from onward.programs.vector_offsets import Places
 from onward.providers.provider import Draw
 from onward.providers.torch.dtypes import Tensor
