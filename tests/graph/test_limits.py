@@ -186,3 +186,24 @@ def test_nodes_that_crash_engines_are_refused(node: onnx.NodeProto, message: str
     model = helper.make_model(helper.make_graph([node], "g", [value], [out]))
     with pytest.raises(InvalidModel, match=message):
         load(model.SerializeToString())
+
+
+@pytest.mark.parametrize("in_function", [True, False])
+def test_a_reference_to_a_functions_attribute_is_refused_outside_of_functions(
+    in_function: bool,
+) -> None:
+    node = helper.make_node("LeakyRelu", ["x"], ["y"], "n")
+    node.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    call = helper.make_node("Leaky", ["x"], ["y"], "c", domain="own", slope=0.5)
+    proto = onnx.load_model_from_string(model(call if in_function else node))
+    if in_function:
+        imports = [helper.make_opsetid("", 20)]
+        own = helper.make_function("own", "Leaky", ["x"], ["y"], [node], imports, ["slope"])
+        proto.functions.append(own)
+        proto.opset_import.append(helper.make_opsetid("own", 1))
+        (y,) = onward.InferenceSession(proto).run(None, {"x": np.array([-1, 1], np.float32)})
+        assert y.tolist() == [-0.5, 1]
+        return
+    message = r"\(node 'n'\): attribute 'alpha' refers to the attribute 'slope' of a function, but"
+    with pytest.raises(InvalidModel, match=message):
+        onward.InferenceSession(proto)

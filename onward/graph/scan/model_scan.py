@@ -249,7 +249,13 @@ class _Walk:
         if call in self.scan.functions or node.domain:
             body.calls[call] += 1
         has_graphs = False
-        for attribute in node.attributes.values():
+        for name, attribute in node.attributes.items():
+            if attribute.refers_to and not scope.anything:
+                raise InvalidModel(
+                    f"{node}: attribute {name!r} refers to the attribute {attribute.refers_to!r} "
+                    "of a function, but the node is in no function\n"
+                    "give the attribute a value where the model is exported"
+                )
             for tensor in attribute.tensors:
                 self.tensor(tensor, node, hidden)
             for each in attribute.sparse:

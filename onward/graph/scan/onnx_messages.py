@@ -164,11 +164,12 @@ class ScannedAttribute:
     sparse: list[Span]
     graphs: list[Span]
     items: int  # numbers and texts in its lists
+    refers_to: str  # the attribute of a function that it is; "" for none
 
 
 def read_attribute(data: bytes, start: int, end: int) -> tuple[str, ScannedAttribute]:
     """An AttributeProto: its name and content."""
-    name, word, number, real, items = "", "", None, None, 0
+    name, word, refers_to, number, real, items = "", "", "", None, None, 0
     ints: list[int] = []
     tensors: list[ScannedTensor] = []
     sparse: list[Span] = []
@@ -190,6 +191,8 @@ def read_attribute(data: bytes, start: int, end: int) -> tuple[str, ScannedAttri
             tensors.append(read_tensor(data, a, b))
         elif tag in (50, 90):
             graphs.append((a, b))
+        elif tag == 170:
+            refers_to = text(data, a, min(b, a + 64))
         elif tag in (178, 186):
             sparse.append((a, b))
         elif tag & RUN:
@@ -197,7 +200,7 @@ def read_attribute(data: bytes, start: int, end: int) -> tuple[str, ScannedAttri
         elif tag >> 3 in (7, 9):
             items += 1
     return name, ScannedAttribute(
-        number, real, word, ints, tensors, sparse, graphs, items + len(ints)
+        number, real, word, ints, tensors, sparse, graphs, items + len(ints), refers_to
     )
 
 

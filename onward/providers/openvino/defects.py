@@ -156,6 +156,10 @@ def _is_fed_sizes(node: ir.Node) -> bool:
     return any(each is not None and each.is_graph_input() for each in sizes)
 
 
+def _computes_blocks(node: ir.Node) -> bool:
+    return any(_is_computed(node, number) for number in (1, 2))
+
+
 def _takes_maximum(node: ir.Node) -> bool:
     return bool(_value(node, "mode", "avg") == "max")
 
@@ -174,8 +178,13 @@ def _may_be_uneven(node: ir.Node) -> bool:
 
 
 def _computes_repeats(node: ir.Node) -> bool:
-    repeats = _input(node, 1)
-    return repeats is None or repeats.const_value is None or repeats.is_graph_input()
+    return _is_computed(node, 1)
+
+
+def _is_computed(node: ir.Node, number: int) -> bool:
+    """Whether an input is no constant."""
+    value = _input(node, number)
+    return value is None or value.const_value is None or value.is_graph_input()
 
 
 Rows = dict[str, list[Defect]]
@@ -201,6 +210,7 @@ ROWS: Rows = _rows(
     ("ReduceLogSum", "log(0) is -88", None, ARM),
     ("ThresholdedRelu", "results end at 255 with dynamic shapes", None, ARM),
     ("TopK", "equal values are not in the order of their indices", None, X86),
+    ("Col2Im", "a size that is 0 crashes the process", _computes_blocks, X86),
     ("Attention", "the fourth output leaves out part of the mask", _is_asked_for_products),
     ("Attention", "rows without keys are averages, not zero", _counts_keys, ARM),
     ("Attention", "the number of heads must be static", _hides_heads),
