@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import circumstances
+from benchmarks.report import architecture, circumstances
 from conformance.reliability import bombs, mutated, seeds
 from onward.providers.choose import available
 
@@ -125,7 +125,7 @@ def main() -> int:
         seconds = round(time.monotonic() - started)
         report[name] = {"kept": kept, "seconds": seconds, "rows": rows}
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{time.strftime('%Y-%m-%d')}.json"
+    path = RESULTS / f"{architecture()}-{time.strftime('%Y-%m-%d')}.json"
     old = json.loads(path.read_text()).get("promises", {}) if path.exists() else {}
     path.write_text(json.dumps({**circumstances(), "promises": {**old, **report}}, indent=2) + "\n")
     print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
