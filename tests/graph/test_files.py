@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -237,3 +238,14 @@ def test_a_subgraph_attribute_that_is_not_one_is_an_invalid_model() -> None:
     message = "attribute 'then_branch' refers to the attribute 'elsewhere' of a function"
     with pytest.raises(InvalidModel, match=message):
         load(model)
+
+
+def test_a_model_that_cannot_be_built_is_an_invalid_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: Any) -> Any:
+        raise ValueError("two values of one name\nand more")
+
+    monkeypatch.setattr("onward.graph.files.from_proto", failing)
+    with pytest.raises(
+        InvalidModel, match=r"the model breaks ONNX's rules: two values of one name$"
+    ):
+        load(onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [])))
