@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onward.errors import FeedError, OptionError
+from onward.errors import FeedError
 from onward.graph.random_feeds import random_feeds
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune import bucket, tune
@@ -41,17 +41,9 @@ class AutoPlan:
         tuning: TuningOptions,
         weights: Any,
     ) -> None:
-        if options.isolated:
-            raise OptionError(
-                "auto is not available with isolated: it would load the model in this process\n"
-                "name the providers, or leave isolated out"
-            )
         self._source, self._options, self._weights = source, options, weights
         reader = ModelReader(source, options, weights)
         self._choosing = threading.RLock()  # one thread measures, the others wait for its result
-        if options.intra_op_num_threads:
-            given = {**vars(tuning), "threads": options.intra_op_num_threads}
-            tuning = TuningOptions(**given)
         self._tuning, self._log = tuning, log_of(options)
         self._plans: dict[str, Plan] = {}  # by the candidate's name
         self._chosen: dict[tuple[Any, ...], Plan] = {}  # by the feeds' shapes

@@ -103,7 +103,7 @@ class InferenceSession:
         self._choice = choose(None if self._is_auto else providers, provider_options, options)
         if not self._is_auto:
             return open_source(self._source, self._choice, options, self._weights)
-        tuning = auto_options.tuning_options(providers)
+        tuning = auto_options.tuning_options(providers, options)
         source, weights = absolute(self._source), absolute(self._weights)
         return auto_plan.AutoPlan(source, options, tuning, weights)
 

@@ -98,17 +98,17 @@ class _Scope:
     """What is known about the values of a graph and of the graphs around it, by name."""
 
     def __init__(
-        self, constants: ChainMap[str, FoldedConstant | None], anything: bool = False
+        self, constants: ChainMap[str, FoldedConstant | None], in_function: bool = False
     ) -> None:
         self.constants = constants  # None: a feed decides
         self.shapes: dict[str, tuple[int | None, ...]] = {}  # of inputs
-        self.anything = anything  # in functions: an unknown name may be a constant
+        self.in_function = in_function  # there, an unknown name may be a constant
 
     def inner(self) -> _Scope:
-        return _Scope(self.constants.new_child(), self.anything)
+        return _Scope(self.constants.new_child(), self.in_function)
 
     def get(self, name: str) -> FoldedConstant | None:
-        return self.constants.get(name, UNKNOWN if self.anything else None)
+        return self.constants.get(name, UNKNOWN if self.in_function else None)
 
     def read_shape(self, node: ScannedNode) -> FoldedConstant | None:
         """The input of Shape or Size: a shape that is declared in full is a constant."""
@@ -163,7 +163,7 @@ class _Walk:
 
     def function(self, start: int, end: int) -> None:
         names = {10: "", 82: "", 106: ""}
-        body, scope = CountedBody(), _Scope(ChainMap(), anything=True)
+        body, scope = CountedBody(), _Scope(ChainMap(), in_function=True)
         spans: list[Span] = []
         for tag, a, b in fields(self.data, start, end):
             if tag in names:
@@ -250,7 +250,7 @@ class _Walk:
             body.calls[call] += 1
         has_graphs = False
         for name, attribute in node.attributes.items():
-            if attribute.refers_to and not scope.anything:
+            if attribute.refers_to and not scope.in_function:
                 raise InvalidModel(
                     f"{node}: attribute {name!r} refers to the attribute {attribute.refers_to!r} "
                     "of a function, but the node is in no function\n"
@@ -281,7 +281,7 @@ class _Walk:
         constants = [each for each in given if each is not None]
         if len(constants) != len(given) or (not given and node.domain == ""):
             return
-        if call in self.scan.functions or (node.domain and scope.anything):
+        if call in self.scan.functions or (node.domain and scope.in_function):
             body.constant_calls.add(call)
             result = UNKNOWN
         else:

@@ -70,8 +70,16 @@ def _available_provider(text: str) -> str:
     return name
 
 
-def tuning_options(providers: Any) -> TuningOptions:
-    """The options of "auto", which must be the only entry of providers."""
+def tuning_options(providers: Any, options: SessionOptions) -> TuningOptions:
+    """The options of "auto", which must be the only entry of providers, for a session's options.
+
+    A number of threads that the session names is the only one that is tried.
+    """
+    if options.isolated:
+        raise OptionError(
+            "auto is not available with isolated: it would load the model in this process\n"
+            "name the providers, or leave isolated out"
+        )
     listed = [providers] if isinstance(providers, str) else list(providers)
     if len(listed) > 1:
         raise OptionError(
@@ -90,7 +98,8 @@ def tuning_options(providers: Any) -> TuningOptions:
             raise OptionError(
                 f"auto has no option {name!r}; {suggest_names(name, known, 'it has')}"
             )
-    return TuningOptions(**given)
+    threads = {"threads": options.intra_op_num_threads} if options.intra_op_num_threads else {}
+    return TuningOptions(**{**given, **threads})
 
 
 def trial_settings(options: SessionOptions) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onward.errors import FeedError, OnwardError, OptionError
+from onward.errors import FeedError, OnwardError
 from onward.lazy import LazyModule
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune_training import training_engines, tune_training
@@ -33,14 +33,7 @@ class AutoEngine:
     """The choice of an engine for a session, which holds the default engine until it is made."""
 
     def __init__(self, program: TrainingProgram, options: SessionOptions, providers: Any) -> None:
-        if options.isolated:
-            raise OptionError(
-                "auto is not available with isolated: it would load the model in this process\n"
-                "name the providers, or leave isolated out"
-            )
-        tuning = tuning_options(providers)
-        if options.intra_op_num_threads:
-            tuning = replace(tuning, threads=options.intra_op_num_threads)
+        tuning = tuning_options(providers, options)
         self._program, self._options, self._tuning = program, options, tuning
         self._has_choice = program.neutral is not None and training_engines(tuning) != [CPU]
         self.result: TuningResult | None = None  # None: nothing was measured
