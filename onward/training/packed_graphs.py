@@ -24,6 +24,8 @@ from onward.programs.label_ranges import LabelRange
 from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
 from onward.programs.update_graphs import build_updates
+from onward.providers.ort.processor_probe import processor_probe
+from onward.providers.ort.processors import PROCESSORS
 from onward.providers.ort.training.fused_step_probe_graph import probe_graph
 from onward.providers.ort.training.lowering import lower_train
 from onward.providers.ort.training.metadata_encoding import compress_graph, pack, pack_updates
@@ -70,12 +72,20 @@ def pack_step(
     gradients = extend(model, {loss: None}, sources, GRADIENTS, composites=True)
     loss_dtype, outputs = _set_outputs(model, names, loss, gradients)
     own = {name: gradients[name] for name in parameters}
+    copies = {processor: model.clone() for processor in PROCESSORS}
     lowered = lower_train(model, draws, list(own.values()), squared=squared)
     size = lowered.noise_size
+    faster = {}
+    for name, copy in copies.items():
+        train = lower_train(copy, draws, list(own.values()), squared=squared, processor=name).train
+        if train != lowered.train:
+            probe = compress_graph(processor_probe())
+            faster[name] = {"probe": probe, "train": compress_graph(train)}
     target.metadata_props[STEP] = pack(
         {
             "graph": graph_checksum(bytes(ir.to_proto(target).SerializeToString())),
             "train": compress_graph(lowered.train),
+            "faster": faster,
             "gradients": own,
             "input_gradients": {name: gradients[name] for name in inputs},
             "outputs": outputs,

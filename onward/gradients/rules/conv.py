@@ -48,14 +48,33 @@ def _weight(
     columns(x) has, for each window, the elements that meet w: (batch, channels taps, windows).
     """
     columns, taps = _columns(op, x, w, geometry)
-    windows = op.product(*op.sizes(dy)[2:])
+    windows, outputs = op.product(*op.sizes(dy)[2:]), op.size(w, 0)
     groups = [group] if group > 1 else []
     columns = op.Reshape(columns, op.shape(-1, *groups, op.product(op.size(w, 1), taps), windows))
-    dys = op.Reshape(dy, op.shape(-1, *groups, _share(op, op.size(w, 0), group), windows))
+    dys = op.Reshape(dy, op.shape(-1, *groups, _share(op, outputs, group), windows))
+    if group == 1 and _has_small_images(windows, outputs):
+        return _weight_of_small_images(op, columns, dys, w)
     order = [0, 2, 1] if group == 1 else [0, 1, 3, 2]
     each = op.MatMul(columns, op.Transpose(dys, perm=order))
     total = op.ReduceSum(each, [0], keepdims=0)
     return op.reshape_as(op.Transpose(total, perm=[a - 1 for a in order[1:]]), w)
+
+
+def _has_small_images(windows: Size, outputs: Size) -> bool:
+    return isinstance(windows, int) and isinstance(outputs, int) and 4 * windows <= outputs
+
+
+def _weight_of_small_images(
+    op: GradientOps, columns: ir.Value, dys: ir.Value, w: ir.Value
+) -> ir.Value:
+    """The same as one product over all windows of the batch: one for each image would be small.
+
+    With few windows in an image and many channels, the sum over the images would take longer than
+    the products.
+    """
+    rows = op.Flatten(op.Transpose(columns, perm=[0, 2, 1]), axis=2)
+    outputs = op.Flatten(op.Transpose(dys, perm=[1, 0, 2]), axis=1)
+    return op.reshape_as(op.MatMul(outputs, rows), w)
 
 
 def _columns(

@@ -65,7 +65,8 @@ def open_training(
     in_torch = _open_in_torch(program, options, choice)
     if in_torch is not None:
         return OpenedTraining(in_torch, [choice.listed[0][0]])
-    lowered = program.lowered
+    on_cpu = [name for name, _ in choice.leading_ort] == _CPU
+    lowered = program.lowered_here if on_cpu else program.lowered
     names = [name for name, _ in choice.leading_ort or (*choice.listed, *choice.fallback)]
     engine = OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers))
     return OpenedTraining(engine, names)

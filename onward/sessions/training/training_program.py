@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.lazy import LazyModule
+from onward.providers.ort import processors
 from onward.providers.ort.training.lowered import LoweredProgram, load_lowered
 
 if TYPE_CHECKING:
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from onward.programs import build as building
     from onward.programs.options import TrainingOptions
     from onward.programs.program import Layout, Parameter, Program, Settings
+    from onward.providers.ort import processor_probe
     from onward.providers.ort.training import lowering
 else:  # they build graphs; a saved program does not need them
     building = LazyModule("onward.programs.build")
+    processor_probe = LazyModule("onward.providers.ort.processor_probe")
     lowering = LazyModule("onward.providers.ort.training.lowering")
 
 
@@ -74,15 +77,32 @@ class TrainingProgram:
 
     @cached_property
     def lowered(self) -> LoweredProgram:
-        """The graphs as stock onnxruntime runs them."""
+        """The graphs as stock onnxruntime runs them on any processor."""
         if isinstance(self._compiled, LoweredProgram):
             return self._compiled
         found: LoweredProgram = lowering.lower_program(self._compiled)
         return found
 
+    @cached_property
+    def lowered_here(self) -> LoweredProgram:
+        """The graphs as stock onnxruntime runs them fastest on this machine's processor."""
+        if isinstance(self._compiled, LoweredProgram):
+            return self._compiled.for_this_processor()
+        processor = processors.find_processor(processor_probe.processor_probe())
+        if processor == processors.ANY:
+            return self.lowered
+        found: LoweredProgram = lowering.lower_program(self._compiled, processor)
+        return found
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write it to a folder, from which `TrainingSession` and `load_program` read it."""
-        return self.lowered.save(folder)
+        """Write it to a folder, from which `TrainingSession` and `load_program` read it.
+
+        The program runs on any processor; it also holds the graphs that are faster on some.
+        """
+        if isinstance(self._compiled, LoweredProgram):
+            return self._compiled.save(folder)
+        everywhere: LoweredProgram = lowering.lower_for_every_processor(self._compiled)
+        return everywhere.save(folder)
 
 
 def compile_training(

@@ -15,7 +15,8 @@ from onward.graph.paths import check_readable
 from onward.graph.scan.file_metadata import graph_checksum, metadata_of
 from onward.programs.program import LOSS, Array, Layout, Parameter, Settings
 from onward.providers.options import SessionOptions
-from onward.providers.ort.bound_session import Argument, BoundSession, to_numpy
+from onward.providers.ort.bound_session import CPU, Argument, BoundSession, to_numpy
+from onward.providers.ort.processors import find_processor
 from onward.providers.ort.session import ProviderList
 from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
 from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
@@ -84,7 +85,7 @@ def _open_packed(
     if options.native is None and not packed["plans_memory"]:
         # a memory plan is held from the first node to the last: it costs too much memory here
         options = replace(options, enable_mem_pattern=False)
-    session = open_graph(decompress_graph(packed["train"]), options, providers)
+    session = open_graph(_fastest_train(packed, providers), options, providers)
     held = [name for name in session.inputs if name not in inputs and name != NOISE]
     roles = Roles(
         inputs=tuple(inputs),
@@ -101,6 +102,15 @@ def _open_packed(
         noise_by_shape=bool(packed["noise_by_shape"]),
     )
     return OrtGraph(session), roles
+
+
+def _fastest_train(packed: Mapping[str, Any], providers: ProviderList) -> bytes:
+    """The train graph in the form for this machine's processor, if there is one."""
+    on_cpu = [name for name, _ in providers] == [name for name, _ in CPU]
+    for processor, own in packed.get("faster", {}).items() if on_cpu else ():
+        if find_processor(decompress_graph(own["probe"])) == processor:
+            return decompress_graph(own["train"])
+    return decompress_graph(packed["train"])
 
 
 def layout_of(roles: Roles) -> Layout:

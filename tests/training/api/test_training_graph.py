@@ -15,6 +15,9 @@ from onward.training.api.training_graph import STEP, SummingGraph
 from tests.training.api.made import Folder, batch
 
 
+EMPTY = "eJwDAAAAAAE="  # no bytes at all, compressed
+
+
 def changed(folder: Folder, target: Path, **fields: object) -> Module:
     """A module whose training model has other things packed; its graph is the same."""
     model = onnx.load(folder.training)
@@ -25,7 +28,9 @@ def changed(folder: Folder, target: Path, **fields: object) -> Module:
 
 
 def test_a_damaged_step_is_refused(whole: Folder, tmp_path: Path) -> None:
-    for fields in ({"train": "no base64!"}, {"train": 3}, {"outputs": None}):
+    plain: dict[str, object] = {"faster": {}}  # the graph for any processor is opened
+    damaged = ({"train": "no base64!", **plain}, {"train": 3, **plain}, {"outputs": None})
+    for fields in (*damaged, {"faster": {"x": {}}}, {"faster": 3}):
         with pytest.raises(InvalidModel, match=r"the model's onward.step cannot be read: .*\nmake"):
             changed(whole, tmp_path / "x.onnx", **fields)
 
@@ -38,5 +43,13 @@ def test_step_of_a_changed_model_is_not_run(whole: Folder, tmp_path: Path, field
 
 
 def test_unsupported_step_falls_back_to_the_models_own_graph(whole: Folder, tmp_path: Path) -> None:
-    module = changed(whole, tmp_path / "x.onnx", train="eJwDAAAAAAE=")  # no bytes at all
+    module = changed(whole, tmp_path / "x.onnx", train=EMPTY, faster={})
+    assert isinstance(module._opener.open(TRAIN), SummingGraph)
+
+
+def test_a_step_for_this_processor_that_does_not_open_falls_back(
+    whole: Folder, tmp_path: Path
+) -> None:
+    faster = {"any": {"probe": EMPTY, "train": EMPTY}}  # what cannot be probed is any processor
+    module = changed(whole, tmp_path / "x.onnx", faster=faster)
     assert isinstance(module._opener.open(TRAIN), SummingGraph)

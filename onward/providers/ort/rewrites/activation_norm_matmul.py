@@ -29,6 +29,7 @@ from onward.passes.value_facts import (
 )
 
 rule = Rules()
+norm_rule = Rules()  # where the norm's kernel is slower than its formula
 
 MICROSOFT = "com.microsoft"
 _SMALL = 8192  # elements, up to which one kernel is faster than fewer operations
@@ -115,11 +116,11 @@ def _read_by(value: ir.Value | None, operator: str) -> list[ir.Node]:
 # -- normalisation -----------------------------------------------------------------------------
 
 
-@rule("LayerNormalization")
+@norm_rule("LayerNormalization")
 def layer_normalization(op: Ops, node: ir.Node) -> Replacement:
     """Write out the formula where a gradient reads mean and deviation: it shares xhat.
 
-    onnxruntime's kernel is not vectorised, which is slower (benchmarks/backward.py, tf8).
+    On aarch64 onnxruntime's kernel is not vectorised and slower (benchmarks/backward.py, tf8).
     """
     x, scale, bias = node.inputs[0], node.inputs[1], input_of(node, 2)
     depth, shape = rank(x), dims(x)
@@ -228,7 +229,7 @@ def _factor(value: ir.Value | None) -> tuple[float, ir.Value | None]:
     number = None if scale is None else scalar(scale.inputs[1])
     if value is None or scale is None or number is None or not is_float(value):
         return 1.0, value
-    if value.is_graph_output() or not all(user.op_type in _MATMULS for user, _ in value.uses()):
+    if not _read_by_products(value):
         return 1.0, value
     if rank(scale.inputs[0]) != rank(value):
         return 1.0, value
@@ -236,6 +237,19 @@ def _factor(value: ir.Value | None) -> tuple[float, ir.Value | None]:
 
 
 _MATMULS = ("MatMul", "FusedMatMul")
+
+
+def _read_by_products(value: ir.Value) -> bool:
+    """Whether only matrix products read the value, also through a Transpose that they take in."""
+    return not value.is_graph_output() and all(
+        user.op_type in _MATMULS
+        or (
+            user.op_type == "Transpose"
+            and swaps_last_axes(user)
+            and _read_by_products(user.outputs[0])
+        )
+        for user, _ in value.uses()
+    )
 
 
 @rule("Mul", "Div")

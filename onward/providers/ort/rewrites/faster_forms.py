@@ -3,10 +3,13 @@
 `gradient` writes standard operators, for any engine. The forms here compute the same, were measured
 on onnxruntime, and may use operators of com.microsoft. Rules for activations, normalisations
 and matrix products are in `activation_norm_matmul.py`; sums of rows and the cross entropy, which
-look at more than one node, are here.
+look at more than one node, are here. Forms for one kind of processor only are in `x86_forms.py`
+and `blocked_convolutions.py`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -22,6 +25,7 @@ from onward.passes.prune import drop_unused
 from onward.passes.rewrite import (
     Names,
     Ops,
+    Rules,
     insert_made_nodes,
     remove_node,
     replace,
@@ -40,16 +44,18 @@ from onward.passes.value_facts import (
     rank,
     reads_once,
 )
-from onward.providers.ort.rewrites import activation_norm_matmul
+from onward.providers.ort.processors import ANY, AVX512
+from onward.providers.ort.rewrites import activation_norm_matmul, blocked_convolutions, x86_forms
 
 
-def fuse_for_onnxruntime(model: ir.Model) -> ir.Model:
+def fuse_for_onnxruntime(model: ir.Model, processor: str = ANY) -> ir.Model:
     """Rewrite a training model into the forms that stock onnxruntime's CPU kernels run fastest.
 
     In place; inputs and outputs stay. The result may hold operators of com.microsoft. What training
-    changes must be an input of the graph: initializers are taken for constants.
+    changes must be an input of the graph: initializers are taken for constants. `processor` is one
+    of processors.py: the result for ANY runs on all of them.
     """
-    model = _FASTER_FORMS(model)
+    model = _FASTER_FORMS[processor](model)
     try:
         return lower_opset(model, STOCK_OPSET)
     except UnsupportedModel:  # the model's forward needs a newer one
@@ -58,15 +64,22 @@ def fuse_for_onnxruntime(model: ir.Model) -> ir.Model:
 
 def rewrite_with_gradients(model: ir.Model) -> ir.Model:
     """Share work between activations or norms and their gradients; fuse Transpose and MatMul."""
-    if rewrite(model, activation_norm_matmul.rule) and _has(
-        model, activation_norm_matmul.MICROSOFT
-    ):
-        model.opset_imports[activation_norm_matmul.MICROSOFT] = 1
+    return _apply(model, activation_norm_matmul.rule | activation_norm_matmul.norm_rule)
+
+
+def rewrite_for_avx512(model: ir.Model) -> ir.Model:
+    """The same with the forms for x86-64 with AVX-512."""
+    model = _apply(model, activation_norm_matmul.rule | x86_forms.rule)
+    return _apply(model, blocked_convolutions.rule)
+
+
+def _apply(model: ir.Model, rules: Rules) -> ir.Model:
+    if rewrite(model, rules):
+        used = {node.domain for graph in graphs_of(model) for node in graph}
+        for domain in (activation_norm_matmul.MICROSOFT, blocked_convolutions.NCHWC):
+            if domain in used:
+                model.opset_imports[domain] = 1
     return model
-
-
-def _has(model: ir.Model, domain: str) -> bool:
-    return any(node.domain == domain for graph in graphs_of(model) for node in graph)
 
 
 # -- sums of rows ----------------------------------------------------------------------------------
@@ -229,19 +242,23 @@ def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
     return reader if reader.op_type == operator and reader.domain == "" else None
 
 
-_FASTER_FORMS = PassSequence(
-    "for onnxruntime",
-    (
-        upgrade_opset,
-        fill_default_attributes,
-        share_exponentials,
-        rewrite_with_gradients,
-        share_expressions,
-        drop_unused,
-        sum_rows_by_product,
-        fill_default_attributes,
-        infer_missing,
-        share_expressions,
-        drop_unused,
-    ),
-)
+def _sequence(rewrite_nodes: Callable[[ir.Model], ir.Model]) -> PassSequence:
+    return PassSequence(
+        "for onnxruntime",
+        (
+            upgrade_opset,
+            fill_default_attributes,
+            share_exponentials,
+            rewrite_nodes,
+            share_expressions,
+            drop_unused,
+            sum_rows_by_product,
+            fill_default_attributes,
+            infer_missing,
+            share_expressions,
+            drop_unused,
+        ),
+    )
+
+
+_FASTER_FORMS = {ANY: _sequence(rewrite_with_gradients), AVX512: _sequence(rewrite_for_avx512)}

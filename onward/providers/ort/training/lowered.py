@@ -8,13 +8,17 @@ that has only numpy and onnxruntime.
     predict   the model's own inputs, parameters, state -> its own outputs
     step      train, then the updates, in one run
     updates   parameters, gradients, slots, learning rate, step -> new parameters, new slots
+
+The graphs run on any processor. `faster` has train and step again, in forms for one kind of
+processor (processors.py); they are saved in a folder of its name.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +29,7 @@ from onward.lazy import LazyModule
 from onward.optimizers.vector_pair_names import Blocks
 from onward.programs.layout_json import layout_from_json, layout_to_json, to_tuple
 from onward.programs.program import Layout
+from onward.providers.ort.processors import PROCESSORS, find_processor
 
 if TYPE_CHECKING:
     from onward.graph import files as models
@@ -52,6 +57,18 @@ class LoweredUpdate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FasterGraphs:
+    """Graphs of a program in forms for one kind of processor, and the probe that detects it."""
+
+    probe: bytes
+    train: bytes
+    step: bytes | None
+
+
+_FASTER = tuple(each.name for each in fields(FasterGraphs))
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoweredProgram:
     """The graphs of a training run, for stock onnxruntime, and their layout."""
 
@@ -65,6 +82,14 @@ class LoweredProgram:
     noise_by_shape: bool  # whether feeds of the same shapes need the same number
     plans_memory: bool  # whether to use onnxruntime's memory pattern for `step`
     updates: tuple[LoweredUpdate, ...]
+    faster: Mapping[str, FasterGraphs] = field(default_factory=dict)  # by processor
+
+    def for_this_processor(self) -> LoweredProgram:
+        """The same with the graphs that are fastest on this machine."""
+        for processor, own in self.faster.items():
+            if find_processor(own.probe) == processor:
+                return replace(self, train=own.train, step=own.step, faster={})
+        return self
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write it to a folder, from which `load_lowered` reads it."""
@@ -78,16 +103,17 @@ class LoweredProgram:
         layout = self.layout
         if layout.model is not None:
             models.save(models.load(layout.model, any_domain=True), where / _MODEL)
-        for name in _GRAPHS:
-            graph = getattr(self, name)
-            if graph is not None:
-                (where / f"{name}.onnx").write_bytes(graph)
+        _write_graphs(where, self, _GRAPHS)
+        for processor, graphs in self.faster.items():
+            (where / processor).mkdir(exist_ok=True)
+            _write_graphs(where / processor, graphs, _FASTER)
         for i, update in enumerate(self.updates):
             (where / f"update_{i}.onnx").write_bytes(update.graph)
             (where / f"update_{i}_bound.onnx").write_bytes(update.bound)
         tensor_files.write(where / _TENSORS, layout.initial, {})
         manifest = {
             "version": VERSION,
+            "processors": list(self.faster),
             "noise_by_shape": self.noise_by_shape,
             "plans_memory": self.plans_memory,
             "blocks": [update.blocks for update in self.updates],
@@ -123,6 +149,13 @@ def load_lowered(folder: str | os.PathLike[str]) -> LoweredProgram:
             noise_by_shape=plain.pop("noise_by_shape"),
             plans_memory=plain.pop("plans_memory"),
             updates=updates,
+            faster={
+                processor: FasterGraphs(
+                    **{name: _graph(where / processor, name) for name in _FASTER}
+                )
+                for processor in plain.pop("processors", [])
+                if processor in PROCESSORS  # another version may know more of them
+            },
             layout=layout_from_json(
                 plain,
                 initial=tensor_files.read(where / _TENSORS).tensors,
@@ -139,6 +172,13 @@ def load_lowered(folder: str | os.PathLike[str]) -> LoweredProgram:
 def is_saved_program(source: Any) -> bool:
     """Whether this is a folder that a program was saved to."""
     return isinstance(source, (str, os.PathLike)) and (Path(source) / _MANIFEST).is_file()
+
+
+def _write_graphs(where: Path, graphs: Any, names: Sequence[str]) -> None:
+    for name in names:
+        graph = getattr(graphs, name)
+        if graph is not None:
+            (where / f"{name}.onnx").write_bytes(graph)
 
 
 def _graph(where: Path, name: str) -> Any:

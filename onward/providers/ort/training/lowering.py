@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -15,12 +15,15 @@ from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import TRAINING
 from onward.passes.random_draws import Draws
 from onward.programs.program import Program
+from onward.providers.ort.processor_probe import processor_probe
+from onward.providers.ort.processors import ANY, PROCESSORS
 from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime
 from onward.providers.ort.training.fused_step import fuse_step
 from onward.providers.ort.training.fused_step_probe_graph import probe_graph
-from onward.providers.ort.training.lowered import MEASURE, NOISE, LoweredProgram
+from onward.providers.ort.training.lowered import MEASURE, NOISE, FasterGraphs, LoweredProgram
 from onward.providers.ort.training.update_lowering import lower_update
 
+_LARGE_GRAPH = 16 << 20  # bytes: weights that are not trained are not saved again
 _MANY_NODES = 100  # above, the memory pattern costs more memory than it saves time
 
 
@@ -35,17 +38,22 @@ class LoweredTrain:
     gives_tensors: bool  # whether all outputs are tensors
 
 
-def lower_program(program: Program, *, draws_in_graph: bool = False) -> LoweredProgram:
+def lower_program(
+    program: Program, processor: str = ANY, *, draws_in_graph: bool = False
+) -> LoweredProgram:
     """Lower a program to stock onnxruntime; the program itself is not changed.
 
-    `draws_in_graph`: steps draw the random numbers that torch draws, in the graph, which takes
-    longer than to feed others.
+    `processor` is one of processors.py: only there the result is the fastest, and only the result
+    for ANY runs on all of them. `draws_in_graph`: steps draw the random numbers that torch draws,
+    in the graph, which takes longer than to feed others.
     """
     layout, settings = program.layout, program.layout.settings
     gradients = [p.gradient for p in layout.parameters]
     clips = settings.clip_norm is not None
     draws = None if draws_in_graph else program.draws
-    lowered = lower_train(program.train.clone(), draws, gradients, squared=clips)
+    lowered = lower_train(
+        program.train.clone(), draws, gradients, squared=clips, processor=processor
+    )
     flat = [update.flat for update in layout.updates]
     updates = tuple(map(lower_update, program.updates, flat))
     in_one = settings.accumulate == 1 and settings.skip_nonfinite and lowered.gives_tensors
@@ -63,8 +71,25 @@ def lower_program(program: Program, *, draws_in_graph: bool = False) -> LoweredP
     )
 
 
+def lower_for_every_processor(program: Program) -> LoweredProgram:
+    """A program for ANY processor that carries the graphs that are faster on some of them."""
+    lowered, faster = lower_program(program), {}
+    for processor in PROCESSORS if len(lowered.train) < _LARGE_GRAPH else ():
+        own = lower_program(program, processor)
+        if own.train != lowered.train:
+            faster[processor] = FasterGraphs(
+                probe=processor_probe(), train=own.train, step=own.step
+            )
+    return replace(lowered, faster=faster)
+
+
 def lower_train(
-    model: ir.Model, draws: Draws | None, gradients: Sequence[str], *, squared: bool
+    model: ir.Model,
+    draws: Draws | None,
+    gradients: Sequence[str],
+    *,
+    squared: bool,
+    processor: str = ANY,
 ) -> LoweredTrain:
     """Lower a train graph in place; `squared`: MEASURE is a sum of squares."""
     size = feed_uniforms(model, draws, NOISE)
@@ -73,7 +98,7 @@ def lower_train(
     tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
     nodes, by_shape = len(model.graph), size is None or _reads_shapes_alone(size)
     return LoweredTrain(
-        train=_serialize(model),
+        train=_serialize(model, processor),
         noise_size=None if size is None else _serialize(size),
         noise_by_shape=by_shape,
         plans_memory=nodes < _MANY_NODES,
@@ -116,8 +141,8 @@ def _reads_shapes_alone(model: ir.Model) -> bool:
     return all(node.op_type in SHAPE_ONLY for node in readers)
 
 
-def _serialize(model: ir.Model) -> bytes:
+def _serialize(model: ir.Model, processor: str = ANY) -> bytes:
     """Optimize a graph, rewrite it for stock onnxruntime, and serialize it."""
-    model = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)))
+    model = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
     data: bytes = ir.to_proto(model).SerializeToString()
     return data
