@@ -5,8 +5,8 @@
     python benchmarks/backward.py one cnn32 ours
 
 Ours: the model exported by torch, its loss added, extended by `onward.gradient` with respect to
-every parameter, rewritten by `fuse_for_onnxruntime`, and run by a bare onnxruntime.InferenceSession
-with bound buffers, 2 threads.
+every parameter, rewritten by `fuse_for_onnxruntime` for this processor, and run by a bare
+onnxruntime.InferenceSession with bound buffers, 2 threads.
 Peers: torch eager and torch.compile, 2 threads. Each engine runs in a separate process, in turns;
 figures are medians of medians. The time to build the gradient graph is measured, too, for two
 models of 1,000 nodes.
@@ -147,6 +147,8 @@ def training_model(name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     import torch
 
     import onward
+    from onward.providers.ort.processor_probe import processor_probe
+    from onward.providers.ort.processors import find_processor
     from onward.providers.ort.rewrites.faster_forms import fuse_for_onnxruntime
 
     module, x, labels = modules(name)
@@ -171,7 +173,8 @@ def training_model(name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         value.const_value = None
         model.graph.inputs.append(value)
         parameters[key] = tensor.detach().numpy()
-    extended = fuse_for_onnxruntime(onward.gradient(model, "loss", list(parameters)))
+    processor = find_processor(processor_probe())
+    extended = fuse_for_onnxruntime(onward.gradient(model, "loss", list(parameters)), processor)
     feeds = {model.graph.inputs[0].name: x.numpy(), "labels": labels.numpy()}
     return extended, feeds, parameters
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,7 +68,8 @@ def open_training(
     on_cpu = [name for name, _ in choice.leading_ort] == _CPU
     lowered = program.lowered_here if on_cpu else program.lowered
     names = [name for name, _ in choice.leading_ort or (*choice.listed, *choice.fallback)]
-    engine = OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers))
+    portable = {lowered.train: lambda: program.lowered.train}
+    engine = OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers, portable))
     return OpenedTraining(engine, names)
 
 
@@ -88,8 +89,15 @@ def _open_in_torch(
 class ProgramGraphOpener:
     """Opens the graphs of a lowered program, with the options and providers of its session."""
 
-    def __init__(self, program: LoweredProgram, options: SessionOptions, providers: Asked) -> None:
+    def __init__(
+        self,
+        program: LoweredProgram,
+        options: SessionOptions,
+        providers: Asked,
+        portable: Mapping[bytes, Callable[[], bytes]],  # of graphs for one kind of processor
+    ) -> None:
         self._program, self._options, self._providers = program, options, providers
+        self._portable = portable
         self._quick = flush_denormals(options)  # our bound sessions restore the thread's settings
 
     def open(self, graph: bytes) -> BoundGraph:
@@ -105,6 +113,8 @@ class ProgramGraphOpener:
             except OnwardError:
                 if choice.named and len(choice.leading_ort) == len(choice.listed):
                     raise
+        if graph in self._portable:
+            graph = self._portable[graph]()
         return CopyingGraph(InferenceSession(graph, self._options, self._providers))
 
     def open_update(self, graph: bytes) -> BoundGraph | None:

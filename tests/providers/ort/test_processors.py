@@ -10,11 +10,13 @@ import onnx_ir as ir
 import pytest
 
 import onward
+from onward.errors import UnsupportedModel
 from onward.losses import CrossEntropy
 from onward.optimizers import AdamW
 from onward.providers.ort import processors
 from onward.providers.ort.processor_probe import processor_probe
 from onward.providers.ort.processors import ANY, AVX512, find_processor
+from onward.sessions.training import open_program
 from onward.sessions.training.session import TrainingSession
 from onward.sessions.training.training_program import (
     TrainingProgram,
@@ -100,3 +102,17 @@ def test_providers_other_than_the_cpu_get_the_portable_graphs() -> None:
     other = TrainingSession(program)
     assert isinstance(program, TrainingProgram)
     np.testing.assert_allclose(session.step(feeds)["loss"], other.step(feeds)["loss"], rtol=1e-4)
+
+
+def test_a_model_that_onnxruntime_does_not_open_gets_the_portable_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another engine has no kernels for the layouts of one kind of processor."""
+    program, feeds = images()
+
+    def refuse(*_: Any) -> Any:
+        raise UnsupportedModel("an operator is missing")
+
+    wanted = TrainingSession(program).step(feeds)["loss"]
+    monkeypatch.setattr(open_program, "BoundSession", refuse)
+    np.testing.assert_allclose(TrainingSession(program).step(feeds)["loss"], wanted, rtol=1e-4)

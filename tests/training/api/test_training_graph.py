@@ -14,7 +14,6 @@ from onward.training.api.graph_sessions import TRAIN
 from onward.training.api.training_graph import STEP, SummingGraph
 from tests.training.api.made import Folder, batch
 
-
 EMPTY = "eJwDAAAAAAE="  # no bytes at all, compressed
 
 

@@ -77,7 +77,7 @@ def transposed_as_conv(op: Ops, node: ir.Node) -> Replacement:
         blocked = _blocked(op.ReorderInput(dy))
         dx = op.Conv(blocked, weights, kernel_shape=sizes.kernel, pads=padded)
         return _plain(op, _blocked(dx), sizes.channels)
-    if sizes.window_count < _MANY_WINDOWS:
+    if sizes.window_count < _MANY_WINDOWS or sizes.channels < BLOCK:
         return None
     rows = op.Transpose(op.Reshape(w, [sizes.outputs, sizes.channels, -1]), perm=[2, 1, 0])
     turned = op.Transpose(op.Gather(rows, taps, axis=0), perm=[1, 2, 0])

@@ -105,3 +105,8 @@ def test_the_portable_form_has_no_blocks() -> None:
 def test_a_gradient_of_stride_1_is_a_plain_convolution_without_blocks() -> None:
     model = fuse_for_onnxruntime(training((2, 24, 24, 20, 3), pads=[1] * 4), AVX512)
     assert "ConvTranspose" not in {node.op_type for node in model.graph}
+
+
+def test_the_gradient_of_an_image_with_few_channels_stays() -> None:
+    model = fuse_for_onnxruntime(training((2, 3, 32, 20, 3), pads=[1] * 4), AVX512)
+    assert "ConvTranspose" in {node.op_type for node in model.graph}
