@@ -2,8 +2,8 @@
 
     python benchmarks/step_costs.py FOLDER    # that compile_training(...).save(FOLDER) wrote
 
-Counted in the graph as it was lowered for onnxruntime, the update included; onnxruntime fuses a
-little more when it opens the graph.
+Counted in the graph that was lowered for onnxruntime on any processor, the update included;
+onnxruntime fuses a little more when it opens the graph.
 """
 
 from __future__ import annotations
