@@ -1,8 +1,9 @@
 """Skip tests that need an optional package, and choose the sample of large tables.
 
 `@pytest.mark.sampled("case.operator")`: of a test's parameters, `make test` runs the first case of
-each operator, and the rest carries the marker `conformance`. Several names are one key together;
-of several markers, each adds its cases to the sample; `last=True` adds the last of each key too.
+each operator, and the rest carries the marker `conformance`. Several names are one key together,
+no name is one case of the test; of several markers, each adds its cases to the sample;
+`last=True` adds the last case of each key too.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in cases:
         params = SimpleNamespace(**item.callspec.params)  # type: ignore[attr-defined]
         for number, mark in enumerate(item.iter_markers("sampled")):
-            key = (item.nodeid.partition("[")[0], number, repr(attrgetter(*mark.args)(params)))
-            ends = samples.setdefault(key, [item])
+            values = [repr(attrgetter(name)(params)) for name in mark.args]
+            ends = samples.setdefault((item.nodeid.partition("[")[0], number, *values), [item])
             if mark.kwargs.get("last"):
                 ends[1:] = [item]
     chosen = {item for ends in samples.values() for item in ends}
