@@ -1,11 +1,20 @@
-"""Skip tests that need an optional package, by its name, where it is not installed."""
+"""Skip tests that need an optional package, and choose the sample of large tables.
+
+`@pytest.mark.sampled("case.operator")`: of a test's parameters, `make test` runs the first case of
+each operator, and the rest carries the marker `conformance`. Several names are one key together,
+no name is one case of the test; of several markers, each adds its cases to the sample;
+`last=True` adds the last case of each key too.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec  # by name: a test may replace the module's
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from _pytest.doctest import DoctestModule
@@ -39,6 +48,24 @@ def pytest_collect_file(
     if PACKAGE in file_path.parents:
         return found
     return [each for each in found if not isinstance(each, DoctestModule)]
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every case outside the sample of its test the marker `conformance`."""
+    samples: dict[tuple[Any, ...], list[pytest.Item]] = {}
+    cases = [item for item in items if item.get_closest_marker("sampled")]
+    for item in cases:
+        params = SimpleNamespace(**item.callspec.params)  # type: ignore[attr-defined]
+        for number, mark in enumerate(item.iter_markers("sampled")):
+            values = [repr(attrgetter(name)(params)) for name in mark.args]
+            ends = samples.setdefault((item.nodeid.partition("[")[0], number, *values), [item])
+            if mark.kwargs.get("last"):
+                ends[1:] = [item]
+    chosen = {item for ends in samples.values() for item in ends}
+    for item in cases:
+        if item not in chosen:
+            item.add_marker(pytest.mark.conformance)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import os
+import pickle
 import re
 import warnings
 from pathlib import Path
@@ -19,6 +22,7 @@ from onnx.backend.test.loader import load_model_tests
 from onward.providers.defect import Defect, Platform, architecture
 
 GAPS = Path(__file__).parent / "gaps"
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "d" / "node-cases"
 # Each provider's engine package, and the oldest version that its list was tested with.
 ENGINES = {
     "default": ("onnxruntime", "1.31"),
@@ -32,10 +36,33 @@ _LINE = re.compile(r"(?P<name>\w+)(?: \[(?P<where>[^\]]*)\])?: (?P<reason>.*)")
 
 @functools.cache
 def load() -> dict[str, TestCase]:
-    """Every node test by its name."""
+    """Every node test by its name, from a cache: ONNX takes ten seconds to make them."""
+    path = CACHE / f"onnx-{onnx.__version__}-numpy-{np.__version__}.pickle"
+    if path.exists():
+        return pickle.loads(path.read_bytes())  # type: ignore[no-any-return]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ONNX's own generators warn
-        return {case.name: case for case in load_model_tests(kind="node")}
+        cases = {case.name: case for case in load_model_tests(kind="node")}
+    with contextlib.suppress(OSError):  # where nothing can be written, they are made each time
+        CACHE.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_bytes(pickle.dumps(cases))
+        unfinished.replace(path)  # at once: other processes may be reading
+    return cases
+
+
+@functools.cache
+def by_operator() -> dict[str, list[str]]:
+    """The names of each operator's tests; one that writes it as others follows the test itself."""
+    operators: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for name, case in load().items():
+        plain = name.partition("_expanded")[0]
+        if plain == name and len(case.model.graph.node) == 1:
+            operators[name] = case.model.graph.node[0].op_type
+        if plain in operators:
+            found.setdefault(operators[plain], []).append(name)
+    return found
 
 
 def gaps(provider: str) -> dict[str, Defect]:

@@ -6,8 +6,8 @@ for rounding, which differs between machines). Where it was tried and not seen, 
 or with the locale that it is about, the test must pass; in a version or on a processor that was not
 tried, both are accepted.
 
-`make test` runs a sample on the providers of SAMPLED; `make conformance` runs the rest, and prints
-how many tests each provider passes.
+`make test` runs all on 'default' and a sample on the others; `make conformance` runs the rest, and
+prints how many tests each provider passes.
 """
 
 from __future__ import annotations
@@ -34,44 +34,37 @@ PROVIDERS = (
 
 
 BY_CHANCE = ("random", "rounding", "CUDA")
-# Up to 100 ms a test, or as "default" runs nearly all of them.
-SAMPLED = ("OpenVINOExecutionProvider", "ReferenceExecutionProvider", "CPUExecutionProvider")
 BY_OPERATOR = ("OpenVINOExecutionProvider",)  # operators written as others are in the survey alone
-BY_KERNEL = ("TorchExecutionProvider",)  # `make test` runs the operators that have a kernel
+OWN_KERNELS = ("TorchExecutionProvider",)  # the sample has the last test of each operator too
 
 
 def cases() -> list[Any]:
     found = []
-    sample = first_and_last()
     for provider in PROVIDERS:
         if (missing := nodes.missing(provider)) is not None:
             skip = pytest.mark.skip(reason=f"{missing} is not installed")
             found.append(pytest.param(provider, "", marks=skip, id=provider))
             continue
         gaps, here = nodes.gaps(provider), nodes.here(provider)
+        chosen = sample(last=provider in OWN_KERNELS)
         for name in nodes.load():
             if provider in BY_OPERATOR and "_expanded" in name:
                 continue
             gap = gaps.get(name)
             marks = marks_of(gap, here)
-            is_left_out = provider in SAMPLED and name not in sample
-            is_left_out |= provider in BY_KERNEL and "_expanded" in name
-            if is_left_out and not was_a_bug(gap):
+            if provider != "default" and name not in chosen and not was_a_bug(gap):
                 marks.append(pytest.mark.conformance)
             found.append(pytest.param(provider, name, marks=marks, id=f"{provider}-{name}"))
     return found
 
 
-def first_and_last() -> set[str]:
-    """The first and the last test of each operator."""
-    first: dict[str, str] = {}
-    last: dict[str, str] = {}
-    for name, case in nodes.load().items():
-        if len(case.model.graph.node) == 1 and "_expanded" not in name:
-            operator = case.model.graph.node[0].op_type
-            first.setdefault(operator, name)
-            last[operator] = name
-    return {*first.values(), *last.values()}
+def sample(*, last: bool) -> set[str]:
+    """The first test of each operator, and the last one too if asked for."""
+    found = set()
+    for names in nodes.by_operator().values():
+        plain = [name for name in names if "_expanded" not in name]
+        found |= {plain[0], plain[-1 if last else 0]}
+    return found
 
 
 def was_a_bug(gap: Defect | None) -> bool:

@@ -186,6 +186,7 @@ def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.sampled()
 @pytest.mark.parametrize("how", ["script", "module"])
 def test_an_unchanged_script_runs_on_onward(tmp_path: Path, how: str) -> None:
     (tmp_path / "its").mkdir()

@@ -53,6 +53,7 @@ def test_every_public_name_exists() -> None:
     assert set(onward.__all__) <= set(dir(onward))
 
 
+@pytest.mark.sampled(last=True)
 @pytest.mark.parametrize(
     "name",
     ["losses.MSE", "optimizers.AdamW", "training.api.Module", "training.artifacts.OptimType",

@@ -7,6 +7,7 @@ tests below can pass it sources that break each rule.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -242,6 +243,11 @@ def test_absolute_names_only() -> None:
     ]
 
 
+@functools.cache
+def parse(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def read_sources(package: Path) -> Sources:
     """Every module of a package; a subpackage's own file is called `name.__init__`."""
     sources = {}
@@ -254,7 +260,7 @@ def read_sources(package: Path) -> Sources:
 def environment_reads(module: str, source: str) -> list[str]:
     """Where a module reads environment variables: os.environ, os.getenv."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Attribute):
             names = {node.attr}
         elif isinstance(node, ast.ImportFrom) and node.module == "os":
@@ -324,7 +330,7 @@ def _imports(source: str) -> Iterator[Import]:
                     yield Import(name, child.lineno, inside_function=False)
             yield from walk(child, inside, types)
 
-    yield from walk(ast.parse(source), inside=False)
+    yield from walk(parse(source), inside=False)
 
 
 def _resolve(name: str, sources: Sources) -> str | None:

@@ -1,4 +1,4 @@
-"""R1, the short tier: a few hundred mutants on each provider."""
+"""R1, the short tier: 60 mutants; in `make conformance`, on each provider."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from onward.providers.choose import available
 HERE = [name for name in mutated.PROVIDERS if name == "default" or name in available()]
 
 
+@pytest.mark.sampled()
 @pytest.mark.parametrize("provider", HERE)
 def test_mutants_are_run_or_refused(provider: str) -> None:
     tally = mutated.try_all(provider, 60, seed=7, models=seeds.small(), progress=False)

@@ -5,86 +5,97 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Call
+
 SCRIPT = "from onward.cli.main import main; main()"
+GIVEN_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"  # the shell is an argument
+
+Complete = Callable[..., list[str]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A command called `onward`, models, and other files."""
-    (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin/onward"
-    command.write_text(f"#!{sys.executable}\n{SCRIPT}\n")
-    command.chmod(0o755)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current and home folder: models, and other files."""
     for name in ("my model.onnx", "net.onnx", "notes.txt", "feeds.npz"):
         (tmp_path / name).touch()
     (tmp_path / "nested").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
-def run(folder: Path, *command: str, **environment: str) -> str:
-    path = f"{folder / 'bin'}:{os.environ['PATH']}"
-    variables = {**os.environ, "PATH": path, "HOME": str(folder), **environment}
-    done = subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout
+@pytest.fixture
+def complete(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Complete:
+    """The completions that bash gets after some words."""
 
+    def run(*words: str) -> list[str]:
+        monkeypatch.setenv("_ONWARD_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        return call().out.splitlines()
 
-def complete(folder: Path, *words: str) -> list[str]:
-    """The completions that bash gets after these words."""
-    return run(
-        folder,
-        "onward",
-        _ONWARD_COMPLETE="complete_bash",
-        COMP_WORDS="\n".join(words),
-        COMP_CWORD=str(len(words) - 1),
-    ).splitlines()
+    return run
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_each_shell_gets_its_script(folder: Path, shell: str) -> None:
-    disable = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    shown = run(folder, "onward", "--show-completion", shell, **disable)
+def test_each_shell_gets_its_script(
+    call: Call, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(GIVEN_SHELL, "1")
+    shown = call("--show-completion", shell).out
     assert "_ONWARD_COMPLETE" in shown and "onward" in shown
-    assert shown == run(folder, "onward", _ONWARD_COMPLETE=f"source_{shell}") or shown
+    monkeypatch.setenv("_ONWARD_COMPLETE", f"source_{shell}")
+    assert shown.strip() == call().out.strip()
 
 
 def test_the_script_completes_in_bash(folder: Path) -> None:
-    program = """
-    source <(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION=1 onward --show-completion bash)
+    """In a shell, with a command called `onward`."""
+    command = folder / "onward"
+    command.write_text(f"#!{sys.executable}\n{SCRIPT}\n")
+    command.chmod(0o755)
+    program = f"""
+    source <({GIVEN_SHELL}=1 onward --show-completion bash)
     COMP_WORDS=(onward in); COMP_CWORD=1
     _onward_completion onward
-    echo "${COMPREPLY[@]}"
+    echo "${{COMPREPLY[@]}}"
     """
-    assert run(folder, "bash", "-c", program).strip() == "inspect"
+    done = subprocess.run(
+        ["bash", "-c", program],
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout.strip() == "inspect"
 
 
-def test_completion_is_installed(folder: Path) -> None:
-    disable = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    run(folder, "onward", "--install-completion", "bash", **disable)
+def test_completion_is_installed(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GIVEN_SHELL, "1")
+    call("--install-completion", "bash")
     assert "onward" in (folder / ".bash_completions/onward.sh").read_text()
 
 
-def test_verbs_are_completed(folder: Path) -> None:
-    assert complete(folder, "onward", "co") == ["compare"]
+def test_verbs_are_completed(complete: Complete) -> None:
+    assert complete("onward", "co") == ["compare"]
 
 
-def test_models_and_folders_are_completed(folder: Path) -> None:
-    assert complete(folder, "onward", "inspect", "ne") == ["nested/", "net.onnx"]
+def test_models_and_folders_are_completed(complete: Complete) -> None:
+    assert complete("onward", "inspect", "ne") == ["nested/", "net.onnx"]
 
 
-def test_feeds_are_completed_after_a_name(folder: Path) -> None:
-    assert complete(folder, "onward", "run", "net.onnx", "--feed", "x=fe") == ["x=feeds.npz"]
+def test_feeds_are_completed_after_a_name(complete: Complete) -> None:
+    assert complete("onward", "run", "net.onnx", "--feed", "x=fe") == ["x=feeds.npz"]
 
 
-def test_providers_are_completed(folder: Path) -> None:
-    assert complete(folder, "onward", "run", "net.onnx", "--provider", "ref") == ["reference"]
+def test_providers_are_completed(complete: Complete) -> None:
+    assert complete("onward", "run", "net.onnx", "--provider", "ref") == ["reference"]
 
 
-def test_options_are_completed(folder: Path) -> None:
-    assert "--size" in complete(folder, "onward", "bench", "net.onnx", "--s")
+def test_options_are_completed(complete: Complete) -> None:
+    assert "--size" in complete("onward", "bench", "net.onnx", "--s")

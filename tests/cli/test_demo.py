@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +16,7 @@ import pytest
 
 import onward
 from onward.cli import demo
+from onward.cli.main import main
 from onward.runner import digits_training
 from onward.runner.digits import TRAIN, build_network, load_digits
 from onward.runner.digits_training import EpochSummary
@@ -32,8 +37,23 @@ def quick(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return run
 
 
-def test_network_is_trained_exported_and_compared(quick: Any, tmp_path: Path) -> None:
-    called = quick()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Called, Path]:
+    """The demo of two epochs on two providers, run once: what it printed, and its folder."""
+    folder, out, err = tmp_path_factory.mktemp("demo"), io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "available", lambda: PROVIDERS)
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        patch.setattr(sys, "argv", ["onward", "demo", "--epochs", "2"])
+        patch.setenv("COLUMNS", "160")
+        patch.chdir(folder)
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as exit_:
+            main()
+    return Called(int(exit_.value.code or 0), out.getvalue(), err.getvalue()), folder
+
+
+def test_network_is_trained_exported_and_compared(finished: tuple[Called, Path]) -> None:
+    called, parent = finished
     assert called.code == 0, called.err
     before, after = (
         float(re.search(rf"{words} +([\d.]+)%", called.out)[1])
@@ -43,7 +63,7 @@ def test_network_is_trained_exported_and_compared(quick: Any, tmp_path: Path) ->
     for name in PROVIDERS:
         assert name in called.out
     assert "2 providers agree" in called.out and "onward inspect onward-demo" in called.out
-    folder = tmp_path / "onward-demo"
+    folder = parent / "onward-demo"
     assert {path.name for path in folder.iterdir()} == {
         "digits.onnx", "checkpoint.safetensors", "curve.svg"
     }  # fmt: skip
@@ -51,7 +71,10 @@ def test_network_is_trained_exported_and_compared(quick: Any, tmp_path: Path) ->
     assert "1/2 " in called.out and "2/2 " in called.out and "\x1b" not in called.out
 
 
-def test_printed_accuracy_is_that_of_the_exported_model(quick: Any, tmp_path: Path) -> None:
+def test_printed_accuracy_is_that_of_the_exported_model(
+    quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "measure_in_turns", lambda *arguments, **options: True)
     called = quick("--epochs", 2, "--seed", 3, "--out", "here/too")
     images, labels = load_digits()
     session = onward.InferenceSession(tmp_path / "here/too/digits.onnx")
@@ -60,16 +83,16 @@ def test_printed_accuracy_is_that_of_the_exported_model(quick: Any, tmp_path: Pa
     assert f"the exported model    {share:>6.1%}" in called.out
 
 
-def test_training_continues_from_the_checkpoint(quick: Any, tmp_path: Path) -> None:
-    quick("--epochs", 1)
+def test_training_continues_from_the_checkpoint(finished: tuple[Called, Path]) -> None:
+    _, folder = finished
     session = onward.TrainingSession(
         build_network(),
         digits_training.CrossEntropy(output="scores"),
         digits_training.AdamW(lr=digits_training.LEARNING_RATE),
-        {"schedule": digits_training.OneCycle(steps=74)},
+        {"schedule": digits_training.OneCycle(steps=148)},
     )
-    session.load(tmp_path / "onward-demo" / "checkpoint.safetensors")
-    assert session.steps == 37
+    session.load(folder / "onward-demo" / "checkpoint.safetensors")
+    assert session.steps == 74
 
 
 def test_ctrl_c_exports_the_model_trained_so_far(
@@ -126,8 +149,9 @@ def test_epoch_line_has_a_bar_for_the_loss() -> None:
     )
 
 
-def test_missing_providers_are_named_with_their_extras(quick: Any) -> None:
-    assert "More providers: pip install onward[torch] onward[openvino]" in quick("--epochs", 1).out
+def test_missing_providers_are_named_with_their_extras(finished: tuple[Called, Path]) -> None:
+    called, _ = finished
+    assert "More providers: pip install onward[torch] onward[openvino]" in called.out
 
 
 def test_folder_that_cannot_be_made_is_an_error_before_training(quick: Any, tmp_path: Path) -> None:

@@ -51,14 +51,19 @@ def test_every_translated_hint_is_in_the_library(pattern: str) -> None:
 def library_lines() -> frozenset[str]:
     """Every line of every string in the package, without the command line."""
     paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "cli"]
-    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    nodes = (node for path in paths for node in nodes_of(path))
     strings = (node for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr))
     return frozenset(line for node in strings for line in spell_message(node).split("\n"))
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
 def hints_of(path: Path) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             found += spell_message(node.exc.args[0]).split("\n")[1:]
     return found

@@ -19,6 +19,7 @@ from onward.errors import ProviderError
 from onward.measure.machine import write_record
 from onward.measure.profile.roofline import record_name
 from onward.workers.worker import Worker
+from tests.cli.conftest import Call
 from tests.models import mlp
 
 CODE = "from onward.cli.main import main; main()"
@@ -41,7 +42,7 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "HOME": str(home), "COLUMNS": "120", "NO_COLOR": "1"}
 
 
-def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CODE, "profile", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=300, env=environment(home), cwd=home
@@ -49,7 +50,7 @@ def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_profile_prints_a_table_and_writes_files(home: Path) -> None:
-    done = call(
+    done = run(
         home, "m.onnx", "--size", "batch=8", "-p", "cpu", "--iterations", "4", "--warm-up", "1",
         "--range", "1:3", "--trace", "t.json", "--page", "p.html",
     )  # fmt: skip
@@ -69,7 +70,7 @@ def test_profile_prints_a_table_and_writes_files(home: Path) -> None:
 
 
 def test_json_with_feeds_from_a_file(home: Path) -> None:
-    done = call(
+    done = run(
         home, "m.onnx", "x.npz", "-p", "cpu", "--threads", "1", "--iterations", "2", "--json"
     )
     found: dict[str, Any] = json.loads(done.stdout)
@@ -90,10 +91,14 @@ def test_json_with_feeds_from_a_file(home: Path) -> None:
         ),
     ],
 )
-def test_bad_arguments_are_one_line(home: Path, arguments: list[str], message: str) -> None:
-    done = call(home, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr and "Traceback" not in done.stderr
+def test_bad_arguments_are_one_line(
+    home: Path, call: Call, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("HOME", str(home))
+    called = call("profile", *arguments)
+    assert called.code == 2
+    assert message in called.err and "Traceback" not in called.err
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ SHAPES: dict[str, Any] = {  # the sizes that the model says of x and of w, and w
 }
 
 
+@pytest.mark.sampled("write")
+@pytest.mark.sampled("shapes")
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("write", MANY_READERS.values(), ids=MANY_READERS.keys())
 def test_gradients_of_several_consumers_are_summed(write: Any, shapes: Any) -> None:

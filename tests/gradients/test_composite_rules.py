@@ -78,6 +78,7 @@ def operators(model: ir.Model) -> list[str]:
     return sorted(node.op_type for node in model.graph)
 
 
+@pytest.mark.sampled("case.operator", last=True)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["known", "unknown"])
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_inlined_calls_are_the_graph_without_calls(case: Case, dynamic: bool) -> None:
@@ -94,6 +95,7 @@ def test_inlined_calls_are_the_graph_without_calls(case: Case, dynamic: bool) ->
     assert expressions(inlined.graph) == expressions(plain.graph)
 
 
+@pytest.mark.sampled("case.operator")
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_calls_that_are_kept_through_training_passes_inline_to_the_same_values(case: Case) -> None:
     plain = TRAINING(differentiated(case, composites=False, dtype=np.float32))

@@ -170,6 +170,9 @@ MODULES: dict[str, Make] = {
     "Fourier": lambda: (Of(turned, w=N(8)), (N(2, 8),)),
 }
 
+SAMPLE = ("LSTM, two layers, both ways", "transformer layer", "convolutions", "index put")
+more = pytest.mark.conformance  # `make test` exports those of SAMPLE
+
 OLD_STYLE: dict[str, Make] = {
     "transformer block": lambda: (Block(), (N(2, 5, 8),)),
     "heads by hand": lambda: (Of(seen_in_heads, w=N(24, 8), token=N(1, 1, 8)), (N(2, 5, 8),)),
@@ -177,12 +180,15 @@ OLD_STYLE: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SAMPLE else more) for name in MODULES]
+)
 def test_gradients_of_an_exported_module_match_torch(name: str) -> None:
     hold_against_torch(MODULES[name], dynamic=False)
 
 
-@pytest.mark.parametrize("name", ["convolutions", "Fourier", "index put"])
+@pytest.mark.sampled()
+@pytest.mark.parametrize("name", ["index put", "Fourier", "convolutions"])
 def test_gradients_match_torch_with_unknown_sizes(name: str) -> None:
     hold_against_torch(MODULES[name], dynamic=True)
 

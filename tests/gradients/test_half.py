@@ -62,6 +62,8 @@ def chosen() -> Iterator[Any]:
                     yield pytest.param(case, kind, id=f"{case.name}, {kind.name.lower()}")
 
 
+@pytest.mark.sampled("case.operator")
+@pytest.mark.sampled("kind")
 @pytest.mark.parametrize(("case", "kind"), list(chosen()))
 def test_a_gradient_in_half_precision_is_that_of_float32(case: Case, kind: ir.DataType) -> None:
     narrow = kind.numpy()

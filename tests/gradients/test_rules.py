@@ -34,21 +34,13 @@ AS_BUILT = onward.SessionOptions(graph_optimization_level=0)
 OPSET = onnx.defs.onnx_opset_version()
 
 
-def cases(wanted: Any, *, sampled: bool = False) -> Any:
-    """The cases of a test; sampled, `make test` runs the first and the last of each operator."""
+def cases(wanted: Any) -> Any:
+    """The cases of a test; those of one run one after another and share its cached gradients."""
     chosen = [case for case in CASES if wanted(case)]
-    ends = {case.operator: case.name for case in reversed(chosen)}.items()
-    ends |= {case.operator: case.name for case in chosen}.items()
-    more = pytest.mark.conformance
-    params = [
-        pytest.param(c, marks=more if sampled and (c.operator, c.name) not in ends else ())
-        for c in chosen
-    ]
-    # scope: the tests of one case run one after another and share its cached gradients
-    names = [case.name for case in chosen]
-    return pytest.mark.parametrize("case", params, ids=names, scope="module")
+    return pytest.mark.parametrize("case", chosen, ids=lambda case: case.name, scope="module")
 
 
+@pytest.mark.sampled("case.operator", last=True)
 @cases(lambda case: case.differences)
 def test_a_gradient_is_the_central_difference(case: Case) -> None:
     check_gradient(
@@ -61,14 +53,16 @@ def test_a_gradient_is_the_central_difference(case: Case) -> None:
     )
 
 
-@cases(lambda case: case.dynamic, sampled=True)
+@pytest.mark.sampled("case.operator")
+@cases(lambda case: case.dynamic)
 def test_a_gradient_is_the_same_when_sizes_are_unknown(case: Case) -> None:
     known, unknown = gradients(case), gradients(case, dynamic=True)
     for name, expected in known.items():
         np.testing.assert_allclose(unknown[name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@cases(lambda case: case.ort, sampled=True)
+@pytest.mark.sampled("case.operator")
+@cases(lambda case: case.ort)
 def test_stock_onnxruntime_computes_the_gradient(
     case: Case, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +83,8 @@ def test_stock_onnxruntime_computes_the_gradient(
     assert [line for line in said if "roialign.h" not in line] == []  # it says so of any RoiAlign
 
 
-@cases(lambda case: case.autograd, sampled=True)
+@pytest.mark.sampled("case.operator")
+@cases(lambda case: case.autograd)
 def test_torchs_autograd_through_our_kernels_agrees(case: Case) -> None:
     expected = gradients(case)
     graph = PREPARE(case.model()).graph

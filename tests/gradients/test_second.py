@@ -46,6 +46,7 @@ def chosen() -> Iterator[Case]:
             seen.add(case.operator)
 
 
+@pytest.mark.sampled("case.build.__module__", last=True)
 @pytest.mark.parametrize("case", list(chosen()), ids=lambda case: case.name)
 def test_a_gradients_gradient_is_its_central_difference(case: Case) -> None:
     slopes = Slopes(case)

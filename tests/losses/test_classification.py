@@ -112,13 +112,16 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled("case.name")
+@pytest.mark.sampled("dynamic")
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # torch's, of kl_div
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_classification_losses_match_torch_on_stock_onnxruntime(case: Case, dynamic: bool) -> None:
     check(case, np.float32, 1e-5, dynamic=dynamic)
 
 
+@pytest.mark.sampled("case.loss.__class__", "case.loss.reduction", last=True)
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_classification_losses_match_torch_in_float64(case: Case) -> None:
@@ -134,6 +137,9 @@ def test_plain_labels_are_one_operator(settings: dict[str, Any]) -> None:
     assert [node.op_type for node in model.graph] == ["Identity", "SoftmaxCrossEntropyLoss"]
 
 
+@pytest.mark.sampled("axis")
+@pytest.mark.sampled("settings", "reduction")
+@pytest.mark.sampled("dynamic")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("settings", [HARD[0], HARD[-1], SOFT[-1]], ids=str)

@@ -73,12 +73,15 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled("case.loss.loss.reduction", "case.loss.loss.zero_infinity")
+@pytest.mark.sampled("dynamic")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_ctc_matches_torch_on_stock_onnxruntime(case: Case, dynamic: bool) -> None:
     check(case, np.float32, 1e-5, dynamic=dynamic)
 
 
+@pytest.mark.sampled("case.loss.loss.zero_infinity")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_ctc_matches_torch_in_float64(case: Case) -> None:
     check(case, np.float64, 1e-10, dynamic=True, providers=DOUBLE)

@@ -49,6 +49,9 @@ def memory(made: Paired, feeds: Tensors) -> Tensors:
     return {name: placed[name] for name in wanted}
 
 
+@pytest.mark.sampled("optimizer")
+@pytest.mark.sampled("average", "scaled")
+@pytest.mark.sampled("n")
 @pytest.mark.parametrize("n", [1, 7, 1000, 100_003])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("average", [None, EMA(decay=0.5)], ids=repr)

@@ -84,6 +84,8 @@ def run_in_place(run: onnxruntime.InferenceSession, feeds: Tensors, pairs: dict[
     run.run_with_iobinding(binding)
 
 
+@pytest.mark.sampled("optimizer")
+@pytest.mark.sampled("average", "scaled")
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("average", [None, EMA(decay=0.5)], ids=repr)
 @each_optimizer
@@ -107,6 +109,8 @@ def test_updates_in_place_match_updates_out_of_place(
         np.testing.assert_array_equal(feeds[name], apart[output])
 
 
+@pytest.mark.sampled("optimizer")
+@pytest.mark.sampled("provider")
 @pytest.mark.parametrize("provider", ["TorchExecutionProvider", "ReferenceExecutionProvider"])
 @each_optimizer
 def test_every_provider_matches_stock_onnxruntime(optimizer: Optimizer, provider: str) -> None:

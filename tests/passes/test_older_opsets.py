@@ -28,6 +28,8 @@ def opsets(folder: Path) -> list[int]:
     return [o.version for model in models for o in model.opset_import if not o.domain]
 
 
+@pytest.mark.sampled("opset")
+@pytest.mark.sampled("loss")
 @pytest.mark.parametrize("opset", [13, 14, 15, 16, 17, 18, 21, 23, 26])
 @pytest.mark.parametrize("loss", list(LossType))
 def test_artifacts_are_in_the_opset_of_their_model(
@@ -73,6 +75,7 @@ def test_opset_of_an_optimizer_comes_from_its_base() -> None:
         assert versions[""] == found
 
 
+@pytest.mark.sampled()
 @pytest.mark.parametrize("loss", list(LossType))
 def test_every_opset_trains_the_same(tmp_path: Path, loss: LossType) -> None:
     rng = np.random.default_rng(0)

@@ -52,7 +52,8 @@ def promises(model: ir.Model) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.sampled()
+@pytest.mark.parametrize("level", list(Level)[::-1])
 @settings(max_examples=60)
 @given(drawn=models())
 def test_every_level_preserves_outputs(level: Level, drawn: Drawn) -> None:

@@ -92,6 +92,7 @@ def test_auto_closes_all_its_plans(tmp_path: Path) -> None:
         session.run(None, FEEDS)
 
 
+@pytest.mark.sampled()
 @pytest.mark.parametrize("provider", [CPU, "TorchExecutionProvider", "ReferenceExecutionProvider"])
 def test_a_closed_training_session_releases_its_engine(provider: str, tmp_path: Path) -> None:
     batch = batches(1)[0]

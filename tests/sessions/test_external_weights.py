@@ -44,6 +44,8 @@ def answers() -> dict[str | None, Any]:
     return {each: answer(many_weights(), each) for each in PROVIDERS if each in here}
 
 
+@pytest.mark.sampled("layout")
+@pytest.mark.sampled("provider")
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_layout_gives_the_answers_of_the_model_with_its_weights_inside(
@@ -73,6 +75,7 @@ class Net(torch.nn.Module):
         return self.last(torch.relu(self.norm(self.first(x))))  # type: ignore[no-any-return]
 
 
+@pytest.mark.sampled()
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("optimize", [True, False])
 def test_default_torch_exports_open(tmp_path: Path, optimize: bool) -> None:
@@ -206,6 +209,7 @@ def train(source: Any, target: Path) -> list[Any]:
     return [*found, answer(target)]
 
 
+@pytest.mark.sampled(last=True)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_training_and_export_are_those_of_the_model_with_its_weights_inside(
     tmp_path: Path, layout: Layout

@@ -184,6 +184,7 @@ def test_warnings_of_the_process_are_raised() -> None:
         _warn([("open", "not a warning")])
 
 
+@pytest.mark.sampled()
 @on_posix
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 def test_a_crash_is_named_and_the_next_run_starts_a_new_process(number: signal.Signals) -> None:
@@ -246,6 +247,7 @@ def test_opening_has_a_deadline_too() -> None:
         opened(open_timeout=0)
 
 
+@pytest.mark.sampled()
 @on_linux
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", "TorchExecutionProvider"])
 def test_the_memory_limit_holds(provider: str) -> None:

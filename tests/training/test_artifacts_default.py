@@ -44,6 +44,7 @@ def test_default_parameters_match_a_session(make: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(loop.parameters[name], array)
 
 
+@pytest.mark.sampled()
 @pytest.mark.parametrize("name", CASES)
 def test_a_default_export_of_torch_is_trained_as_by_a_session(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

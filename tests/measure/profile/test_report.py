@@ -74,6 +74,7 @@ def test_openvino_nodes_are_recorded() -> None:
     assert conv.flops == CONV_FLOPS
 
 
+@pytest.mark.conformance  # it compiles C++ for many seconds
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 def test_a_compiled_part_is_one_record_with_a_note() -> None:
     if INDUCTOR not in onward.get_available_providers():

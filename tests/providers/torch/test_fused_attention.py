@@ -68,10 +68,11 @@ def test_fused_attention_matches_the_body(name: str) -> None:
     torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled()
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [("causal", "inductor"), ("three axes", "aot_eager"), ("padding, grouped", "aot_eager")],
+    [("three axes", "aot_eager"), ("padding, grouped", "aot_eager"), ("causal", "inductor")],
 )
 def test_fused_attention_compiles_as_one_graph(name: str, backend: str) -> None:
     feeds, attributes = CASES[name]

@@ -30,6 +30,8 @@ def session(optimizer: Any, **options: Any) -> TrainingSession:
     )
 
 
+@pytest.mark.sampled("optimizer")
+@pytest.mark.sampled("stop")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
 @pytest.mark.parametrize("stop", [1, 4, 5])  # 4 and 5: in the midst of micro-batches
 def test_a_resumed_run_is_bit_identical(optimizer: Any, stop: int, tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ SGDS = SGD(lr=0.1, momentum=0.9, weight_decay=0.01), torch.optim.SGD
 ADAMS = AdamW(lr=0.001), torch.optim.AdamW
 
 
+@pytest.mark.sampled("ours")
+@pytest.mark.sampled("apart")
+@pytest.mark.sampled("parts")
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("ours", "theirs"), [SGDS, ADAMS], ids=["SGD", "AdamW"])
@@ -76,6 +79,8 @@ def test_a_learning_rate_of_numpys_can_be_saved(tmp_path: Any) -> None:
     assert one.learning_rate == 0.5
 
 
+@pytest.mark.sampled("name")
+@pytest.mark.sampled("parts")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_set_learning_rate_is_training_with_that_rate(name: str, parts: int) -> None:

@@ -133,6 +133,7 @@ def has_calls(model: ir.Model) -> bool:
     return any(is_call(node) for node in model.graph)
 
 
+@pytest.mark.sampled("case.operator", last=True)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["known", "unknown"])
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_kernel_matches_its_body(case: Case, dynamic: bool) -> None:
@@ -145,6 +146,7 @@ def test_kernel_matches_its_body(case: Case, dynamic: bool) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.sampled("case.operator")
 @pytest.mark.parametrize("case", [c for c in CASES if c.ort], ids=[c.name for c in CASES if c.ort])
 def test_kernel_matches_the_body_in_onnxruntime(case: Case) -> None:
     whole, body = taken(called(case, np.float32)), TRAINING(inline_calls(called(case, np.float32)))
@@ -158,6 +160,7 @@ def test_kernel_matches_the_body_in_onnxruntime(case: Case) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * scale)
 
 
+@pytest.mark.sampled("case.operator", last=True)
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_half_precision_kernel_matches_its_body(case: Case, dtype: Any) -> None:

@@ -43,6 +43,8 @@ def check_resize(
     np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sampled("mode", "transformation")
+@pytest.mark.sampled("scales")
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("scales", [[2.0, 4.0], [0.45, 1.5], [1.65, 0.71], [0.3, 3.0]])
@@ -54,6 +56,8 @@ def test_every_mode_and_transformation_with_scales(
     check_resize(floats(1, 2, 7, 6), attributes, scales=[1, 1, *scales], roi=roi)
 
 
+@pytest.mark.sampled("mode", "transformation")
+@pytest.mark.sampled("sizes")
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("sizes", [[14, 12], [3, 9], [7, 6], [5, 24]])
@@ -66,6 +70,8 @@ def test_every_mode_and_transformation_with_sizes(
     check_resize(floats(1, 2, 7, 6), attributes, sizes=[1, 2, *sizes], roi=roi)
 
 
+@pytest.mark.sampled("nearest", "transformation")
+@pytest.mark.sampled("sizes")
 @pytest.mark.parametrize("transformation", ["asymmetric", "half_pixel", "align_corners"])
 @pytest.mark.parametrize("nearest", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @pytest.mark.parametrize("sizes", [[8, 4], [16, 3], [12, 8]])
@@ -116,6 +122,8 @@ def test_any_rank_can_be_resized(shape: Any, mode: str) -> None:
     check_resize(floats(*shape), {"mode": mode}, scales=[1.0] * (len(shape) - 1) + [1.7])
 
 
+@pytest.mark.sampled("dtype")
+@pytest.mark.sampled("mode")
 @pytest.mark.parametrize("dtype", ["e", "d", "b", "B", "H", "I", "i", "q"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_numbers_of_any_type_are_rounded_and_bounded(dtype: str, mode: str) -> None:

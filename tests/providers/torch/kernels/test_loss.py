@@ -28,6 +28,9 @@ def likelihood_loss(
     return losses.sum() / (weights.sum() if reduction == "mean" else 1)
 
 
+@pytest.mark.sampled("shape", "reduction")
+@pytest.mark.sampled("weighted", "ignored")
+@pytest.mark.sampled("dtype")
 @pytest.mark.parametrize("shape", [(5, 4), (2, 4, 3), (2, 4, 3, 2), (1, 4, 2, 2, 3)])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("weighted", [True, False])

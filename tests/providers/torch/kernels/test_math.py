@@ -49,6 +49,8 @@ UNARY: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled("op")
+@pytest.mark.sampled("dtype")
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("op", UNARY)
 def test_unary_functions_keep_type_and_shape(op: str, dtype: Any) -> None:
@@ -193,6 +195,8 @@ def test_where_chooses_elements_of_any_type(dtype: Any) -> None:
     assert_array_equal(z, np.where(condition, x, y))
 
 
+@pytest.mark.sampled("dtype")
+@pytest.mark.sampled("axis", "exclusive", "reverse")
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint32, np.uint64, np.float16])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("exclusive, reverse", [(0, 0), (0, 1), (1, 0), (1, 1)])
@@ -244,6 +248,8 @@ EQUATIONS: list[tuple[str, list[tuple[int, ...]]]] = [
 ]
 
 
+@pytest.mark.sampled("equation")
+@pytest.mark.sampled("dtype")
 @pytest.mark.parametrize(
     "dtype", [np.float32, np.float64, np.float16, np.int32, np.uint16, np.int8]
 )

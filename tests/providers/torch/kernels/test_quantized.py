@@ -45,6 +45,8 @@ def _same(y: Array, want: Array) -> None:
     assert_array_equal(y.astype(np.float64), want.astype(np.float64))
 
 
+@pytest.mark.sampled("dtype")
+@pytest.mark.sampled("shape", "attributes")
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("shape, attributes", GRANULARITIES)
 def test_quantization_in_every_granularity(
@@ -63,6 +65,8 @@ def test_quantization_in_every_granularity(
     )
 
 
+@pytest.mark.sampled("dtype")
+@pytest.mark.sampled("shape", "attributes")
 @pytest.mark.parametrize("dtype", [*INTEGERS, np.int32, *FLOATS], ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("shape, attributes", GRANULARITIES)
 def test_dequantization_in_every_granularity(

@@ -28,6 +28,8 @@ FLOATS: list[Any] = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 INTEGERS: list[Any] = [np.int32, np.int64, np.uint32, np.uint64]
 
 
+@pytest.mark.sampled("op")
+@pytest.mark.sampled("dtype")
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_reductions_over_any_axes(op: str, dtype: Any) -> None:
@@ -44,6 +46,8 @@ def test_reductions_over_any_axes(op: str, dtype: Any) -> None:
             assert_allclose(y.astype(float), want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled("op")
+@pytest.mark.sampled("dtype")
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("op", sorted(REDUCTIONS.keys() - {"ReduceLogSum", "ReduceLogSumExp"}))
 def test_reductions_of_integers_stay_integers(op: str, dtype: Any) -> None:
