@@ -6,9 +6,10 @@
 
 Ours: the model exported by torch, compiled beforehand (in another process) to a training program
 and to artifacts, then trained in a process that has only numpy and onnxruntime: `ours`
-by TrainingSession, `artifacts` by onward.training.api. Peers: torch eager with fused AdamW, and
-torch.compile. 2 threads, each in a separate process, in turns; figures are medians of medians.
-Memory is the peak of the process. The first step counts from the start of the process.
+by TrainingSession, `artifacts` by onward.training.api. `auto` opens the exported model with
+providers="auto": it measures the installed engines, torch's too, and trains on the fastest.
+Peers: torch eager with fused AdamW, and torch.compile. 2 threads, each in a separate process, in
+turns; figures are medians of medians. Memory is the peak of the process. The first step counts from the start of the process.
 
 A second peer is onnxsim (onnxsim_peer.py), which has Adam and no AdamW: `ours-adam` is ours with
 that. `onnxsim` is its loop as it is; `onnxsim-optimized` has onnxruntime's graph optimizations,
@@ -34,10 +35,10 @@ import racing
 import report
 
 MODELS = ("mlp1", "mlp32", "cnn32", "tf8", "resnet", "lstm")
-OURS = ("ours", "artifacts", "ours-adam")
+OURS = ("ours", "artifacts", "auto", "ours-adam")
 TORCH = ("eager", "compile")
 ONNXSIM = ("onnxsim", "onnxsim-optimized")
-ENGINES = ("ours", "artifacts", *TORCH, "ours-adam", *ONNXSIM)
+ENGINES = ("ours", "artifacts", "auto", *TORCH, "ours-adam", *ONNXSIM)
 
 
 def prepare(name: str, folder: str, engines: str = "ours,artifacts") -> None:
@@ -65,6 +66,8 @@ def prepare(name: str, folder: str, engines: str = "ours,artifacts") -> None:
             loss, model = losses.CrossEntropy(), exported.model.clone()
             program = onward.compile_training(model, loss, optimizer, {"outputs": []})
             program.save(where / engine)
+    if "auto" in wanted:
+        onward.save(exported.model, where / "model.onnx")
     if "artifacts" in wanted:
         artifacts.generate_artifacts(
             ir.to_proto(exported.model),
@@ -81,6 +84,22 @@ def session(engine: str, folder: str) -> Callable[[], Any]:
 
     options = SessionOptions(intra_op_num_threads=2)
     session = TrainingSession(Path(folder) / engine, sess_options=options)
+    feeds = dict(np.load(Path(folder) / "feeds.npz"))
+    return lambda: session.step(feeds)["loss"]
+
+
+def fastest(folder: str) -> Callable[[], Any]:
+    import onward
+    from onward import losses, optimizers
+
+    session = onward.TrainingSession(
+        Path(folder) / "model.onnx",
+        losses.CrossEntropy(),
+        optimizers.AdamW(),
+        {"outputs": []},
+        sess_options=onward.SessionOptions(intra_op_num_threads=2),
+        providers="auto",
+    )
     feeds = dict(np.load(Path(folder) / "feeds.npz"))
     return lambda: session.step(feeds)["loss"]
 
@@ -133,8 +152,10 @@ def one(name: str, engine: str, folder: str) -> None:
         step = peer(name, engine == "compile")
     elif engine in ONNXSIM:
         step = onnxsim_peer.step(folder, engine == "onnxsim-optimized")
+    elif engine in ("artifacts", "auto"):
+        step = artifacts(folder) if engine == "artifacts" else fastest(folder)
     else:
-        step = artifacts(folder) if engine == "artifacts" else session(engine, folder)
+        step = session(engine, folder)
     loss = float(step())
     print("ready", flush=True)
     from onward.measure.memory.resident_memory import most_resident
@@ -206,7 +227,10 @@ def measure(name: str, engines: list[str], folder: str, starts: int, rounds: int
 def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Our speed relative to the faster torch engine and to onnxsim's; memory to the smaller one."""
     found = []
-    pairs = [("ours", TORCH), ("artifacts", TORCH), *(("ours-adam", (each,)) for each in ONNXSIM)]
+    pairs = [
+        *((engine, TORCH) for engine in ("ours", "artifacts", "auto")),
+        *(("ours-adam", (each,)) for each in ONNXSIM),
+    ]
     for name in dict.fromkeys(row["model"] for row in rows):
         by = {row["engine"]: row for row in rows if row["model"] == name and "ms" in row}
         for engine, peers in pairs:
