@@ -9,7 +9,8 @@ and to artifacts, then trained in a process that has only numpy and onnxruntime:
 by TrainingSession, `artifacts` by onward.training.api. `auto` opens the exported model with
 providers="auto": it measures the installed engines, torch's too, and trains on the fastest.
 Peers: torch eager with fused AdamW, and torch.compile. 2 threads, each in a separate process, in
-turns; figures are medians of medians. Memory is the peak of the process. The first step counts from the start of the process.
+turns; figures are medians of medians. Memory is the peak of the process. The first step counts from
+the start of the process.
 
 A second peer is onnxsim (onnxsim_peer.py), which has Adam and no AdamW: `ours-adam` is ours with
 that. `onnxsim` is its loop as it is; `onnxsim-optimized` has onnxruntime's graph optimizations,
