@@ -84,7 +84,7 @@ def test_a_label_that_never_occurs_counts_in_a_multilabel_macro() -> None:
 def test_the_binary_average_needs_two_classes() -> None:
     with pytest.raises(MetricError, match="f1_binary: average 'binary' needs 2 classes"):
         ClassAverage(average="binary").update(SCORES, LABELS)
-    with pytest.raises(OptionError, match="ClassAverage.average must be one of 'auto', 'binary'"):
+    with pytest.raises(OptionError, match=r"ClassAverage.average must be one of 'auto', 'binary'"):
         ClassAverage(average="mean")
 
 
@@ -123,7 +123,7 @@ def test_top_k_matches_a_stable_sort(k: int) -> None:
 
 
 def test_top_k_needs_more_classes_than_k() -> None:
-    with pytest.raises(MetricError, match="top6 needs more than 6 classes.*\ngive a smaller k"):
+    with pytest.raises(MetricError, match=r"top6 needs more than 6 classes.*\ngive a smaller k"):
         TopKAccuracy(k=6).update(SCORES, LABELS)
-    with pytest.raises(MetricError, match=r"the outputs are multilabel with 3"):
+    with pytest.raises(MetricError, match="the outputs are multilabel with 3"):
         TopKAccuracy(k=2).update(MANY, YES)

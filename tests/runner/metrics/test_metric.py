@@ -52,7 +52,7 @@ CASES = [(name, layout) for name in METRICS for layout in layouts(name)]
 
 
 @pytest.mark.parametrize(("name", "layout"), CASES)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     rows=st.integers(2, 30),
     cuts=st.lists(st.integers(0, 30), max_size=4),
