@@ -63,8 +63,7 @@ class ConfusionMatrix:
         """The weight of the rows of each label and answer: (classes, classes), float64."""
         if self._kind is None:
             raise no_rows("confusion matrix")
-        counts = np.array([float(cell) for cell in self._cells.totals()])
-        return counts.reshape(self._kind[1], self._kind[1])
+        return self._cells.floats().reshape(self._kind[1], self._kind[1])
 
     def names(self) -> list[str]:
         """The names of the classes."""

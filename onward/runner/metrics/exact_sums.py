@@ -13,6 +13,7 @@ Array = np.ndarray[Any, Any]
 _DIGITS = 53  # bits of a float64's mantissa
 _LOW = 27  # bits of its lower half
 _ROWS = 1 << 24  # numbers added at once: bincount's float64 sums of 27-bit integers stay exact
+_MOST_CELLS = 1 << 22  # counted at once: 32 MiB for each half
 _SPLIT = 2.0**27 + 1  # Veltkamp's constant, which splits a float64 into two halves
 
 
@@ -51,19 +52,30 @@ class ExactSums:
     def totals(self) -> list[Fraction]:
         """The exact total of each cell."""
         found = [Fraction(0)] * self.cells
-        for cell in np.flatnonzero(sum(halves.any(axis=0) for halves in self._halves.values())):
-            found[cell] = sum(
-                (
-                    _scaled((int(halves[0, cell]) << _LOW) + int(halves[1, cell]), exponent)
-                    for exponent, halves in self._halves.items()
-                ),
-                Fraction(0),
-            )
+        for cell in self._used_cells():
+            found[cell] = self._total_of(cell)
+        return found
+
+    def floats(self) -> Array:
+        """The total of each cell, rounded once."""
+        found = np.zeros(self.cells)
+        for cell in self._used_cells():
+            found[cell] = float(self._total_of(cell))
         return found
 
     def total(self) -> Fraction:
         """The exact total of all cells."""
         return sum(self.totals(), Fraction(0))
+
+    def _used_cells(self) -> Array:
+        return np.flatnonzero(sum(halves.any(axis=0) for halves in self._halves.values()))
+
+    def _total_of(self, cell: int) -> Fraction:
+        parts = (
+            _scaled((int(halves[0, cell]) << _LOW) + int(halves[1, cell]), exponent)
+            for exponent, halves in self._halves.items()
+        )
+        return sum(parts, Fraction(0))
 
     def _add_rows(self, values: Array, cells: Array | None) -> None:
         used = values != 0
@@ -75,6 +87,11 @@ class ExactSums:
         digits = np.ldexp(mantissas, _DIGITS).astype(np.int64)
         lowest = int(exponents.min())
         span = int(exponents.max()) - lowest + 1
+        if span > 1 and span * self.cells > _MOST_CELLS:
+            for exponent in np.unique(exponents):
+                same = exponents == exponent
+                self._add_rows(values[same], None if cells is None else cells[same])
+            return
         key = (exponents.astype(np.int64) - lowest) * self.cells + (0 if cells is None else cells)
         parts = (digits >> _LOW, digits & ((1 << _LOW) - 1))
         sums = [np.bincount(key, part, span * self.cells).astype(np.int64) for part in parts]

@@ -53,3 +53,11 @@ def test_many_numbers_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(exact_sums, "_ROWS", 70)
     parts.add(numbers, cells)
     assert whole.totals() == parts.totals()
+
+
+def test_numbers_of_very_different_sizes_are_added_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_sums, "_MOST_CELLS", 100)
+    sums = ExactSums(3)
+    sums.add([1e300, 0.5, -1e-300, 2.0], np.array([0, 1, 2, 1]))
+    assert sums.totals() == [Fraction(1e300), Fraction(5, 2), Fraction(-1e-300)]
+    assert sums.floats().tolist() == [1e300, 2.5, -1e-300]
