@@ -10,6 +10,7 @@ OnwardError
 │   └── MissingGradient              no rule differentiates one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
 ├── WeightsError (ValueError)        weights that do not fit the model
+├── MetricError (ValueError)         outputs and targets that a metric cannot compare
 ├── CheckpointError (ValueError)     a checkpoint cannot be saved or read
 │   ├── CheckpointCorrupt            ... because its file is damaged
 │   ├── CheckpointMissing (FileMissing)  ... because there is no such file
@@ -72,6 +73,10 @@ class FeedError(OnwardError, ValueError):
 
 class WeightsError(OnwardError, ValueError):
     """The weights do not fit the model."""
+
+
+class MetricError(OnwardError, ValueError):
+    """A metric cannot compare these outputs with these targets."""
 
 
 class FileMissing(OnwardError, FileNotFoundError):

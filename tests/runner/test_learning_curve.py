@@ -1,34 +1,20 @@
-"""The learning curve as SVG: its axes fit the numbers, and both lines are there."""
+"""The demo's learning curve: both lines are there."""
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
-
 import pytest
 
-from onward.runner.learning_curve import (
-    HEIGHT,
-    WIDTH,
-    LearningCurve,
-    Point,
-    draw_learning_curve,
-    smooth,
-    ticks,
-)
+from onward.runner.figures.figure import Line, Point
+from onward.runner.learning_curve import LearningCurve, draw_learning_curve
+from tests.runner.figures.marks import parsed
 
 
 def lines(curve: LearningCurve) -> dict[str, list[Point]]:
-    """The points of the named lines, all inside the picture."""
-    picture = ElementTree.fromstring(draw_learning_curve(curve))
-    assert picture.attrib["viewBox"] == f"0 0 {WIDTH} {HEIGHT}"
-    found: dict[str, list[Point]] = {}
-    for line in picture.iter("{http://www.w3.org/2000/svg}polyline"):
-        pairs = [pair.split(",") for pair in line.attrib["points"].split()]
-        points = [(float(x), float(y)) for x, y in pairs]
-        assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
-        if "id" in line.attrib:
-            found[line.attrib["id"]] = points
-    return found
+    """The points of the named lines."""
+    figure = draw_learning_curve(curve)
+    parsed(figure)
+    named = [mark for mark in figure.marks if isinstance(mark, Line) and mark.name]
+    return {line.name: list(line.points) for line in named}
 
 
 def test_both_lines_are_drawn() -> None:
@@ -48,16 +34,3 @@ def test_falling_loss_goes_down_and_rising_accuracy_up() -> None:
 def test_short_and_non_finite_curves_are_drawn(losses: list[float]) -> None:
     drawn = lines(LearningCurve(losses, [(0, 0.1)] if losses else []))
     assert len(drawn["loss"]) == len(losses)
-
-
-@pytest.mark.parametrize("highest", [1e-6, 0.03, 0.99, 1.0, 2.5, 7.1, 10.0, 43.0, 555.0, 12345.0])
-def test_ticks_are_few_and_reach_the_highest_number(highest: float) -> None:
-    found = ticks(highest)
-    assert found[0] == 0 and found[-2] < highest <= found[-1] * (1 + 1e-9)
-    assert 3 <= len(found) <= 7
-
-
-def test_moving_averages_start_at_the_first_number() -> None:
-    averages = smooth([3.0, 1.0, 1.0, 1.0])
-    assert averages[0] == 3.0
-    assert averages == sorted(averages, reverse=True) and averages[-1] > 1.0

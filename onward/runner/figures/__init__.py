@@ -1,0 +1,1 @@
+"""Figures of a run: curves, confusion matrix, ROC curve, as SVG or PNG files."""

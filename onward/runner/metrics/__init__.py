@@ -1,0 +1,1 @@
+"""Metrics: numbers that say how well a model's outputs agree with the targets."""
