@@ -62,7 +62,8 @@ class ArchitectureOption:
             return number(0.1, _LARGEST_FACTOR)(name, value)
         if self.kind is int:
             return integer(1)(name, value)
-        law = "sizes such as (128, 64)" if self.length is None else f"{self.length} sizes"
+        count = "" if self.length is None else f"{self.length} "
+        law = f"{count}sizes, such as {self.show(self.default or (3, 32, 32))}"
         sizes = several(integer(1), law, self.length)(name, value)
         if not sizes:
             raise setting_error(name, law, value)
@@ -80,7 +81,7 @@ class ArchitectureOption:
         for choice in self.choices:
             if str(choice) == text:
                 return choice
-        kind = self.kind if self.kind in (int, float) else str
+        kind = type(self.choices[0]) if self.choices else self.kind
         try:
             return kind(text)
         except ValueError:
