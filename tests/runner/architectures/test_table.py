@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import onward
 from onward.errors import OptionError
+from onward.runner.architectures.architecture_options import options_of
 from onward.runner.architectures.table import ARCHITECTURES, count_parameters, new_model
 from tests.runner.architectures.small_models import SMALL, make_feeds
 
@@ -37,6 +39,16 @@ def test_parameter_counts_are_the_published_ones(
     name: str, options: dict[str, Any], count: int
 ) -> None:
     assert count_parameters(new_model(name, **options)) == count
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_page_lists_every_architecture_with_its_size_and_options(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/new.md").read_text("utf-8")
+    section = page.partition("## Architectures")[2].partition("\n## ")[0]
+    [row] = [line for line in section.splitlines() if line.startswith(f"| `{name}` |")]
+    _, _, count, *_, options, _ = (cell.strip() for cell in row.split("|"))
+    assert count == f"{count_parameters(new_model(name)):,}"
+    assert options == " ".join(f"`{option}`" for option in options_of(ARCHITECTURES[name]))
 
 
 def test_every_architecture_is_tested() -> None:
