@@ -14,9 +14,9 @@ from rich.console import Console
 
 from onward.cli.console import make_console, make_table, print_pairs, print_table, show_shape
 from onward.cli.help_text import unwrap
-from onward.errors import FileExists
+from onward.errors import FileExists, OptionError
 from onward.formatting import show_bytes, show_count
-from onward.graph.files import load, save
+from onward.graph.files import load, save, weight_bytes
 from onward.graph.paths import check_writable
 from onward.graph.summary import file_bytes, summarize
 from onward.runner.architectures.architecture_options import (
@@ -146,7 +146,13 @@ def _write(model: ir.Model, path: Path, overwrite: bool) -> None:
     if path.is_file() and not overwrite:
         raise FileExists(f"{path} exists\ngive another name with --save, or --overwrite")
     check_writable(path)
-    save(model, path)
+    try:
+        save(model, path)
+    except MemoryError as error:
+        size = show_bytes(weight_bytes(model))
+        raise OptionError(
+            f"the weights of {size} do not fit into memory\ngive smaller sizes"
+        ) from error
 
 
 def _show(console: Console, model: ir.Model, path: Path) -> None:

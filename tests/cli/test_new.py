@@ -81,4 +81,6 @@ def test_invalid_values_are_one_line_with_the_valid_ones(call: Call, tmp_path: P
     assert is_one_line(call("new", "mlp", "--classes", "ten"), "whole number", "'ten'")
     assert is_one_line(call("new", "bert", "--size", "huge"), "one of tiny, small, base, large")
     assert is_one_line(call("new", "mlp", "--save", "no/m.onnx"), "there is no folder no")
+    huge = call("new", "mlp", "--classes", 10**12)
+    assert is_one_line(huge, "TiB do not fit into memory", "smaller sizes")
     assert not list(tmp_path.glob("*.onnx"))
