@@ -7,7 +7,6 @@ Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, one lin
 from __future__ import annotations
 
 import importlib
-import inspect
 import logging
 import os
 import sys
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from onward.cli.help_text import unwrap
 from onward.cli.option_hints import translate_hints
 from onward.errors import OnwardError
 from onward.lazy import defer_imports
@@ -27,6 +27,10 @@ VERBS = {
     "demo": (
         "onward.cli.demo",
         "Train a digits classifier from scratch, export it and run it on every provider.",
+    ),
+    "new": (
+        "onward.cli.new",
+        "Write an untrained model of an architecture, such as resnet or gpt2.",
     ),
     "inspect": ("onward.cli.inspect", "Show a model's inputs, outputs, operators and weights."),
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
@@ -54,23 +58,13 @@ class Verbs(TyperGroup):
 
 
 def _load_verb(name: str) -> Any:
-    module, _ = VERBS[name]
-    verb = getattr(importlib.import_module(module), name)
+    module = importlib.import_module(VERBS[name][0])
+    verb = getattr(module, name)
+    if hasattr(module, "app"):  # a verb with commands of its own
+        return typer.main.get_command(module.app)
     single = typer.Typer(add_completion=False)
     single.command(name, help=unwrap(verb.__doc__ or ""))(verb)
     return typer.main.get_command(single)
-
-
-def unwrap(text: str) -> str:
-    """A docstring with each paragraph on one line, for the terminal to wrap at its own width.
-
-    Paragraphs that begin with a backspace, such as examples, stay as they are.
-
-    >>> unwrap("Read\\na model.\\n\\n\\b\\nonward a\\nonward b")
-    'Read a model.\\n\\n\\x08\\nonward a\\nonward b'
-    """
-    paragraphs = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
 
 
 app = typer.Typer(

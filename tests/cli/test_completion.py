@@ -99,3 +99,9 @@ def test_providers_are_completed(complete: Complete) -> None:
 
 def test_options_are_completed(complete: Complete) -> None:
     assert "--size" in complete("onward", "bench", "net.onnx", "--s")
+
+
+def test_architectures_and_values_are_completed(complete: Complete) -> None:
+    assert complete("onward", "new", "re") == ["resnet"]
+    assert complete("onward", "new", "gpt2", "--size", "l") == ["large"]
+    assert "--depth" in complete("onward", "new", "resnet", "--d")
