@@ -19,6 +19,7 @@ from onward.errors import DataError, PackageMissing
 from onward.graph.paths import check_exists
 from onward.runner.data.arrow_columns import column_of, to_batch
 from onward.runner.data.dataset import (
+    TEXT,
     Array,
     Column,
     Dataset,
@@ -49,10 +50,14 @@ class ArrowDataset:
     """A table of pyarrow, in memory or memory-mapped."""
 
     def __init__(
-        self, table: Any, source: object = "the table", types: Mapping[str, str] | None = None
+        self,
+        table: Any,
+        source: object = "the table",
+        types: Mapping[str, str] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> None:
         self._table, self._source = table, source
-        self.columns = _columns(table.schema, source, types)
+        self.columns = _columns(table.schema, source, types, columns)
         if not len(self):
             raise DataError(f"{source} is empty: it has no rows")
 
@@ -74,6 +79,7 @@ class ParquetDataset:
         path: Path,
         *,
         types: Mapping[str, str] | None = None,
+        columns: Sequence[str] | None = None,
         kept_bytes: int = _KEPT_BYTES,
     ) -> None:
         check_exists(path, "data file")
@@ -83,7 +89,7 @@ class ParquetDataset:
         except (pyarrow.ArrowException, OSError) as error:
             raise _broken(path, "Parquet", error) from error
         self.path, self._pyarrow = path, pyarrow
-        self.columns = _columns(self._file.schema_arrow, path, types)
+        self.columns = _columns(self._file.schema_arrow, path, types, columns)
         groups = self._file.metadata
         sizes = [groups.row_group(place).num_rows for place in range(groups.num_row_groups)]
         self._starts = np.cumsum([0, *sizes])
@@ -130,7 +136,9 @@ class ParquetDataset:
         return sum(int(table.nbytes) for table in self._kept.values())
 
 
-def open_arrow(path: Path, types: Mapping[str, str] | None = None) -> ArrowDataset:
+def open_arrow(
+    path: Path, types: Mapping[str, str] | None = None, columns: Sequence[str] | None = None
+) -> ArrowDataset:
     """An Arrow IPC file, a stream, or a Feather file, memory-mapped."""
     check_exists(path, "data file")
     pyarrow = import_pyarrow(path)
@@ -143,7 +151,7 @@ def open_arrow(path: Path, types: Mapping[str, str] | None = None) -> ArrowDatas
             table = pyarrow.ipc.open_stream(mapped).read_all()
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(path, "Arrow", error) from error
-    return ArrowDataset(table, path, types)
+    return ArrowDataset(table, path, types, columns)
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -151,7 +159,9 @@ def is_saved_dataset(folder: Path) -> bool:
     return (folder / "state.json").is_file()
 
 
-def open_saved_dataset(folder: Path, types: Mapping[str, str] | None = None) -> Dataset:
+def open_saved_dataset(
+    folder: Path, types: Mapping[str, str] | None = None, columns: Sequence[str] | None = None
+) -> Dataset:
     """A folder that Hugging Face's `datasets` saved; its .arrow files in the order of its state."""
     state = folder / "state.json"
     try:
@@ -163,16 +173,24 @@ def open_saved_dataset(folder: Path, types: Mapping[str, str] | None = None) -> 
         ) from error
     if not paths:
         raise DataError(f"{folder} is empty: {state.name} lists no files")
-    parts = [open_arrow(path, types) for path in paths]
+    parts = [open_arrow(path, types, columns) for path in paths]
     return parts[0] if len(parts) == 1 else JoinedDatasets(parts, paths)
 
 
-def _columns(schema: Any, source: object, types: Mapping[str, str] | None) -> dict[str, Column]:
+def _columns(
+    schema: Any,
+    source: object,
+    types: Mapping[str, str] | None,
+    wanted: Sequence[str] | None,
+) -> dict[str, Column]:
+    """The columns that are wanted, None: all; the others may be of any type."""
     check_types(types, schema.names, source)
-    given = {name: COLUMNS[kind] for name, kind in (types or {}).items()}
+    known = dict.fromkeys(schema.names, COLUMNS[TEXT])
     return {
-        field.name: given.get(field.name) or column_of(field.name, field.type, source)
-        for field in schema
+        name: COLUMNS[types[name]]
+        if types and name in types
+        else column_of(name, schema.field(name).type, source)
+        for name in choose_columns(known, wanted, source)
     }
 
 

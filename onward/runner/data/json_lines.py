@@ -34,7 +34,14 @@ class JsonLinesDataset:
     ([[3, 4]], 'int64[2]')
     """
 
-    def __init__(self, path: Path, *, types: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        types: Mapping[str, str] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """`columns`: those to keep; the others may hold anything."""
         self.path = path
         self._lines = LineIndex(path)
         count = min(_SAMPLE, len(self))
@@ -43,8 +50,11 @@ class JsonLinesDataset:
         rows = {line: self._parse(line) for line in sorted(chosen)}
         names = list(dict.fromkeys(name for row in rows.values() for name in row))
         check_types(types, names, path)
-        self.columns = {name: self._guess(name, rows) for name in names}
-        self.columns.update({name: COLUMNS[kind] for name, kind in (types or {}).items()})
+        known = dict.fromkeys(names, COLUMNS[TEXT])
+        self.columns = {
+            name: COLUMNS[types[name]] if types and name in types else self._guess(name, rows)
+            for name in choose_columns(known, columns, path)
+        }
 
     def __len__(self) -> int:
         return len(self._lines)

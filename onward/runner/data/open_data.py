@@ -58,7 +58,7 @@ def open_data(
     (4, ['x', 'label'])
     """
     options = ReaderOptions(
-        types=types, delimiter=delimiter, image_size=image_size, channels=channels,
+        columns=columns, types=types, delimiter=delimiter, image_size=image_size, channels=channels,
         skip_broken=skip_broken, block=block, tokenize=tokenize, vocabulary=vocabulary,
     )  # fmt: skip
     name = source if isinstance(source, (str, os.PathLike)) else "the data"
@@ -95,7 +95,7 @@ def _open(source: Any, split: str | None, options: ReaderOptions, memory_limit: 
     module = type(source).__module__.split(".")[0]
     if module == "pyarrow" and hasattr(source, "schema"):
         options.only("a table", "types")
-        return arrow_files.ArrowDataset(source, types=options.types)
+        return arrow_files.ArrowDataset(source, types=options.types, columns=options.columns)
     options.only("data in memory")
     if isinstance(source, Mapping):
         return ArrayDataset(source)
@@ -146,7 +146,7 @@ def _open_file(path: Path, options: ReaderOptions) -> Dataset:
 def _open_folder(folder: Path, options: ReaderOptions) -> Dataset:
     if arrow_files.is_saved_dataset(folder):
         options.only(folder, "types")
-        return arrow_files.open_saved_dataset(folder, options.types)
+        return arrow_files.open_saved_dataset(folder, options.types, options.columns)
     files = sorted(each for each in folder.iterdir() if each.suffix.lower() in READERS)
     suffixes = sorted({each.suffix.lower() for each in files})
     if len(suffixes) > 1:
@@ -190,17 +190,17 @@ def _open_csv(path: Path, options: ReaderOptions) -> Dataset:
 
 def _open_json(path: Path, options: ReaderOptions) -> Dataset:
     options.only(path, "types")
-    return JsonLinesDataset(path, types=options.types)
+    return JsonLinesDataset(path, types=options.types, columns=options.columns)
 
 
 def _open_parquet(path: Path, options: ReaderOptions) -> Dataset:
     options.only(path, "types")
-    return arrow_files.ParquetDataset(path, types=options.types)
+    return arrow_files.ParquetDataset(path, types=options.types, columns=options.columns)
 
 
 def _open_arrow(path: Path, options: ReaderOptions) -> Dataset:
     options.only(path, "types")
-    return arrow_files.open_arrow(path, options.types)
+    return arrow_files.open_arrow(path, options.types, options.columns)
 
 
 def _open_npz(path: Path, options: ReaderOptions) -> Dataset:

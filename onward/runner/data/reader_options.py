@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onward import settings
@@ -15,6 +15,7 @@ from onward.runner.data.characters import CharacterVocabulary
 class ReaderOptions:
     """The settings of `open_data` that one kind of source takes; None: the reader's default."""
 
+    columns: Sequence[str] | None = None  # every reader takes it
     types: Mapping[str, str] | None = None
     delimiter: str | None = None
     image_size: tuple[int, int] | None = None
@@ -28,6 +29,7 @@ class ReaderOptions:
         length = settings.integer(1)
         settings.check_fields(
             self,
+            columns=settings.optional(settings.listed),
             delimiter=settings.optional(settings.nonempty_name),
             image_size=settings.optional(settings.several(length, "(height, width)", 2)),
             skip_broken=settings.optional(settings.true_or_false),
@@ -40,8 +42,7 @@ class ReaderOptions:
 
     def only(self, source: object, *taken: str) -> None:
         """Refuse settings that this source does not take."""
-        given = [name for name in vars(self) if getattr(self, name) is not None]
-        for name in given:
-            if name not in taken:
+        for name, value in vars(self).items():
+            if value is not None and name not in (*taken, "columns"):
                 hint = f"it takes {list_names(taken)}" if taken else "it takes none"
                 raise OptionError(f"{source} is not read with a setting {name!r}\n{hint}")
