@@ -9,6 +9,7 @@ import numpy as np
 
 from onward.errors import DataError
 from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, stack_rows
+from onward.runner.data.field_types import BOOL, FLOAT, INT, parse_fields
 from onward.runner.data.image_folder import decode_image
 
 # Arrow's own spelling of types, so that this file needs no pyarrow.
@@ -20,6 +21,7 @@ _NUMBERS = {
     "float": "float32",
     "double": "float64",
 }
+_FIELDS = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT}  # by numpy's kind
 _TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string.*")
 _LIST = re.compile(r"(?:large_)?list(?:_view)?<\w+: (?P<inner>.*?)(?: not null)?>")
 _FIXED = re.compile(r"fixed_size_list<\w+: (?P<inner>.*?)(?: not null)?>\[(?P<size>\d+)\]")
@@ -75,19 +77,20 @@ def to_batch(values: Any, column: Column, name: str, rows: Array, source: object
 
 
 def _numbers(values: Any, column: Column, name: str, rows: Array, source: object) -> Array:
-    plain = values.to_numpy()  # of a chunked array, it copies where it must
-    try:
-        return np.asarray(plain).astype(column.dtype)
-    except (TypeError, ValueError) as error:
-        for row, value in zip(rows, plain):
-            try:
-                np.asarray(value).astype(column.dtype)
-            except (TypeError, ValueError):
-                raise DataError(
-                    f"{source} row {row}: column {name!r} has {value!r:.80}, which is not "
-                    f"{column}\nread the column with types={{{name!r}: 'text'}}"
-                ) from error
-        raise
+    plain = np.asarray(values.to_numpy())  # a missing float is NaN in it
+    if plain.dtype == object and any(isinstance(value, str) for value in plain):
+        fields = ["" if value is None else str(value) for value in plain]
+        kind = _FIELDS[column.dtype.kind]
+        return parse_fields(fields, kind, name, lambda row: f"{source} row {rows[row]}")
+    numbers = plain.astype(column.dtype)
+    lost = (numbers != plain) if column.dtype.kind in "biu" else np.zeros(len(numbers), bool)
+    if lost.any():  # the user asked for whole numbers, or for true and false
+        row = int(np.argmax(lost))
+        raise DataError(
+            f"{source} row {rows[row]}: column {name!r} has {plain[row]}, which is not {column}\n"
+            f"read it with types={{{name!r}: 'float'}}"
+        )
+    return numbers
 
 
 def _arrays(values: Any, column: Column, name: str, rows: Array, source: object) -> Array:

@@ -24,8 +24,10 @@ from onward.runner.data.dataset import (
     Column,
     Dataset,
     JoinedDatasets,
+    assign_rows,
     check_positions,
     choose_columns,
+    empty_batch,
 )
 from onward.runner.data.field_types import COLUMNS, check_types
 
@@ -105,18 +107,14 @@ class ParquetDataset:
         rows = check_positions(positions, len(self), self.path)
         names = choose_columns(self.columns, columns, self.path)
         groups = np.searchsorted(self._starts, rows, side="right") - 1
-        parts, places = [], []
+        found = {name: empty_batch(len(rows), self.columns[name]) for name in names}
         for group in np.unique(groups):
-            chosen = np.flatnonzero(groups == group)
-            table = self._group(int(group), tuple(names))
-            parts.append(table.take(rows[chosen] - self._starts[group]))
-            places.append(chosen)
-        if not parts:
-            table = self._group(0, tuple(names)).slice(0, 0)
-            return _batches(table, self.columns, rows, self.path)
-        back = np.argsort(np.concatenate(places), kind="stable")
-        found = self._pyarrow.concat_tables(parts).take(back)
-        return _batches(found, self.columns, rows, self.path)
+            places = np.flatnonzero(groups == group)
+            part = self._group(int(group), tuple(names)).take(rows[places] - self._starts[group])
+            batch = _batches(part, self.columns, rows[places], self.path)
+            for name in names:
+                assign_rows(found[name], places, batch[name])
+        return found
 
     def _group(self, group: int, names: tuple[str, ...]) -> Any:
         """A decoded row group; one thread at a time, because a ParquetFile has one position."""

@@ -84,7 +84,7 @@ def check_positions(positions: Any, count: int, source: object) -> Array:
 def stack_rows(values: Sequence[Any], column: Column) -> Array:
     """One batch of the values of rows: dense, or an array of objects where sizes vary."""
     batch = empty_batch(len(values), column)
-    _assign(batch, range(len(values)), values)
+    assign_rows(batch, range(len(values)), values)
     return batch
 
 
@@ -96,7 +96,7 @@ def empty_batch(rows: int, column: Column) -> Array:
     return np.empty((rows, *sizes), np.uint8 if column.dtype == IMAGE else column.dtype)
 
 
-def _assign(batch: Array, places: Any, values: Any) -> None:
+def assign_rows(batch: Array, places: Any, values: Any) -> None:
     """batch[places] = values, without stacking the values of rows that are objects."""
     if batch.dtype != object:
         batch[places] = values
@@ -169,7 +169,7 @@ class JoinedDatasets:
             places = np.flatnonzero(owners == owner)
             batch = self._parts[owner].read(rows[places] - self._starts[owner], names)
             for name, values in batch.items():
-                _assign(found[name], places, values)
+                assign_rows(found[name], places, values)
         return found
 
 

@@ -146,11 +146,13 @@ def subfolders(folder: Path) -> list[Path]:
 
 def has_images(folder: Path) -> bool:
     """Whether a folder, or a folder in it, has an image."""
-    return next(iter(_images(folder)), None) is not None
+    return any(map(_is_image, folder.rglob("*")))
 
 
 def _images(folder: Path) -> list[Path]:
-    def is_image(path: Path) -> bool:
-        return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and path.name[0] != "."
+    return sorted(filter(_is_image, folder.rglob("*"))) if folder.is_dir() else []
 
-    return sorted(filter(is_image, folder.rglob("*"))) if folder.is_dir() else []
+
+def _is_image(path: Path) -> bool:
+    known = path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+    return known and path.is_file()

@@ -79,7 +79,9 @@ def find_splits(source: Any) -> dict[str, Path]:
         return {}
     entries = sorted(entry for entry in Path(source).iterdir() if entry.stem.lower() in SPLITS)
     found = {
-        entry.stem.lower(): entry for entry in entries if entry.is_dir() or entry.suffix in READERS
+        entry.stem.lower(): entry
+        for entry in entries
+        if entry.is_dir() or entry.suffix.lower() in READERS
     }
     return found if any(name in found for name in _TRAINING) else {}
 
@@ -147,8 +149,14 @@ def _open_folder(folder: Path, options: ReaderOptions) -> Dataset:
     if arrow_files.is_saved_dataset(folder):
         options.only(folder, "types")
         return arrow_files.open_saved_dataset(folder, options.types, options.columns)
-    files = sorted(each for each in folder.iterdir() if each.suffix.lower() in READERS)
+    files = sorted(
+        each
+        for each in folder.iterdir()
+        if each.suffix.lower() in READERS and not each.name.startswith(".")
+    )
     suffixes = sorted({each.suffix.lower() for each in files})
+    if suffixes in ([], [".txt"]) and _is_image_folder(folder):  # with a README.txt, often
+        return _open_images(folder, options, None)
     if len(suffixes) > 1:
         raise DataError(
             f"{folder} has files of several kinds: {', '.join(suffixes)}\n"
@@ -159,8 +167,6 @@ def _open_folder(folder: Path, options: ReaderOptions) -> Dataset:
         return open_npy(files)
     if files:
         return _join(files, [_open_file(each, options) for each in files])
-    if _is_image_folder(folder):
-        return _open_images(folder, options, None)
     raise DataError(
         f"{folder} has no data that can be read\n"
         f"supported are {', '.join(READERS)}, and folders of images: FOLDER/CLASS/FILE"

@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     for number, name in enumerate(("dog/b.png", "dog/a.PNG", "cat/deep/c.png")):
         paint(tmp_path / "animals" / name, 50 * number)
     (tmp_path / "animals/cat/notes.txt").write_text("no image")
+    (tmp_path / "animals/README.txt").write_text("about the animals")
     (tmp_path / "animals/.hidden").mkdir()
     return tmp_path / "animals"
 
