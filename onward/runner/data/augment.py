@@ -60,18 +60,24 @@ def colour(
         drawn = 1 + strength * (2 * uniforms(seed, epoch, positions, stream) - 1)
         return drawn.astype(np.float32)[:, None, None, None]
 
-    pixels: Array = images.astype(np.float32)
+    pixels: Array = images.astype(np.float32)  # a copy, changed in place from here on
     if brightness:
-        pixels = pixels * factors(brightness, _BRIGHTNESS)
+        pixels *= factors(brightness, _BRIGHTNESS)
     if contrast:
-        mean = pixels.mean((1, 2, 3), keepdims=True)
-        pixels = mean + (pixels - mean) * factors(contrast, _CONTRAST)
+        _blend(pixels, pixels.mean((1, 2, 3), keepdims=True), factors(contrast, _CONTRAST))
     if saturation and images.shape[1] == 3:
-        grey = np.einsum("nchw,c->nhw", pixels, _GREY)[:, None]
-        pixels = grey + (pixels - grey) * factors(saturation, _SATURATION)
+        grey = sum(pixels[:, i : i + 1] * _GREY[i] for i in range(3))
+        _blend(pixels, grey, factors(saturation, _SATURATION))
     if images.dtype == np.uint8:
-        pixels = np.rint(pixels).clip(0, 255)
-    return pixels.astype(images.dtype)
+        np.rint(pixels, out=pixels).clip(0, 255, out=pixels)
+    return pixels.astype(images.dtype, copy=False)
+
+
+def _blend(x: Array, m: Any, f: Array) -> None:
+    """x = m + (x - m) f, in place."""
+    x -= m
+    x *= f
+    x += m
 
 
 def mixup(

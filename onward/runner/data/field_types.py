@@ -71,13 +71,17 @@ def parse_fields(
 
 def _parse(values: Sequence[str], kind: str) -> Array:
     if kind == INT:
-        return np.array([int(value) for value in values], np.int64)
+        return np.fromiter(map(int, values), np.int64, len(values))
     if kind == BOOL:
         parsed = [_BOOLS.get(value.strip().lower()) for value in values]
         if None in parsed:
             raise ValueError
         return np.array(parsed, bool)
-    return np.array([np.nan if is_missing(value) else float(value) for value in values], np.float64)
+    try:
+        return np.fromiter(map(float, values), np.float64, len(values))
+    except ValueError:  # perhaps one is missing
+        known = (np.nan if is_missing(value) else float(value) for value in values)
+        return np.fromiter(known, np.float64, len(values))
 
 
 def is_missing(value: str) -> bool:

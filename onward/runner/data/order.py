@@ -15,7 +15,7 @@ from onward.runner.data.row_random import random_bits
 
 Array = np.ndarray[Any, Any]
 
-_SPLIT, _CLASSES, _REPEATS = 1, 2, 3  # streams of random numbers
+_EPOCH, _SPLIT, _CLASSES, _REPEATS = range(4)  # streams of random numbers
 _SHARE = settings.number(0.0, 1.0, below=True)
 
 
@@ -25,7 +25,7 @@ def positions(seed: int, epoch: int, count: int) -> Array:
     >>> sorted(positions(seed=0, epoch=3, count=4).tolist())
     [0, 1, 2, 3]
     """
-    return np.argsort(random_bits(seed, epoch, np.arange(count)), kind="stable").astype(np.int64)
+    return _shuffle(np.arange(count), seed, epoch, _EPOCH)
 
 
 def class_balanced(labels: Array, seed: int, epoch: int) -> Array:
@@ -50,8 +50,7 @@ def class_balanced(labels: Array, seed: int, epoch: int) -> Array:
         again = [_shuffle(rows, seed, epoch, _REPEATS + turn) for turn in range(rounds)]
         chosen.append(np.concatenate(again)[:each])
     places = np.concatenate(chosen)
-    mixed = np.argsort(random_bits(seed, epoch, np.arange(len(places)), _CLASSES), kind="stable")
-    return places[mixed]
+    return places[_shuffle(np.arange(len(places)), seed, epoch, _CLASSES)]
 
 
 def split(count: int, share: float, seed: int, labels: Array | None = None) -> tuple[Array, Array]:
@@ -100,4 +99,5 @@ def _stratified(labels: Array, count: int, wanted: int, seed: int) -> Array:
 
 
 def _shuffle(rows: Array, seed: int, epoch: int, stream: int) -> Array:
-    return rows[np.argsort(random_bits(seed, epoch, rows, stream), kind="stable")]
+    # Different rows have different bits, so the order does not depend on how the sort treats ties.
+    return rows[np.argsort(random_bits(seed, epoch, rows, stream))]

@@ -19,6 +19,8 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def random_bits(seed: int, epoch: int, rows: Array, stream: int = 0) -> Array:
     """64 random bits for each row; `stream` separates uses that must be independent.
 
+    SplitMix64 is a bijection: different rows have different bits.
+
     >>> bits = random_bits(0, 1, np.arange(3))
     >>> bool((bits[1:] == random_bits(0, 1, np.arange(1, 3))).all())
     True
