@@ -99,13 +99,14 @@ class CsvDataset:
         }
 
     def _check_header(self, given: list[str]) -> list[str]:
-        names = [name.strip() for name in given]
+        # pandas writes the index of its rows as a column without a name
+        names = [name.strip() or f"unnamed_{place}" for place, name in enumerate(given)]
         again = [name for place, name in enumerate(names) if name in names[:place]]
         if again:
             raise DataError(
                 f"{self.path}: the header names {again[0]!r} twice\ngive every column its own name"
             )
-        if not all(names) or all(guess_type([name]) != "text" for name in names):
+        if all(guess_type([name]) != "text" for name in names):
             raise DataError(
                 f"{self.path} has no header: its first line is {list_names(names)}\n"
                 "write the names of the columns in the first line"

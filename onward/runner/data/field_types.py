@@ -17,6 +17,7 @@ INT, FLOAT, BOOL = "int", "float", "bool"
 COLUMNS = {INT: Column("int64"), FLOAT: Column("float64"), BOOL: Column("bool"), TEXT: Column(TEXT)}
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})  # in lower case
 _BOOLS = {"true": True, "false": False}
+_GIVEN_BOOLS = {**_BOOLS, "1": True, "0": False}  # where the user says that it is a bool
 _INT = re.compile(r"[+-]?\d{1,18}")  # 19 digits may exceed int64
 _LEADING_ZERO = re.compile(r"[+-]?0\d+")  # a postal code, not a number
 
@@ -73,7 +74,7 @@ def _parse(values: Sequence[str], kind: str) -> Array:
     if kind == INT:
         return np.fromiter(map(int, values), np.int64, len(values))
     if kind == BOOL:
-        parsed = [_BOOLS.get(value.strip().lower()) for value in values]
+        parsed = [_GIVEN_BOOLS.get(value.strip().lower()) for value in values]
         if None in parsed:
             raise ValueError
         return np.array(parsed, bool)

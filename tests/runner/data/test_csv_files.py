@@ -39,6 +39,17 @@ def test_types_are_guessed(write: Write) -> None:
     np.testing.assert_array_equal(batch["m"], [np.nan, 1, np.nan])
 
 
+def test_a_column_without_a_name_gets_one(write: Write) -> None:
+    data = CsvDataset(write(",a\n0,x\n1,y\n"))  # as pandas writes tables
+    assert list(data.columns) == ["unnamed_0", "a"]
+
+
+def test_0_and_1_are_true_and_false_if_the_user_says_so(write: Write) -> None:
+    path = write("a,b\n0,1\n")
+    data = CsvDataset(path, types={"a": "bool"})
+    assert data.read([0])["a"].tolist() == [False] and str(data.columns["b"]) == "int64"
+
+
 def test_quoted_fields_may_have_delimiters_quotes_and_lines(write: Write) -> None:
     data = CsvDataset(write('a,b\r\n1,"x, ""y"""\r\n\r\n2,"two\nlines"\r\n3,z'))
     assert data.read(range(3))["b"].tolist() == ['x, "y"', "two\nlines", "z"]
