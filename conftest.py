@@ -32,6 +32,7 @@ OPTIONAL = {
     "model_signing": "onward[signing]",
     "onnxscript": "onnxscript",
     "openvino": "onward[openvino]",
+    "pyarrow": "'onward[data]'",
     "torch": "onward[torch]",
     "transformers": "transformers",
 }

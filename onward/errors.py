@@ -9,6 +9,9 @@ OnwardError
 │   ├── UnsupportedModel             no listed provider can run one of its nodes
 │   └── MissingGradient              no rule differentiates one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
+├── DataError (ValueError)           training data that cannot be read, or a row of it is wrong
+│   ├── ColumnMissing                ... because it has no column of this name
+│   └── PackageMissing (ImportError)  ... because the package that reads it is not installed
 ├── WeightsError (ValueError)        weights that do not fit the model
 ├── MetricError (ValueError)         outputs and targets that a metric cannot compare
 ├── CheckpointError (ValueError)     a checkpoint cannot be saved or read
@@ -69,6 +72,18 @@ class MissingGradient(ModelError):
 
 class FeedError(OnwardError, ValueError):
     """A feed has a wrong name, type or shape."""
+
+
+class DataError(OnwardError, ValueError):
+    """Training data cannot be read, or a row of it is wrong; the message names the place."""
+
+
+class ColumnMissing(DataError):
+    """Training data has no column of this name; the message lists similar ones."""
+
+
+class PackageMissing(DataError, ImportError):
+    """The package that reads this kind of data is not installed."""
 
 
 class WeightsError(OnwardError, ValueError):

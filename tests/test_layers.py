@@ -56,6 +56,7 @@ OPTIONAL = {
     "torch",
     "openvino",
     "PIL",
+    "pyarrow",
     "model_signing",
     "cryptography",
     "grpc",

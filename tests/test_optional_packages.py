@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MISSING = "torch openvino onnxscript PIL model_signing cryptography OpenSSL mkdocs material"
+MISSING = "torch openvino onnxscript PIL pyarrow model_signing cryptography OpenSSL mkdocs material"
 FILES = {
     "test_whole_file.py": "import no_wrapper\ndef test_a(): pass\n",
     "test_again.py": "from no_wrapper import thing\ndef test_a(): pass\n",

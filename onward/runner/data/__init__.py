@@ -1,0 +1,1 @@
+"""Read data from files and from memory, and make batches of it."""

@@ -1,0 +1,115 @@
+"""Columns of Arrow as columns of a dataset: which types there are, and batches of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from onward.errors import DataError
+from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, stack_rows
+from onward.runner.data.field_types import BOOL, FLOAT, INT, parse_fields
+from onward.runner.data.image_folder import decode_image
+
+# Arrow's own spelling of types, so that this file needs no pyarrow.
+_NUMBERS = {
+    **{name: name for name in ("int8", "int16", "int32", "int64", "float32", "float64")},
+    **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
+    "bool": "bool",
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+}
+_FIELDS = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT}  # by numpy's kind
+_TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string.*")
+_LIST = re.compile(r"(?:large_)?list(?:_view)?<\w+: (?P<inner>.*?)(?: not null)?>")
+_FIXED = re.compile(r"fixed_size_list<\w+: (?P<inner>.*?)(?: not null)?>\[(?P<size>\d+)\]")
+_IMAGE = re.compile(r"struct<bytes: binary, path: string>")  # of Hugging Face's `datasets`
+
+
+def column_of(name: str, kind: Any, source: object) -> Column:
+    """The column for a type of Arrow."""
+    text = str(kind)
+    if _TEXT.fullmatch(text):
+        return Column(TEXT)
+    if _IMAGE.fullmatch(text):
+        return Column(IMAGE, (3, None, None))
+    found = _number_column(text)
+    if found is None:
+        raise DataError(
+            f"{source}: column {name!r} is of Arrow's type {text}, which cannot be read\n"
+            "choose other columns with columns=[...], or convert it to numbers or text"
+        )
+    return found
+
+
+def _number_column(text: str) -> Column | None:
+    if text in _NUMBERS:
+        return Column(_NUMBERS[text])
+    if text.startswith("decimal"):
+        return Column("float64")
+    match = _FIXED.fullmatch(text) or _LIST.fullmatch(text)
+    inner = None if match is None else _number_column(match["inner"])
+    if match is None or inner is None:
+        return None
+    size = match.groupdict().get("size")
+    return Column(inner.dtype, (None if size is None else int(size), *inner.shape))
+
+
+def to_batch(values: Any, column: Column, name: str, rows: Array, source: object) -> Array:
+    """A column of Arrow (of the rows `rows`) as a batch; a missing number is NaN or an error."""
+    if column.dtype == IMAGE:
+        images = [_image(value, row, name, source) for row, value in zip(rows, values.to_pylist())]
+        return stack_rows(images, column)
+    if column.dtype == TEXT:
+        texts = ["" if value is None else str(value) for value in values.to_pylist()]
+        return stack_rows(texts, column)
+    if values.null_count and not (column.shape == () and column.dtype.kind == "f"):
+        row = rows[int(np.argmax(values.is_null().to_numpy()))]
+        raise DataError(
+            f"{source} row {row}: column {name!r} has no value, and {column} has none for that\n"
+            f"read it with types={{{name!r}: 'float'}}, which makes it NaN"
+        )
+    if column.shape == ():
+        return _numbers(values, column, name, rows, source)
+    return _arrays(values, column, name, rows, source)
+
+
+def _numbers(values: Any, column: Column, name: str, rows: Array, source: object) -> Array:
+    plain = np.asarray(values.to_numpy())  # a missing float is NaN in it
+    if plain.dtype == object and any(isinstance(value, str) for value in plain):
+        fields = ["" if value is None else str(value) for value in plain]
+        kind = _FIELDS[column.dtype.kind]
+        return parse_fields(fields, kind, name, lambda row: f"{source} row {rows[row]}")
+    numbers = plain.astype(column.dtype)
+    lost = (numbers != plain) if column.dtype.kind in "biu" else np.zeros(len(numbers), bool)
+    if lost.any():  # the user asked for whole numbers, or for true and false
+        row = int(np.argmax(lost))
+        raise DataError(
+            f"{source} row {rows[row]}: column {name!r} has {plain[row]}, which is not {column}\n"
+            f"read it with types={{{name!r}: 'float'}}"
+        )
+    return numbers
+
+
+def _arrays(values: Any, column: Column, name: str, rows: Array, source: object) -> Array:
+    found = []
+    for row, value in zip(rows, values.to_pylist()):
+        try:
+            found.append(np.asarray(value, column.dtype))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{source} row {row}: column {name!r} has {value!r:.80}, which is not {column}"
+            ) from error
+    return stack_rows(found, column)
+
+
+def _image(value: Any, row: int, name: str, source: object) -> Array:
+    data = (value or {}).get("bytes")
+    if data is None:
+        raise DataError(
+            f"{source} row {row}: column {name!r} has no image, only the path of one\n"
+            "save the dataset with its images embedded"
+        )
+    return decode_image(data, f"{source} row {row}")

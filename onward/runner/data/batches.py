@@ -1,0 +1,154 @@
+"""Batches: a dataset's rows in batches, read ahead in threads, the same whenever they are asked."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onward import settings
+from onward.errors import DataError
+from onward.runner.data import order as orders
+from onward.runner.data.dataset import Array, Dataset, check_positions, choose_columns
+
+Feeds = Mapping[str, Array]
+Transform = Callable[[dict[str, Array], int, Array], dict[str, Array]]  # feeds, epoch, positions
+
+
+@dataclass(frozen=True)
+class DataBatch:
+    """The columns of some rows, by name, and the positions of these rows in the dataset."""
+
+    feeds: Feeds
+    positions: Array
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+class Batches:
+    """The batches of each epoch, as a pure function of the seed, the epoch and the batch's number.
+
+    >>> from onward.runner.data.in_memory import ArrayDataset
+    >>> batches = Batches(ArrayDataset({"x": np.arange(5)}), 2, shuffle=False)
+    >>> [batch.feeds["x"].tolist() for batch in batches.epoch(0)]
+    [[0, 1], [2, 3], [4]]
+    >>> [batch.feeds["x"].tolist() for batch in batches.epoch(0, start=2)]
+    [[4]]
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        positions: Array | None = None,
+        order: Callable[[int], Array] | None = None,
+        columns: Sequence[str] | None = None,
+        transform: Transform | None = None,
+        threads: int = 1,
+        ahead: int = 2,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Batches of `size` rows of `positions` (None: all rows).
+
+        `order` gives, for an epoch's number, the places in `positions` to visit; None visits each
+        once, in random order if `shuffle`. `transform(feeds, epoch, positions)` runs in the
+        threads. `ahead` batches are read before they are needed; with 0 threads, none are.
+        """
+        self.size: int = settings.integer(1)("Batches.size", size)
+        self.seed: int = settings.integer()("Batches.seed", seed)
+        self.threads: int = settings.integer(0)("Batches.threads", threads)
+        self.ahead: int = settings.integer(1)("Batches.ahead", ahead)
+        self.shuffle = settings.true_or_false("Batches.shuffle", shuffle)
+        self.drop_last = settings.true_or_false("Batches.drop_last", drop_last)
+        self.dataset, self._transform, self._clock = dataset, transform, clock
+        self._rows = (
+            np.arange(len(dataset))
+            if positions is None
+            else check_positions(positions, len(dataset), "the data")
+        )
+        self._columns = choose_columns(dataset.columns, columns, "the data")
+        self._order = order or self._default_order
+        self._count = len(self._rows) if order is None else len(order(0))
+        if not self._count:
+            raise DataError("there are no rows to make batches of\ncheck the split, and the data")
+        if self.drop_last and self._count < self.size:
+            raise DataError(
+                f"{self._count} rows do not fill one batch of {self.size}, and drop_last leaves "
+                "incomplete ones out\nuse smaller batches, or drop_last=False"
+            )
+        self.waited = 0.0  # seconds that consumers waited for batches
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return self._count // self.size if self.drop_last else -(-self._count // self.size)
+
+    def epoch(self, number: int, start: int = 0) -> Generator[DataBatch]:
+        """The batches of an epoch, from batch `start` on; close the iterator to stop early."""
+        settings.integer(0)("epoch", number)
+        settings.integer(0, len(self))("start", start)
+        rows = self._rows[self._order(number)]
+        if len(rows) != self._count:
+            raise DataError(f"order({number}) has {len(rows)} rows, but order(0) {self._count}")
+        chosen = (
+            rows[batch * self.size : (batch + 1) * self.size] for batch in range(start, len(self))
+        )
+        make = ((lambda some=some: self._make(some, number)) for some in chosen)
+        return self._timed(run_ahead(make, self.threads, self.ahead))
+
+    def _default_order(self, epoch: int) -> Array:
+        count = len(self._rows)
+        return orders.positions(self.seed, epoch, count) if self.shuffle else np.arange(count)
+
+    def _make(self, rows: Array, epoch: int) -> DataBatch:
+        feeds = self.dataset.read(rows, self._columns)
+        return DataBatch(
+            feeds if self._transform is None else self._transform(feeds, epoch, rows), rows
+        )
+
+    def _timed(self, batches: Generator[DataBatch]) -> Generator[DataBatch]:
+        try:
+            while True:
+                asked = self._clock()
+                batch = next(batches, None)
+                self.waited += self._clock() - asked
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            batches.close()
+
+
+def run_ahead(calls: Iterable[Callable[[], Any]], threads: int, ahead: int) -> Generator[Any]:
+    """The results of calls, in order; up to `ahead` run in threads before they are asked for.
+
+    An error reaches the consumer in its turn. When the iterator is closed, or the consumer is
+    interrupted, calls that wait are dropped and those that run are waited for.
+
+    >>> list(run_ahead([lambda: 1, lambda: 2, lambda: 3], threads=2, ahead=2))
+    [1, 2, 3]
+    """
+    left: Iterator[Callable[[], Any]] = iter(calls)
+    if not threads:
+        yield from (call() for call in left)
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="onward-data")
+    try:
+        running: deque[Future[Any]] = deque()
+        for call in left:
+            running.append(pool.submit(call))
+            if len(running) > ahead:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
