@@ -14,8 +14,14 @@ import onnx_ir as ir
 from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import COMPOSITES
 from onward.passes.exporters.constant_weights import lift_constant_weights
-from onward.passes.normalize import sort_nodes, unify_default_domain
+from onward.passes.normalize import (
+    inline_functions,
+    name_values,
+    sort_nodes,
+    unify_default_domain,
+)
 from onward.passes.pipelines import PREPARE
+from onward.passes.rewrite import nodes_of
 from onward.passes.value_facts import attribute, input_of, made_by
 
 _CONTRIB = "com.microsoft"
@@ -48,8 +54,14 @@ class LinearLayer:
 def prepare_layers(model: ir.Model) -> ir.Model:
     """A copy of a model with its layers in the main graph and its weights as initializers."""
     copy = sort_nodes(unify_default_domain(model.clone()))
-    if any(function.domain != COMPOSITES for function in copy.functions.values()):
-        copy = PREPARE(copy)
+    called = [each for each in copy.functions.values() if each.domain != COMPOSITES]
+    opset = copy.opset_imports[""]
+    if any(function.opset_imports.get("", opset) != opset for function in called):
+        copy = PREPARE(copy)  # which brings all nodes to one opset, the newest
+    elif called:
+        copy = name_values(inline_functions(copy))
+        for node in nodes_of(copy):
+            node.version = None  # the model's, for all
     return lift_constant_weights(copy)
 
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onward.errors import OptionError, WeightsError
 from onward.graph.files import least_ir_version
 from onward.graph.graph_ops import extend, taken_names
+from onward.passes.exporters.provenance import sources
 from onward.programs.export import export_model
 from onward.programs.select import matching
 from onward.runner.finetune.linear_layers import LinearLayer, layer_of, prepare_layers
@@ -94,7 +95,8 @@ def add_lora(
     Args:
         model: the base model, which does not change
         rank: the number of columns of A and rows of B
-        targets: names or patterns of weights, or of the nodes that read them
+        targets: names or patterns of weights (those of torch's parameters as well, where its
+            exporter computed weights from them), or of the nodes that read them
         alpha: the scale of the adapters, times rank; None: rank, so that the scale is 1
         dropout: the share of x that is dropped before A while training
         seed: of the random matrices
@@ -189,7 +191,10 @@ def _find_targets(model: ir.Model, targets: Sequence[str]) -> list[list[LinearLa
             "initializers of the main graph"
         )
     names = {
-        weight: [str(weight.name), *(str(each.node.name) for each in found if each.node.name)]
+        weight: [
+            *(str(weight.name), *sources(weight)),
+            *(str(each.node.name) for each in found if each.node.name),
+        ]
         for weight, found in layers.items()
     }
     known = [name for listed in names.values() for name in listed]

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.graph.graph_ops import GraphOps
+from onward.passes.exporters.provenance import sources
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import attribute
 from onward.runner.finetune.linear_layers import LinearLayer, all_readers
@@ -136,7 +137,9 @@ class LowRankBuilder:
             weight = np.asarray(tensor.numpy(), np.float64)
             sizes = norms(weight, layer.out_first, _epsilon(kind))
             made["lora_magnitude"] = sizes.astype(kind)
-        names = {key: free_name(f"{name}.{key}", self.taken) for key in made}
+        origins = sources(layer.weight)  # the parameter that torch's exporter transposed
+        stem = origins[0] if len(origins) == 1 else name
+        names = {key: free_name(f"{stem}.{key}", self.taken) for key in made}
         for key, array in made.items():
             self.op.initializer(names[key], array)
         return LowRankPair(
@@ -174,7 +177,9 @@ class LowRankBuilder:
         return self.op.Dropout(x, np.array(self.dropout, np.float32))  # type: ignore[no-any-return]
 
     def _scaled(self, x: Any, scale: float, dtype: ir.DataType) -> ir.Value:
-        return x if scale == 1 else self.op.Mul(x, np.array(scale, dtype.numpy()))
+        if scale == 1:
+            return x  # type: ignore[no-any-return]
+        return self.op.Mul(x, np.array(scale, dtype.numpy()))  # type: ignore[no-any-return]
 
     def _add_to_weight(
         self, layer: LinearLayer, pair: LowRankPair, a: ir.Value, b: ir.Value

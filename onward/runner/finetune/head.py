@@ -1,0 +1,200 @@
+"""Replace the last layer of a classifier or regressor by a new one with another number of outputs.
+
+head = new_head(model, outputs=3)
+session = TrainingSession(head.model, loss, optimizer, {"trainable": head.names})
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.errors import OptionError
+from onward.graph.files import least_ir_version
+from onward.graph.graph_ops import taken_names
+from onward.graph.initializer_names import rename
+from onward.graph.scopes import reads
+from onward.graph.shapes.infer import infer_shapes
+from onward.message_text import suggest_names
+from onward.passes.exporters.provenance import CALL
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import Names
+from onward.passes.training_mode import free_name
+from onward.passes.value_facts import Array, attribute, input_of, ints, made_by
+from onward.runner.finetune.linear_layers import LinearLayer, layer_of, prepare_layers
+from onward.settings import integer, nonempty_name, optional
+
+# what may follow the last layer, because it works for any number of outputs
+_PASSED = {
+    *("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Relu", "LeakyRelu", "Clip"),
+    *("Softplus", "Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Unsqueeze"),
+    *("GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean", "ReduceMax"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewHead:
+    """A model with a new last layer, and the names of that layer's parameters."""
+
+    model: ir.Model
+    names: tuple[str, ...]
+
+
+def new_head(model: ir.Model, outputs: int, output: str | None = None, seed: int = 0) -> NewHead:
+    """Replace the last linear layer of a copy of a model by a new one with `outputs` outputs.
+
+    The layer is a Gemm, a MatMul with or without an Add, or a Conv. What follows it (Softmax,
+    Sigmoid, pooling, Flatten) stays. The new parameters are `head.weight`, initialised as
+    torch initialises linear layers, and `head.bias`, zero, if the layer had a bias.
+
+    Args:
+        model: the model, which does not change
+        outputs: the number of outputs of the new layer, such as the number of classes
+        output: the model's output that the layer makes; None: the first
+        seed: of the new weights
+
+    >>> from onward.graph.builder import OpBuilder
+    >>> op = OpBuilder()
+    >>> w = op.initializer("fc.weight", np.ones((4, 10), np.float32))
+    >>> logits = op.MatMul(op.input("x", "float32", ("batch", 4)), w)
+    >>> head = new_head(op.model(classes=op.Softmax(logits, axis=-1)), outputs=3)
+    >>> head.names, str(head.model.graph.outputs[0].shape)
+    (('head.weight',), '[batch,3]')
+    """
+    outputs, seed = integer(1)("outputs", outputs), integer(0)("seed", seed)
+    output = optional(nonempty_name)("output", output)
+    changed = prepare_layers(model)
+    path = _find_layer(_find_output(changed, output))
+    given = path.layer.weight.const_value
+    assert given is not None
+    before = int(given.shape.numpy()[0 if path.layer.out_first else 1])
+    made = _replace_parameters(changed, path, outputs, seed)
+    for node in path.behind:
+        if node.op_type == "Reshape":
+            _resize(changed, node, path.axis, before, outputs)
+    _update_shapes(changed, path, before, outputs)
+    drop_unused(changed)  # the old parameters, so that the new ones may have their names
+    taken = taken_names(changed) - {str(value.name) for value in made.values()}
+    for kind, value in made.items():
+        rename(value, free_name(f"head.{kind}", taken))
+    changed.ir_version = least_ir_version(changed)
+    return NewHead(model=changed, names=tuple(str(value.name) for value in made.values()))
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The last linear layer, the Add of its bias and the nodes between it and the output."""
+
+    layer: LinearLayer
+    bias: tuple[ir.Node, int] | None  # the Add and which of its inputs
+    behind: tuple[ir.Node, ...]
+
+    @property
+    def axis(self) -> int:
+        """Along which the outputs are counted, from the layer to the model's output."""
+        return 1 if self.layer.is_conv else -1
+
+
+def _find_output(model: ir.Model, name: str | None) -> ir.Value:
+    found = {str(value.name): value for value in model.graph.outputs}
+    if name is None:
+        return model.graph.outputs[0]
+    if name not in found:
+        raise OptionError(f"the model has no output {name!r}\n{suggest_names(name, found)}")
+    return found[name]
+
+
+def _find_layer(output: ir.Value) -> _Path:
+    """Follow an output back to the linear layer that makes it."""
+    value, behind = output, list[ir.Node]()
+    while (node := value.producer()) is not None:
+        layer = layer_of(node)
+        if layer is not None and layer.is_product:
+            return _Path(layer, None, tuple(behind))
+        if node.op_type == "Add" and node.domain == "":
+            for index in (0, 1):
+                bias, inner = node.inputs[index], made_by(node.inputs[1 - index], "MatMul", "Conv")
+                layer = None if inner is None else layer_of(inner)
+                if bias is not None and bias.is_initializer() and layer and layer.is_product:
+                    return _Path(layer, (node, index), tuple(behind))
+        first = input_of(node, 0)
+        if first is None or node.domain or node.op_type not in _PASSED:
+            break
+        behind.append(node)
+        value = first
+    maker = "an input" if node is None else f"{node.op_type} (node {node.name!r})"
+    raise OptionError(
+        f"output {output.name!r} has no last linear layer: going back from it, {maker} comes "
+        "before any Gemm, MatMul or Conv with weights\n"
+        "name another output, or build a head of your own with onward.OpBuilder"
+    )
+
+
+def _replace_parameters(
+    model: ir.Model, path: _Path, outputs: int, seed: int
+) -> dict[str, ir.Value]:
+    """Let the layer read new parameters: "weight", and "bias" if it has one."""
+    layer, node, names = path.layer, path.layer.node, Names(model)
+    old = layer.weight.const_value
+    assert old is not None
+    shape = tuple(old.shape.numpy())
+    sizes_in = shape[1:] if layer.out_first else shape[:1]
+    bound = 1 / math.sqrt(max(math.prod(sizes_in), 1))  # kaiming_uniform(a=sqrt(5))
+    out_first = layer.is_conv or bool(attribute(node, "transB", 0))
+    new_shape = (outputs, *sizes_in) if out_first else (*sizes_in, outputs)
+    kind = layer.dtype.numpy()
+    weight = np.random.default_rng(seed).uniform(-bound, bound, new_shape).astype(kind)
+    made = {"weight": _add_initializer(model, names.fresh("head.weight"), weight)}
+    node.replace_input_with(1, made["weight"])
+    owner, index = path.bias or (node, 2)
+    if input_of(owner, index) is not None:
+        sizes = (outputs, *([1] * (len(shape) - 2))) if path.bias and layer.is_conv else (outputs,)
+        made["bias"] = _add_initializer(model, names.fresh("head.bias"), np.zeros(sizes, kind))
+        owner.replace_input_with(index, made["bias"])
+    for each in (node, owner):  # whose arguments of torch's program are gone
+        each.metadata_props.pop(CALL, None)
+    return made
+
+
+def _add_initializer(model: ir.Model, name: str, array: Array) -> ir.Value:
+    tensor = ir.tensor(array, name=name)
+    value = ir.val(name, dtype=tensor.dtype, shape=ir.Shape(array.shape), const_value=tensor)
+    model.graph.register_initializer(value)
+    return value
+
+
+def _resize(model: ir.Model, node: ir.Node, axis: int, before: int, after: int) -> None:
+    """Replace the number of outputs in the shape that a Reshape has, constant or a Concat."""
+    sizes, joined = ints(input_of(node, 1)), made_by(input_of(node, 1), "Concat")
+    names = Names(model)
+    if sizes is not None and before in sizes:
+        place = axis if sizes[axis] == before else sizes.index(before)
+        sizes[place] = after
+        array = np.array(sizes, np.int64)
+        node.replace_input_with(1, _add_initializer(model, names.fresh("head.shape"), array))
+    elif joined is not None:
+        for index, value in enumerate(joined.inputs):
+            if ints(value) == [before]:
+                size = _add_initializer(model, names.fresh("head.size"), np.array([after]))
+                joined.replace_input_with(index, size)
+
+
+def _update_shapes(model: ir.Model, path: _Path, before: int, after: int) -> None:
+    """Infer the shapes of all values that depend on the layer; outputs keep their other sizes."""
+    on_path = {node.outputs[0] for node in (path.layer.node, *path.behind)}
+    on_path |= {path.bias[0].outputs[0]} if path.bias else set()
+    changed: set[ir.Value] = set()
+    for node in model.graph:
+        if node is path.layer.node or not changed.isdisjoint(reads(node)):
+            changed.update(node.outputs)
+    for value in changed:
+        sizes: list[Any] = [] if value.shape is None else list(value.shape)
+        value.shape = None
+        if sizes and value in on_path and value.is_graph_output():
+            sizes[path.axis] = after if sizes[path.axis] == before else None
+            value.shape = ir.Shape(sizes)
+    infer_shapes(model)
