@@ -45,7 +45,14 @@ def save_adapter(path: StrPath, adapted: Adapted, tensors: Mapping[str, Any] | N
     settings = dataclasses.asdict(adapted.settings)
     settings["targets"] = list(adapted.settings.targets)
     properties = {"kind": _KIND, "base": _digest(adapted.base), "settings": settings}
-    write(path, {**given.pairs, **given.others}, properties)
+    values = adapted.model.graph.initializers
+    typed = {
+        name: array.astype(
+            ir.DataType(values[name].dtype or 1).numpy()
+        )  # float16 trains in float32
+        for name, array in {**given.pairs, **given.others}.items()
+    }
+    write(path, typed, properties)
 
 
 def load_adapter(path: StrPath, base_model: ir.Model) -> Adapted:

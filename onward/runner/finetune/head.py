@@ -1,4 +1,4 @@
-"""Replace the last layer of a classifier or regressor by a new one with another number of outputs.
+"""Give a model a new last layer: in place of its own, or behind its features.
 
 head = new_head(model, outputs=3)
 session = TrainingSession(head.model, loss, optimizer, {"trainable": head.names})
@@ -14,8 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.graph.dtypes import FLOATS
 from onward.graph.files import least_ir_version
-from onward.graph.graph_ops import taken_names
+from onward.graph.graph_ops import extend, taken_names
 from onward.graph.initializer_names import rename
 from onward.graph.scopes import reads
 from onward.graph.shapes.infer import infer_shapes
@@ -69,9 +70,7 @@ def new_head(model: ir.Model, outputs: int, output: str | None = None, seed: int
     output = optional(nonempty_name)("output", output)
     changed = prepare_layers(model)
     path = _find_layer(_find_output(changed, output))
-    given = path.layer.weight.const_value
-    assert given is not None
-    before = int(given.shape.numpy()[0 if path.layer.out_first else 1])
+    before = path.layer.shape[0 if path.layer.out_first else 1]
     made = _replace_parameters(changed, path, outputs, seed)
     for node in path.behind:
         if node.op_type == "Reshape":
@@ -83,6 +82,56 @@ def new_head(model: ir.Model, outputs: int, output: str | None = None, seed: int
         rename(value, free_name(f"head.{kind}", taken))
     changed.ir_version = least_ir_version(changed)
     return NewHead(model=changed, names=tuple(str(value.name) for value in made.values()))
+
+
+def add_head(model: ir.Model, outputs: int, output: str | None = None, seed: int = 0) -> NewHead:
+    """Add a linear layer behind an output of a copy of a model, such as the features of a text.
+
+    The layer takes the output's last axis, and its result replaces the output, under the name
+    `scores`; the parameters are `head.weight` and `head.bias`.
+
+    Args:
+        model: the model, which does not change
+        outputs: the number of outputs of the layer
+        output: the model's output that holds the features; None: the first
+        seed: of the new weights
+
+    >>> from onward.graph.builder import OpBuilder
+    >>> op = OpBuilder()
+    >>> model = op.model(features=op.Tanh(op.input("x", "float32", ("batch", 4))))
+    >>> head = add_head(model, outputs=3)
+    >>> head.names, str(head.model.graph.outputs[0].shape)
+    (('head.weight', 'head.bias'), '[batch,3]')
+    """
+    outputs, seed = integer(1)("outputs", outputs), integer(0)("seed", seed)
+    output = optional(nonempty_name)("output", output)
+    changed = prepare_layers(model)
+    features = _find_output(changed, output)
+    size = None if not features.shape else features.shape[-1]
+    if not isinstance(size, int) or features.dtype not in FLOATS:
+        raise OptionError(
+            f"output {features.name!r} cannot have a layer behind it: its last size is not known, "
+            "or it does not hold floats\nname another output"
+        )
+    op, taken = extend(changed), taken_names(changed)
+    kind = ir.DataType(features.dtype or 1).numpy()
+    weight = _new_weight((size, outputs), size, seed).astype(kind)
+    names = [free_name(f"head.{each}", taken) for each in ("weight", "bias")]
+    w = op.initializer(names[0], weight)
+    scores = op.Add(op.MatMul(features, w), op.initializer(names[1], np.zeros(outputs, kind)))
+    scores.name = free_name("scores", taken)
+    scores.type = features.type
+    scores.shape = ir.Shape([*features.shape[:-1], outputs] if features.shape else [outputs])
+    graph_outputs = changed.graph.outputs
+    graph_outputs[graph_outputs.index(features)] = scores
+    changed.ir_version = least_ir_version(changed)
+    return NewHead(model=changed, names=tuple(names))
+
+
+def _new_weight(shape: tuple[int, ...], size_in: int, seed: int) -> Array:
+    """Random weights in the range that torch draws those of linear layers from."""
+    bound = 1 / math.sqrt(max(size_in, 1))  # kaiming_uniform(a=sqrt(5))
+    return np.random.default_rng(seed).uniform(-bound, bound, shape)
 
 
 @dataclass(frozen=True)
@@ -130,7 +179,7 @@ def _find_layer(output: ir.Value) -> _Path:
     raise OptionError(
         f"output {output.name!r} has no last linear layer: going back from it, {maker} comes "
         "before any Gemm, MatMul or Conv with weights\n"
-        "name another output, or build a head of your own with onward.OpBuilder"
+        "name another output, or add a layer behind it: add_head"
     )
 
 
@@ -139,15 +188,12 @@ def _replace_parameters(
 ) -> dict[str, ir.Value]:
     """Let the layer read new parameters: "weight", and "bias" if it has one."""
     layer, node, names = path.layer, path.layer.node, Names(model)
-    old = layer.weight.const_value
-    assert old is not None
-    shape = tuple(old.shape.numpy())
+    shape = layer.shape
     sizes_in = shape[1:] if layer.out_first else shape[:1]
-    bound = 1 / math.sqrt(max(math.prod(sizes_in), 1))  # kaiming_uniform(a=sqrt(5))
     out_first = layer.is_conv or bool(attribute(node, "transB", 0))
     new_shape = (outputs, *sizes_in) if out_first else (*sizes_in, outputs)
     kind = layer.dtype.numpy()
-    weight = np.random.default_rng(seed).uniform(-bound, bound, new_shape).astype(kind)
+    weight = _new_weight(new_shape, math.prod(sizes_in), seed).astype(kind)
     made = {"weight": _add_initializer(model, names.fresh("head.weight"), weight)}
     node.replace_input_with(1, made["weight"])
     owner, index = path.bias or (node, 2)

@@ -1,12 +1,14 @@
 """Find the linear layers of a model: MatMul, Gemm, Conv and Attention with their weights.
 
-A weight is an initializer. Exporters write Identity, Cast and Transpose between it and its layer,
-weights in Constant nodes, and layers in functions: `prepare_layers` and `layer_of` see through
-them.
+A weight is an initializer. Exporters write Identity, Cast, Transpose and Reshape between it and its
+layer, weights in Constant nodes, and layers in functions: `prepare_layers` and `layer_of` see
+through them.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,6 +17,7 @@ from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import COMPOSITES
 from onward.passes.exporters.constant_weights import lift_constant_weights
 from onward.passes.normalize import (
+    drop_initializer_inputs,
     inline_functions,
     name_values,
     sort_nodes,
@@ -22,9 +25,10 @@ from onward.passes.normalize import (
 )
 from onward.passes.pipelines import PREPARE
 from onward.passes.rewrite import nodes_of
-from onward.passes.value_facts import attribute, input_of, made_by
+from onward.passes.value_facts import attribute, input_of, ints, made_by
 
 _CONTRIB = "com.microsoft"
+_PASSED = ("Identity", "Cast", "Transpose", "Reshape")  # between a weight and its layer
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class LinearLayer:
     Attributes:
         node: the node
         weight: the initializer
-        out_first: whether the initializer has the outputs first, (out, in), or last, (in, out)
+        shape: of the weight as a matrix or a kernel; the initializer's, unless it is reshaped
+        out_first: whether that has the outputs first, (out, in), or last, (in, out)
         dtype: the type in which the node reads the weight
         is_product: whether the node's result is a linear function of the weight, with the data as
             its first input; Attention, and MatMul(weight, x), are not
@@ -42,6 +47,7 @@ class LinearLayer:
 
     node: ir.Node
     weight: ir.Value
+    shape: tuple[int, ...]
     out_first: bool
     dtype: ir.DataType
     is_product: bool
@@ -53,7 +59,7 @@ class LinearLayer:
 
 def prepare_layers(model: ir.Model) -> ir.Model:
     """A copy of a model with its layers in the main graph and its weights as initializers."""
-    copy = sort_nodes(unify_default_domain(model.clone()))
+    copy = drop_initializer_inputs(sort_nodes(unify_default_domain(model.clone())))
     called = [each for each in copy.functions.values() if each.domain != COMPOSITES]
     opset = copy.opset_imports[""]
     if any(function.opset_imports.get("", opset) != opset for function in called):
@@ -85,32 +91,45 @@ def _layer(
     node: ir.Node, index: int, *, out_first: bool, is_product: bool = True
 ) -> LinearLayer | None:
     """The layer whose weight is an input of a node, directly or behind nodes of exporters."""
-    value, dtype = input_of(node, index), None
+    value, dtype, shape = input_of(node, index), None, None
     while value is not None and not value.is_initializer():
-        maker = made_by(value, "Identity", "Cast", "Transpose")
+        maker = made_by(value, *_PASSED)
         if maker is None:
             return None
         if maker.op_type == "Cast" and dtype is None:
             dtype = ir.DataType(attribute(maker, "to"))
         if maker.op_type == "Transpose":
-            if list(attribute(maker, "perm", [1, 0])) != [1, 0] or node.op_type == "Conv":
+            swapped = list(attribute(maker, "perm", [1, 0])) == [1, 0]
+            if not swapped or shape is not None or node.op_type == "Conv":
                 return None
             out_first = not out_first
+        if maker.op_type == "Reshape" and shape is None:
+            shape = ints(input_of(maker, 1))
+            if shape is None or node.op_type == "Conv":
+                return None
         value = maker.inputs[0]
     if value is None or value.const_value is None or value.dtype not in FLOATS:
         return None
-    rank = len(value.const_value.shape)
-    if rank < 3 if node.op_type == "Conv" else rank != 2:
+    held = tuple(value.const_value.shape.numpy())
+    sizes = held if shape is None else _resolve_shape(shape, held)
+    if len(sizes) < 3 if node.op_type == "Conv" else len(sizes) != 2:
         return None
-    held = value.const_value.dtype
-    return LinearLayer(node, value, out_first, dtype or held, is_product)
+    dtype = dtype or value.const_value.dtype
+    return LinearLayer(node, value, sizes, out_first, dtype, is_product)
+
+
+def _resolve_shape(shape: Sequence[int], held: Sequence[int]) -> tuple[int, ...]:
+    """The shape that Reshape makes: 0 copies a size, -1 is what is left."""
+    sizes = [held[i] if size == 0 and i < len(held) else size for i, size in enumerate(shape)]
+    known = math.prod(size for size in sizes if size != -1)
+    return tuple(math.prod(held) // max(known, 1) if size == -1 else size for size in sizes)
 
 
 def all_readers(value: ir.Value) -> list[ir.Node]:
-    """The nodes that read a value, directly or behind Identity, Cast and Transpose."""
+    """The nodes that read a value, directly or behind what exporters write in between."""
     found: list[ir.Node] = []
     for node, _ in value.uses():
-        passed = node.domain == "" and node.op_type in ("Identity", "Cast", "Transpose")
+        passed = node.domain == "" and node.op_type in _PASSED
         if passed and not node.outputs[0].is_graph_output():
             found += all_readers(node.outputs[0])
         else:

@@ -217,10 +217,10 @@ def _set_weight(value: ir.Value, array: Array, computed: ir.DataType | None) -> 
 
 
 def _set_type(value: ir.Value, dtype: ir.DataType) -> None:
-    """Set the type of a weight, and of what Identity and Transpose make of it before a Cast."""
+    """Set the type of a weight, and of what is made of it before a Cast."""
     value.type = ir.TensorType(dtype)
     for node, _ in value.uses():
-        if node.op_type in ("Identity", "Transpose"):
+        if node.op_type in ("Identity", "Transpose", "Reshape"):
             _set_type(node.outputs[0], dtype)
 
 

@@ -42,7 +42,8 @@ class LowRankPair:
     a: str
     b: str
     magnitude: str | None  # of DoRA
-    out_first: bool  # whether the weight is (out, in)
+    shape: tuple[int, ...]  # of the weight as a matrix or a kernel
+    out_first: bool  # whether that is (out, in)
     is_branch: bool  # whether the pair is next to the layer, or added to the weight
 
     @property
@@ -52,13 +53,13 @@ class LowRankPair:
     def merged(self, weight: Array, tensors: Mapping[str, Array], scale: float) -> Array:
         """The weight that the layer amounts to, in float64."""
         a, b = (np.asarray(tensors[name], np.float64) for name in (self.a, self.b))
-        whole = np.asarray(weight, np.float64)
         flat = (b.reshape(len(b), -1) @ a.reshape(len(a), -1)) if self.out_first else a @ b
-        whole = whole + scale * flat.reshape(whole.shape)
-        if self.magnitude is None:
-            return whole
-        m = np.asarray(tensors[self.magnitude], np.float64)
-        return whole * (m / norms(whole, self.out_first, _epsilon(weight.dtype)))
+        whole = np.asarray(weight, np.float64).reshape(self.shape)
+        whole = whole + scale * flat.reshape(self.shape)
+        if self.magnitude is not None:
+            m = np.asarray(tensors[self.magnitude], np.float64)
+            whole = whole * (m / norms(whole, self.out_first, _epsilon(weight.dtype)))
+        return whole.reshape(weight.shape)
 
 
 def norms(weight: Array, out_first: bool, epsilon: float) -> Array:
@@ -90,7 +91,7 @@ class LowRankBuilder:
     def adapt(self, layers: Sequence[LinearLayer]) -> LowRankPair:
         """Add a pair for the weight that these layers share."""
         first = layers[0]
-        alike = {(each.out_first, each.dtype, each.is_conv) for each in layers}
+        alike = {(each.out_first, each.dtype, each.shape) for each in layers}
         others = set(all_readers(first.weight)) - {each.node for each in layers}
         products = all(each.is_product for each in layers)
         as_branch = (
@@ -119,7 +120,7 @@ class LowRankBuilder:
         """Initialise a pair: A as torch initialises linear layers, B zero."""
         tensor = layer.weight.const_value
         assert tensor is not None
-        name, shape = str(layer.weight.name), tuple(tensor.shape.numpy())
+        name, shape = str(layer.weight.name), layer.shape
         kind = layer.dtype.numpy() if as_branch else tensor.dtype.numpy()
         size_in = math.prod(shape[1:]) if layer.out_first else shape[0]
         rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
@@ -134,7 +135,7 @@ class LowRankBuilder:
             "lora_B": np.zeros(second, kind),
         }
         if self.dora:
-            weight = np.asarray(tensor.numpy(), np.float64)
+            weight = np.asarray(tensor.numpy(), np.float64).reshape(shape)
             sizes = norms(weight, layer.out_first, _epsilon(kind))
             made["lora_magnitude"] = sizes.astype(kind)
         origins = sources(layer.weight)  # the parameter that torch's exporter transposed
@@ -147,6 +148,7 @@ class LowRankBuilder:
             a=names["lora_A"],
             b=names["lora_B"],
             magnitude=names.get("lora_magnitude"),
+            shape=shape,
             out_first=layer.out_first,
             is_branch=as_branch,
         )
@@ -187,7 +189,8 @@ class LowRankBuilder:
         """W + s A B; with a magnitude, m (W + s A B) / |W + s A B|"""
         op, weight, uses = self.op, layer.weight, list(layer.weight.uses())
         assert weight.const_value is not None
-        shape, dtype = tuple(weight.const_value.shape.numpy()), weight.const_value.dtype
+        shape, dtype = layer.shape, weight.const_value.dtype
+        held = tuple(weight.const_value.shape.numpy())
         if len(shape) > 2:
             a = op.Reshape(a, [self.rank, -1])
             b = op.Reshape(b, [shape[0], self.rank])
@@ -195,7 +198,7 @@ class LowRankBuilder:
         product = self._scaled(product, self.scale, dtype)
         if len(shape) > 2:
             product = op.Reshape(product, list(shape))
-        total = op.Add(weight, product)
+        total = op.Add(weight if held == shape else op.Reshape(weight, list(shape)), product)
         if pair.magnitude is not None:
             axes = list(_input_axes(len(shape), layer.out_first))
             squares = op.Mul(total, total)
@@ -207,6 +210,8 @@ class LowRankBuilder:
             norm = op.Sqrt(op.Add(summed, epsilon))
             magnitude = op.graph.initializers[pair.magnitude]
             total = op.Mul(total, op.Div(magnitude, norm))
+        if held != shape:
+            total = op.Reshape(total, list(held))
         for node, index in uses:
             node.replace_input_with(index, total)
 

@@ -52,6 +52,17 @@ def test_other_trained_tensors_are_saved_with_the_adapters(tmp_path: Path) -> No
         np.testing.assert_array_equal(tensor.numpy(), weight)
 
 
+def test_float16_adapters_are_saved_in_their_type(tmp_path: Path) -> None:
+    op = onward.OpBuilder()
+    w = op.initializer("w", random(4, 3).astype(np.float16))
+    model = op.model(y=op.MatMul(op.input("x", "float16", (1, 4)), w))
+    adapted = add_lora(model, 2)
+    wide = {name: tensor.astype(np.float32) for name, tensor in moved(adapted).items()}
+    save_adapter(tmp_path / "a.safetensors", adapted, wide)
+    for name, tensor in load_adapter(tmp_path / "a.safetensors", model).tensors().items():
+        np.testing.assert_array_equal(tensor, wide[name].astype(np.float16))
+
+
 def test_the_file_is_small(tmp_path: Path) -> None:
     op = onward.OpBuilder()
     w = op.initializer("w", random(200, 200))

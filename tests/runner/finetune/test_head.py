@@ -13,7 +13,7 @@ import onward
 from onward.errors import OptionError
 from onward.losses import CrossEntropy
 from onward.optimizers import AdamW
-from onward.runner.finetune.head import new_head
+from onward.runner.finetune.head import add_head, new_head
 from tests.runner.finetune.finetune_models import conv_net, random, run
 
 
@@ -127,7 +127,7 @@ def test_another_output_and_what_depends_on_the_layer() -> None:
     assert sizes == [4, 2, 2]
     with pytest.raises(OptionError, match="no output 'score'\ndid you mean 'scores'"):
         new_head(model, 2, output="score")
-    message = "output 'hidden' has no last linear layer: going back from it, Neg (node 'node_Neg_1') comes before"
+    message = "output 'hidden' has no last linear layer: going back from it, Neg (node "
     with pytest.raises(OptionError, match=re.escape(message)):
         new_head(model, 2)
 
@@ -144,3 +144,32 @@ def test_text_models_keep_their_other_axes() -> None:
 def test_outputs_must_be_a_number(outputs: Any) -> None:
     with pytest.raises(OptionError, match="outputs must be a whole number, at least 1"):
         new_head(conv_net(), outputs)
+
+
+def test_a_layer_behind_the_features_of_a_model() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("batch", 4))
+    model = op.model(norm=op.ReduceSum(x), features=op.Tanh(x))
+    head = add_head(model, 3, output="features")
+    assert [value.name for value in head.model.graph.outputs] == ["norm", "scores"]
+    tensors = head.model.graph.initializers
+    expected = np.tanh(random(2, 4)) @ array(tensors["head.weight"])
+    np.testing.assert_allclose(run(head.model, x=random(2, 4))[1], expected, atol=1e-6)
+    op = onward.OpBuilder()
+    counts = op.model(counts=op.Shape(op.input("x", "float32", ("batch", 4))))
+    with pytest.raises(
+        OptionError, match=r"'counts' cannot have a layer behind it.*\nname another"
+    ):
+        add_head(counts, 3)
+
+
+def test_a_weight_that_is_reshaped_as_in_mnist_8() -> None:
+    op = onward.OpBuilder(opset=8)
+    x = op.input("x", "float32", ("batch", 4))
+    w = op.Reshape(op.initializer("w", random(2, 2, 7)), [4, 7])
+    model = op.model(y=op.Add(op.MatMul(x, w), op.initializer("b", random(1, 7))))
+    model.ir_version = 3  # which lists initializers as inputs
+    model.graph.inputs.extend(model.graph.initializers.values())
+    head = new_head(model, 3)
+    assert [value.name for value in head.model.graph.inputs] == ["x"]
+    assert run(head.model, x=random(2, 4))[0].shape == (2, 3)

@@ -125,6 +125,15 @@ def test_float16_models_have_float16_adapters() -> None:
     assert difference(run(merge_lora(adapted, moved(adapted)), x=x), expected) < 1e-2
 
 
+@pytest.mark.parametrize("dora", [False, True])
+def test_weights_that_are_reshaped(dora: bool) -> None:
+    op = onward.OpBuilder()
+    w = op.Reshape(op.initializer("w", random(2, 2, 7)), [4, -1])
+    model = op.model(y=op.MatMul(op.input("x", "float32", ("batch", 4)), w))
+    adapted = assert_adapts(model, {"x": random(3, 4)}, dora=dora)
+    assert adapted.tensors()["w.lora_A"].shape == (4, 2)
+
+
 def test_a_layer_that_is_called_twice_has_one_pair() -> None:
     op = onward.OpBuilder()
     w = op.initializer("w", random(4, 4))
