@@ -107,7 +107,7 @@ def add_head(model: ir.Model, outputs: int, output: str | None = None, seed: int
     output = optional(nonempty_name)("output", output)
     changed = prepare_layers(model)
     features = _find_output(changed, output)
-    size = None if not features.shape else features.shape[-1]
+    size = _last_size(changed, features)
     if not isinstance(size, int) or features.dtype not in FLOATS:
         raise OptionError(
             f"output {features.name!r} cannot have a layer behind it: its last size is not known, "
@@ -121,11 +121,24 @@ def add_head(model: ir.Model, outputs: int, output: str | None = None, seed: int
     scores = op.Add(op.MatMul(features, w), op.initializer(names[1], np.zeros(outputs, kind)))
     scores.name = free_name("scores", taken)
     scores.type = features.type
-    scores.shape = ir.Shape([*features.shape[:-1], outputs] if features.shape else [outputs])
+    if features.shape:
+        scores.shape = ir.Shape([*features.shape[:-1], outputs])
     graph_outputs = changed.graph.outputs
     graph_outputs[graph_outputs.index(features)] = scores
     changed.ir_version = least_ir_version(changed)
     return NewHead(model=changed, names=tuple(names))
+
+
+def _last_size(model: ir.Model, output: ir.Value) -> object:
+    """The last size of an output, as declared or else inferred; not an int if it is not known."""
+    size = output.shape[-1] if output.shape else None
+    if isinstance(size, int):
+        return size
+    copy = model.clone()
+    inferred = _find_output(copy, str(output.name))
+    inferred.shape = None  # what is declared stays
+    infer_shapes(copy)
+    return inferred.shape[-1] if inferred.shape else None
 
 
 def _new_weight(shape: tuple[int, ...], size_in: int, seed: int) -> Array:

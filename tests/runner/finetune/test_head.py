@@ -155,6 +155,9 @@ def test_a_layer_behind_the_features_of_a_model() -> None:
     tensors = head.model.graph.initializers
     expected = np.tanh(random(2, 4)) @ array(tensors["head.weight"])
     np.testing.assert_allclose(run(head.model, x=random(2, 4))[1], expected, atol=1e-6)
+    model.graph.outputs[1].shape = ir.Shape(["batch", "size"])  # as exporters declare sizes
+    again = add_head(model, 3, output="features").model
+    assert str(again.graph.outputs[1].shape) == "[batch,3]"
     op = onward.OpBuilder()
     counts = op.model(counts=op.Shape(op.input("x", "float32", ("batch", 4))))
     with pytest.raises(
