@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,23 +17,22 @@ from onward.graph.dtypes import FLOATS
 from onward.graph.files import least_ir_version
 from onward.graph.graph_ops import extend, taken_names
 from onward.graph.initializer_names import rename
-from onward.graph.scopes import reads
 from onward.graph.shapes.infer import infer_shapes
-from onward.message_text import suggest_names
 from onward.passes.exporters.provenance import CALL
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 from onward.passes.training_mode import free_name
-from onward.passes.value_facts import Array, attribute, input_of, ints, made_by
-from onward.runner.finetune.linear_layers import LinearLayer, layer_of, prepare_layers
+from onward.passes.value_facts import Array, attribute, input_of
+from onward.runner.finetune.last_layer import (
+    LastLayer,
+    add_initializer,
+    find_last_layer,
+    find_output,
+    resize_reshape,
+    update_shapes,
+)
+from onward.runner.finetune.linear_layers import prepare_layers
 from onward.settings import integer, nonempty_name, optional
-
-# what may follow the last layer, because it works for any number of outputs
-_PASSED = {
-    *("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Relu", "LeakyRelu", "Clip"),
-    *("Softplus", "Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Unsqueeze"),
-    *("GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean", "ReduceMax"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +67,13 @@ def new_head(model: ir.Model, outputs: int, output: str | None = None, seed: int
     outputs, seed = integer(1)("outputs", outputs), integer(0)("seed", seed)
     output = optional(nonempty_name)("output", output)
     changed = prepare_layers(model)
-    path = _find_layer(_find_output(changed, output))
+    path = find_last_layer(find_output(changed, output))
     before = path.layer.shape[0 if path.layer.out_first else 1]
     made = _replace_parameters(changed, path, outputs, seed)
     for node in path.behind:
         if node.op_type == "Reshape":
-            _resize(changed, node, path.axis, before, outputs)
-    _update_shapes(changed, path, before, outputs)
+            resize_reshape(changed, node, path.axis, before, outputs)
+    update_shapes(changed, path, before, outputs)
     drop_unused(changed)  # the old parameters, so that the new ones may have their names
     taken = taken_names(changed) - {str(value.name) for value in made.values()}
     for kind, value in made.items():
@@ -106,7 +104,7 @@ def add_head(model: ir.Model, outputs: int, output: str | None = None, seed: int
     outputs, seed = integer(1)("outputs", outputs), integer(0)("seed", seed)
     output = optional(nonempty_name)("output", output)
     changed = prepare_layers(model)
-    features = _find_output(changed, output)
+    features = find_output(changed, output)
     size = _last_size(changed, features)
     if not isinstance(size, int) or features.dtype not in FLOATS:
         raise OptionError(
@@ -135,7 +133,7 @@ def _last_size(model: ir.Model, output: ir.Value) -> object:
     if isinstance(size, int):
         return size
     copy = model.clone()
-    inferred = _find_output(copy, str(output.name))
+    inferred = find_output(copy, str(output.name))
     inferred.shape = None  # what is declared stays
     infer_shapes(copy)
     return inferred.shape[-1] if inferred.shape else None
@@ -147,57 +145,8 @@ def _new_weight(shape: tuple[int, ...], size_in: int, seed: int) -> Array:
     return np.random.default_rng(seed).uniform(-bound, bound, shape)
 
 
-@dataclass(frozen=True)
-class _Path:
-    """The last linear layer, the Add of its bias and the nodes between it and the output."""
-
-    layer: LinearLayer
-    bias: tuple[ir.Node, int] | None  # the Add and which of its inputs
-    behind: tuple[ir.Node, ...]
-
-    @property
-    def axis(self) -> int:
-        """Along which the outputs are counted, from the layer to the model's output."""
-        return 1 if self.layer.is_conv else -1
-
-
-def _find_output(model: ir.Model, name: str | None) -> ir.Value:
-    found = {str(value.name): value for value in model.graph.outputs}
-    if name is None:
-        return model.graph.outputs[0]
-    if name not in found:
-        raise OptionError(f"the model has no output {name!r}\n{suggest_names(name, found)}")
-    return found[name]
-
-
-def _find_layer(output: ir.Value) -> _Path:
-    """Follow an output back to the linear layer that makes it."""
-    value, behind = output, list[ir.Node]()
-    while (node := value.producer()) is not None:
-        layer = layer_of(node)
-        if layer is not None and layer.is_product:
-            return _Path(layer, None, tuple(behind))
-        if node.op_type == "Add" and node.domain == "":
-            for index in (0, 1):
-                bias, inner = node.inputs[index], made_by(node.inputs[1 - index], "MatMul", "Conv")
-                layer = None if inner is None else layer_of(inner)
-                if bias is not None and bias.is_initializer() and layer and layer.is_product:
-                    return _Path(layer, (node, index), tuple(behind))
-        first = input_of(node, 0)
-        if first is None or node.domain or node.op_type not in _PASSED:
-            break
-        behind.append(node)
-        value = first
-    maker = "an input" if node is None else f"{node.op_type} (node {node.name!r})"
-    raise OptionError(
-        f"output {output.name!r} has no last linear layer: going back from it, {maker} comes "
-        "before any Gemm, MatMul or Conv with weights\n"
-        "name another output, or add a layer behind it: add_head"
-    )
-
-
 def _replace_parameters(
-    model: ir.Model, path: _Path, outputs: int, seed: int
+    model: ir.Model, path: LastLayer, outputs: int, seed: int
 ) -> dict[str, ir.Value]:
     """Let the layer read new parameters: "weight", and "bias" if it has one."""
     layer, node, names = path.layer, path.layer.node, Names(model)
@@ -207,53 +156,13 @@ def _replace_parameters(
     new_shape = (outputs, *sizes_in) if out_first else (*sizes_in, outputs)
     kind = layer.dtype.numpy()
     weight = _new_weight(new_shape, math.prod(sizes_in), seed).astype(kind)
-    made = {"weight": _add_initializer(model, names.fresh("head.weight"), weight)}
+    made = {"weight": add_initializer(model, names.fresh("head.weight"), weight)}
     node.replace_input_with(1, made["weight"])
     owner, index = path.bias or (node, 2)
     if input_of(owner, index) is not None:
         sizes = (outputs, *([1] * (len(shape) - 2))) if path.bias and layer.is_conv else (outputs,)
-        made["bias"] = _add_initializer(model, names.fresh("head.bias"), np.zeros(sizes, kind))
+        made["bias"] = add_initializer(model, names.fresh("head.bias"), np.zeros(sizes, kind))
         owner.replace_input_with(index, made["bias"])
     for each in (node, owner):  # whose arguments of torch's program are gone
         each.metadata_props.pop(CALL, None)
     return made
-
-
-def _add_initializer(model: ir.Model, name: str, array: Array) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
-    value = ir.val(name, dtype=tensor.dtype, shape=ir.Shape(array.shape), const_value=tensor)
-    model.graph.register_initializer(value)
-    return value
-
-
-def _resize(model: ir.Model, node: ir.Node, axis: int, before: int, after: int) -> None:
-    """Replace the number of outputs in the shape that a Reshape has, constant or a Concat."""
-    sizes, joined = ints(input_of(node, 1)), made_by(input_of(node, 1), "Concat")
-    names = Names(model)
-    if sizes is not None and before in sizes:
-        place = axis if sizes[axis] == before else sizes.index(before)
-        sizes[place] = after
-        array = np.array(sizes, np.int64)
-        node.replace_input_with(1, _add_initializer(model, names.fresh("head.shape"), array))
-    elif joined is not None:
-        for index, value in enumerate(joined.inputs):
-            if ints(value) == [before]:
-                size = _add_initializer(model, names.fresh("head.size"), np.array([after]))
-                joined.replace_input_with(index, size)
-
-
-def _update_shapes(model: ir.Model, path: _Path, before: int, after: int) -> None:
-    """Infer the shapes of all values that depend on the layer; outputs keep their other sizes."""
-    on_path = {node.outputs[0] for node in (path.layer.node, *path.behind)}
-    on_path |= {path.bias[0].outputs[0]} if path.bias else set()
-    changed: set[ir.Value] = set()
-    for node in model.graph:
-        if node is path.layer.node or not changed.isdisjoint(reads(node)):
-            changed.update(node.outputs)
-    for value in changed:
-        sizes: list[Any] = [] if value.shape is None else list(value.shape)
-        value.shape = None
-        if sizes and value in on_path and value.is_graph_output():
-            sizes[path.axis] = after if sizes[path.axis] == before else None
-            value.shape = ir.Shape(sizes)
-    infer_shapes(model)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import COMPOSITES
 from onward.passes.exporters.constant_weights import lift_constant_weights
+from onward.passes.exporters.provenance import sources
 from onward.passes.normalize import (
     drop_initializer_inputs,
     inline_functions,
@@ -26,6 +28,7 @@ from onward.passes.normalize import (
 from onward.passes.pipelines import PREPARE
 from onward.passes.rewrite import nodes_of
 from onward.passes.value_facts import attribute, input_of, ints, made_by
+from onward.programs.select import matching
 
 _CONTRIB = "com.microsoft"
 _PASSED = ("Identity", "Cast", "Transpose", "Reshape")  # between a weight and its layer
@@ -69,6 +72,31 @@ def prepare_layers(model: ir.Model) -> ir.Model:
         for node in nodes_of(copy):
             node.version = None  # the model's, for all
     return lift_constant_weights(copy)
+
+
+def find_layers(model: ir.Model, targets: Sequence[str]) -> list[list[LinearLayer]]:
+    """The linear layers whose weights or nodes match, those of one weight together."""
+    layers: dict[ir.Value, list[LinearLayer]] = {}
+    for node in model.graph:
+        layer = layer_of(node)
+        if layer is not None and layer.weight.graph is model.graph:
+            layers.setdefault(layer.weight, []).append(layer)
+    if not layers:
+        raise OptionError(
+            "the model has no linear layer that can be fine-tuned\n"
+            "that is a MatMul, Gemm, Conv (not grouped) or Attention whose weights are float "
+            "initializers of the main graph"
+        )
+    names = {
+        weight: [
+            *(str(weight.name), *sources(weight)),
+            *(str(each.node.name) for each in found if each.node.name),
+        ]
+        for weight, found in layers.items()
+    }
+    known = [name for listed in names.values() for name in listed]
+    chosen = set(matching(known, targets, "targets", "linear layer"))
+    return [layers[weight] for weight, listed in names.items() if not chosen.isdisjoint(listed)]
 
 
 def layer_of(node: ir.Node) -> LinearLayer | None:

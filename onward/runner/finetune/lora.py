@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import OptionError, WeightsError
+from onward.errors import WeightsError
 from onward.graph.files import least_ir_version
 from onward.graph.graph_ops import extend, taken_names
-from onward.passes.exporters.provenance import sources
 from onward.programs.export import export_model
-from onward.programs.select import matching
-from onward.runner.finetune.linear_layers import LinearLayer, layer_of, prepare_layers
+from onward.runner.finetune.linear_layers import find_layers, prepare_layers
 from onward.runner.finetune.low_rank import Array, LowRankBuilder, LowRankPair
 from onward.settings import above, check_fields, integer, list_of, number, optional, true_or_false
 
@@ -123,7 +121,7 @@ def add_lora(
         seed=settings.seed,
         dora=settings.dora,
     )
-    pairs = tuple(builder.adapt(each) for each in _find_targets(adapted, settings.targets))
+    pairs = tuple(builder.adapt(each) for each in find_layers(adapted, settings.targets))
     adapted.graph.sort()
     adapted.ir_version = least_ir_version(adapted)
     names = tuple(name for pair in pairs for name in pair.names)
@@ -175,31 +173,6 @@ def split_tensors(adapted: Adapted, tensors: Mapping[str, Any]) -> TrainedTensor
             )
     pairs = {name: arrays.pop(name) for name in adapted.names}
     return TrainedTensors(pairs, arrays)
-
-
-def _find_targets(model: ir.Model, targets: Sequence[str]) -> list[list[LinearLayer]]:
-    """The layers that match, by weight."""
-    layers: dict[ir.Value, list[LinearLayer]] = {}
-    for node in model.graph:
-        layer = layer_of(node)
-        if layer is not None and layer.weight.graph is model.graph:
-            layers.setdefault(layer.weight, []).append(layer)
-    if not layers:
-        raise OptionError(
-            "the model has no layer that can have adapters\n"
-            "they are added to MatMul, Gemm, Conv (not grouped) and Attention whose weights are "
-            "initializers of the main graph"
-        )
-    names = {
-        weight: [
-            *(str(weight.name), *sources(weight)),
-            *(str(each.node.name) for each in found if each.node.name),
-        ]
-        for weight, found in layers.items()
-    }
-    known = [name for listed in names.values() for name in listed]
-    chosen = set(matching(known, targets, "targets", "linear layer"))
-    return [layers[weight] for weight, listed in names.items() if not chosen.isdisjoint(listed)]
 
 
 def _set_weight(value: ir.Value, array: Array, computed: ir.DataType | None) -> None:

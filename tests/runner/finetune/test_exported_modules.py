@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import onward
 from onward.losses import MSE
-from onward.optimizers import AdamW
+from onward.optimizers import SGD, AdamW
 from onward.runner.finetune.batch_norms import batch_norm_names
 from onward.runner.finetune.head import new_head
 from onward.runner.finetune.layer_depths import layers_by_depth
@@ -47,32 +47,32 @@ EXPORTERS = ["dynamo", "dynamo, not optimized", "legacy"]
 
 
 @functools.cache
-def exported(exporter: str) -> onnx.ModelProto:
+def exported() -> dict[str, onnx.ModelProto]:
+    """The network as each exporter writes it."""
     torch.manual_seed(0)
     module, x, file = Network().eval(), torch.zeros(2, 3, 4, 4), io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporters about themselves
-        if exporter == "legacy":
-            axes = {"x": {0: "batch"}}
-            torch.onnx.export(
-                module, (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes
-            )
-            return onnx.load_model_from_string(file.getvalue())
+        axes = {"x": {0: "batch"}}
+        torch.onnx.export(module, (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes)
         program = torch.onnx.export(
             module,
             (x,),
             dynamo=True,
-            optimize=exporter == "dynamo",
+            optimize=False,
             verbose=False,
             input_names=["x"],
             dynamic_shapes=({0: "batch"},),
         )
-    assert program is not None
-    return program.model_proto
+        assert program is not None
+        plain = program.model_proto
+        program.optimize()
+    found = (program.model_proto, plain, onnx.load_model_from_string(file.getvalue()))
+    return dict(zip(EXPORTERS, found, strict=True))
 
 
 def model_of(exporter: str) -> ir.Model:
-    return ir.from_proto(exported(exporter))
+    return ir.from_proto(exported()[exporter])
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
@@ -125,3 +125,27 @@ def test_layers_of_an_attention_have_the_same_depth() -> None:
 def test_batch_norms_are_found_by_the_names_of_their_tensors() -> None:
     model = model_of("dynamo, not optimized")
     assert batch_norm_names(model, ["norm.*"]) == batch_norm_names(model) == ["getitem"]
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters_train_as_the_same_formula_does_in_torch(dora: bool) -> None:
+    op = onward.OpBuilder()
+    base, x, target = random(3, 4), random(6, 4, seed=1), random(6, 3, seed=2)
+    y = op.Gemm(op.input("x", "float32", ("batch", 4)), op.initializer("w", base), transB=1)
+    adapted = add_lora(op.model(y=y), 2, alpha=3.0, dora=dora)
+    tensors = {name: torch.tensor(a, requires_grad=True) for name, a in adapted.tensors().items()}
+    optimizer = torch.optim.SGD(tensors.values(), lr=0.1)
+    options = onward.TrainingOptions(trainable=adapted.names)
+    session = onward.TrainingSession(adapted.model, MSE(), SGD(lr=0.1), options)
+    for _ in range(5):
+        w = torch.tensor(base) + 1.5 * tensors["w.lora_B"] @ tensors["w.lora_A"]
+        if dora:
+            w = tensors["w.lora_magnitude"] * w / w.norm(dim=1, keepdim=True)
+        loss = nn.functional.mse_loss(torch.tensor(x) @ w.T, torch.tensor(target))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        found = session.step({"x": x, "target": target})["loss"]
+        np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+    for name, tensor in tensors.items():
+        np.testing.assert_allclose(session.parameters[name], tensor.detach().numpy(), atol=1e-5)

@@ -162,6 +162,14 @@ def test_old_opsets_and_transposed_data() -> None:
         assert_adapts(model, {"x": random(4, 5)}, **form)
 
 
+def test_convolutions_keep_their_padding_and_dilation() -> None:
+    for attributes in ({"auto_pad": "SAME_UPPER", "strides": [2]}, {"dilations": [2]}):
+        op = onward.OpBuilder()
+        w = op.initializer("w", random(5, 3, 2))
+        y = op.Conv(op.input("x", "float32", ("batch", 3, 7)), w, **attributes)
+        assert_adapts(op.model(y=y), {"x": random(2, 3, 7)}, alpha=3.0)
+
+
 def test_dropout_is_active_while_training_alone() -> None:
     adapted = add_lora(conv_net(), 2, dropout=0.5)
     tensors, x = moved(adapted), random(8, 3, 6, 6)
@@ -242,7 +250,7 @@ def test_a_model_without_linear_layers_is_refused() -> None:
     op = onward.OpBuilder()
     x = op.input("x", "float32", (1, 4, 5, 5))
     grouped = op.Conv(x, op.initializer("w", random(4, 1, 3, 3)), group=4)
-    with pytest.raises(OptionError, match="no layer that can have adapters\nthey are added to"):
+    with pytest.raises(OptionError, match="layer that can be fine-tuned\nthat is a MatMul"):
         add_lora(op.model(y=grouped), 2)
 
 
