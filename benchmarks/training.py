@@ -217,7 +217,7 @@ def measure(name: str, engines: list[str], folder: str, starts: int, rounds: int
     refused = json.loads(about.read_text())["refused"] if about.exists() else {}
     left_out = [engine for engine in engines if engine in ONNXSIM and len(refused) == 2]
     rows = []
-    for group in (ADAMW, ADAM):  # separately: onnxsim's threads were seen to slow others down
+    for group in (ADAMW, ADAM):  # next to onnxsim, ours and torch ran at half their speed
         together = [engine for engine in engines if engine in group and engine not in left_out]
         if together:
             rows += race(name, together, folder, starts, rounds)

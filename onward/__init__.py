@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         unregister_execution_provider_library as unregister_execution_provider_library,
     )
     from onward.providers.ort.shared_memory import SharedMemory as SharedMemory
-    from onward.runner.architectures.table import new_model as new_model
+    from onward.runner.architectures.new_model import new_model as new_model
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.io_binding import IOBinding as IOBinding
     from onward.sessions.pipeline import Pipeline as Pipeline
@@ -121,7 +121,7 @@ _MODULE_OF = {
     "measure_memory": "onward.measure.memory.memory_plan",
     "plan_memory": "onward.measure.memory.memory_plan",
     "Pipeline": "onward.sessions.pipeline",
-    "new_model": "onward.runner.architectures.table",
+    "new_model": "onward.runner.architectures.new_model",
     "compile_training": "onward.sessions.training.training_program",
     "TrainingOptions": "onward.programs.options",
     "TrainingProgram": "onward.sessions.training.training_program",

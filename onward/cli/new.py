@@ -25,7 +25,7 @@ from onward.runner.architectures.architecture_options import (
     description,
     options_of,
 )
-from onward.runner.architectures.table import ARCHITECTURES, count_parameters, new_model
+from onward.runner.architectures.new_model import ARCHITECTURES, count_parameters, new_model
 
 app = typer.Typer(
     name="new",
@@ -142,7 +142,7 @@ for _name, _architecture in ARCHITECTURES.items():
 
 
 def _write(model: ir.Model, path: Path, overwrite: bool) -> None:
-    """Save a model; an existing file may be a trained one, which nobody wants to lose."""
+    """Save a model; an existing file, which may be a trained model, is kept."""
     if path.is_file() and not overwrite:
         raise FileExists(f"{path} exists\ngive another name with --save, or --overwrite")
     check_writable(path)

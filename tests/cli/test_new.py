@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onward
-from onward.runner.architectures.table import ARCHITECTURES
+from onward.runner.architectures.new_model import ARCHITECTURES
 from tests.cli.conftest import Call, is_one_line
 
 

@@ -114,4 +114,4 @@ def _is_float(value: str) -> bool:
         float(value)
     except ValueError:
         return False
-    return "_" not in value  # Python reads 1_000 as a number, nobody else does
+    return "_" not in value  # Python alone reads 1_000 as a number

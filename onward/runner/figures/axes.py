@@ -72,7 +72,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def format_tick(number: float) -> str:
-    """A number as it stands at an axis.
+    """A number as text, for the label of an axis.
 
     >>> format_tick(25000.0), format_tick(0.5), format_tick(2e-05)
     ('25,000', '0.5', '2e-05')

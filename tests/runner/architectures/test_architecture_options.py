@@ -8,7 +8,7 @@ import pytest
 
 from onward.errors import OptionError
 from onward.runner.architectures.architecture_options import options_of
-from onward.runner.architectures.table import ARCHITECTURES, new_model
+from onward.runner.architectures.new_model import ARCHITECTURES, new_model
 
 INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("resnet", {"dept": 18}, "resnet has no option 'dept'\ndid you mean 'depth'"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onward.runner.architectures.initial_weights import orthogonal
-from onward.runner.architectures.table import new_model
+from onward.runner.architectures.new_model import new_model
 
 GPT2 = {"layers": 8, "heads": 4, "width": 64, "vocabulary": 500, "context": 100}
 TRUNCATED = 0.8796  # of a normal's standard deviation, within two of them

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from onward.runner.architectures.table import new_model
+from onward.runner.architectures.new_model import new_model
 from tests.runner.architectures.small_models import SMALL, Array, make_feeds
 
 

@@ -10,7 +10,7 @@ import pytest
 import onward
 from onward.losses import MSE, CrossEntropy
 from onward.optimizers import AdamW
-from onward.runner.architectures.table import count_parameters, new_model
+from onward.runner.architectures.new_model import count_parameters, new_model
 from tests.runner.architectures.small_models import SMALL, make_feeds
 
 FAST = ["mlp", "cnn", "transformer", "gpt2", "lstm", "autoencoder"]

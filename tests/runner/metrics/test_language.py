@@ -9,7 +9,7 @@ import pytest
 
 from onward.runner.metrics.class_scores import ScoreSettings
 from onward.runner.metrics.language import Perplexity, token_accuracy
-from onward.runner.metrics.table import make_metric
+from onward.runner.metrics.make_metric import make_metric
 
 RNG = np.random.default_rng(4)
 LOGITS, TOKENS = RNG.normal(size=(2, 5, 5)), RNG.integers(0, 5, (2, 5))  # time = vocabulary

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from onward.errors import MetricError
 from onward.runner.metrics.confusion_matrix import ConfusionMatrix
+from onward.runner.metrics.make_metric import METRICS, make_metric
 from onward.runner.metrics.metric import Metric
-from onward.runner.metrics.table import METRICS, make_metric
 
 Array = np.ndarray[Any, Any]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from onward.errors import MetricError
+from onward.runner.metrics.make_metric import make_metric
 from onward.runner.metrics.regression import VarianceShare
-from onward.runner.metrics.table import make_metric
 
 RNG = np.random.default_rng(7)
 Y, T, W = RNG.normal(size=20), RNG.normal(size=20) + 0.5, RNG.random(20)

@@ -165,7 +165,7 @@ def _is_gradient(node: ir.Node) -> bool:
     return (
         _pair(node, "dilations") == (1, 1)
         and input_of(node, 2) is None
-        and (attribute(node, "output_shape") is None)
+        and attribute(node, "output_shape") is None
     )
 
 

@@ -32,8 +32,8 @@ _VIEWS = ("Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 def mask_by_product(op: Ops, node: ir.Node) -> Replacement:
     """where(x > 0, dy, 0) = dy clip(x large, 0, 1): two vectorised passes instead of a slow one.
 
-    Only for a dy that a matrix product or a convolution made: it is infinite only where gradients
-    of weights are not finite either. Otherwise 0 times an infinite dy would be a new NaN.
+    0 times an infinite dy is NaN. So only for a dy that a matrix product or a convolution made: an
+    infinite one means that the gradients before it have overflowed already.
     """
     condition, dy, other = node.inputs
     compared = made_by(condition, "Greater")
@@ -72,7 +72,9 @@ def one_affine_pass_less(op: Ops, node: ir.Node) -> Replacement:
     if first is None or second is None or not (_is_affine(first) and _is_affine(second)):
         return None
     x, s, bias, mean = second.inputs[:4]
-    if x is None or x.dtype != ir.DataType.FLOAT or not _is_zero(bias) or not _is_zero_mean(first):
+    if x is None or x.dtype != ir.DataType.FLOAT or not _is_zero(bias):
+        return None
+    if not _is_zero(first.inputs[3]):
         return None
     if any(not reads_once(value) for value in node.inputs if value is not None):
         return None
@@ -100,10 +102,6 @@ def _is_affine(node: ir.Node) -> bool:
 def _is_zero(value: ir.Value | None) -> bool:
     array = constant(value)
     return array is not None and not array.any()
-
-
-def _is_zero_mean(node: ir.Node) -> bool:
-    return _is_zero(node.inputs[3])
 
 
 @rule("ReduceMean")

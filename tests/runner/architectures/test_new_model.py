@@ -14,7 +14,7 @@ import pytest
 import onward
 from onward.errors import OptionError
 from onward.runner.architectures.architecture_options import options_of
-from onward.runner.architectures.table import ARCHITECTURES, count_parameters, new_model
+from onward.runner.architectures.new_model import ARCHITECTURES, count_parameters, new_model
 from tests.runner.architectures.small_models import SMALL, make_feeds
 
 IMAGENET = {"image": (3, 224, 224), "classes": 1000}

@@ -8,7 +8,7 @@ import pytest
 
 import onward.losses
 from onward.errors import OptionError
-from onward.runner.metrics.table import METRICS, default_metrics, make_metric
+from onward.runner.metrics.make_metric import METRICS, default_metrics, make_metric
 
 LOWER = {"log_loss", "perplexity", "mae", "mse", "rmse", "mape"}
 
