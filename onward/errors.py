@@ -19,6 +19,7 @@ OnwardError
 │   ├── CheckpointMissing (FileMissing)  ... because there is no such file
 │   ├── CheckpointMismatch           ... because it belongs to another model
 │   └── CheckpointNominal (RuntimeError)  ... because it has names without data
+├── NotFinite (ArithmeticError)      training whose numbers are infinite or not a number
 ├── FileMissing (FileNotFoundError)  a file does not exist
 ├── WriteFailed (OSError)            a file cannot be written
 │   └── FileExists (FileExistsError)  ... because it exists and must not be overwritten
@@ -92,6 +93,10 @@ class WeightsError(OnwardError, ValueError):
 
 class MetricError(OnwardError, ValueError):
     """A metric cannot compare these outputs with these targets."""
+
+
+class NotFinite(OnwardError, ArithmeticError):
+    """Training met numbers that are infinite or not a number; the message names the first node."""
 
 
 class FileMissing(OnwardError, FileNotFoundError):

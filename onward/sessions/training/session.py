@@ -328,6 +328,11 @@ class TrainingSession:
         return self._progress.skipped
 
     @property
+    def lookahead(self) -> int:
+        """The number of updates after which `steps` is known: an engine on a GPU runs ahead."""
+        return self._engine.lookahead
+
+    @property
     def loss_scale(self) -> float:
         return self._scale.value
 

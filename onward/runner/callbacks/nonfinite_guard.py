@@ -1,0 +1,66 @@
+"""NonFiniteGuard: a run whose gradients are not finite is stopped, and the first bad node named.
+
+The session itself leaves such an update out, so the weights are still good.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from onward.errors import NotFinite
+from onward.optimizers.loss_scaling import DynamicLossScale
+from onward.runner.callback import Callback
+from onward.runner.data.batches import DataBatch
+from onward.runner.events import StepRecord
+from onward.runner.nonfinite import find_nonfinite
+from onward.runner.run import Run
+
+_SCALES_TRIED = 50  # updates in a row that a loss scale may skip while it finds its size
+
+
+class NonFiniteGuard(Callback):
+    """Stops a run at the first update that was skipped; with on_nan="skip", goes on."""
+
+    def __init__(self) -> None:
+        self._skipped = 0
+        self._in_a_row = 0
+        self._batches: deque[DataBatch] = deque(maxlen=1)
+
+    def on_start(self, run: Run) -> None:
+        self._skipped = run.session.skipped_steps
+        self._batches = deque(maxlen=max(run.session.lookahead, 1))
+
+    def on_step(self, run: Run, step: StepRecord) -> None:
+        self._batches.append(step.batch)
+        if step.number % run.session.lookahead:
+            return  # reading the flags would wait for the engine, which runs ahead
+        skipped = run.session.skipped_steps
+        self._in_a_row = self._in_a_row + skipped - self._skipped if skipped > self._skipped else 0
+        self._skipped = skipped
+        scaled = isinstance(run.plan.options.loss_scale, DynamicLossScale)
+        if self._in_a_row > (_SCALES_TRIED if scaled else 0) and run.config.on_nan == "stop":
+            error = NotFinite(self._explain(run, step))
+            run.stop("gradients are not finite", error)
+
+    def _explain(self, run: Run, step: StepRecord) -> str:
+        where = f"step {step.number} (epoch {step.epoch + 1}, batch {run.batch})"
+        hint = "the weights are as before it; lower --learning-rate, or leave it out: --on-nan skip"
+        for batch in self._batches:
+            found = find_nonfinite(run.session, batch.feeds)
+            if found is not None:
+                rows = _show_rows(batch.positions)
+                return f"{where}, {rows}: {found}\n{hint}"
+        return f"{where}: gradients are not finite\n{hint}"
+
+    def state(self) -> dict[str, Any]:
+        return {"in_a_row": self._in_a_row}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._in_a_row = int(state.get("in_a_row", 0))
+
+
+def _show_rows(positions: Any) -> str:
+    listed = ", ".join(str(int(each)) for each in positions[:4])
+    return f"rows {listed}{', ...' if len(positions) > 4 else ''}"

@@ -1,0 +1,75 @@
+"""RunRecord: run.json, which says what a run is, where it is and how it ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from onward.measure.machine import machine, versions
+from onward.runner.callback import Callback
+from onward.runner.events import Evaluation
+from onward.runner.run import Run
+
+RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "interrupted", "failed"
+
+
+def now() -> str:
+    """The time in ISO 8601, to the second."""
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
+
+
+class RunRecord(Callback):
+    """Keeps run.json up to date: at the start, at evaluations and checkpoints, and at the end."""
+
+    def __init__(self, time: Callable[[], str] = now) -> None:
+        self._time = time
+
+    def on_start(self, run: Run) -> None:
+        known = run.folder.read_record()
+        run.folder.write_record(
+            name=run.folder.name,
+            status=RUNNING,
+            started=known.get("started") or self._time(),
+            finished=None,
+            error=None,
+            process={"pid": os.getpid(), "host": socket.gethostname()},
+            versions=versions(),
+            machine=machine(),
+            monitor=run.plan.monitor,
+            higher_is_better=run.plan.higher_is_better,
+            providers=run.session.get_providers(),
+            **_position(run),
+        )
+
+    def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
+        run.folder.write_record(**_position(run))
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        run.folder.write_record(**_position(run))
+
+    def on_end(self, run: Run) -> None:
+        status = STOPPED if run.is_interrupted else FAILED if run.error else FINISHED
+        run.folder.write_record(
+            status=status,
+            finished=self._time(),
+            error=None if run.error is None else str(run.error),
+            **_position(run),
+        )
+
+
+def _position(run: Run) -> dict[str, Any]:
+    best, last = run.best, run.evaluations[-1] if run.evaluations else None
+    return {
+        "step": run.step,
+        "steps": run.plan.steps,
+        "epoch": run.epoch,
+        "epochs": run.plan.epochs,
+        "seconds": round(run.seconds, 3),
+        "stopped": run.stopped,
+        "best": None if best is None else {"step": best.step, **best.numbers},
+        "last": None if last is None else {"step": last.step, **last.numbers},
+    }

@@ -1,0 +1,67 @@
+"""SampleText: what a language model writes, at each evaluation, into samples.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from onward.graph.paths import writing
+from onward.runner.callback import Callback
+from onward.runner.data.characters import CharacterVocabulary
+from onward.runner.events import Evaluation
+from onward.runner.run import Run
+
+Array = np.ndarray[Any, Any]
+_TEMPERATURE = 0.8
+_START = "\n"  # texts begin after a line break, if the vocabulary has one
+
+
+class SampleText(Callback):
+    """Writes `count` characters after each evaluation; the same ones for the same weights."""
+
+    def __init__(self, vocabulary: CharacterVocabulary, count: int, context: int | None) -> None:
+        self.vocabulary, self.count, self.context = vocabulary, count, context
+        self.last = ""  # for displays
+
+    def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
+        feed = run.plan.preprocessing.inputs[0]
+        output = run.plan.output
+
+        def logits(tokens: Array) -> Array:
+            feeds = {feed.feed: tokens.astype(feed.dtype)}
+            return np.asarray(run.session.predict(feeds)[output])
+
+        characters = self.vocabulary.characters
+        start = characters.index(_START) if _START in characters else 0
+        seed = [run.config.seed, evaluation.step]
+        tokens = generate(logits, [start], self.count, self.context, np.random.default_rng(seed))
+        self.last = self.vocabulary.decode(tokens[1:])
+        with writing(path := run.folder.path / "samples.txt"), path.open("a") as file:
+            file.write(f"--- step {evaluation.step}\n{self.last}\n")
+
+
+def generate(
+    logits: Callable[[Array], Array],
+    start: list[int],
+    count: int,
+    context: int | None,
+    random: np.random.Generator,
+    temperature: float = _TEMPERATURE,
+) -> list[int]:
+    """`start` and `count` more tokens, each drawn by the model's probabilities.
+
+    `logits` takes (1, length) tokens and returns (1, length, vocabulary). With a `context`, the
+    model reads exactly so many: fewer are padded behind, where a causal model does not look.
+    """
+    tokens = list(start)
+    for _ in range(count):
+        seen = tokens[-context:] if context else tokens
+        padded = seen + [0] * (context - len(seen)) if context else seen
+        scores = logits(np.array([padded], np.int64))[0, len(seen) - 1].astype(np.float64)
+        shares = np.exp((scores - scores.max()) / temperature)
+        cumulated = np.cumsum(shares / shares.sum())
+        drawn = int(np.searchsorted(cumulated, random.random()))
+        tokens.append(min(drawn, len(shares) - 1))
+    return tokens

@@ -1,0 +1,47 @@
+"""Export a run: the trained model as a clean ONNX file, with its preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onward.graph.files import save
+from onward.programs.program import AVERAGE, slot_name
+from onward.runner.plan.preprocessing import store
+from onward.runner.run import Run
+
+Array = np.ndarray[Any, Any]
+
+
+def export_run(run: Run) -> None:
+    """Write model.onnx, and the adapters if they are kept."""
+    tensors = trained_tensors(run)
+    adapted = run.plan.adapted
+    model = adapted.export(tensors)
+    store(model, run.plan.preprocessing)
+    save(model, run.folder.model)
+    if run.config.keep_adapter and adapted.save_adapter is not None:
+        adapted.save_adapter(run.folder.adapter, tensors)
+
+
+def trained_tensors(run: Run) -> dict[str, Array]:
+    """Parameters and statistics: of the best step or the last one, averaged if averages are kept."""
+    session = run.session
+    names = [*session.parameters, *session.statistics]
+    best = run.best
+    if run.config.export == "best" and best is not None and best.step != run.step:
+        found = run.checkpoints.best()
+        if found is not None:
+            return _choose(found.tensors, names, bool(session.averages))
+    tensors: dict[str, Array] = {**session.parameters, **session.statistics}
+    return {**tensors, **session.averages}
+
+
+def _choose(tensors: Mapping[str, Array], names: list[str], averaged: bool) -> dict[str, Array]:
+    chosen = {name: tensors[name] for name in names}
+    if averaged:
+        averages = {name: tensors.get(slot_name(AVERAGE, name)) for name in names}
+        chosen |= {name: each for name, each in averages.items() if each is not None}
+    return chosen

@@ -1,0 +1,77 @@
+"""The training loop, from the first step to the exported model.
+
+Everything else that happens during a run is a callback (`callback.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onward.runner.callback import Callback
+from onward.runner.evaluate import evaluate
+from onward.runner.events import StepRecord
+from onward.runner.export_run import export_run
+from onward.runner.run import Run
+from onward.runner.run_checkpoints import save_checkpoint
+
+
+def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Train until the last step, or until something stops the run; then save and export."""
+    accumulate = run.config.gradient_accumulation_steps
+    started = run.clock() - run.seconds
+    for callback in callbacks:
+        callback.on_start(run)
+    _finish_step(run, callbacks)  # a resumed run may have been stopped within an evaluation
+    while not run.is_over:
+        for batch in run.plan.training.epoch(run.epoch, start=run.batch):
+            rate = run.session.learning_rate
+            results = run.session.step(batch.feeds)
+            run.batch += 1
+            run.micro += 1
+            if run.micro < accumulate:
+                continue
+            run.micro = 0
+            run.step += 1
+            run.seconds = run.clock() - started
+            record = StepRecord(run.step, run.epoch, batch, results, rate)
+            for callback in callbacks:
+                callback.on_step(run, record)
+            _finish_step(run, callbacks)
+            if run.is_over:
+                break
+        if run.ends_epoch and not run.is_interrupted:
+            for callback in callbacks:
+                callback.on_epoch(run, run.epoch)
+            run.epoch, run.batch = run.epoch + 1, 0
+    _save(run, callbacks)
+    export_run(run)
+    for callback in callbacks:
+        callback.on_end(run)
+
+
+def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Evaluate and save, where it is time for it and not done yet."""
+    due = run.ends_epoch or run.step == run.plan.steps
+    every = run.config.evaluate_every
+    if run.step > max(run.evaluated, 0) and (run.step % every == 0 if every else due):
+        evaluation = evaluate(run)
+        if evaluation is not None:
+            run.evaluated = run.step
+            run.evaluations.append(evaluation)
+            run.best = evaluation if evaluation.is_best else run.best
+            for callback in callbacks:
+                callback.on_evaluate(run, evaluation)
+            if evaluation.is_best:
+                _save(run, callbacks)
+    every = run.config.save_every
+    if run.step > max(run.saved, 0) and (run.step % every == 0 if every else due):
+        _save(run, callbacks)
+
+
+def _save(run: Run, callbacks: Sequence[Callback]) -> None:
+    if run.step == run.saved:
+        return
+    path = save_checkpoint(run, callbacks)
+    if path is not None:
+        for callback in callbacks:
+            callback.on_checkpoint(run, path)

@@ -1,0 +1,107 @@
+"""Checkpoints of a run: the session's state, the position in the data, and the callbacks' states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.checkpoints.folder import Checkpoints
+from onward.errors import CheckpointMismatch
+from onward.runner.callback import Callback
+from onward.runner.events import Evaluation
+from onward.runner.plan.training_plan import TrainingPlan
+from onward.runner.run import Run
+from onward.runner.run_folder import RunFolder
+
+_POSITION = ("step", "epoch", "batch", "micro", "evaluated", "seconds")
+_KEY = "run"  # in the session's properties
+
+
+def open_checkpoints(folder: RunFolder, plan: TrainingPlan, keep: int) -> Checkpoints:
+    """The checkpoints of a run: the newest ones and the best one."""
+    better = "higher" if plan.higher_is_better else "lower"
+    return Checkpoints(folder.checkpoints, keep=keep, keep_best=1, better=better)
+
+
+def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
+    """Save a run; None if it failed: the error is logged, and earlier checkpoints are kept."""
+    run.session.properties[_KEY] = {
+        **{name: getattr(run, name) for name in _POSITION},
+        "best": None if run.best is None else _to_json(run.best),
+        "last": _to_json(run.evaluations[-1]) if run.evaluations else None,
+        "callbacks": _states(callbacks),
+    }
+    now = run.evaluated == run.step and run.evaluations
+    metric = run.evaluations[-1].numbers.get(run.plan.monitor) if now else None
+    path = run.checkpoints.try_save(*run.session.checkpoint(), step=run.step, metric=metric)
+    if path is not None:
+        run.saved = run.step
+    return path
+
+
+def resume_run(run: Run, callbacks: Sequence[Callback]) -> bool:
+    """Continue from the newest good checkpoint; whether there is one."""
+    found = run.checkpoints.latest()
+    if found is None:
+        return False
+    where = f"{run.folder.checkpoints}, step {found.step}"
+    run.session.restore(found.tensors, found.properties, where=where)
+    position = run.session.properties.get(_KEY)
+    if not isinstance(position, Mapping):
+        raise CheckpointMismatch(f"{where}: it is not of `onward train`\nstart another run")
+    for name in _POSITION:
+        setattr(run, name, position[name])
+    run.saved = run.step
+    run.best = _from_json(position["best"])
+    last = _from_json(position["last"])
+    run.evaluations = [] if last is None else [last]
+    for name, callback in _named(callbacks).items():
+        callback.restore(position["callbacks"].get(name, {}))
+    return True
+
+
+def _states(callbacks: Sequence[Callback]) -> dict[str, Any]:
+    states = {name: callback.state() for name, callback in _named(callbacks).items()}
+    return {name: state for name, state in states.items() if state}
+
+
+def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
+    """Callbacks by the names of their classes; several of one class are numbered."""
+    named: dict[str, Callback] = {}
+    for callback in callbacks:
+        name = kind = type(callback).__name__
+        count = 1
+        while name in named:
+            count += 1
+            name = f"{kind} {count}"
+        named[name] = callback
+    return named
+
+
+def _to_json(evaluation: Evaluation) -> dict[str, Any]:
+    counts = evaluation.confusion
+    return {
+        "step": evaluation.step,
+        "epoch": evaluation.epoch,
+        "numbers": dict(evaluation.numbers),
+        "is_best": evaluation.is_best,
+        "confusion": None if counts is None else np.asarray(counts).tolist(),
+        "seconds": evaluation.seconds,
+    }
+
+
+def _from_json(record: Any) -> Evaluation | None:
+    if record is None:
+        return None
+    counts = record["confusion"]
+    return Evaluation(
+        step=record["step"],
+        epoch=record["epoch"],
+        numbers=record["numbers"],
+        is_best=record["is_best"],
+        confusion=None if counts is None else np.array(counts),
+        seconds=record["seconds"],
+    )
