@@ -23,6 +23,7 @@ from onward.runner.finetune.batch_norms import batch_norm_names
 from onward.runner.finetune.head import new_head
 from onward.runner.finetune.layer_depths import layers_by_depth
 from onward.runner.finetune.lora import add_lora, merge_lora
+from onward.runner.precision import to_mixed_precision
 from tests.runner.finetune.adapter_checks import assert_adapts
 from tests.runner.finetune.finetune_models import difference, random, run
 
@@ -183,3 +184,19 @@ def test_exported_models_are_adapted_and_exported(exporter: str, settings: dict[
     result = adapted.export({**session.parameters, **session.statistics})
     [predicted] = session.predict({"x": x}).values()
     assert difference(run(result, x=x), [predicted]) < 1e-4
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_exported_models_train_in_mixed_precision(exporter: str) -> None:
+    adapted = adapt_model(make_config(new_head=4), model_of(exporter))
+    feeds = {"x": random(4, 3, 4, 4), "target": random(4, 4)}
+    plain, mixed = (
+        onward.TrainingSession(model, MSE(), SGD(lr=0.01))
+        for model in (adapted.model, to_mixed_precision(adapted.model, "float16"))
+    )
+    for session in (plain, mixed):
+        session.step(feeds)
+    assert list(plain.parameters) == list(mixed.parameters)
+    for name, array in plain.parameters.items():
+        np.testing.assert_allclose(mixed.parameters[name], array, atol=1e-3)
+    adapted.export({**mixed.parameters, **mixed.statistics})
