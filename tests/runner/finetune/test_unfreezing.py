@@ -63,18 +63,18 @@ def test_a_stage_with_the_same_layers_changes_nothing() -> None:
 
 
 def test_layers_that_join_are_not_moved_further_than_the_learning_rate() -> None:
-    adapted = adapt_model(make_config(unfreeze_every=40), conv_net())
+    adapted = adapt_model(make_config(unfreeze_every=300), conv_net())
     optimizer = AdamW(lr=0.001, weight_decay=0.0)
     options = onward.TrainingOptions()
     session = open_stage(adapted.model, MSE(), optimizer, options, adapted.stages[0])
-    for _ in range(40):
+    for _ in range(300):
         session.step(FEEDS)
     session = open_stage(adapted.model, MSE(), optimizer, options, adapted.stages[1], session)
     before = copied(session)
     for _ in range(10):
         session.step(FEEDS)
     moved = np.sqrt(np.mean((session.parameters["fc.weight"] - before["fc.weight"]) ** 2))
-    assert 0 < moved < 10 * 0.001  # moments from zero would move it by some 50 rates
+    assert 0 < moved < 10 * 0.001  # 3 rates; from moments of zero it would be 24
 
 
 def test_a_run_is_resumed_in_the_stage_of_its_step(tmp_path: Path) -> None:
