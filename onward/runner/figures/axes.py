@@ -21,6 +21,7 @@ class Frame:
     bottom: float
     x_range: tuple[float, float]
     y_range: tuple[float, float]
+    powers: bool = False  # x is the exponent of a power of ten, shown as 1e-05
 
     def place(self, x: float, y: float) -> Point:
         """Where a point is drawn; beyond the frame at its edge, what is not finite at the top."""
@@ -45,7 +46,8 @@ class Frame:
                 x, _ = self.place(number, self.y_range[0])
                 yield Line([(x, self.bottom), (x, self.bottom + 5)], AXIS)
                 at = (x, self.bottom + 21)
-                yield Words(at, format_tick(number), TEXT, "middle", _SMALL)
+                shown = f"{10.0**number:.0e}" if self.powers else format_tick(number)
+                yield Words(at, shown, TEXT, "middle", _SMALL)
         yield Line([(self.left, self.top), (self.left, self.bottom)], AXIS)
         yield Line([(self.left, self.bottom), (self.right, self.bottom)], AXIS)
         if x_label:

@@ -20,6 +20,7 @@ from onward.checkpoints.model_match import check_match, fingerprint
 from onward.checkpoints.tensor_files import StrPath, TensorSpec, read, write
 from onward.errors import CheckpointError, CheckpointMismatch, OptionError, WeightsError
 from onward.message_text import suggest_names
+from onward.runner.finetune.head import new_head
 from onward.runner.finetune.linear_layers import prepare_layers
 from onward.runner.finetune.lora import Adapted, LoraSettings, add_lora, split_tensors
 
@@ -27,13 +28,21 @@ _KIND = "onward.lora"
 _NOT_AN_ADAPTER = "give a file that save_adapter wrote"
 
 
-def save_adapter(path: StrPath, adapted: Adapted, tensors: Mapping[str, Any] | None = None) -> None:
+def save_adapter(
+    path: StrPath,
+    adapted: Adapted,
+    tensors: Mapping[str, Any] | None = None,
+    *,
+    head_outputs: int | None = None,
+) -> None:
     """Write the tensors of adapters, and others that were trained with them, to a file.
 
     Args:
         path: of the file, such as reviews.safetensors
         adapted: what `add_lora` returned
         tensors: trained tensors by name, such as `session.parameters`; None: the model's own
+        head_outputs: the outputs of a head that `new_head` gave the model before; the file then
+            loads onto the model without it, too
     """
     given = split_tensors(adapted, adapted.tensors() if tensors is None else tensors)
     known = _specs(adapted.base)
@@ -44,7 +53,13 @@ def save_adapter(path: StrPath, adapted: Adapted, tensors: Mapping[str, Any] | N
             )
     settings = dataclasses.asdict(adapted.settings)
     settings["targets"] = list(adapted.settings.targets)
-    properties = {"kind": _KIND, "base": _digest(adapted.base), "settings": settings}
+    properties: dict[str, Any] = {
+        "kind": _KIND,
+        "base": _digest(adapted.base),
+        "settings": settings,
+    }
+    if head_outputs is not None:
+        properties["head_outputs"] = head_outputs
     values = adapted.model.graph.initializers
     typed = {
         name: array.astype(
@@ -64,6 +79,7 @@ def load_adapter(path: StrPath, base_model: ir.Model) -> Adapted:
     found = read(path)
     if found.properties.get("kind") != _KIND:
         raise CheckpointError(f"{path} does not hold adapters\n{_NOT_AN_ADAPTER}")
+    base_model = _with_head(base_model, found.properties)
     if found.properties.get("base") != _digest(prepare_layers(base_model)):
         raise CheckpointMismatch(
             f"{path} holds adapters of another model: the base model's weights differ in name or "
@@ -83,6 +99,14 @@ def load_adapter(path: StrPath, base_model: ir.Model) -> Adapted:
             value = graph.initializers[name]
             value.const_value = ir.Tensor(array, dtype=value.dtype, name=name)
     return adapted
+
+
+def _with_head(base: ir.Model, properties: Mapping[str, Any]) -> ir.Model:
+    """The model with the new head that the adapters were trained with, unless it has it."""
+    outputs = properties.get("head_outputs")
+    if not isinstance(outputs, int) or properties.get("base") == _digest(prepare_layers(base)):
+        return base
+    return new_head(base, outputs).model
 
 
 def _specs(model: ir.Model) -> dict[str, TensorSpec]:

@@ -16,16 +16,8 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.scopes import reads
 from onward.optimizers.groups import Group
-from onward.passes.linear_models import write_linear_models
-from onward.passes.pipelines import PREPARE
-from onward.programs.select import (
-    initializers,
-    likely_parameters,
-    matching,
-    nothing_to_train,
-    restore_parameters,
-    weights,
-)
+from onward.programs.select import initializers, matching, nothing_to_train
+from onward.runner.finetune.weight_selection import known_weights
 from onward.settings import above, integer, list_of, number
 
 _ELEMENTWISE = ("Add", "Sub", "Mul", "Div")
@@ -46,20 +38,16 @@ def layers_by_depth(
     [['w1'], ['w2']]
     """
     named = [*_PATTERNS("trainable", trainable or ()), *_PATTERNS("frozen", frozen)]
-    copy = model.clone()
-    restore_parameters(copy, named, trainable or ())
-    copy = write_linear_models(copy)
-    carried = set(initializers(copy))
-    copy = PREPARE(copy)
-    known = weights(copy, carried)
-    kept = set(matching(known, frozen, "frozen"))
-    chosen = likely_parameters(copy, known, copy.graph.outputs)
+    known = known_weights(model, named, trainable or ())
+    kept = set(matching(known.names, frozen, "frozen"))
+    chosen = known.likely
     if trainable is not None:
-        chosen = matching(known, trainable, "trainable")
+        chosen = matching(known.names, trainable, "trainable")
     chosen = [name for name in chosen if name not in kept]
     if not chosen:
-        raise nothing_to_train(known)
-    depths = _depths(copy.graph, {v for v in initializers(copy) if v.name in chosen})
+        raise nothing_to_train(known.names)
+    values = {value for value in initializers(known.model) if value.name in chosen}
+    depths = _depths(known.model.graph, values)
     layers: dict[int, list[str]] = {}
     for name in chosen:
         layers.setdefault(depths.get(name, 0), []).append(name)

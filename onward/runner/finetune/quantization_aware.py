@@ -25,6 +25,7 @@ from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import Array
 from onward.programs.export import export_model
+from onward.programs.select import restore_parameters
 from onward.runner.finetune.linear_layers import (
     LinearLayer,
     all_readers,
@@ -108,7 +109,8 @@ def export_quantized(aware: QuantizationAware, tensors: Mapping[str, Any]) -> ir
         aware: what `make_quantization_aware` returned
         tensors: trained tensors by name, such as `session.parameters`
     """
-    model = export_model(aware.model, {name: np.asarray(tensors[name]) for name in tensors})
+    given = {name: np.asarray(tensors[name]) for name in tensors}
+    model = export_model(aware.model, {**_tied_copies(aware.model, given), **given})
     for name in aware.weights:
         weight = model.graph.initializers[name]
         [(node, _)] = weight.uses()
@@ -126,6 +128,12 @@ def export_quantized(aware: QuantizationAware, tensors: Mapping[str, Any]) -> ir
         model.graph.register_initializer(held)
         node.outputs[0].replace_all_uses_with(held)
     return drop_unused(model)
+
+
+def _tied_copies(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """The transposed copies of parameters that a session trains as one with them."""
+    tied = restore_parameters(model.clone(), tensors).tied
+    return {copy: tensors[name].T for copy, name in tied.items() if name in tensors}
 
 
 def _is_quantizable(layers: Sequence[LinearLayer]) -> bool:

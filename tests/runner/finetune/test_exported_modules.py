@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import warnings
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,10 +17,13 @@ from torch import Tensor, nn
 import onward
 from onward.losses import MSE
 from onward.optimizers import SGD, AdamW
+from onward.runner.config import make_config
+from onward.runner.finetune.adapt import adapt_model
 from onward.runner.finetune.batch_norms import batch_norm_names
 from onward.runner.finetune.head import new_head
 from onward.runner.finetune.layer_depths import layers_by_depth
 from onward.runner.finetune.lora import add_lora, merge_lora
+from onward.runner.precision import to_mixed_precision
 from tests.runner.finetune.adapter_checks import assert_adapts
 from tests.runner.finetune.finetune_models import difference, random, run
 
@@ -149,3 +153,50 @@ def test_adapters_train_as_the_same_formula_does_in_torch(dora: bool) -> None:
         np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
     for name, tensor in tensors.items():
         np.testing.assert_allclose(session.parameters[name], tensor.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"freeze": ["q.*", "k.weight", "stem.*"], "layer_decay": 0.9},
+        {"lora": 2, "new_head": 4},
+        {"quantization_aware": True, "new_head": 4},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_exported_models_are_adapted_and_exported(exporter: str, settings: dict[str, Any]) -> None:
+    model, x = model_of(exporter), random(4, 3, 4, 4)
+    if exporter == "legacy" and "freeze" in settings:  # which does not keep the names
+        settings = {**settings, "freeze": ["q.bias", "k.bias"]}
+    adapted = adapt_model(make_config(settings), model, lambda: [{"x": x}])
+    options = onward.TrainingOptions(
+        trainable=adapted.trainable, frozen=adapted.frozen, groups=adapted.groups
+    )
+    session = onward.TrainingSession(adapted.model, MSE(), AdamW(lr=0.01), options)
+    target = random(4, settings.get("new_head", 5))
+    losses = [float(session.step({"x": x, "target": target})["loss"]) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    if "freeze" in settings:
+        everything = {name for names in layers_by_depth(model) for name in names}
+        frozen = everything - set(session.parameters)
+        assert len(frozen) == (2 if exporter == "legacy" else 5)  # stem, q and k.weight
+    result = adapted.export({**session.parameters, **session.statistics})
+    [predicted] = session.predict({"x": x}).values()
+    assert difference(run(result, x=x), [predicted]) < 1e-4
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_exported_models_train_in_mixed_precision(exporter: str) -> None:
+    adapted = adapt_model(make_config(new_head=4), model_of(exporter))
+    feeds = {"x": random(4, 3, 4, 4), "target": random(4, 4)}
+    plain, mixed = (
+        onward.TrainingSession(model, MSE(), SGD(lr=0.01))
+        for model in (adapted.model, to_mixed_precision(adapted.model, "float16"))
+    )
+    for session in (plain, mixed):
+        session.step(feeds)
+    assert list(plain.parameters) == list(mixed.parameters)
+    for name, array in plain.parameters.items():
+        np.testing.assert_allclose(mixed.parameters[name], array, atol=1e-3)
+    adapted.export({**mixed.parameters, **mixed.statistics})

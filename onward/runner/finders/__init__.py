@@ -1,0 +1,1 @@
+"""Searches before a run: the learning rate, the batch size."""
