@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from onward.errors import ColumnMissing, DataError
 from onward.message_text import suggest_names
@@ -20,6 +19,9 @@ from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.dataset import Array
 from onward.runner.data.encode import encoder_from_json
 from onward.runner.plan.feed_source import FeedSource
+
+if TYPE_CHECKING:  # `onward run` reads preprocessing without it
+    import onnx_ir as ir
 
 METADATA_KEY = "onward.preprocessing"
 TOKENS, TEXT = "tokens", "text"  # columns of blocks of a text, and of the text itself

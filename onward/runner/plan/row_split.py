@@ -33,7 +33,7 @@ def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | Non
         rows = np.arange(len(data.validation))
         if not len(rows):
             raise DataError("the validation data has no rows\ngive other data, or none")
-        choice = Choice("validation", f"{len(rows):,} rows", "data of their own")
+        choice = Choice("validation", _rows(len(rows)), "data of their own")
         return RowSplit(np.arange(count), rows, data.validation, choice)
     if not config.validation_split:
         choice = Choice("validation", "none", "validation_split is 0")
@@ -48,10 +48,10 @@ def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | Non
         training, held = split(count, config.validation_split, config.seed)
     if not len(held):
         raise DataError(
-            f"the data has {count} row{'' if count == 1 else 's'}: none is left to evaluate on\n"
+            f"the data has {_rows(count)}: none is left to evaluate on\n"
             "give more rows, or validation_split=0"
         )
-    return RowSplit(training, held, data.training, Choice("validation", f"{len(held):,} rows", why))
+    return RowSplit(training, held, data.training, Choice("validation", _rows(len(held)), why))
 
 
 def balanced_order(
@@ -64,3 +64,7 @@ def balanced_order(
         raise OptionError("balance needs a target of classes\nleave it out, or name another target")
     labels = read_column(data, facts.column, rows)
     return lambda epoch: class_balanced(labels, config.seed, epoch)
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
