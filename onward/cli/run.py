@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,12 +29,20 @@ from onward.cli.output_files import (
 )
 from onward.errors import OptionError, ProviderError
 from onward.formatting import show_seconds
+from onward.lazy import LazyModule
 from onward.message_text import suggest_names
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import short_name
 from onward.sessions.feed_files import declared_inputs, names_of_sizes, read_feeds
 from onward.sessions.image_feeds import Preparation
 from onward.sessions.inference import InferenceSession
+
+if TYPE_CHECKING:
+    from onward.runner.plan import prepared_feeds
+else:  # loaded when files are given
+    prepared_feeds = LazyModule("onward.runner.plan.prepared_feeds")
+
+_ANSWERS = 8  # rows whose class is shown
 
 
 def run(
@@ -68,19 +76,26 @@ def run(
     onward run model.onnx --random --size batch=4
     onward run model.onnx feeds.npz --save outputs.npz
     onward run model.onnx --feed image=cat.png --top 5
+    onward run trained.onnx rows.csv --top 1
     """
     targets = _read_targets(output, save)
     preparation = Preparation(scale, _read_numbers("--mean", mean), _read_numbers("--std", std))
     asked, sizes = arguments.read_providers(provider), arguments.read_sizes(size)
     paths, notes = arguments.feed_paths(files, feed), list[str]()
+    prepared = prepared_feeds.prepare_feeds(model, paths) if paths and not random else None
+    decoded = None if prepared is None else prepared.preprocessing
 
     def read(inputs: Sequence[Any]) -> dict[str, Any]:
         return read_feeds(
             inputs, paths, sizes, seed, random=random, preparation=preparation, notes=notes
         )
 
-    declared = declared_inputs(model)
-    feeds = None if declared is None else read(declared)  # checked before an engine is loaded
+    if prepared is not None:
+        feeds: dict[str, Any] | None = prepared.feeds
+        notes.append(prepared.note)
+    else:  # checked before an engine is loaded
+        declared = declared_inputs(model)
+        feeds = None if declared is None else read(declared)
     # an engine's own log would repeat the error that is printed in one line
     options = SessionOptions(intra_op_num_threads=threads, log_severity_level=4)
     session = InferenceSession(model, options, asked or None)
@@ -103,10 +118,14 @@ def run(
         "runs": repeat,
         "outputs": {name: describe(tensor, top) for name, tensor in outputs.items()},
     }
+    answers = [] if decoded is None else decoded.decode(outputs)
+    if answers:
+        report["answers"] = answers
     if as_json:
         print_json(report)
         return
-    _show(make_console(), report, outputs, notes, top)
+    classes = {} if decoded is None else {str(decoded.output): decoded.classes}
+    _show(make_console(), report, outputs, notes, top, classes)
 
 
 def _run(
@@ -150,7 +169,12 @@ def _read_numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def _show(
-    console: Console, report: dict[str, Any], outputs: dict[str, Any], notes: list[str], top: int
+    console: Console,
+    report: dict[str, Any],
+    outputs: dict[str, Any],
+    notes: list[str],
+    top: int,
+    classes: Mapping[str, Sequence[Any]],
 ) -> None:
     for note in notes:
         console.print(note, style="dim")
@@ -159,8 +183,11 @@ def _show(
         numbers = [f"{facts[key]:.5g}" if key in facts else "" for key in ("min", "mean", "max")]
         table.add_row(name, facts["dtype"], show_shape(facts["shape"]), *numbers, facts["first"])
     console.print(table)
+    if answers := report.get("answers"):
+        shown = ", ".join(map(str, answers[:_ANSWERS])) + (", ..." * (len(answers) > _ANSWERS))
+        console.print(f"answers: {shown}", markup=False)
     if top:
-        _show_top(console, outputs, top)
+        _show_top(console, outputs, top, classes)
     runs = f"{report['runs']} runs, median" if report["runs"] > 1 else "1 run"
     engines = ", ".join(map(short_name, report["providers"]))
     console.print(f"{runs} {show_seconds(report['seconds'])} on {engines}")
@@ -169,13 +196,20 @@ def _show(
             warn(console, f"output {name!r} has {non_finite}")
 
 
-def _show_top(console: Console, outputs: dict[str, Any], top: int) -> None:
+def _show_top(
+    console: Console, outputs: dict[str, Any], top: int, classes: Mapping[str, Sequence[Any]]
+) -> None:
     for name, tensor in outputs.items():
         rows = top_classes(tensor, top)
         if not rows:
             continue
         table = make_table("row", ">class", ">value")
+        names = classes.get(name, ())
         for row, best in enumerate(rows):
             for place, (index, value) in enumerate(best):
-                table.add_row(str(row) if place == 0 else "", str(index), f"{value:.5g}")
+                table.add_row(
+                    str(row) if place == 0 else "",
+                    str(names[index]) if index < len(names) else str(index),
+                    f"{value:.5g}",
+                )
         print_table(console, table, f"{name}: the largest values along the last axis")

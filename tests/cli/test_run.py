@@ -11,6 +11,8 @@ from PIL import Image
 
 import onward
 from onward.graph.builder import OpBuilder
+from onward.runner.plan.feed_source import FeedSource
+from onward.runner.plan.preprocessing import Preprocessing, store
 from tests.cli.conftest import Call, is_one_line
 from tests.models import sandwich
 
@@ -149,3 +151,22 @@ def test_bad_feeds_are_refused_before_a_session_is_opened(
     np.save(tmp_path / "x.npy", np.zeros((2, 5), np.float32))
     assert is_one_line(call("run", model, tmp_path / "x.npy"), "(batch, 4)", "(2, 5)")
     assert is_one_line(call("run", model), "input 'x' is missing")
+
+
+def test_a_stored_preprocessing_reads_data_and_names_classes(call: Call, tmp_path: Path) -> None:
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 2))
+    model = op.model(scores=op.MatMul(x, op.initializer("w", np.eye(2, dtype=np.float32))))
+    source = FeedSource("x", ("a", "b"), {}, "float32", (None, 2))
+    store(model, Preprocessing((source,), output="scores", classes=("cat", "dog")))
+    path, rows = tmp_path / "model.onnx", tmp_path / "rows.csv"
+    onward.save(model, path)
+    rows.write_text("b,a,note\n1,2,first\n4,3,second\n")
+    called = call("run", path, rows, "--top", "2")
+    for word in ("2 rows of", "prepared as in training", "answers: cat, dog", "class"):
+        assert word in called.out
+    report = json.loads(call("run", path, rows, "--json").out)
+    assert report["answers"] == ["cat", "dog"]
+    assert report["outputs"]["scores"]["data"] == [[2, 1], [3, 4]]
+    rows.write_text("a\n1\n")
+    assert is_one_line(call("run", path, rows), "has no column 'b'", "'a'")

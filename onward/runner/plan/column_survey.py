@@ -1,0 +1,71 @@
+"""One pass over columns of single values: means, missing values and categories of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onward.errors import DataError
+from onward.runner.data.dataset import TEXT, Array, Dataset
+
+_CHUNK = 4096  # rows
+_MOST_CATEGORIES = 1000  # of a column of texts that becomes columns of 0 and 1
+
+
+@dataclass
+class ColumnSurvey:
+    """What the rows of one column have: numbers, or categories."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # of differences to the mean
+    categories: set[str] = field(default_factory=set)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation; 1 for a constant."""
+        std = float(np.sqrt(self.squares / max(self.count, 1)))
+        return std if std > 1e-12 * max(abs(self.mean), 1e-30) else 1.0
+
+    def add_numbers(self, values: Array) -> None:
+        """Merge by Chan's formula, which loses no digits where the mean is large."""
+        known = values[~np.isnan(values)]
+        if not known.size:
+            return
+        mean = float(known.mean())
+        total = self.count + known.size
+        self.squares += float(((known - mean) ** 2).sum())
+        self.squares += (mean - self.mean) ** 2 * self.count * known.size / total
+        self.mean += (mean - self.mean) * known.size / total
+        self.count = total
+
+
+def survey_columns(
+    dataset: Dataset, names: Sequence[str], positions: Array
+) -> Mapping[str, ColumnSurvey]:
+    """Read these columns once, some rows at a time: a file of text is parsed once, not by column.
+
+    >>> from onward.runner.data.in_memory import ArrayDataset
+    >>> data = ArrayDataset({"a": np.array([1.0, 3.0]), "b": ["x", "y"]})
+    >>> found = survey_columns(data, ["a", "b"], np.arange(2))
+    >>> found["a"].mean, found["a"].std, sorted(found["b"].categories)
+    (2.0, 1.0, ['x', 'y'])
+    """
+    found = {name: ColumnSurvey() for name in names}
+    if not names:
+        return found
+    for start in range(0, len(positions), _CHUNK):
+        batch = dataset.read(positions[start : start + _CHUNK], list(names))
+        for name, survey in found.items():
+            if dataset.columns[name].dtype != TEXT:
+                survey.add_numbers(batch[name].astype(np.float64))
+                continue
+            survey.categories.update(batch[name].tolist())
+            if len(survey.categories) > _MOST_CATEGORIES:
+                raise DataError(
+                    f"column {name!r} has more than {_MOST_CATEGORIES:,} different texts, too many "
+                    f"for columns of 0 and 1\nleave it out: ignore_columns=[{name!r}]"
+                )
+    return found

@@ -1,0 +1,142 @@
+"""Which columns feed which input of the model: by setting, by name, or by shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onward.errors import ColumnMissing, DataError, OptionError
+from onward.message_text import list_names, suggest_names
+from onward.runner.config import TrainConfig
+from onward.runner.data.dataset import IMAGE, TEXT, Column
+from onward.runner.plan.model_shapes import ModelPorts, TensorPort
+from onward.runner.plan.training_plan import Choice
+
+Matched = dict[str, tuple[str, ...]]  # columns by input
+
+
+def match_inputs(
+    config: TrainConfig,
+    columns: Mapping[str, Column],
+    ports: ModelPorts,
+    target: str | None,
+    keep_one: bool,
+) -> tuple[Matched, list[Choice]]:
+    """The columns of every input, and why.
+
+    `keep_one`: the target is not known by name, so columns that no input needs may be left.
+    """
+    matched, choices = _given(config, columns, ports)
+    free = [name for name in columns if name != target and name not in _taken(matched)]
+    for port in ports.inputs:
+        same = next((name for name in free if name.lower() == port.name.lower()), None)
+        if port.name not in matched and same is not None:
+            matched[port.name] = (same,)
+            choices.append(Choice(f"input {port.name}", same, "the same name"))
+            free.remove(same)
+    rest = [port for port in ports.inputs if port.name not in matched]
+    for port in rest:
+        fitting = [name for name in free if _may_feed(columns[name], port)]
+        arrays = [name for name in fitting if _is_array(columns[name])]
+        alone = arrays if len(arrays) == 1 else fitting
+        if len(alone) == 1 and (arrays or len(rest) > 1 or len(free) == 1):
+            why = "the only column that fits" if len(free) > 1 else "the only column"
+            matched[port.name] = (alone[0],)
+            choices.append(Choice(f"input {port.name}", alone[0], why))
+            free.remove(alone[0])
+            continue
+        joined = _joined(port, free, columns, keep_one) if len(rest) == 1 else []
+        if not joined:
+            raise _unmatched(port, free, columns)
+        matched[port.name] = tuple(joined)
+        shown = ", ".join(joined) if len(joined) < 6 else f"{joined[0]} ... {joined[-1]}"
+        choices.append(Choice(f"input {port.name}", shown, f"{len(joined)} columns, joined"))
+        free = [name for name in free if name not in joined]
+    return matched, choices
+
+
+def _given(
+    config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts
+) -> tuple[Matched, list[Choice]]:
+    matched: Matched = {}
+    known = [each.name for each in ports.inputs]
+    for name, listed in (config.inputs or {}).items():
+        if name not in known:
+            hint = suggest_names(name, known, "its inputs are")
+            raise OptionError(f"inputs: the model has no input {name!r}\n{hint}")
+        if not listed:
+            raise OptionError(f"inputs: no columns are given for {name!r}\nname at least one")
+        for column in listed:
+            if column not in columns:
+                hint = suggest_names(column, columns, "its columns are")
+                raise ColumnMissing(f"inputs: the data has no column {column!r}\n{hint}")
+        matched[name] = tuple(listed)
+    return matched, [Choice(f"input {n}", ", ".join(c), "as given") for n, c in matched.items()]
+
+
+def _joined(
+    port: TensorPort, free: Sequence[str], columns: Mapping[str, Column], keep_one: bool
+) -> list[str]:
+    """All free columns that are one value each; with `keep_one`, all but the last if that fits."""
+    single = [name for name in free if not _is_array(columns[name])]
+    if not port.is_float or len(port.shape) < 2:
+        return []
+    width = _width(port)
+    if keep_one and width is not None and len(single) == width + 1:
+        return single[:-1]  # the last column of a table is often the target
+    return single
+
+
+def _may_feed(column: Column, port: TensorPort) -> bool:
+    """Whether one column alone can be the input, by its rank and type."""
+    if column.dtype == TEXT:
+        return False
+    if column.dtype == IMAGE:
+        return len(port.shape) == 4
+    if not port.is_float and column.dtype.kind == "f":
+        return False
+    if not _is_array(column):
+        return _width(port) in (1, None) and len(port.shape) <= 2
+    sizes, rest = column.shape, port.rest
+    if None in sizes:
+        return len(sizes) == len(rest)
+    count = 1
+    for size in sizes:
+        count *= size or 1
+    if _width(port) is not None:
+        return count == _width(port)
+    open_match = len(sizes) == len(rest) and all(m in (n, None) for m, n in zip(rest, sizes))
+    return open_match or (len(rest) == len(sizes) + 1 and 1 in (rest[0], rest[-1]))
+
+
+def _is_array(column: Column) -> bool:
+    return column.dtype == IMAGE or bool(column.shape)
+
+
+def _width(port: TensorPort) -> int | None:
+    """The numbers of one row; None if a size is open."""
+    width = 1
+    for size in port.rest:
+        if size is None:
+            return None
+        width *= size
+    return width
+
+
+def _taken(matched: Matched) -> set[str]:
+    return {name for listed in matched.values() for name in listed}
+
+
+def _unmatched(port: TensorPort, free: Sequence[str], columns: Mapping[str, Column]) -> DataError:
+    texts = [name for name in free if columns[name].dtype == TEXT]
+    if texts and not port.is_float:
+        return DataError(
+            f"the model's input {port.name!r} takes tokens ({port}), column {texts[0]!r} "
+            "has texts\n"
+            "tokenise them first, and write the tokens as a column of lists; a .txt file is read "
+            "as characters"
+        )
+    shown = ", ".join(f"{name!r} ({columns[name]})" for name in list(free)[:8]) or "none"
+    return DataError(
+        f"which column feeds the model's input {port.name!r}, {port}? left are {shown}\n"
+        f"say it: inputs={{{port.name!r}: [{list_names(free[:1]) if free else '...'}]}}"
+    )

@@ -1,0 +1,197 @@
+"""The feeds of a model's inputs: encoders for their columns, learnt from the training rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from onward.errors import DataError
+from onward.runner.config import TrainConfig
+from onward.runner.data.class_labels import OneHotColumn
+from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset
+from onward.runner.data.encode import Encoder
+from onward.runner.data.image_pixels import ImagePixels
+from onward.runner.data.number_scaling import FillMissing, Standardize
+from onward.runner.plan.column_survey import ColumnSurvey, survey_columns
+from onward.runner.plan.feed_source import FeedSource
+from onward.runner.plan.image_layout import image_sizes
+from onward.runner.plan.input_columns import Matched
+from onward.runner.plan.model_shapes import ModelPorts, TensorPort
+from onward.runner.plan.training_plan import Choice
+
+_SAMPLE = 1024  # images whose mean is that of all
+_TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of axes: NCHW to NHWC, and back
+
+
+def make_sources(
+    config: TrainConfig, ports: ModelPorts, matched: Matched, data: Dataset, positions: Array
+) -> tuple[tuple[FeedSource, ...], list[Choice]]:
+    """How every input is made of its columns, and what is done to them."""
+    used = [name for port in ports.inputs for name in matched[port.name]]
+    floats = {name for port in ports.inputs if port.is_float for name in matched[port.name]}
+    single = [name for name in dict.fromkeys(used) if _is_single(data.columns[name])]
+    surveys = survey_columns(data, [name for name in single if name in floats], positions)
+    sources, choices = [], list[Choice]()
+    for port in ports.inputs:
+        encoders: dict[str, tuple[Encoder, ...]] = {}
+        for name in matched[port.name]:
+            encoders[name] = _encoders(
+                config, port, name, data, positions, surveys.get(name), choices
+            )
+        _check_width(port, matched[port.name], data.columns, encoders)
+        turn = _transpose(port, [data.columns[name] for name in matched[port.name]])
+        kept = {name: each for name, each in encoders.items() if each}
+        source = FeedSource(port.name, matched[port.name], kept, port.dtype, port.shape, turn)
+        sources.append(source)
+    return tuple(sources), _summed(choices)
+
+
+def _encoders(
+    config: TrainConfig,
+    port: TensorPort,
+    name: str,
+    data: Dataset,
+    positions: Array,
+    survey: ColumnSurvey | None,
+    choices: list[Choice],
+) -> tuple[Encoder, ...]:
+    column, scaled = data.columns[name], config.standardize is not False
+    if column.dtype == IMAGE:
+        return _image_encoders(port, name, data, positions, scaled, choices)
+    if column.dtype == TEXT:
+        if survey is None:
+            raise DataError(
+                f"the model's input {port.name!r} takes {port}, column {name!r} has texts\n"
+                "tokenise them first, and write the tokens as a column of lists; a .txt file is "
+                "read as characters"
+            )
+        categories = tuple(sorted(survey.categories))
+        choices.append(Choice("one-hot", name, f"{len(categories)} texts"))
+        return (OneHotColumn(name, categories),)
+    if not port.is_float or column.dtype == bool:
+        return ()
+    if survey is not None:
+        filled = (FillMissing(name, survey.mean),) if column.dtype.kind == "f" else ()
+        if not scaled:
+            return filled
+        choices.append(Choice("standardize", name, "to mean 0 and standard deviation 1"))
+        return (*filled, Standardize(name, (survey.mean,), (survey.std,)))
+    if column.dtype == np.uint8 and None not in column.shape:
+        return (_byte_scaling(name, data, positions, scaled, choices),)
+    if config.standardize:
+        choices.append(Choice("standardize", name, "as given"))
+        return (Standardize.fit(data, name, positions),)
+    return ()
+
+
+def _image_encoders(
+    port: TensorPort,
+    name: str,
+    data: Dataset,
+    positions: Array,
+    scaled: bool,
+    choices: list[Choice],
+) -> tuple[Encoder, ...]:
+    channels, height, width, _ = image_sizes(port)
+    if data.columns[name].shape[0] not in (channels, None):
+        raise DataError(
+            f"column {name!r} has images of {data.columns[name].shape[0]} channels, the model's "
+            f"input {port.name!r} takes {channels}\nconvert them, or use another model"
+        )
+    size = None if height is None or width is None else (height, width)
+    if size is None and None in data.columns[name].shape:
+        first = data.read(positions[:1], [name])[name][0]
+        size = (int(first.shape[1]), int(first.shape[2]))
+        choices.append(Choice("image size", f"{size[0]} x {size[1]}", "of the first image"))
+    if not port.is_float:
+        return ()  # the model reads bytes
+    if not scaled:
+        choices.append(Choice("pixels", name, "0 to 1"))
+        return (ImagePixels(name, size),)
+    pixels = ImagePixels.fit(data, name, _sample(positions), size=size)
+    mean = ", ".join(f"{each:.3f}" for each in pixels.mean)
+    choices.append(Choice("pixels", name, f"mean {mean} of the training data subtracted"))
+    return (pixels,)
+
+
+def _byte_scaling(
+    name: str, data: Dataset, positions: Array, scaled: bool, choices: list[Choice]
+) -> Standardize:
+    """Arrays of bytes: one mean and one standard deviation, for pixels of any layout."""
+    if not scaled:
+        choices.append(Choice("pixels", name, "bytes, 0 to 1"))
+        return Standardize(name, (0.0,), (255.0,))
+    survey = ColumnSurvey()
+    survey.add_numbers(data.read(_sample(positions), [name])[name].astype(np.float64).reshape(-1))
+    choices.append(Choice("pixels", name, f"bytes; mean {survey.mean:.1f} subtracted"))
+    return Standardize(name, (survey.mean,), (survey.std,))
+
+
+def _sample(positions: Array) -> Array:
+    """Rows at equal distances: the mean of all images takes no pass over all of them."""
+    if len(positions) <= _SAMPLE:
+        return positions
+    return positions[np.linspace(0, len(positions) - 1, _SAMPLE).astype(np.int64)]
+
+
+def _transpose(port: TensorPort, columns: list[Column]) -> tuple[int, ...]:
+    """The order of axes that turns a column of images into the input's layout."""
+    if len(columns) != 1 or len(port.shape) != 4 or len(columns[0].shape) != 3:
+        return ()
+    if columns[0].dtype == IMAGE:
+        return _TO_LAST if image_sizes(port)[3] else ()
+    sizes, rest = columns[0].shape, port.rest
+    if all(m in (n, None) for m, n in zip(rest, sizes)):
+        return ()
+    for order in (_TO_LAST, _TO_FIRST):
+        if all(m in (n, None) for m, n in zip(rest, [sizes[axis - 1] for axis in order[1:]])):
+            return order
+    return ()
+
+
+def _check_width(
+    port: TensorPort,
+    names: tuple[str, ...],
+    columns: Mapping[str, Column],
+    encoders: Mapping[str, tuple[Encoder, ...]],
+) -> None:
+    """The numbers that columns give must be those that the input takes."""
+    if None in port.rest or any(columns[name].dtype == IMAGE for name in names):
+        return
+    widths = [_width(columns[name], encoders[name]) for name in names]
+    wanted = math.prod(size for size in port.rest if size is not None)
+    if None in widths or sum(width or 0 for width in widths) == wanted:
+        return
+    shown = ", ".join(
+        name if width == 1 else f"{name} ({width})" for name, width in zip(names[:12], widths)
+    )
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    word = "columns" if len(names) > 1 else "column"
+    total = sum(width or 0 for width in widths)
+    raise DataError(
+        f"the model's input {port.name!r} has {wanted} features, the {word} {shown}{more} "
+        f"give{'' if len(names) > 1 else 's'} {total}\n"
+        "choose columns with inputs or ignore_columns, or use a model of that size"
+    )
+
+
+def _width(column: Column, encoders: tuple[Encoder, ...]) -> int | None:
+    for encoder in encoders:
+        if isinstance(encoder, OneHotColumn):
+            return len(encoder.categories)
+    return None if None in column.shape else math.prod(size or 1 for size in column.shape)
+
+
+def _is_single(column: Column) -> bool:
+    return column.dtype != IMAGE and not column.shape
+
+
+def _summed(choices: list[Choice]) -> list[Choice]:
+    """Many standardised columns in one line."""
+    same = [each for each in choices if each.what == "standardize"]
+    others = [each for each in choices if each.what != "standardize"]
+    if len(same) < 2:
+        return choices
+    return [*others, Choice("standardize", f"{len(same)} columns", same[0].why)]

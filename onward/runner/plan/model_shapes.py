@@ -1,0 +1,135 @@
+"""The inputs and outputs of a model as planning reads them: names, types, sizes, tails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onward.errors import UnsupportedModel
+from onward.graph.dtypes import FLOATS
+from onward.graph.shapes.infer import infer_shapes
+from onward.message_text import format_sizes
+from onward.passes.value_facts import attribute, made_by
+from onward.passes.zip_maps import unzipped
+
+
+@dataclass(frozen=True)
+class TensorPort:
+    """An input or an output of a model; a size that is a name or unknown is None."""
+
+    name: str
+    dtype: str  # numpy's name
+    shape: tuple[int | None, ...]
+
+    @property
+    def rest(self) -> tuple[int | None, ...]:
+        """The sizes of one row."""
+        return self.shape[1:]
+
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
+
+    def __str__(self) -> str:
+        return f"{self.dtype} ({format_sizes(self.shape)})"
+
+
+@dataclass(frozen=True)
+class ScoresPort:
+    """The output that a loss compares: its scores, which a Softmax or Sigmoid may follow."""
+
+    output: TensorPort  # the model's own
+    scores: TensorPort  # what the loss reads: before the Softmax or Sigmoid
+    ending: str = ""  # "Softmax", "Sigmoid", or nothing
+
+
+@dataclass(frozen=True)
+class ModelPorts:
+    """The inputs that need feeds, and the outputs."""
+
+    inputs: tuple[TensorPort, ...]
+    outputs: tuple[TensorPort, ...]
+    endings: tuple[ScoresPort, ...]  # of the float outputs
+
+    @property
+    def scores(self) -> ScoresPort:
+        """The output that is trained: the first of floats."""
+        if not self.endings:
+            raise UnsupportedModel(
+                "the model has no output of floats to train\nexport it with its scores as an output"
+            )
+        return self.endings[0]
+
+    def input_named(self, name: str) -> TensorPort | None:
+        return next((each for each in self.inputs if each.name == name), None)
+
+
+def read_ports(model: ir.Model) -> ModelPorts:
+    """The inputs and outputs of a model, with what shape inference adds to declared sizes."""
+    copy = model.clone()
+    declared = {value: value.shape for value in copy.graph.outputs}
+    for value in declared:
+        value.shape = None  # inference keeps what is declared, even where it is less
+    infer_shapes(copy)
+    for value, shape in declared.items():
+        value.shape = _merge(value.shape, shape)
+    inputs = [_port(value) for value in copy.graph.inputs if not value.is_initializer()]
+    outputs = [unzipped(value) for value in copy.graph.outputs]
+    endings = [_scores(value) for value in outputs if value.dtype in FLOATS]
+    return ModelPorts(tuple(inputs), tuple(map(_port, outputs)), tuple(endings))
+
+
+def text_length(model: ir.Model) -> int | None:
+    """How many positions a model has that takes any length: those of its position embedding."""
+    found = []
+    for node in model.graph:
+        if node.op_type not in ("Slice", "Gather") or node.inputs[0] is None:
+            continue
+        table = node.inputs[0]
+        if table.const_value is None or table.shape is None or len(table.shape) != 2:
+            continue
+        is_index = table.dtype == ir.DataType.INT64  # a buffer of position numbers: (1, length)
+        if node.op_type == "Slice":
+            found.append(int(table.shape.numpy()[1 if is_index else 0]))
+    return min((size for size in found if size > 1), default=None)
+
+
+def _scores(value: ir.Value) -> ScoresPort:
+    output = _port(value)
+    while (node := made_by(value, "Identity")) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
+    node = made_by(value, "Softmax", "Sigmoid")
+    before = None if node is None else node.inputs[0]
+    if node is None or before is None or not _is_over_classes(node, len(output.shape)):
+        return ScoresPort(output, output)
+    scores = TensorPort(str(before.name), output.dtype, output.shape)
+    return ScoresPort(output, scores, node.op_type)
+
+
+def _is_over_classes(node: ir.Node, rank: int) -> bool:
+    """Whether a Softmax is over the axis of classes: 1, or the last."""
+    if node.op_type == "Sigmoid":
+        return True
+    axis = attribute(node, "axis", None)
+    return axis is None or axis % max(rank, 1) in (1, rank - 1)
+
+
+def _port(value: ir.Value) -> TensorPort:
+    if value.dtype is None or value.shape is None:
+        raise UnsupportedModel(
+            f"{value.name!r} has no type or shape that can be inferred\n"
+            "export the model with shapes of its inputs"
+        )
+    return TensorPort(str(value.name), value.dtype.numpy().name, _sizes(value.shape))
+
+
+def _sizes(shape: Iterable[object]) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) else None for size in shape)
+
+
+def _merge(a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
+    if a is None or b is None or len(a) != len(b):
+        return b if b is not None else a
+    return ir.Shape([m if isinstance(m, int) else n for m, n in zip(a, b)])

@@ -1,0 +1,113 @@
+"""The metrics of a run and the number that chooses the best weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onward.errors import OptionError, OptionTypeError
+from onward.message_text import suggest_names
+from onward.runner.config import TrainConfig
+from onward.runner.metrics.make_metric import default_metrics, make_metric
+from onward.runner.metrics.metric import Metric
+from onward.runner.plan.guess_loss import ChosenLoss
+from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.training_plan import Choice
+
+
+@dataclass
+class HardTargetMetric:
+    """A metric of classes where targets are weights of classes: the heaviest one counts."""
+
+    metric: Metric
+    axis: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.metric.name
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.metric.higher_is_better
+
+    def update(
+        self, outputs: ArrayLike, targets: ArrayLike, weights: ArrayLike | None = None
+    ) -> None:
+        """Add a batch."""
+        self.metric.update(outputs, np.argmax(np.asarray(targets), self.axis), weights)
+
+    def result(self) -> float:
+        """The metric of all rows since the last reset."""
+        return self.metric.result()
+
+    def reset(self) -> None:
+        """Forget all rows."""
+        self.metric.reset()
+
+
+def choose_metrics(
+    config: TrainConfig, chosen: ChosenLoss, port: TensorPort
+) -> tuple[Callable[[], list[Metric]], list[Choice]]:
+    """A function that makes the metrics of an evaluation; those of the config, or that fit."""
+    choices = []
+    names = config.metrics
+    if names is None:
+        names = [each.name for each in default_metrics(chosen.name, port.shape, chosen.axis)]
+        if names:
+            choices = [Choice("metrics", ", ".join(names), f"they fit {chosen.name}")]
+    if config.metrics and chosen.name == "output":
+        raise OptionError(
+            "metrics compare an output with a target, but the model's own output is the loss\n"
+            "leave metrics out"
+        )
+    settings = _score_settings(config, chosen, port)
+
+    def make() -> list[Metric]:
+        return [_make(name, settings, bool(config.mixup)) for name in names]
+
+    make()  # a wrong name is reported before the run
+    return make, choices
+
+
+def choose_monitor(
+    config: TrainConfig, metrics: list[Metric], is_evaluated: bool
+) -> tuple[str, bool, Choice]:
+    """The number that chooses the best weights, and whether a higher one is better."""
+    known = {f"val_{each.name}": each.higher_is_better for each in metrics} | {"val_loss": False}
+    known = {**known, "loss": False} if is_evaluated else {"loss": False}
+    if config.monitor is None:
+        name = next(iter(known))
+        why = "the first metric" if name not in ("loss", "val_loss") else "there is no metric"
+        if not is_evaluated:
+            why = "no rows are held out"
+        return name, known[name], Choice("monitor", name, why)
+    asked = config.monitor
+    name = f"val_{asked}" if asked not in known and f"val_{asked}" in known else asked
+    if name not in known:
+        hint = suggest_names(name, known, "measured are")
+        raise OptionError(f"monitor: {asked!r} is not measured\n{hint}")
+    return name, known[name], Choice("monitor", name, "as given")
+
+
+def _score_settings(config: TrainConfig, chosen: ChosenLoss, port: TensorPort) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if chosen.name == "cross_entropy":
+        settings = {"task": "multiclass", "axis": chosen.axis}
+    if chosen.name == "bce_with_logits":
+        several = len(port.shape) == 2 and port.shape[1] != 1
+        settings = {"task": "multilabel" if several else "binary"}
+    if config.ignore_index is not None and settings:
+        settings["ignore_index"] = config.ignore_index
+    return settings
+
+
+def _make(name: str, settings: dict[str, Any], is_soft: bool) -> Metric:
+    try:
+        metric = make_metric(name, **settings)
+    except OptionTypeError:  # it does not read classes
+        metric = make_metric(name)
+    return HardTargetMetric(metric) if is_soft else metric

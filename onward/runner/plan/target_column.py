@@ -1,0 +1,76 @@
+"""Which column the model should predict: by setting, by its name, or by what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onward.errors import ColumnMissing, DataError
+from onward.message_text import list_names, suggest_names
+from onward.runner.config import TrainConfig
+from onward.runner.data.dataset import Column
+from onward.runner.plan.model_shapes import ModelPorts
+from onward.runner.plan.training_plan import Choice
+
+TARGET_NAMES = (
+    "target", "targets", "label", "labels", "class", "classes", "y", "next_tokens", "category",
+    "outcome", "answer",
+)  # fmt: skip
+RECONSTRUCTIONS = ("reconstruction", "reconstructed", "decoded")  # outputs of autoencoders
+
+
+def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns without those that the config ignores."""
+    for name in config.ignore_columns:
+        if name not in columns:
+            hint = suggest_names(name, columns, "its columns are")
+            raise ColumnMissing(f"ignore_columns: the data has no column {name!r}\n{hint}")
+    return {name: each for name, each in columns.items() if name not in config.ignore_columns}
+
+
+def find_target(
+    config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts
+) -> tuple[str | None, Choice | None]:
+    """The target by setting or by name; None where what no input takes has to tell."""
+    if config.target is not None:
+        if config.target not in columns:
+            hint = suggest_names(config.target, columns, "its columns are")
+            raise ColumnMissing(f"the data has no column {config.target!r} (target)\n{hint}")
+        return config.target, Choice("target", config.target, "as given")
+    if is_reconstruction(ports) or config.loss == "output":
+        return None, None
+    fed = {each.name for each in ports.inputs} | _given_inputs(config)
+    for known in TARGET_NAMES:
+        for name in columns:
+            if name.lower() == known and name not in fed:
+                return name, Choice("target", name, "by its name")
+    return None, None
+
+
+def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None, Choice]:
+    """The only column that no input takes; None, the input itself, for an autoencoder."""
+    if len(left) == 1:
+        return left[0], Choice("target", left[0], "the only column that no input takes")
+    output = ports.scores.output
+    if is_reconstruction(ports) or (not left and same_sizes(ports)):
+        name = ports.inputs[0].name
+        return None, Choice("target", name, f"output {output.name!r} has the shape of this input")
+    raise DataError(
+        "which column should the model predict? "
+        + (f"no input takes {list_names(left)}" if left else "the inputs take every column")
+        + "\nsay it: target='...' (--target NAME)"
+    )
+
+
+def is_reconstruction(ports: ModelPorts) -> bool:
+    """Whether the output is, by its name and its shape, the input again."""
+    return ports.scores.output.name.lower() in RECONSTRUCTIONS and same_sizes(ports)
+
+
+def same_sizes(ports: ModelPorts) -> bool:
+    """Whether the first input has the shape of the trained output."""
+    first = next((each for each in ports.inputs if each.is_float), None)
+    return first is not None and first.rest == ports.scores.output.rest
+
+
+def _given_inputs(config: TrainConfig) -> set[str]:
+    return {column for listed in (config.inputs or {}).values() for column in listed}

@@ -1,0 +1,86 @@
+"""What a target column holds: classes, whole numbers or floats, and of which shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onward.errors import DataError
+from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read_chunks
+
+_MOST_CLASSES = 10_000
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """A target column: its type, and its different values where they are few."""
+
+    column: str
+    kind: str  # "text", "bool", "int" or "float"
+    shape: tuple[int | None, ...]
+    values: tuple[Any, ...] = ()  # sorted; of single texts and whole numbers, if few
+    class_names: tuple[str, ...] = ()  # of a folder of images
+
+    @property
+    def is_two(self) -> bool:
+        return len(self.class_names or self.values) == 2
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether each row has one of few values."""
+        return not self.shape and self.kind != "float" and bool(self.values)
+
+
+def read_target(
+    dataset: Dataset, column: str, positions: Array | None = None, names: Sequence[str] = ()
+) -> TargetFacts:
+    """Read a target column once."""
+    facts = dataset.columns[column]
+    if facts.dtype == IMAGE:
+        return TargetFacts(column, "float", tuple(facts.shape))
+    if None in facts.shape:
+        raise DataError(
+            f"the target {column!r} has rows of different sizes ({facts})\n"
+            "give every row the same size: pad labels with a number, and name it as ignore_index"
+        )
+    kind = _kind(facts)
+    if kind == "float" and facts.dtype != TEXT:
+        _check_finite(dataset, column, positions)
+    if facts.shape or kind == "float":
+        return TargetFacts(column, kind, tuple(facts.shape))
+    found: set[Any] = set()
+    for rows, values in read_chunks(dataset, column, positions):
+        if kind == "text" and (values == "").any():
+            row = rows[int(np.argmax(values == ""))]
+            raise DataError(
+                f"row {row} has no value in the target {column!r}\nremove the row, or fill it"
+            )
+        found.update(values.tolist())
+        if len(found) > _MOST_CLASSES:
+            found.clear()
+            break
+    if kind == "text" and not found:
+        raise DataError(
+            f"the target {column!r} has more than {_MOST_CLASSES:,} different texts, too many "
+            "for classes\nname another column: target='...'"
+        )
+    return TargetFacts(column, kind, (), tuple(sorted(found)), tuple(names))
+
+
+def _kind(column: Column) -> str:
+    if column.dtype == TEXT:
+        return "text"
+    return {"b": "bool", "i": "int", "u": "int"}.get(column.dtype.kind, "float")
+
+
+def _check_finite(dataset: Dataset, column: str, positions: Array | None) -> None:
+    for rows, values in read_chunks(dataset, column, positions):
+        bad = ~np.isfinite(values.astype(np.float64)).reshape(len(values), -1).all(1)
+        if bad.any():
+            raise DataError(
+                f"row {rows[int(np.argmax(bad))]} has no number in the target {column!r}\n"
+                "remove the row, or fill it"
+            )

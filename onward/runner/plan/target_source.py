@@ -1,0 +1,102 @@
+"""How the target's feed is made of its column: classes as numbers, labels checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onward.errors import DataError
+from onward.runner.config import TrainConfig
+from onward.runner.data.class_labels import ClassLabels, check_label_range
+from onward.runner.data.dataset import Array, Dataset, read_chunks
+from onward.runner.data.encode import Encoder
+from onward.runner.plan.feed_source import FeedSource
+from onward.runner.plan.guess_loss import ChosenLoss
+from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.target_facts import TargetFacts
+from onward.runner.plan.training_plan import Choice
+
+
+def make_target(
+    config: TrainConfig,
+    chosen: ChosenLoss,
+    port: TensorPort,
+    facts: TargetFacts,
+    feed: str,
+    known: tuple[Any, ...] = (),
+) -> tuple[FeedSource, tuple[Any, ...], list[Choice]]:
+    """The target's source, and the classes of a classifier.
+
+    `known` are the classes of an earlier training of this model, which keep their numbers.
+    """
+    encoders: tuple[Encoder, ...] = ()
+    classes: tuple[Any, ...] = ()
+    choices = []
+    if chosen.name == "cross_entropy" and chosen.axis is not None:
+        count = port.shape[chosen.axis]
+        if facts.kind in ("text", "bool") and not facts.shape:
+            classes = known if set(facts.values) <= set(known) else facts.values
+            encoders = (ClassLabels(facts.column, classes),)
+            choices.append(Choice("classes", _shown(classes), "in the order of the alphabet"))
+        elif facts.class_names:
+            classes = facts.class_names
+            choices.append(Choice("classes", _shown(classes), "the names of the folders"))
+        elif count is not None and not facts.shape:
+            classes = tuple(range(count))
+        if count is not None and len(classes) > count:
+            raise DataError(
+                f"target {facts.column!r} has {len(classes)} classes ({_shown(classes)}), the "
+                f"model's output {port.name!r} has {count}\n"
+                f"give the model a new last layer: new_head={len(classes)}"
+            )
+        if count is not None and len(classes) < count and encoders:
+            why = f"the model has {count} outputs, the data {len(classes)} classes"
+            choices.append(Choice("unused outputs", str(count - len(classes)), why))
+    elif chosen.name == "bce_with_logits" and not facts.shape:
+        if not facts.is_two and facts.kind != "float":
+            raise DataError(
+                f"binary cross entropy needs 2 classes, target {facts.column!r} has "
+                f"{len(facts.values)}\nuse a model of {len(facts.values)} outputs"
+            )
+        if facts.values:
+            classes = known if set(facts.values) <= set(known) else facts.values
+            if facts.values != (0, 1):
+                encoders = (ClassLabels(facts.column, classes),)
+            classes = facts.class_names or classes
+            choices.append(Choice("classes", _shown(classes), "0 and 1"))
+    kept = {facts.column: encoders} if encoders else {}
+    source = FeedSource(feed, (facts.column,), kept, chosen.dtype, chosen.shape)
+    return source, classes, choices
+
+
+def check_labels(
+    config: TrainConfig,
+    chosen: ChosenLoss,
+    port: TensorPort,
+    source: FeedSource,
+    data: Dataset,
+    positions: Array | None,
+) -> None:
+    """Refuse whole numbers that are no class of the model; the error names the row."""
+    [column] = source.columns
+    if data.columns[column].dtype == "text" or source.encoders:
+        return
+    if chosen.name == "cross_entropy" and chosen.axis is not None:
+        count = port.shape[chosen.axis]
+    elif chosen.name == "bce_with_logits" and data.columns[column].dtype.kind in "iu":
+        count = 2
+    else:
+        return
+    if count is None:
+        return
+    for rows, values in read_chunks(data, column, positions):
+        labels = values.astype(np.int64) if values.dtype == bool else values
+        if config.ignore_index is not None:
+            labels = np.where(labels == config.ignore_index, 0, labels)
+        check_label_range(labels, count, column, rows)
+
+
+def _shown(classes: tuple[Any, ...]) -> str:
+    text = ", ".join(map(str, classes[:6]))
+    return f"{text}, ... ({len(classes)})" if len(classes) > 6 else text

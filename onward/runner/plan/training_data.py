@@ -1,0 +1,205 @@
+"""Open the data of a run as its model needs it: images in its size, text in its blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onward.errors import DataError, OptionError
+from onward.graph.paths import check_exists
+from onward.runner.config import TrainConfig
+from onward.runner.data.characters import CharacterVocabulary
+from onward.runner.data.dataset import IMAGE, Dataset
+from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
+from onward.runner.data.open_data import READERS, find_splits, open_data
+from onward.runner.data.text_files import TokenBlocks
+from onward.runner.plan.image_layout import image_sizes
+from onward.runner.plan.model_shapes import ModelPorts, TensorPort
+from onward.runner.plan.training_plan import Choice
+
+_HELD_OUT = ("val", "valid", "validation", "dev")  # splits of a folder to evaluate on
+_BLOCK = 128  # tokens, where neither the model nor the config says a length
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The rows to train on, and those to evaluate on if they are separate."""
+
+    training: Dataset
+    validation: Dataset | None
+    choices: tuple[Choice, ...] = ()
+    vocabulary: CharacterVocabulary | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of classes that a folder of images has."""
+        return tuple(getattr(self.training, "classes", ()))
+
+
+def open_training_data(
+    config: TrainConfig,
+    ports: ModelPorts,
+    data: Any = None,
+    validation: Any = None,
+    length: int | None = None,
+    vocabulary: CharacterVocabulary | None = None,
+) -> TrainingData:
+    """Open the data of a config, or what is given instead; `length` is the model's, in tokens.
+
+    `vocabulary` is the one of a model that was trained on text before.
+    """
+    source = config.data if data is None else data
+    if source is None:
+        raise OptionError(
+            "there is no data to train on\ngive a file or a folder, such as data='rows.csv'"
+        )
+    held_out = config.validation if validation is None else validation
+    splits = find_splits(source)
+    split = next((name for name in _HELD_OUT if name in splits), None)
+    choices = []
+    if held_out is None and split is not None:
+        held_out = splits[split]
+        choices.append(Choice("validation", split, f"{source} has a folder or file of that name"))
+    settings = _settings(config, source, ports)
+    texts = _text_files(source)
+    tokens = next((each for each in ports.inputs if not each.is_float), None)
+    if texts and tokens is not None and len(tokens.shape) == 2:
+        block, why = _block_size(config, tokens, length)
+        vocabulary = vocabulary or _vocabulary([*texts, *_text_files(held_out)])
+        settings |= {"block": block, "vocabulary": vocabulary}
+        choices.append(Choice("block", f"{block} characters", why))
+    elif config.block is not None:
+        settings["block"], vocabulary = config.block, None
+    else:
+        vocabulary = None
+    training = open_data(source, **settings)
+    evaluated = None
+    if held_out is not None:
+        evaluated = _open_held_out(held_out, split if held_out is splits.get(split or "") else None,
+                                   source, settings, training)  # fmt: skip
+        _check_same_columns(training, evaluated, config.ignore_columns)
+    return TrainingData(training, evaluated, tuple(choices), vocabulary)
+
+
+def _settings(config: TrainConfig, source: Any, ports: ModelPorts) -> dict[str, Any]:
+    """The settings of the reader; None are left out, for a reader refuses what it does not take."""
+    settings: dict[str, Any] = {"types": config.types, "delimiter": config.delimiter}
+    if _is_image_folder(source):
+        image = next((each for each in ports.inputs if len(each.shape) == 4), None)
+        channels, height, width, _ = image_sizes(image) if image else (3, None, None, False)
+        if height is not None and width is not None:
+            settings["image_size"] = (height, width)
+        settings |= {"channels": channels, "skip_broken": config.skip_broken or None}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _open_held_out(
+    held_out: Any, split: str | None, source: Any, settings: dict[str, Any], training: Dataset
+) -> Dataset:
+    if split is not None:
+        return open_data(source, split=split, **settings)
+    if not isinstance(training, ImageFolder) or not isinstance(held_out, (str, os.PathLike)):
+        return open_data(held_out, **(settings if _is_path(held_out) else {}))
+    folder = Path(held_out).expanduser()
+    check_exists(folder, "folder of images")
+    for each in subfolders(folder):
+        if each.name not in training.classes:
+            raise DataError(
+                f"{folder} has the class {each.name!r}, which the training data has not\n"
+                "remove the folder, or put images of the class into the training data"
+            )
+    return ImageFolder(
+        folder,
+        size=settings.get("image_size"),
+        channels=settings.get("channels") or 3,
+        classes=training.classes,
+        skip_broken=bool(settings.get("skip_broken")),
+    )
+
+
+def _check_same_columns(training: Dataset, evaluated: Dataset, ignored: Sequence[str]) -> None:
+    for name, column in training.columns.items():
+        if name in ignored or name not in evaluated.columns:
+            continue  # a column that is needed and missing is reported when it is read
+        other = evaluated.columns[name]
+        if (column.dtype == IMAGE) != (other.dtype == IMAGE) or column.is_number != other.is_number:
+            raise DataError(
+                f"column {name!r} is {column} in the training data, but {other} in the validation "
+                f"data\nsay what it is, such as types={{{name!r}: 'text'}}"
+            )
+
+
+def _block_size(config: TrainConfig, tokens: TensorPort, length: int | None) -> tuple[int, str]:
+    fixed = tokens.shape[1]
+    if config.block is not None:
+        if fixed is not None and fixed != config.block:
+            raise OptionError(
+                f"block is {config.block}, but the model's {tokens.name!r} takes {fixed} tokens\n"
+                "leave block out"
+            )
+        if length is not None and config.block > length:
+            raise OptionError(
+                f"block is {config.block}, but the model has {length} positions\n"
+                f"give at most block={length}"
+            )
+        return config.block, "as given"
+    if fixed is not None:
+        return fixed, f"the model's {tokens.name!r} takes so many tokens"
+    if length is not None:
+        return length, "the model has so many positions"
+    return _BLOCK, f"the model's {tokens.name!r} takes any length"
+
+
+def _text_files(source: Any) -> list[Path]:
+    """The .txt files of a source; empty if it is anything else."""
+    listed = source if isinstance(source, (list, tuple)) else [source]
+    if not listed or not all(isinstance(each, (str, os.PathLike)) for each in listed):
+        return []
+    paths = [Path(each).expanduser() for each in listed]
+    for folder in [each for each in paths if each.is_dir()]:
+        paths.remove(folder)
+        inside = find_splits(folder).values() or sorted(folder.iterdir())
+        if _is_image_folder(folder):
+            return []
+        paths += [each for each in inside if each.is_file() and each.suffix.lower() in READERS]
+    return paths if all(each.suffix.lower() == ".txt" for each in paths) else []
+
+
+def _vocabulary(paths: Iterable[Path]) -> CharacterVocabulary:
+    """The characters of several files: one vocabulary, so that a number is one character."""
+
+    def texts() -> Iterable[str]:
+        for path in paths:
+            check_exists(path, "text file")
+            try:
+                with path.open(encoding="utf-8", newline="") as file:
+                    yield from file
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path} is not UTF-8 text: {error}\nsave the file in UTF-8"
+                ) from error
+
+    return CharacterVocabulary.of(texts())
+
+
+def is_blocks(dataset: Dataset) -> bool:
+    """Whether rows are blocks of tokens, with the tokens that follow them."""
+    return isinstance(dataset, TokenBlocks) or {"tokens", "next_tokens"} == set(dataset.columns)
+
+
+def _is_image_folder(source: Any) -> bool:
+    if not isinstance(source, (str, os.PathLike)) or not Path(source).expanduser().is_dir():
+        return False
+    folder = Path(source).expanduser()
+    found = list(find_splits(folder).values()) or [folder]
+    files = [each for each in folder.iterdir() if each.suffix.lower() in set(READERS) - {".txt"}]
+    inside = [each for part in found if part.is_dir() for each in subfolders(part)]
+    return not files and any(map(has_images, inside))
+
+
+def _is_path(source: Any) -> bool:
+    first = source[0] if isinstance(source, (list, tuple)) and source else source
+    return isinstance(first, (str, os.PathLike))

@@ -1,0 +1,247 @@
+"""Plans of runs: what is guessed from a model, its data and a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onward
+from onward.errors import ColumnMissing, DataError, OnwardError, OptionError
+from onward.losses.classification import BCEWithLogits, CrossEntropy
+from onward.losses.regression import MSE
+from onward.optimizers.schedules import Cosine, Linear, WarmUp
+from onward.runner.architectures.new_model import new_model
+from tests.runner.plan.planned_runs import export, images, mlp, plan_of, reasons, table, train
+
+X = np.random.default_rng(2).normal(size=(12, 4)).astype(np.float32)
+LABELS = np.arange(12) % 3
+
+
+def test_table_with_classes_is_classified() -> None:
+    plan = plan_of(mlp(), table())
+    assert plan.loss == CrossEntropy(output="scores", target="target")
+    assert plan.classes == ("bird", "cat", "dog")
+    assert plan.monitor == "val_accuracy" and plan.higher_is_better
+    assert plan.steps == 3 * 5 and plan.sizes == {"training rows": 18, "validation rows": 2}
+    chosen = reasons(plan)
+    assert chosen["target"] == "kind" and chosen["input x"] == "a, b, c, d"
+    feeds = next(plan.training.epoch(0)).feeds
+    assert feeds["x"].dtype == np.float32 and feeds["x"].shape == (4, 4)
+    assert feeds["target"].dtype == np.int64 and set(train(plan)) == {"loss", "accuracy", "f1"}
+
+
+def test_numbers_are_standardised_over_the_training_rows() -> None:
+    plan = plan_of(mlp(), table(), batch_size=18)
+    [batch] = plan.training.epoch(0)
+    assert np.allclose(batch.feeds["x"].mean(0), 0, atol=1e-6)
+    assert np.allclose(batch.feeds["x"].std(0), 1, atol=1e-5)
+    raw = plan_of(mlp(), table(), standardize=False, batch_size=18)
+    [batch] = raw.training.epoch(0)
+    row = batch.positions[0]
+    assert np.allclose(batch.feeds["x"][0], [table()[name][row] for name in "abcd"])
+
+
+def test_float_target_is_a_regression() -> None:
+    data = {name: values for name, values in table().items() if name != "kind"}
+    plan = plan_of(mlp(classes=1), {**data, "y": np.arange(20.0)})
+    assert plan.loss == MSE(output="scores", target="target")
+    assert plan.monitor == "val_mae" and not plan.higher_is_better
+    assert [metric.name for metric in plan.make_metrics()] == ["mae", "r2"]
+
+
+def test_two_classes_and_one_output_are_binary() -> None:
+    data = {**table(), "kind": ["no", "yes"] * 10}
+    plan = plan_of(mlp(classes=1), data)
+    assert plan.loss == BCEWithLogits(output="scores", target="target")
+    assert plan.classes == ("no", "yes")
+    assert next(plan.training.epoch(0)).feeds["target"].shape == (4, 1)
+
+
+def test_text_columns_become_one_hot() -> None:
+    plan = plan_of(mlp(features=6, classes=1), table(), target="a")
+    assert reasons(plan)["one-hot"] == "kind"
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (1, 6, 6), (6, 6, 1)])
+def test_bytes_of_any_layout_feed_an_image_input(shape: tuple[int, ...]) -> None:
+    model = new_model("cnn", image=(1, 6, 6), classes=3)
+    data = {"pixels": images(12, *shape), "digit": LABELS}
+    plan = plan_of(model, data, flip=True, crop=1)
+    assert next(plan.training.epoch(0)).feeds["image"].shape == (4, 1, 6, 6)
+
+
+def test_channels_last_input_of_channels_first_images() -> None:
+    op = onward.OpBuilder()
+    x = op.input("image", "float32", ("batch", 5, 6, 3))
+    w = op.initializer("w", np.ones((90, 2), np.float32))
+    model = op.model(scores=op.MatMul(op.Flatten(x), w))
+    data = {"image": images(8, 3, 5, 6), "label": ["a", "b"] * 4}
+    plan = plan_of(model, data, standardize=False)
+    batch = next(plan.validation.epoch(0)) if plan.validation else None
+    assert batch is not None
+    wanted = data["image"][batch.positions].transpose(0, 2, 3, 1) / np.float32(255)  # type: ignore[call-overload]
+    assert np.allclose(batch.feeds["image"], wanted)
+
+
+def test_mixup_trains_on_weights_of_classes() -> None:
+    model = new_model("cnn", image=(1, 6, 6), classes=3)
+    plan = plan_of(model, {"image": images(12, 1, 6, 6), "label": LABELS}, mixup=0.4)
+    feeds = next(plan.training.epoch(0)).feeds
+    assert feeds["target"].shape == (4, 3) and np.allclose(feeds["target"].sum(1), 1)
+    assert set(train(plan)) == {"loss", "accuracy", "f1"}
+    with pytest.raises(OptionError, match="flip is for images"):
+        plan_of(mlp(), table(), flip=True)
+
+
+def test_autoencoder_is_compared_with_its_input() -> None:
+    data = {name: values for name, values in table().items() if name != "kind"}
+    plan = plan_of(new_model("autoencoder", features=4), data)
+    assert plan.loss == MSE(output="reconstruction", target="x") and plan.target == "x"
+
+
+def test_pixel_labels_are_classes_on_axis_1() -> None:
+    model = new_model("unet", image=(3, 16, 16), classes=2)
+    masks = np.random.default_rng(0).integers(0, 2, (6, 16, 16))
+    plan = plan_of(model, {"image": images(6, 3, 16, 16), "mask": masks})
+    assert plan.loss == CrossEntropy(output="mask", target="target", axis=1)
+
+
+def test_text_is_a_language_model(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("hello world. " * 20)
+    model = new_model("gpt2", layers=1, heads=1, width=4, vocabulary=12, context=8)
+    plan = plan_of(model, path)
+    assert plan.loss == CrossEntropy(output="scores", target="target", axis=2)
+    assert plan.monitor == "val_perplexity" and not plan.higher_is_better
+    assert plan.preprocessing.vocabulary is not None
+    assert plan.preprocessing.vocabulary.characters == " .dehlorw"
+    assert next(plan.training.epoch(0)).feeds["tokens"].shape == (4, 8)
+    with pytest.raises(DataError, match=r"9 different characters, the model has 5 tokens\n"):
+        small = new_model("gpt2", layers=1, heads=1, width=4, vocabulary=5, context=8)
+        plan_of(small, path)
+    with pytest.raises(OptionError, match="the model has 8 positions"):
+        plan_of(model, path, block=9)
+
+
+def test_tokens_of_different_lengths_are_padded() -> None:
+    model = new_model("lstm", vocabulary=9, width=4, classes=2)
+    rows = [{"tokens": list(range(1, 2 + i % 3)), "label": "ab"[i % 2]} for i in range(8)]
+    plan = plan_of(model, rows)
+    assert next(plan.training.epoch(0)).feeds["tokens"].shape == (4, 3)
+    with pytest.raises(DataError, match=r"'tokens' takes tokens .* column 'words' has texts\n"):
+        plan_of(model, {"words": ["a b", "c"] * 4, "label": [0, 1] * 4})
+
+
+def test_softmax_at_the_end_is_left_out_of_the_loss() -> None:
+    op = onward.OpBuilder(opset=11)
+    x = op.input("input.1", "float32", ("n", 4))
+    w = op.initializer("w", np.ones((4, 3), np.float32) / 4)
+    scores = op.MatMul(x, w)
+    scores.name = "linear_1"
+    plan = plan_of(op.model(probabilities=op.Softmax(scores, axis=1)), table())
+    assert plan.output == "linear_1" and plan.preprocessing.output == "probabilities"
+    assert train(plan)["loss"] == pytest.approx(np.log(3), abs=0.1)
+
+
+def test_sigmoid_at_the_end_is_left_out_of_the_loss(tmp_path: Path) -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", 4))
+    scores = op.MatMul(x, op.initializer("w", np.ones((4, 1), np.float32)))
+    plan = plan_of(op.model(p=op.Sigmoid(scores)), {**table(), "kind": ["no", "yes"] * 10})
+    assert isinstance(plan.loss, BCEWithLogits) and plan.output != "p"
+    assert plan.preprocessing.decode({"p": np.array([[0.4], [0.6]])}) == ["no", "yes"]
+
+
+def test_fixed_batch_size_of_a_model_is_kept() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", (2, 4))
+    plan = plan_of(
+        op.model(y=op.MatMul(x, op.initializer("w", np.ones((4, 3), np.float32)))), table()
+    )
+    assert plan.training.size == 2 and reasons(plan)["batch size"] == "2"
+
+
+def test_validation_data_of_its_own() -> None:
+    plan = plan_of(mlp(), {"x": X, "label": LABELS}, {"x": X[:5], "label": LABELS[:5]})
+    assert plan.sizes == {"training rows": 12, "validation rows": 5}
+    with pytest.raises(DataError, match="label 7 in row 1, column 'label', is out of range"):
+        plan_of(mlp(), {"x": X, "label": LABELS}, {"x": X[:2], "label": np.array([0, 7])})
+    plan = plan_of(mlp(), {"x": X, "label": LABELS}, validation_split=0)
+    assert plan.validation is None and plan.monitor == "loss" and not plan.higher_is_better
+
+
+def test_learning_settings() -> None:
+    plan = plan_of(
+        mlp(), {"x": X, "label": LABELS}, optimizer="sgd", learning_rate=0.5, schedule="linear",
+        warmup=0.5, epochs=4, validation_split=0, max_grad_norm=1.0, ema=0.9, seed=3, max_steps=8,
+        gradient_accumulation_steps=1, balance=True, metrics=["top2", "log_loss"],
+    )  # fmt: skip
+    assert plan.steps == 8 and plan.optimizer.lr == 0.5
+    schedule = WarmUp(steps=4, schedule=Linear(steps=4), start_factor=0.2)
+    assert plan.options.schedule == schedule
+    assert plan.options.clip_norm == 1.0 and plan.options.average is not None
+    assert [metric.name for metric in plan.make_metrics()] == ["top2", "log_loss"]
+    twice = plan_of(mlp(), {"x": X, "label": LABELS}, gradient_accumulation_steps=2)
+    assert twice.steps == 3 * 3 // 2 and twice.options.schedule == Cosine(steps=4)
+
+
+def test_trained_model_keeps_its_preprocessing(tmp_path: Path) -> None:
+    plan = plan_of(mlp(), table())
+    path = export(plan, tmp_path / "model.onnx")
+    more = {name: np.asarray(values)[:9] for name, values in table(40).items() if name != "kind"}
+    again = plan_of(path, {**more, "kind": ["dog"] * 9})
+    assert again.preprocessing.inputs == plan.preprocessing.inputs
+    assert again.classes == ("bird", "cat", "dog")  # the numbers of classes stay
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "error", "message"),
+    [
+        (
+            table(),
+            {"target": "kin"},
+            ColumnMissing,
+            "no column 'kin' (target)\ndid you mean 'kind'",
+        ),
+        (table(), {"inputs": {"z": ["a"]}}, OptionError, "the model has no input 'z'\n"),
+        (table(), {"inputs": {"x": ["e"]}}, ColumnMissing, "inputs: the data has no column 'e'\n"),
+        (table(), {"ignore_columns": ["ab"]}, ColumnMissing, "ignore_columns: the data has no"),
+        (
+            table(),
+            {"target": "kind", "ignore_columns": ["d"]},
+            DataError,
+            "the model's input 'x' has 4 features, the columns a, b, c give 3\nchoose columns",
+        ),
+        ({"x": X, "label": LABELS + 1}, {}, DataError, "label 3 in row 2, column 'label', is out"),
+        ({"x": X, "label": LABELS / 2}, {}, DataError, "no loss fits target 'label', float"),
+        ({"x": X[:1], "label": LABELS[:1]}, {}, DataError, "1 row: none is left to evaluate on\n"),
+        ({"x": X[:0], "label": LABELS[:0]}, {}, DataError, "the data is empty"),
+        ({"x": X, "p": X, "q": X}, {}, DataError, "which column should the model predict?"),
+        ({"x": X, "label": LABELS}, {"monitor": "val_acuracy"}, OptionError, "is not measured\n"),
+        ({"x": X, "label": LABELS}, {"metrics": ["acuracy"]}, OptionError, "no metric 'acuracy'\n"),
+        ({"x": X, "label": LABELS}, {"batch_size": "auto"}, OptionError, "batch_size is 'auto'"),
+        ({"x": X, "y": X[:, 0]}, {"balance": True, "loss": "mse"}, OnwardError, "mse compares"),
+        (None, {}, OptionError, "there is no data to train on\n"),
+        (
+            {"x": X, "label": [*"abcd"] * 3},
+            {},
+            DataError,
+            "target 'label' has 4 classes (a, b, c, d), the model's output 'scores' has 3\n"
+            "give the model a new last layer: new_head=4",
+        ),
+    ],
+)
+def test_errors(data: Any, settings: Any, error: type[OnwardError], message: str) -> None:
+    with pytest.raises(error) as caught:
+        plan_of(mlp(), data, **settings)
+    assert message in str(caught.value)
+
+
+def test_text_for_one_output_of_several_classes() -> None:
+    with pytest.raises(DataError, match=r"3 classes .* is one number\n.*new_head=3"):
+        plan_of(mlp(classes=1), table())
+    plan = plan_of(mlp(classes=1), table(), new_head=3)
+    assert plan.classes == ("bird", "cat", "dog")
