@@ -17,24 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onward.graph.graph_ops import extend
-from onward.graph.shapes.infer import infer_shapes
-from onward.passes.composites import inline_calls
-from onward.passes.fed_uniforms import feed_uniforms
-from onward.programs.program import DRAW, SCALE, Array
-from onward.providers.options import SessionOptions
-from onward.providers.ort.training.lowered import MEASURE, NOISE
-from onward.sessions.inference import InferenceSession
+from onward.programs.program import Array
+from onward.runner.training_graph import run_unoptimized, training_graph
 from onward.sessions.training.session import TrainingSession
 
 _FLOATS = {
     ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE,
 }  # fmt: skip
 _NAN, _BAD = "onward.nan/", "onward.bad/"  # prefixes of the added outputs
-_NOISE_SIZE = "noise_size"
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ def find_nonfinite(session: TrainingSession, feeds: Mapping[str, Any]) -> NonFin
             found = Range.of(name, held[name])
             if found.nan or found.inf:
                 return NonFinite("parameter", name, found)
-    return _find_node(*_training_graph(session, feeds))
+    return _find_node(*training_graph(session, feeds))
 
 
 def _find_node(model: ir.Model, inputs: Mapping[str, Array]) -> NonFinite | None:
@@ -121,7 +114,7 @@ def _find_node(model: ir.Model, inputs: Mapping[str, Array]) -> NonFinite | None
     own = list(model.graph.outputs)
     floats = [value for node in nodes for value in node.outputs if _is_float(value)]
     _add_checks(model, floats)
-    numbers = _run(model, inputs)
+    numbers = run_unoptimized(model, inputs)
     nan = {str(v.name) for v in floats if numbers[f"{_NAN}{v.name}"] > 0}
     bad = {str(v.name) for v in floats if not np.isfinite(numbers[f"{_BAD}{v.name}"])}
     for value in model.graph.initializers.values():  # such as the -inf of a mask
@@ -162,7 +155,7 @@ def _describe(
     """Read the values around a node, in a run of their own."""
     read = [v for v in dict.fromkeys(node.inputs) if v is not None and _is_float(v)]
     model.graph.outputs[:] = [output, *(v for v in read if v.producer() is not None)]
-    found: dict[str, Any] = {**inputs, **_run(model, inputs)}
+    found: dict[str, Any] = {**inputs, **run_unoptimized(model, inputs)}
     for value in read:
         if value.const_value is not None:
             found[str(value.name)] = value.const_value.numpy()
@@ -185,47 +178,6 @@ def _add_checks(model: ir.Model, values: Sequence[ir.Value]) -> None:
         nan.name, bad.name = f"{_NAN}{value.name}", f"{_BAD}{value.name}"
         checks += [nan, bad]
     model.graph.outputs[:] = checks
-
-
-def _training_graph(
-    session: TrainingSession, feeds: Mapping[str, Any]
-) -> tuple[ir.Model, dict[str, Array]]:
-    """The train graph in standard operators, and all its inputs as in the last step."""
-    program, layout = session.program, session.program.layout
-    held = {**layout.initial, **session.parameters, **session.statistics}
-    held[SCALE] = np.array(session.loss_scale, np.float32)
-    seed, step = layout.settings.seed, session.steps
-    size = None
-    if program.neutral is None:
-        model = ir.from_proto(onnx.load_from_string(program.lowered.train))
-        if program.lowered.noise_size is not None:
-            size = ir.from_proto(onnx.load_from_string(program.lowered.noise_size))
-    else:
-        model = program.neutral.train.clone()
-        if "Torch" in session.get_providers()[0] or "Inductor" in session.get_providers()[0]:
-            step += max(session.skipped_steps - 1, 0)  # an engine that runs ahead counts them
-        else:
-            size = feed_uniforms(model, program.neutral.draws, NOISE)
-        inline_calls(model)
-        infer_shapes(model)
-    held[DRAW] = np.array([seed, step, 0], np.int64)
-    held |= {name: np.asarray(feed) for name, feed in feeds.items()}
-    if size is not None:
-        count = int(_run(size, held)[_NOISE_SIZE])
-        generator = np.random.Generator(np.random.SFC64([seed, step, 0]))
-        held[NOISE] = generator.random(count, np.float32)
-    model.graph.outputs[:] = [v for v in model.graph.outputs if v.name != MEASURE]
-    names = [str(value.name) for value in model.graph.inputs]
-    return model, {name: held[name] for name in names}
-
-
-def _run(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, Any]:
-    """All outputs of a graph, as onnxruntime computes them without optimising it."""
-    options = SessionOptions(log_severity_level=4, graph_optimization_level=0)
-    with InferenceSession(model.clone(), options) as session:
-        fed = {each.name: inputs[each.name] for each in session.get_inputs()}
-        names = [each.name for each in session.get_outputs()]
-        return dict(zip(names, session.run(names, fed)))
 
 
 def _is_float(value: ir.Value) -> bool:
