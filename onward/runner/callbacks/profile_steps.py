@@ -105,7 +105,7 @@ class _Recording:
     """A second session from a run's state, which records the steps that it repeats."""
 
     def __init__(self, run: Run) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="onward-profile-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of traces
         self._state = run.session.checkpoint()
         self._session: TrainingSession | None = None
         self._feeds: dict[str, Any] = {}
@@ -130,6 +130,7 @@ class _Recording:
 
     def _open(self, run: Run) -> TrainingSession:
         """A session that records, after a first step that opens its graphs and is not counted."""
+        self._folder = tempfile.TemporaryDirectory(prefix="onward-profile-")
         options = SessionOptions(
             enable_profiling=True,
             profile_file_prefix=str(Path(self._folder.name) / "trace"),
@@ -150,7 +151,7 @@ class _Recording:
     def profile(self, run: Run, name: str, between: tuple[int, int]) -> Profile:
         """Divide the time of the steps among operators."""
         providers, threads = run.session.get_providers(), run.config.threads
-        if self._session is None:
+        if self._session is None or self._folder is None:
             model, feeds = training_graph(run.session, self._feeds)
             count = len(self.walls)
             found = profile_model(
@@ -160,8 +161,8 @@ class _Recording:
         self._session.close()  # which writes the traces
         self._session = None
         gc.collect()
-        with self._folder:
-            traces = [read_trace(path) for path in sorted(Path(self._folder.name).glob("*.json"))]
+        with self._folder as name_of_folder:
+            traces = [read_trace(path) for path in sorted(Path(name_of_folder).glob("*.json"))]
         timing = Timing(self._opening, self._first, 0, self._starts, self._times, [])
         measured = Measurement(
             timing=timing,
