@@ -140,18 +140,14 @@ class TrainingDisplay(Callback):
             Text(percent(run.step / total)),
             Text(count),
         )
-        lines: list[RenderableType] = [
-            bar,
-            Text(_join(self._facts(run, rate)), overflow="ellipsis"),
-        ]
+        lines = [Text(_join(self._facts(run, rate)))]
         for word, found in (("last", self._last), ("best", self._best)):
             if found is not None:
-                line = f"{word}: {_numbers(found.numbers)} (step {found.step})"
-                lines.append(Text(line, style="dim", overflow="ellipsis"))
-        for line in lines[1:]:
-            if isinstance(line, Text):
-                line.no_wrap = True  # a line that wraps would make the picture jump
-        return Group(*lines)
+                text = f"{word}: {_numbers(found.numbers)} (step {found.step})"
+                lines.append(Text(text, style="dim"))
+        for line in lines:  # one that wraps would make the picture jump
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(bar, *lines)
 
     def _facts(self, run: Run, rate: float) -> dict[str, str]:
         """The numbers of the moment; those that are not known yet are left out."""

@@ -61,6 +61,7 @@ class ProfileSteps(Callback):
     def __init__(self, steps: str) -> None:
         self.first, self.last = read_steps(steps)
         self._recording: _Recording | None = None
+        self._start = self.first
         self._mark = 0.0  # when the last step ended
 
     def on_start(self, run: Run) -> None:
@@ -69,7 +70,7 @@ class ProfileSteps(Callback):
                 f"profile: the run has {run.plan.steps} steps, and {self.first}:{self.last} is "
                 f"after them\nchoose steps from 1 to {run.plan.steps}"
             )
-        self._begin(run)
+        self._begin(run, run.step)
 
     def on_step(self, run: Run, step: StepRecord) -> None:
         seconds = run.clock() - self._mark
@@ -77,24 +78,23 @@ class ProfileSteps(Callback):
             self._recording.repeat(run, step, self._mark, seconds)
         if step.number == self.last - 1:
             self._finish(run)
-        self._begin(run)
+        self._begin(run, step.number)
 
     def on_end(self, run: Run) -> None:
         self._finish(run)
 
-    def _begin(self, run: Run) -> None:
-        """Open the second session if the next step is the first to profile."""
-        if run.step == self.first - 1:
-            self._recording = _Recording(run)
+    def _begin(self, run: Run, done: int) -> None:
+        """Open a recording if the next step is to be profiled: the first, or after a resume."""
+        if self._recording is None and self.first - 1 <= done < self.last - 1:
+            self._recording, self._start = _Recording(run), done + 1
         self._mark = run.clock()
 
     def _finish(self, run: Run) -> None:
         recording, self._recording = self._recording, None
         if recording is None or not recording.walls:
             return
-        last = self.first + len(recording.walls)
-        name = f"{run.folder.name}, a step"
-        found = recording.profile(run, name, (self.first, last))
+        between = (self._start, self._start + len(recording.walls))
+        found = recording.profile(run, f"{run.folder.name}, a step", between)
         folder = run.folder.path / "profile"
         make_folder(folder)
         found.save_page(folder / PAGE)

@@ -77,6 +77,16 @@ def test_resumed_run_after_the_range_has_no_profile(tmp_path: Path) -> None:
     assert not (tmp_path / "profile").exists()
 
 
+def test_resumed_run_inside_the_range_profiles_the_rest(tmp_path: Path) -> None:
+    run = fake_run(tmp_path, session=make_session())
+    run.clock, run.step = time.perf_counter, 3
+    callback = ProfileSteps("3:6")
+    callback.on_start(run)
+    for _ in range(4):
+        make_step(run, callback)
+    assert '"first": 4, "last": 6' in (tmp_path / "profile" / "profile.html").read_text()
+
+
 def test_engine_without_records_profiles_forward_and_backward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
