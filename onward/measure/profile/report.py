@@ -158,12 +158,27 @@ def profile_model(
     measured = measure(model, make_feeds, settings, progress)
     measured, first, last = _narrow(measured, first, last)
     progress("measuring this machine's ceilings", 0.0)
+    name = str(model) if isinstance(model, (str, os.PathLike)) else "model"
+    return profile_runs(
+        measured, Path(name).name, (first, last), providers=providers, threads=threads, fresh=fresh
+    )
+
+
+def profile_runs(
+    measured: Measurement,
+    name: str,
+    between: tuple[int, int],
+    *,
+    providers: Asked = None,
+    threads: int = 0,
+    fresh: bool = False,
+) -> Profile:
+    """The profile of runs that were measured; `between` are their numbers, for the page."""
     ceilings = _ceilings(measured, providers, threads, fresh)
     analysis = analyse(measured, ceilings)
-    name = str(model) if isinstance(model, (str, os.PathLike)) else "model"
     verdict = diagnose(analysis, measured, ceilings)
     used = threads or usable_cores()
-    return Profile(Path(name).name, verdict, analysis, measured, ceilings, first, last, used)
+    return Profile(name, verdict, analysis, measured, ceilings, *between, used)
 
 
 def _narrow(measured: Measurement, first: int, last: int) -> tuple[Measurement, int, int]:
