@@ -24,6 +24,7 @@ from onward.runner.sweep.sweep_result import SweepResult, TrialRow
 from onward.runner.sweep.sweep_trial import TRAIN
 
 _TABLES = ("search", "ablate")
+_CONFIGS = (".toml", ".yaml", ".yml")
 _MOST_ROWS = 20  # of the table; the page has all
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _run_trial = TRAIN  # what a trial runs; tests replace it
@@ -78,7 +79,7 @@ def sweep(
         typer.Option(
             "--config",
             help="A TOML or YAML file of settings, with a table [search] or [ablate].",
-            autocompletion=lambda text: complete_paths(text, (".toml", ".yaml", ".yml")),
+            autocompletion=lambda incomplete: complete_paths(incomplete, _CONFIGS),
         ),
     ] = None,
     as_json: Json = False,

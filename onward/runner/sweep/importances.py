@@ -40,7 +40,7 @@ def rank_importances(rows: Sequence[TrialRow]) -> dict[str, float]:
     setting. Ranks, because one diverged trial would be all of the variance otherwise; the other
     settings are in the model, because a search tries good values together.
     """
-    ranks = np.argsort(np.argsort([row.value for row in rows])).astype(float)
+    ranks = np.argsort(np.argsort([row.value or 0.0 for row in rows])).astype(float)
     total = float(((ranks - ranks.mean()) ** 2).sum())
     columns = {
         name: _columns([row.settings.get(name) for row in rows]) for name in rows[0].settings
@@ -58,7 +58,8 @@ def rank_importances(rows: Sequence[TrialRow]) -> dict[str, float]:
 def _columns(values: Sequence[Any]) -> Array:
     """A column of 0 and 1 for each group of values but the first."""
     groups = np.array(_groups(values))
-    return (groups[:, None] == np.unique(groups)[None, 1:]).astype(float)
+    columns: Array = groups[:, None] == np.unique(groups)[None, 1:]
+    return columns.astype(float)
 
 
 def _squared_error(ranks: Array, columns: Sequence[Array]) -> float:

@@ -204,16 +204,15 @@ class _Sweep:
             if self._stopping and isinstance(outcome, Exception):
                 retry(self.study, trial)  # its process was stopped with the others
                 return
-            if isinstance(outcome, TrialResult):
-                outcome = self._record(trial, outcome)
-            if outcome is not None:
-                trial.set_user_attr("error", describe_error(outcome))
+            error = outcome if isinstance(outcome, Exception) else self._record(trial, outcome)
+            if error is not None:
+                trial.set_user_attr("error", describe_error(error))
                 self.study.tell(trial, state=import_optuna().trial.TrialState.FAIL)
             rows = self._rows()
             row = next(each for each in rows if each.number == trial.number)
         if self._show is not None:
             self._show(row)
-        self._check_first_errors(rows, outcome)
+        self._check_first_errors(rows, error)
 
     def _record(self, trial: Any, result: TrialResult) -> Exception | None:
         """Record a result; returns the error if its number cannot be compared."""

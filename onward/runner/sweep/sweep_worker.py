@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onward.runner.sweep.study_journal import import_optuna, open_study, quiet_optuna
+from onward.runner.callback import Callback
+from onward.runner.sweep.study_journal import open_study, quiet_optuna
 from onward.runner.sweep.sweep_trial import PruneTrial, StopWhenAsked, find_run_trial
 from onward.workers.serve import Request, serve
 
@@ -17,13 +18,14 @@ def run_request(request: Request) -> tuple[dict[str, Any], list[Any]]:
     header = request.header
     stopping = threading.Event()
     request.on_interrupt(stopping.set)
-    with quiet_optuna():
+    run_trial = find_run_trial(header["run_trial"])
+    callbacks: list[Callback] = [StopWhenAsked(stopping.is_set)]
+    if header["prune"] == "none":  # Optuna is not needed here
+        return {"result": asdict(run_trial(header["settings"], callbacks))}, []
+    with quiet_optuna() as optuna:
         study = open_study(Path(header["folder"]), header["prune"])
-        trial = import_optuna().trial.Trial(study, header["trial"])
-        run_trial = find_run_trial(header["run_trial"])
-        callbacks = [PruneTrial(trial), StopWhenAsked(stopping.is_set)]
-        result = run_trial(header["settings"], callbacks)
-    return {"result": asdict(result)}, []
+        callbacks.append(PruneTrial(optuna.trial.Trial(study, header["trial"])))
+        return {"result": asdict(run_trial(header["settings"], callbacks))}, []
 
 
 if __name__ == "__main__":
