@@ -22,11 +22,11 @@ from tests.runner.sweep.fake_trials import MONITOR, quadratic
 SPACE = {"learning_rate": "1e-3..1:log", "optimizer": ["adamw", "sgd"]}
 
 
-def sweep(folder: Path, **options: Any) -> SweepResult:
+def sweep(where: Path, **options: Any) -> SweepResult:
     if "ablate" not in options:
         options = {"search": SPACE, **options}
-    options = {"run_trial": quadratic, "trials": 6, "folder": folder / "s", **options}
-    return onward.sweep("m.onnx", "d.csv", target="y", **options)
+    given = {"run_trial": quadratic, "trials": 6, "folder": where / "s", **options}
+    return onward.sweep("m.onnx", "d.csv", target="y", **given)
 
 
 def test_best_trial_is_found_and_written(tmp_path: Path) -> None:
@@ -108,12 +108,8 @@ def test_failing_trial_is_recorded_and_others_run(tmp_path: Path) -> None:
 
     result = sweep(tmp_path, search={"epochs": [1, 2, 3, 4]}, grid=True, run_trial=sometimes)
     errors = {row.settings["epochs"]: row.error for row in result.rows}
-    assert errors == {
-        1: "",
-        4: "",
-        2: "2 is odd; use another",
-        3: "ArithmeticError: val_loss is nan",
-    }
+    assert errors[1] == errors[4] == ""
+    assert errors[2] == "2 is odd; use another" and errors[3] == "ArithmeticError: val_loss is nan"
 
 
 def test_same_error_of_the_first_trials_ends_the_sweep(tmp_path: Path) -> None:
@@ -123,9 +119,7 @@ def test_same_error_of_the_first_trials_ends_the_sweep(tmp_path: Path) -> None:
         calls.append(1)
         raise ValueError(f"no column 'y' in trial {len(calls)}")
 
-    with pytest.raises(
-        SweepFailed, match="first 3 trials failed with the same error: ValueError: no"
-    ):
+    with pytest.raises(SweepFailed, match="3 trials failed with the same error: ValueError"):
         sweep(tmp_path, run_trial=broken)
     assert len(calls) == 3
 

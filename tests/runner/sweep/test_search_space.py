@@ -42,7 +42,7 @@ def test_space_is_read_by_the_type_of_the_setting(name: str, given: Any, space: 
         (
             "learning_rat",
             "1..2",
-            "there is no setting 'learning_rat'\ndid you mean 'learning_rate'",
+            "no setting 'learning_rat'\ndid you mean 'learning_rate'",
         ),
         ("learning_rate", "0..1", "learning_rate cannot be '0'"),
         ("learning_rate", "1..0.1", "is empty"),

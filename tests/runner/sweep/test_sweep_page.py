@@ -56,7 +56,7 @@ def test_page_draws_without_an_error(tmp_path: Path) -> None:
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", str(tmp_path / "page.html")]
     page = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    assert 'data-ready="yes"' in page and "data-error" not in page
+    assert 'data-ready="yes"' in page and '<html lang="en" data-error' not in page
     assert page.count("<polyline") == 20 and page.count("<circle") == 4 * 20
     assert "&lt;i&gt;no&lt;/i&gt;" in page
 
