@@ -32,9 +32,11 @@ OPTIONAL = {
     "model_signing": "onward[signing]",
     "onnxscript": "onnxscript",
     "openvino": "onward[openvino]",
+    "optuna": "'onward[sweep]'",
     "pyarrow": "'onward[data]'",
     "torch": "onward[torch]",
     "transformers": "transformers",
+    "yaml": "'onward[train]'",
 }
 
 PROVIDERS = {"OpenVINO": "openvino", "Torch": "torch", "Inductor": "torch"}  # -> what they need

@@ -33,6 +33,7 @@ OnwardError
 │   ├── DeadlineExceeded (TimeoutError)  ... because its deadline passed
 │   └── WorkerDied                   ... because its process crashed
 ├── SessionClosed (ValueError)       a session was used after its close()
+├── SweepFailed (RuntimeError)       no trial of a sweep finished
 └── MemoryLimitExceeded (MemoryError)
 """
 
@@ -173,6 +174,10 @@ class SessionClosed(OnwardError, ValueError):
 
 class WorkerDied(ProviderError):
     """The process that held an isolated session crashed."""
+
+
+class SweepFailed(OnwardError, RuntimeError):
+    """No trial of a sweep finished, or the first ones failed with the same error."""
 
 
 class MemoryLimitExceeded(OnwardError, MemoryError):

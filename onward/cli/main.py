@@ -32,6 +32,10 @@ VERBS = {
         "onward.cli.new",
         "Write an untrained model of an architecture, such as resnet or gpt2.",
     ),
+    "sweep": (
+        "onward.cli.sweep",
+        "Search for the settings of a run: train with many of them and compare.",
+    ),
     "inspect": ("onward.cli.inspect", "Show a model's inputs, outputs, operators and weights."),
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
