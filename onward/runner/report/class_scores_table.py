@@ -14,8 +14,9 @@ def score_classes(confusion: ArrayLike, names: Sequence[str]) -> list[dict[str, 
 
     precision = right / answers, recall = right / rows, f1 = 2 right / (answers + rows)
 
-    >>> score_classes([[8, 2], [0, 0]], ["cat", "dog"])[0]
-    {'name': 'cat', 'count': 10.0, 'precision': 1.0, 'recall': 0.8, 'f1': 0.888..., 'taken_for': 'dog'}
+    >>> [cat, dog] = score_classes([[8, 2], [0, 10]], ["cat", "dog"])
+    >>> cat["precision"], cat["recall"], cat["taken_for"], dog["recall"]
+    (1.0, 0.8, 'dog', 1.0)
     """
     counts = np.asarray(confusion, np.float64)
     right, rows, answers = counts.diagonal(), counts.sum(1), counts.sum(0)

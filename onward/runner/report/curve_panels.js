@@ -157,11 +157,12 @@ function curvePanels(box, chips, runs, settings) {
   function drawPanel(panel, width) {
     const height = 232;
     const frame = { left: 52, right: width - 8, top: 10, bottom: height - 30 };
-    const values = panel.series.flatMap((each) => each.points.map((point) => point[1])).filter((y) => y !== null);
-    const steps = panel.series.flatMap((each) => [each.points[0][0], each.points[each.points.length - 1][0]]);
+    const visible = panel.series.filter((each) => !each.hidden);
+    const values = visible.flatMap((each) => each.points.map((point) => point[1])).filter((y) => y !== null);
+    const steps = visible.flatMap((each) => [each.points[0][0], each.points[each.points.length - 1][0]]);
     const svg = draw(panel.box, "svg", { viewBox: `0 0 ${width} ${height}`, height, class: "curves", role: "img",
       tabindex: 0, "aria-label": `${words(panel.title)} over steps; arrow keys move along it` });
-    if (!values.length) { draw(svg, "text", { x: frame.left, y: 40 }, "no finite number"); return; }
+    if (!values.length) { draw(svg, "text", { x: frame.left, y: 40 }, visible.length ? "no finite number" : "nothing is shown"); return; }
     let low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
     const log = settings.log && low > 0;
     let shown;
@@ -195,7 +196,7 @@ function curvePanels(box, chips, runs, settings) {
       }
       return text;
     };
-    const drawn = panel.series.map((each) => {
+    const drawn = visible.map((each) => {
       const smoothing = each.noisy && settings.smoothing > 0;
       const stroke = `stroke: ${color(each)}`;
       if (smoothing) draw(svg, "path", { class: "curve raw", d: path(each.points), style: stroke });
@@ -232,7 +233,7 @@ function curvePanels(box, chips, runs, settings) {
       return rows;
     };
     panel.leave = () => cross.setAttribute("visibility", "hidden");
-    const all = [...new Set(panel.series.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);
+    const all = [...new Set(visible.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);
     const pointed = (step, clientX, clientY) => {
       svg.dataset.step = step;
       let rows = [];

@@ -88,7 +88,8 @@ def to_pixels(array: Array) -> Array | None:
         return array
     numbers = np.nan_to_num(array.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = numbers.min(), numbers.max()
-    return np.round((numbers - low) * (255.0 / ((high - low) or 1.0))).astype(np.uint8)
+    pixels: Array = np.round((numbers - low) * (255.0 / ((high - low) or 1.0))).astype(np.uint8)
+    return pixels
 
 
 def encode_png(pixels: Array) -> bytes:

@@ -57,7 +57,7 @@ def make_run(
             "machine": {"system": "Linux", "processor": "x86_64", "cores": 2},
             "command": "onward train cnn.onnx --data digits.npz",
             **record,
-        }  # fmt: skip
+        }
     )
     folder.config.write_text(config or 'model = "cnn.onnx"\ndata = "digits.npz"\nepochs = 3\n')
     folder.command.write_text(
