@@ -36,6 +36,8 @@ VERBS = {
         "onward.cli.sweep",
         "Search for the settings of a run: train with many of them and compare.",
     ),
+    "runs": ("onward.cli.runs", "List the runs of a folder, and compare them."),
+    "train": ("onward.cli.train", "Train a model on data."),
     "inspect": ("onward.cli.inspect", "Show a model's inputs, outputs, operators and weights."),
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),

@@ -1,0 +1,1 @@
+"""What a run leaves behind: figures, a page, and the comparison of runs."""
