@@ -2,8 +2,9 @@
 
 python examples/federated.py
 
-In each round the server sends one buffer of parameters to every device. Each device trains a few
-steps on its own digits (no device has all ten), and sends its buffer back.
+In each round the server sends its parameters to every device. Each device trains on its own digits
+(no device has all ten) and sends its parameters back. All run in this process; examples/flower has
+the same over a network, with Flower.
 """
 
 from __future__ import annotations
@@ -11,42 +12,28 @@ from __future__ import annotations
 import tempfile
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from onward import OpBuilder
-from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
+from onward.training.federated.local_training import LocalSettings, LocalTraining
+from onward.training.federated.simulation import simulate
 
-DEVICES, ROUNDS, STEPS, SIZE = 5, 8, 25, 32
+DEVICES, ROUNDS = 5, 8
 TEST = 500  # test images of the server
-
-
-class Device:
-    """A device: the artifacts, and images that never leave it."""
-
-    def __init__(self, folder: Path, images: np.ndarray, labels: np.ndarray) -> None:
-        self.images, self.labels = images, labels
-        state = CheckpointState.load_checkpoint(folder / "checkpoint")
-        self.model = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
-        self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.model)
-        self.optimizer.set_learning_rate(0.1)
-
-    def train(self, parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A few steps from the server's parameters; the parameters afterwards."""
-        self.model.copy_buffer_to_parameters(parameters)
-        self.model.train()
-        for _ in range(STEPS):
-            batch = rng.integers(0, len(self.labels), SIZE)
-            self.model(self.images[batch], self.labels[batch])
-            self.optimizer.step()
-            self.model.lazy_reset_grad()
-        return self.model.get_contiguous_parameters(trainable_only=True).numpy()
+LOCAL = LocalSettings(epochs=2, learning_rate=0.1)
 
 
 def main() -> None:
     images, labels = load_digits()
-    rng = np.random.default_rng(0)
+    test = {"pixels": images[:TEST], "labels": labels[:TEST]}
+    devices = {}
+    for number in range(DEVICES):  # each has written four of the ten digits
+        own = np.isin(labels, [(2 * number + k) % 10 for k in range(4)])
+        own[:TEST] = False
+        devices[f"device {number}"] = {"pixels": images[own], "labels": labels[own]}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         generate_artifacts(
@@ -56,25 +43,21 @@ def main() -> None:
             additional_output_names=["scores"],
             artifact_directory=folder,
         )
-        server = Device(folder, images[:TEST], labels[:TEST])
-        devices = []
-        for number in range(DEVICES):  # each has written four of the ten digits
-            own = np.isin(labels, [(2 * number + k) % 10 for k in range(4)])
-            own[:TEST] = False
-            devices.append(Device(folder, images[own], labels[own]))
-        parameters = server.model.get_contiguous_parameters(trainable_only=True).numpy()
-        print(f"start:   {accuracy(server):.1%}")
-        for number in range(1, ROUNDS + 1):
-            answers = [device.train(parameters, rng) for device in devices]
-            weights = [len(device.labels) for device in devices]
-            parameters = np.average(answers, axis=0, weights=weights).astype(np.float32)
-            server.model.copy_buffer_to_parameters(parameters)
-            print(f"round {number}: {accuracy(server):.1%}")
+        start = LocalTraining(folder, metrics=["accuracy"])
+        print(f"start:   {start.evaluate(start.parameters, test).metrics['accuracy']:.1%}")
+        simulate(
+            folder,
+            devices,
+            rounds=ROUNDS,
+            local=LOCAL,
+            held_out=test,
+            metrics=["accuracy"],
+            on_round=show,
+        )
 
 
-def accuracy(server: Device) -> float:
-    _, scores = server.model.eval()(server.images, server.labels)
-    return float((scores.argmax(axis=-1) == server.labels).mean())
+def show(record: dict[str, Any]) -> None:
+    print(f"round {record['round']}: {record['held_out_accuracy']:.1%}")
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:

@@ -78,6 +78,7 @@ class Module:
         self._eval_feeds: tuple[NumpyStore, StepFeeds] | None = None
         self._accumulating = False  # whether the gradients hold something to add to
         self._is_empty = False  # whether all batches since the reset were empty
+        self._seed = 0  # of random numbers, such as dropout's
         self._draws = (0, 0)  # updates so far, and training calls since the last of them
         self.input_gradients: dict[str, Array] = {}  # of the feeds, if the artifacts have any
 
@@ -232,7 +233,7 @@ class Module:
         steps = 0 if stored is None else stored.step
         calls = self._draws[1] + 1 if self._draws[0] == steps else 1
         self._draws = steps, calls
-        return Draw(0, steps, calls - 1)
+        return Draw(self._seed, steps, calls - 1)
 
     def _in_buffer(self, trainable_only: bool) -> list[str]:
         names = self._state._state.buffer_names(trainable_only)

@@ -44,7 +44,8 @@ class Optimizer:
         metadata = _read_metadata(model, module)
         about, updates = _OptimizerMetadata(metadata), read_updates(metadata)
         self._trained = {name: module._roles.parameters[name] for name in module._roles.gradients}
-        self._stored = self._state.start_optimizer(about.slots(self._trained), about.lr)
+        self._slots = about.slots(self._trained)
+        self._stored = self._state.start_optimizer(self._slots, about.lr)
         if updates is not None and _update_all(updates, self._trained):
             self._update: Update = self._open(updates, about.lr)
         else:
@@ -87,6 +88,16 @@ class Optimizer:
     def get_learning_rate(self) -> float:
         rate = self._stored.learning_rate
         return self._stored.initial_learning_rate if rate is None else rate
+
+    def restart(self) -> None:
+        """Start again with the slots of a new optimizer and step 0; the learning rate stays.
+
+        In each round of federated learning, for one: the parameters are another model's then.
+        """
+        for slot, named in self._slots.items():
+            for name, (_, _, initial) in named.items():
+                self._stored.slots[slot][name][...] = initial
+        self._stored.step = 0
 
     def _open(self, updates: SessionUpdates, own_rate: float) -> SessionUpdate:
         """Open a session's updates; over adjacent rows where these cost little memory."""
