@@ -135,6 +135,9 @@ class TrainConfig(BaseModel):
     patience: Count | None = _setting(
         WATCH, None, "Stop after N evaluations without an improvement."
     )
+    sample_text: Annotated[int, Field(ge=0)] = _setting(
+        WATCH, 0, "Language models: write N characters at each evaluation."
+    )
     log_every: Count = _setting(WATCH, 10, "Steps between two lines of metrics.csv.")
     tensorboard: bool = _setting(WATCH, False, "Write TensorBoard events.")
     track: list[Literal["mlflow", "wandb", "trackio"]] = _setting(

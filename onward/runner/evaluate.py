@@ -42,6 +42,8 @@ def evaluate(run: Run) -> Evaluation | None:
             for metric in metrics:
                 metric.update(outputs, targets)
             if matrix is not None:
+                if run.config.mixup:  # targets are weights of classes
+                    targets = targets.argmax(1)
                 matrix.update(outputs, targets)
                 mistakes += _mistakes(run, batch, outputs, targets, _MOST_MISTAKES - len(mistakes))
     numbers = {f"{_HELD_OUT}{LOSS}": total / rows}
@@ -58,8 +60,10 @@ def evaluate(run: Run) -> Evaluation | None:
 
 
 def _confusion_matrix(run: Run) -> ConfusionMatrix | None:
-    names = [str(name) for name in run.plan.classes]
-    return ConfusionMatrix(classes=names) if 1 < len(names) <= _MOST_CLASSES else None
+    names, scores = [str(name) for name in run.plan.classes], run.plan.scores
+    if scores is None or scores.task == "multilabel" or not 1 < len(names) <= _MOST_CLASSES:
+        return None
+    return ConfusionMatrix(classes=names, scores=scores)
 
 
 def _is_better(run: Run, number: float) -> bool:

@@ -27,7 +27,7 @@ def export_run(run: Run) -> None:
 
 
 def trained_tensors(run: Run) -> dict[str, Array]:
-    """Parameters and statistics: of the best step or the last one, averaged if averages are kept."""
+    """Parameters and statistics of the best or the last step; averages where they are kept."""
     session = run.session
     names = [*session.parameters, *session.statistics]
     best = run.best
@@ -40,7 +40,7 @@ def trained_tensors(run: Run) -> dict[str, Array]:
 
 
 def _choose(tensors: Mapping[str, Array], names: list[str], averaged: bool) -> dict[str, Array]:
-    chosen = {name: tensors[name] for name in names}
+    chosen = {name: tensors[name] for name in names if name in tensors}  # a stage has fewer
     if averaged:
         averages = {name: tensors.get(slot_name(AVERAGE, name)) for name in names}
         chosen |= {name: each for name, each in averages.items() if each is not None}

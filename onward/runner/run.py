@@ -14,6 +14,7 @@ from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run_folder import RunFolder
 from onward.sessions.training.session import TrainingSession
 
+DONE = "finished"
 INTERRUPTED = "interrupted"  # why a run stopped that Ctrl-C, or SIGTERM, ended
 
 
@@ -50,6 +51,10 @@ class Run:
     @property
     def is_over(self) -> bool:
         return bool(self.stopped) or self.step >= self.plan.steps
+
+    @property
+    def steps_left(self) -> int:
+        return max(self.plan.steps - self.step, 0)
 
     @property
     def ends_epoch(self) -> bool:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the session's state, the position in the data, and the callbacks' states."""
+"""Checkpoints of a run: the session's state, the position in the data, the callbacks' states."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.checkpoints.folder import Checkpoints
+from onward.checkpoints.tensor_files import Checkpoint
 from onward.errors import CheckpointMismatch
 from onward.runner.callback import Callback
 from onward.runner.events import Evaluation
@@ -22,8 +23,12 @@ _KEY = "run"  # in the session's properties
 
 def open_checkpoints(folder: RunFolder, plan: TrainingPlan, keep: int) -> Checkpoints:
     """The checkpoints of a run: the newest ones and the best one."""
-    better = "higher" if plan.higher_is_better else "lower"
-    return Checkpoints(folder.checkpoints, keep=keep, keep_best=1, better=better)
+    return Checkpoints(
+        folder.checkpoints,
+        keep=keep,
+        keep_best=1,
+        better="higher" if plan.higher_is_better else "lower",
+    )
 
 
 def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
@@ -42,11 +47,8 @@ def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
     return path
 
 
-def resume_run(run: Run, callbacks: Sequence[Callback]) -> bool:
-    """Continue from the newest good checkpoint; whether there is one."""
-    found = run.checkpoints.latest()
-    if found is None:
-        return False
+def resume_run(run: Run, found: Checkpoint, callbacks: Sequence[Callback]) -> None:
+    """Continue from a checkpoint."""
     where = f"{run.folder.checkpoints}, step {found.step}"
     run.session.restore(found.tensors, found.properties, where=where)
     position = run.session.properties.get(_KEY)
@@ -59,8 +61,8 @@ def resume_run(run: Run, callbacks: Sequence[Callback]) -> bool:
     last = _from_json(position["last"])
     run.evaluations = [] if last is None else [last]
     for name, callback in _named(callbacks).items():
-        callback.restore(position["callbacks"].get(name, {}))
-    return True
+        if name in position["callbacks"]:
+            callback.restore(position["callbacks"][name])
 
 
 def _states(callbacks: Sequence[Callback]) -> dict[str, Any]:

@@ -17,10 +17,7 @@ runs/NAME/
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,20 +128,3 @@ def list_runs(runs: Path) -> Iterator[RunFolder]:
 
 def _started(record: Mapping[str, Any]) -> str:
     return str(record.get("started", ""))
-
-
-def living_process(record: Mapping[str, Any]) -> int:
-    """The process that is training a run on this machine; 0 if there is none."""
-    process = record.get("process") or {}
-    if record.get("status") != "running" or process.get("host") != socket.gethostname():
-        return 0
-    pid = int(process.get("pid", 0))
-    if pid in (0, os.getpid()) or sys.platform == "win32":  # where os.kill would end it
-        return 0
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return 0
-    except PermissionError:  # it lives, and belongs to someone else
-        pass
-    return pid

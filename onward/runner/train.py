@@ -12,9 +12,6 @@ from typing import Any
 from onward.errors import OptionError
 from onward.graph.files import Source
 from onward.graph.paths import writing
-from onward.providers.options import SessionOptions
-from onward.providers.provider_names import AUTO
-from onward.providers.provider_text import read_provider
 from onward.runner.automatic import AUTOMATIC, resolve_automatic
 from onward.runner.callback import Callback
 from onward.runner.callbacks.choose_callbacks import choose_callbacks
@@ -23,13 +20,13 @@ from onward.runner.config import TrainConfig, changed_settings, make_config
 from onward.runner.config_files import config_to_toml
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop
+from onward.runner.open_session import open_session
 from onward.runner.plan.make_plan import make_plan
-from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
 from onward.runner.run_checkpoints import open_checkpoints, resume_run, save_checkpoint
-from onward.runner.run_folder import RunFolder, find_run, living_process, new_run_folder
+from onward.runner.run_folder import RunFolder, find_run, new_run_folder
+from onward.runner.run_process import living_process
 from onward.runner.same_run import find_same_run
-from onward.sessions.training.session import TrainingSession
 
 RESOLVED = "resolved"  # in run.json: what was found for settings that were "auto"
 
@@ -77,15 +74,17 @@ def train(
     known = {} if folder is None else folder.read_record().get(RESOLVED, {})
     resolved = resolve_automatic(config, known, source, data, validation)
     plan = make_plan(resolved, source, data, validation)
-    session = _open_session(plan, config)
+    everyone = choose_callbacks(resolved, plan, callbacks)
     if folder is None:
         folder = new_run_folder(Path(config.runs), config.name, _stem(source))
         _write_settings(config, resolved, folder, command)
-    run = Run(resolved, plan, session, folder, open_checkpoints(folder, plan, config.keep))
-    everyone = choose_callbacks(resolved, callbacks)
-    if resume:
-        resume_run(run, everyone)
-    with session, stop_on_signals(run):
+    checkpoints = open_checkpoints(folder, plan, config.keep)
+    found = checkpoints.latest() if resume else None
+    session = open_session(plan, resolved, (found.step if found is not None else None) or 0)
+    run = Run(resolved, plan, session, folder, checkpoints)
+    if found is not None:
+        resume_run(run, found, everyone)
+    with stop_on_signals(run):
         try:
             train_loop(run, everyone)
         except BaseException as error:
@@ -93,6 +92,8 @@ def train(
             reason = str(error) or type(error).__name__
             folder.write_record(status=FAILED, finished=now(), error=reason)
             raise
+        finally:
+            run.session.close()
     if run.error is not None:
         raise run.error
     metrics = {} if run.best is None else dict(run.best.numbers)
@@ -127,21 +128,6 @@ def _find_run(config: TrainConfig) -> RunFolder:
             f"{found.path} is being trained by process {process}\nwait for it, or stop it first"
         )
     return found
-
-
-def _open_session(plan: TrainingPlan, config: TrainConfig) -> TrainingSession:
-    options = SessionOptions(log_severity_level=4, intra_op_num_threads=config.threads)
-    providers = None if config.provider is None else [read_provider(config.provider)]
-    if config.provider == AUTO:
-        providers = AUTO
-    return TrainingSession(
-        plan.adapted.model,
-        plan.loss,
-        plan.optimizer,
-        plan.options,
-        sess_options=options,
-        providers=providers,
-    )
 
 
 def _write_settings(

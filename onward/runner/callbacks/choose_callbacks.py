@@ -13,6 +13,7 @@ from onward.runner.callbacks.run_record import RunRecord
 from onward.runner.callbacks.sample_text import sample_text
 from onward.runner.callbacks.tensorboard import TensorBoard
 from onward.runner.callbacks.trackers import track
+from onward.runner.callbacks.unfreezing import Unfreezing
 from onward.runner.callbacks.write_report import WriteReport
 from onward.runner.config import TrainConfig
 from onward.runner.plan.training_plan import TrainingPlan
@@ -26,13 +27,15 @@ def choose_callbacks(
     These describe the run as it ended, whatever the user's callbacks did.
     """
     chosen: list[Callback] = [NonFiniteGuard()]
+    if plan.adapted.stages:
+        chosen.append(Unfreezing())
     if config.patience is not None:
         chosen.append(EarlyStopping(config.patience))
     if config.profile is not None:
         chosen.append(ProfileSteps(config.profile))
     chosen.append(MetricsCsv())
     if config.sample_text:
-        chosen += sample_text(plan, config.sample_text)
+        chosen.append(sample_text(plan, config.sample_text))
     if config.tensorboard:
         chosen.append(TensorBoard())
     chosen += [*given, RunRecord(), WriteReport()]

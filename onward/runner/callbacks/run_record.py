@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +11,7 @@ from onward.measure.machine import machine, versions
 from onward.runner.callback import Callback
 from onward.runner.events import Evaluation
 from onward.runner.run import Run
+from onward.runner.run_process import this_process
 
 RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "interrupted", "failed"
 
@@ -36,7 +35,7 @@ class RunRecord(Callback):
             started=known.get("started") or self._time(),
             finished=None,
             error=None,
-            process={"pid": os.getpid(), "host": socket.gethostname()},
+            **this_process(),
             versions=versions(),
             machine=machine(),
             monitor=run.plan.monitor,

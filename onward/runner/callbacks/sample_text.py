@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from onward.errors import OptionError
 from onward.graph.paths import writing
 from onward.runner.callback import Callback
 from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.events import Evaluation
+from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -40,6 +42,16 @@ class SampleText(Callback):
         self.last = self.vocabulary.decode(tokens[1:])
         with writing(path := run.folder.path / "samples.txt"), path.open("a") as file:
             file.write(f"--- step {evaluation.step}\n{self.last}\n")
+
+
+def sample_text(plan: TrainingPlan, count: int) -> SampleText:
+    """The callback for a model that reads tokens of a text."""
+    vocabulary = plan.preprocessing.vocabulary
+    if vocabulary is None or len(plan.preprocessing.inputs) != 1:
+        raise OptionError(
+            "sample_text is for models that are trained on blocks of a text file\nleave it out"
+        )
+    return SampleText(vocabulary, count, plan.preprocessing.inputs[0].shape[1])
 
 
 def generate(

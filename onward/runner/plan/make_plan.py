@@ -33,7 +33,7 @@ from onward.runner.plan.input_columns import match_inputs
 from onward.runner.plan.input_sources import make_sources
 from onward.runner.plan.learning import check_resolved, count_steps, make_optimizer, make_options
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort, read_ports, text_length
-from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor
+from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choose_scores
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
 from onward.runner.plan.row_split import RowSplit, balanced_order, split_rows
 from onward.runner.plan.target_column import (
@@ -136,6 +136,7 @@ def make_plan(
         make_metrics=make_metrics,
         output=chosen.output,
         target=feed,
+        scores=choose_scores(config, chosen, reads),
         classes=classes,
         epochs=config.epochs,
         steps=steps,

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from onward.errors import OptionError, OptionTypeError
 from onward.message_text import suggest_names
 from onward.runner.config import TrainConfig
+from onward.runner.metrics.class_scores import ScoreSettings
 from onward.runner.metrics.make_metric import default_metrics, make_metric
 from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
@@ -91,6 +92,14 @@ def choose_monitor(
         hint = suggest_names(name, known, "measured are")
         raise OptionError(f"monitor: {asked!r} is not measured\n{hint}")
     return name, known[name], Choice("monitor", name, "as given")
+
+
+def choose_scores(
+    config: TrainConfig, chosen: ChosenLoss, port: TensorPort
+) -> ScoreSettings | None:
+    """How classes are read from outputs and targets; None where they are no classes."""
+    settings = _score_settings(config, chosen, port)
+    return ScoreSettings(**settings) if settings else None
 
 
 def _score_settings(config: TrainConfig, chosen: ChosenLoss, port: TensorPort) -> dict[str, Any]:

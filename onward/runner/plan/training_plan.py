@@ -11,6 +11,7 @@ from onward.optimizers.optimizer import Optimizer
 from onward.programs.options import TrainingOptions
 from onward.runner.data.batches import Batches
 from onward.runner.finetune.adapted_model import AdaptedModel
+from onward.runner.metrics.class_scores import ScoreSettings
 from onward.runner.metrics.metric import Metric
 from onward.runner.plan.preprocessing import Preprocessing
 
@@ -45,6 +46,7 @@ class TrainingPlan:
     make_metrics: Callable[[], list[Metric]]  # new ones for each evaluation
     output: str  # the model's output that metrics compare ...
     target: str  # ... with this feed
+    scores: ScoreSettings | None  # how classes are read from both; None: they are no classes
     classes: tuple[Any, ...]  # of a classifier, by number; else empty
     epochs: int
     steps: int  # updates, if nothing stops the run

@@ -13,8 +13,8 @@ from onward.errors import OptionError
 from onward.message_text import suggest_names
 from onward.runner.config import TrainConfig
 from onward.runner.report.metrics_file import Curves, read_curves
-from onward.runner.report.run_process import has_died
 from onward.runner.run_folder import RunFolder
+from onward.runner.run_process import has_died
 
 UNKNOWN, DIED = "unknown", "died"
 _STATUSES = ("running", "finished", "interrupted", "failed")

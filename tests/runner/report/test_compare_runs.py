@@ -13,7 +13,7 @@ import pytest
 from onward.errors import OptionError
 from onward.runner.report.compare_plot import write_plot
 from onward.runner.report.compare_runs import different_settings, read_runs, sort_runs
-from onward.runner.report.run_process import has_died, this_process
+from onward.runner.run_process import has_died, this_process
 from tests.runner.report.made_runs import make_run
 
 

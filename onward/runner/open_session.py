@@ -1,0 +1,47 @@
+"""Open the session of a run: its precision, its provider, its stage of unfreezing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from onward.providers.choose import Asked
+from onward.providers.options import SessionOptions
+from onward.providers.provider_names import AUTO
+from onward.providers.provider_text import read_provider
+from onward.runner.config import TrainConfig
+from onward.runner.finetune.unfreezing import open_stage, stage_at
+from onward.runner.plan.training_plan import TrainingPlan
+from onward.runner.precision import choose_precision, loss_scale_for, to_mixed_precision
+from onward.sessions.training.session import TrainingSession
+
+
+def open_session(
+    plan: TrainingPlan, config: TrainConfig, step: int = 0, previous: TrainingSession | None = None
+) -> TrainingSession:
+    """The session that makes the update after `step`; it takes over from `previous`."""
+    model, options = plan.adapted.model, plan.options
+    precision = choose_precision(config.mixed_precision, asked_providers(config))
+    if precision is not None:
+        model = to_mixed_precision(model, precision)
+        options = replace(options, loss_scale=loss_scale_for(precision))
+    engine: dict[str, Any] = {
+        "sess_options": session_options(config),
+        "providers": asked_providers(config),
+    }
+    if plan.adapted.stages:
+        stage = stage_at(plan.adapted.stages, step)
+        return open_stage(model, plan.loss, plan.optimizer, options, stage, previous, **engine)
+    return TrainingSession(model, plan.loss, plan.optimizer, options, **engine)
+
+
+def session_options(config: TrainConfig) -> SessionOptions:
+    """The options of an engine; its errors are raised, not printed in addition."""
+    return SessionOptions(log_severity_level=4, intra_op_num_threads=config.threads)
+
+
+def asked_providers(config: TrainConfig) -> Asked:
+    """The providers of a config, as sessions take them."""
+    if config.provider is None or config.provider.lower() == AUTO:
+        return None if config.provider is None else AUTO
+    return [read_provider(config.provider)]
