@@ -67,7 +67,7 @@ def adapt_model(
     ('new head: 3 outputs (head.weight)',)
     """
     check_settings(config)
-    subject = _Subject(model, _checked_outputs(model, outputs))
+    subject = _StartingModel(model, _checked_outputs(model, outputs))
     if config.new_head is not None:
         subject = _with_new_head(config, subject)
     if config.lora is not None:
@@ -90,7 +90,7 @@ def default_learning_rate(config: TrainConfig) -> float:
 
 
 @dataclass(frozen=True)
-class _Subject:
+class _StartingModel:
     """The model so far, the outputs that count, and the parameters of its new head."""
 
     model: ir.Model
@@ -107,7 +107,7 @@ def _checked_outputs(model: ir.Model, outputs: Sequence[str] | None) -> tuple[st
     return tuple(known if outputs is None else outputs)
 
 
-def _with_new_head(config: TrainConfig, subject: _Subject) -> _Subject:
+def _with_new_head(config: TrainConfig, subject: _StartingModel) -> _StartingModel:
     assert config.new_head is not None
     [output, *_] = subject.outputs
     head = new_head(subject.model, config.new_head, output, config.seed)
@@ -118,7 +118,7 @@ def _with_new_head(config: TrainConfig, subject: _Subject) -> _Subject:
 # -- what is trained -----------------------------------------------------------------------------
 
 
-def _with_own_weights(config: TrainConfig, subject: _Subject) -> AdaptedModel:
+def _with_own_weights(config: TrainConfig, subject: _StartingModel) -> AdaptedModel:
     model = subject.model
     chosen = select_weights(
         _only_outputs(model, subject.outputs), config.train_only, config.freeze, subject.head
@@ -139,7 +139,7 @@ def _with_own_weights(config: TrainConfig, subject: _Subject) -> AdaptedModel:
     )
 
 
-def _with_lora(config: TrainConfig, subject: _Subject) -> AdaptedModel:
+def _with_lora(config: TrainConfig, subject: _StartingModel) -> AdaptedModel:
     """Adapters in all layers that are chosen, except the new head, which is trained itself."""
     assert config.lora is not None
     layers = find_layers(prepare_layers(subject.model), config.lora_targets)
@@ -181,7 +181,7 @@ def _with_lora(config: TrainConfig, subject: _Subject) -> AdaptedModel:
 
 
 def _with_quantization(
-    config: TrainConfig, subject: _Subject, calibration: Callable[[], Iterable[Feeds]]
+    config: TrainConfig, subject: _StartingModel, calibration: Callable[[], Iterable[Feeds]]
 ) -> AdaptedModel:
     aware = make_quantization_aware(subject.model, calibration())
     viewed = _only_outputs(aware.model, subject.outputs)
