@@ -90,7 +90,7 @@ def make_plan(
     adapted = adapt_model(config, loaded, calibration)
     choices += [Choice("model", note, "as given") for note in adapted.notes]
     trained = read_ports(adapted.model)
-    feed = _target_feed(adapted.model, config)
+    feed = _target_feed(adapted.model)
     if facts is None and config.loss != "output":
         feed = sources[0].feed  # an autoencoder: the target is the input itself
     chosen = choose_loss(config, trained.scores, facts, feed)
@@ -99,7 +99,7 @@ def make_plan(
     source, classes = None, ()
     if facts is not None and target is not None:
         known = stored.classes if stored is not None and config.new_head is None else ()
-        source, classes, made = make_target(config, chosen, reads, facts, feed, known)
+        source, classes, made = make_target(chosen, reads, facts, feed, known)
         choices += made
         _check_vocabulary(opened, loaded, reads, chosen)
         check_labels(config, chosen, reads, source, opened.training, None)
@@ -206,7 +206,7 @@ def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[Choice]]:
     return own, [Choice("batch size", str(own), why)]
 
 
-def _target_feed(model: ir.Model, config: TrainConfig) -> str:
+def _target_feed(model: ir.Model) -> str:
     """A name for the target's feed that no value of the model has."""
     return str(free_name("target", taken_names(model)))
 
