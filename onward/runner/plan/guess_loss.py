@@ -22,7 +22,6 @@ _LIKE_OUTPUT: dict[str, Any] = {
     "bce_with_logits": BCEWithLogits,
 }  # fmt: skip
 _FOR_PROBABILITIES = ("mse", "l1", "huber", "smooth_l1", "kl", "cosine", "output")
-_SAME = "(rows, ...) as the output"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class ChosenLoss:
     shape: tuple[int | None, ...]  # of the target's feed
     axis: int | None  # where the classes are
     choice: Choice
-    probabilities: bool = False  # what the loss reads are probabilities already
 
 
 def choose_loss(
@@ -89,7 +87,7 @@ def _guess(port: TensorPort, facts: TargetFacts | None) -> tuple[str, str]:
             f"use a model of {_count(facts)} outputs, or give it a new last layer: "
             f"new_head={_count(facts)}"
         )
-    if facts.kind != "float" and class_axis(port, facts.shape) is not None:
+    if facts.kind != "float" and not one and class_axis(port, facts.shape) is not None:
         return "cross_entropy", f"{named} has a class for each place of output {_sizes(port)}"
     same = _agree(facts.shape, port.rest) or (not facts.shape and one)
     if facts.kind == "bool" and same:

@@ -10,7 +10,7 @@ import numpy as np
 from onward.errors import DataError
 from onward.runner.config import TrainConfig
 from onward.runner.data.class_labels import OneHotColumn
-from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset
+from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read_chunks
 from onward.runner.data.encode import Encoder
 from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.number_scaling import FillMissing, Standardize
@@ -22,6 +22,7 @@ from onward.runner.plan.model_shapes import ModelPorts, TensorPort
 from onward.runner.plan.training_plan import Choice
 
 _SAMPLE = 1024  # images whose mean is that of all
+_FEW = 64  # images in memory at once
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of axes: NCHW to NHWC, and back
 
 
@@ -124,7 +125,8 @@ def _byte_scaling(
         choices.append(Choice("pixels", name, "bytes, 0 to 1"))
         return Standardize(name, (0.0,), (255.0,))
     survey = ColumnSurvey()
-    survey.add_numbers(data.read(_sample(positions), [name])[name].astype(np.float64).reshape(-1))
+    for _, some in read_chunks(data, name, _sample(positions), _FEW):
+        survey.add_numbers(some.astype(np.float64).reshape(-1))
     choices.append(Choice("pixels", name, f"bytes; mean {survey.mean:.1f} subtracted"))
     return Standardize(name, (survey.mean,), (survey.std,))
 

@@ -5,15 +5,12 @@ Every guess has a file of its own; this one calls them in order and collects the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from onward.errors import DataError, OptionError
+from onward.errors import DataError
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.passes.training_mode import free_name
@@ -22,20 +19,16 @@ from onward.runner.data.batches import Batches, Feeds
 from onward.runner.data.dataset import Column
 from onward.runner.finetune.adapt import adapt_model
 from onward.runner.plan.feed_source import FeedSource
-from onward.runner.plan.feed_transform import (
-    FeedTransform,
-    SoftLabels,
-    find_images,
-    make_augmentation,
-)
+from onward.runner.plan.feed_transform import FeedTransform
 from onward.runner.plan.guess_loss import ChosenLoss, choose_loss
 from onward.runner.plan.input_columns import match_inputs
 from onward.runner.plan.input_sources import make_sources
 from onward.runner.plan.learning import check_resolved, count_steps, make_optimizer, make_options
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort, read_ports, text_length
+from onward.runner.plan.plan_batches import first_feeds, make_batches
 from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choose_scores
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
-from onward.runner.plan.row_split import RowSplit, balanced_order, split_rows
+from onward.runner.plan.row_split import RowSplit, split_rows
 from onward.runner.plan.target_column import (
     find_target,
     is_reconstruction,
@@ -46,8 +39,6 @@ from onward.runner.plan.target_facts import TargetFacts, read_target
 from onward.runner.plan.target_source import check_labels, make_target
 from onward.runner.plan.training_data import TrainingData, open_training_data
 from onward.runner.plan.training_plan import Choice, TrainingPlan
-
-_CALIBRATION = 8  # batches that calibrate a model, such as the ranges of quantization
 
 
 def make_plan(
@@ -84,13 +75,13 @@ def make_plan(
             opened.training, batch, seed=config.seed, positions=rows.training, columns=columns,
             transform=calibration_feeds, threads=0, drop_last=bool(fixed),
         )  # fmt: skip
-        return _feeds(some)
+        return first_feeds(some)
 
     # -- the model, its loss, its target
     adapted = adapt_model(config, loaded, calibration)
     choices += [Choice("model", note, "as given") for note in adapted.notes]
     trained = read_ports(adapted.model)
-    feed = _target_feed(adapted.model, config)
+    feed = _target_feed(adapted.model)
     if facts is None and config.loss != "output":
         feed = sources[0].feed  # an autoencoder: the target is the input itself
     chosen = choose_loss(config, trained.scores, facts, feed)
@@ -99,7 +90,7 @@ def make_plan(
     source, classes = None, ()
     if facts is not None and target is not None:
         known = stored.classes if stored is not None and config.new_head is None else ()
-        source, classes, made = make_target(config, chosen, reads, facts, feed, known)
+        source, classes, made = make_target(chosen, reads, facts, feed, known)
         choices += made
         _check_vocabulary(opened, loaded, reads, chosen)
         check_labels(config, chosen, reads, source, opened.training, None)
@@ -115,7 +106,7 @@ def make_plan(
     )
 
     # -- batches, learning, measuring
-    training, evaluated = _batches(config, opened, rows, facts, preprocessing, chosen, reads, batch)
+    training, evaluated = make_batches(config, opened, rows, facts, preprocessing, reads, batch)
     steps = count_steps(config, len(training))
     optimizer, made = make_optimizer(config)
     choices += made
@@ -207,7 +198,7 @@ def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[Choice]]:
     return own, [Choice("batch size", str(own), why)]
 
 
-def _target_feed(model: ir.Model, config: TrainConfig) -> str:
+def _target_feed(model: ir.Model) -> str:
     """A name for the target's feed that no value of the model has."""
     return str(free_name("target", taken_names(model)))
 
@@ -237,66 +228,3 @@ def _check_vocabulary(
             f"the text has {count} different characters, the model has {least} tokens\n"
             f"use a model of a larger vocabulary: onward new gpt2 --vocabulary {count}"
         )
-
-
-def _batches(
-    config: TrainConfig,
-    opened: TrainingData,
-    rows: RowSplit,
-    facts: TargetFacts | None,
-    preprocessing: Preprocessing,
-    chosen: ChosenLoss,
-    port: TensorPort,
-    size: int,
-) -> tuple[Batches, Batches | None]:
-    """The batches of training, and those of evaluation: neither shuffled nor augmented."""
-    images = find_images(preprocessing.inputs, opened.training)
-    augmentation = make_augmentation(config, images)
-    soft = None
-    if config.mixup and images is not None and preprocessing.target is not None:
-        classes = port.shape[1]
-        if classes is None or len(port.shape) != 2:
-            raise OptionError(
-                "mixup needs one class for each image, and a model with a known number of outputs\n"
-                "leave mixup out"
-            )
-        feeds = images[0].feed, preprocessing.target.feed
-        soft = SoftLabels(*feeds, classes, config.mixup, config.seed)
-    columns = preprocessing.needed_columns()
-    is_fixed = any(source.shape and source.shape[0] for source in preprocessing.inputs)
-    layout = "CHW" if images is None else images[1]
-    training = Batches(
-        opened.training,
-        size,
-        seed=config.seed,
-        drop_last=is_fixed,
-        positions=rows.training,
-        order=balanced_order(config, opened.training, rows.training, facts),
-        columns=columns,
-        transform=FeedTransform(preprocessing, augmentation, layout, soft),
-        threads=config.data_threads,
-    )
-    if rows.validation is None or rows.held_out is None:
-        return training, None
-    plain = None if soft is None else replace(soft, alpha=0.0)
-    evaluated = Batches(
-        rows.held_out,
-        size,
-        shuffle=False,
-        drop_last=is_fixed,
-        positions=np.asarray(rows.validation),
-        columns=columns,
-        transform=FeedTransform(preprocessing, soft_labels=plain),
-        threads=config.data_threads,
-    )
-    return training, evaluated
-
-
-def _feeds(batches: Batches) -> Iterator[Feeds]:
-    """The feeds of a few batches."""
-    epoch = batches.epoch(0)
-    try:
-        for batch in islice(epoch, _CALIBRATION):
-            yield batch.feeds
-    finally:
-        epoch.close()

@@ -47,11 +47,10 @@ class ScoresPort:
 
 @dataclass(frozen=True)
 class ModelPorts:
-    """The inputs that need feeds, and the outputs."""
+    """The inputs that need feeds, and the outputs that can be trained."""
 
     inputs: tuple[TensorPort, ...]
-    outputs: tuple[TensorPort, ...]
-    endings: tuple[ScoresPort, ...]  # of the float outputs
+    endings: tuple[ScoresPort, ...]  # of the outputs of floats
 
     @property
     def scores(self) -> ScoresPort:
@@ -61,9 +60,6 @@ class ModelPorts:
                 "the model has no output of floats to train\nexport it with its scores as an output"
             )
         return self.endings[0]
-
-    def input_named(self, name: str) -> TensorPort | None:
-        return next((each for each in self.inputs if each.name == name), None)
 
 
 def read_ports(model: ir.Model) -> ModelPorts:
@@ -77,8 +73,10 @@ def read_ports(model: ir.Model) -> ModelPorts:
         value.shape = _merge(value.shape, shape)
     inputs = [_port(value) for value in copy.graph.inputs if not value.is_initializer()]
     outputs = [unzipped(value) for value in copy.graph.outputs]
-    endings = [_scores(value) for value in outputs if value.dtype in FLOATS]
-    return ModelPorts(tuple(inputs), tuple(map(_port, outputs)), tuple(endings))
+    endings = [
+        _scores(value) for value in outputs if value.dtype in FLOATS and value.shape is not None
+    ]
+    return ModelPorts(tuple(inputs), tuple(endings))
 
 
 def text_length(model: ir.Model) -> int | None:

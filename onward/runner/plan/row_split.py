@@ -15,6 +15,8 @@ from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_data import TrainingData
 from onward.runner.plan.training_plan import Choice
 
+_ROWS_OF_A_CLASS = 3  # on average; whole numbers with fewer are not classes
+
 
 @dataclass(frozen=True)
 class RowSplit:
@@ -40,7 +42,7 @@ def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | Non
         return RowSplit(np.arange(count), None, None, choice)
     labels = None
     why = f"a share of {config.validation_split:g}, at random"
-    if facts is not None and facts.is_discrete:
+    if facts is not None and facts.is_discrete and len(facts.values) * _ROWS_OF_A_CLASS <= count:
         labels = read_column(data.training, facts.column)
         why = f"a share of {config.validation_split:g} of each class"
     training, held = split(count, config.validation_split, config.seed, labels)

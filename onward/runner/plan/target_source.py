@@ -19,7 +19,6 @@ from onward.runner.plan.training_plan import Choice
 
 
 def make_target(
-    config: TrainConfig,
     chosen: ChosenLoss,
     port: TensorPort,
     facts: TargetFacts,
@@ -61,7 +60,7 @@ def make_target(
             )
         if facts.values:
             classes = known if set(facts.values) <= set(known) else facts.values
-            if facts.values != (0, 1):
+            if facts.values != (0, 1) and not facts.class_names:
                 encoders = (ClassLabels(facts.column, classes),)
             classes = facts.class_names or classes
             choices.append(Choice("classes", _shown(classes), "0 and 1"))

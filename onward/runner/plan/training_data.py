@@ -15,7 +15,6 @@ from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.dataset import IMAGE, Dataset
 from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
 from onward.runner.data.open_data import READERS, find_splits, open_data
-from onward.runner.data.text_files import TokenBlocks
 from onward.runner.plan.image_layout import image_sizes
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort
 from onward.runner.plan.training_plan import Choice
@@ -183,11 +182,6 @@ def _vocabulary(paths: Iterable[Path]) -> CharacterVocabulary:
                 ) from error
 
     return CharacterVocabulary.of(texts())
-
-
-def is_blocks(dataset: Dataset) -> bool:
-    """Whether rows are blocks of tokens, with the tokens that follow them."""
-    return isinstance(dataset, TokenBlocks) or {"tokens", "next_tokens"} == set(dataset.columns)
 
 
 def _is_image_folder(source: Any) -> bool:

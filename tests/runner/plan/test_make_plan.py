@@ -87,7 +87,10 @@ def test_channels_last_input_of_channels_first_images() -> None:
 
 
 def test_mixup_trains_on_weights_of_classes() -> None:
-    model = new_model("cnn", image=(1, 6, 6), classes=3)
+    op = onward.OpBuilder()
+    pixels = op.Flatten(op.input("image", "float32", ("batch", 1, 6, 6)))
+    w = op.initializer("w", np.ones((36, 3), np.float32))
+    model = op.model(scores=op.MatMul(pixels, w))
     plan = plan_of(model, {"image": images(12, 1, 6, 6), "label": LABELS}, mixup=0.4)
     feeds = next(plan.training.epoch(0)).feeds
     assert feeds["target"].shape == (4, 3) and np.allclose(feeds["target"].sum(1), 1)
@@ -245,3 +248,30 @@ def test_text_for_one_output_of_several_classes() -> None:
         plan_of(mlp(classes=1), table())
     plan = plan_of(mlp(classes=1), table(), new_head=3)
     assert plan.classes == ("bird", "cat", "dog")
+
+
+def test_whole_numbers_for_one_output_are_a_regression() -> None:
+    plan = plan_of(mlp(classes=1), {"x": X, "age": np.arange(12)})
+    assert plan.loss == MSE(output="scores", target="target")
+
+
+def test_output_that_is_the_loss() -> None:
+    op = onward.OpBuilder()
+    x, y = (op.input(name, "float32", ("n", size)) for name, size in (("x", 4), ("y", 1)))
+    scores = op.MatMul(x, op.initializer("w", np.ones((4, 1), np.float32)))
+    error = op.Sub(scores, y)
+    model = op.model(cost=op.ReduceMean(op.Mul(error, error), keepdims=0))
+    plan = plan_of(model, {"x": X, "y": X[:, 0]}, loss="output")
+    assert set(next(plan.training.epoch(0)).feeds) == {"x", "y"}
+    assert plan.make_metrics() == [] and plan.monitor == "val_loss"
+    assert set(train(plan)) == {"loss"}
+
+
+def test_tables_and_folders_of_splits(tmp_path: Path) -> None:
+    data = table()
+    lines = [",".join([*(str(data[n][i]) for n in "abcd"), data["kind"][i]]) for i in range(20)]
+    for name, some in (("train", lines[:15]), ("val", lines[15:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,c,d,kind", *some]))
+    plan = plan_of(mlp(), tmp_path)
+    assert plan.sizes == {"training rows": 15, "validation rows": 5}
+    assert reasons(plan)["target"] == "kind"

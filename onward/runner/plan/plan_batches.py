@@ -1,0 +1,88 @@
+"""The batches of a plan: of training, of evaluation, and a few for calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from onward.errors import OptionError
+from onward.runner.config import TrainConfig
+from onward.runner.data.batches import Batches, Feeds
+from onward.runner.plan.feed_transform import (
+    FeedTransform,
+    SoftLabels,
+    find_images,
+    make_augmentation,
+)
+from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.preprocessing import Preprocessing
+from onward.runner.plan.row_split import RowSplit, balanced_order
+from onward.runner.plan.target_facts import TargetFacts
+from onward.runner.plan.training_data import TrainingData
+
+_CALIBRATION = 8  # batches that calibrate a model, such as the ranges of quantization
+
+
+def make_batches(
+    config: TrainConfig,
+    opened: TrainingData,
+    rows: RowSplit,
+    facts: TargetFacts | None,
+    preprocessing: Preprocessing,
+    port: TensorPort,
+    size: int,
+) -> tuple[Batches, Batches | None]:
+    """The batches of training, and those of evaluation: neither shuffled nor augmented."""
+    images = find_images(preprocessing.inputs, opened.training)
+    augmentation = make_augmentation(config, images)
+    soft = None
+    if config.mixup and images is not None and preprocessing.target is not None:
+        classes = port.shape[1]
+        if classes is None or len(port.shape) != 2:
+            raise OptionError(
+                "mixup needs one class for each image, and a model with a known number of outputs\n"
+                "leave mixup out"
+            )
+        feeds = images[0].feed, preprocessing.target.feed
+        soft = SoftLabels(*feeds, classes, config.mixup, config.seed)
+    columns = preprocessing.needed_columns()
+    is_fixed = any(source.shape and source.shape[0] for source in preprocessing.inputs)
+    layout = "CHW" if images is None else images[1]
+    training = Batches(
+        opened.training,
+        size,
+        seed=config.seed,
+        drop_last=is_fixed,
+        positions=rows.training,
+        order=balanced_order(config, opened.training, rows.training, facts),
+        columns=columns,
+        transform=FeedTransform(preprocessing, augmentation, layout, soft),
+        threads=config.data_threads,
+    )
+    if rows.validation is None or rows.held_out is None:
+        return training, None
+    plain = None if soft is None else replace(soft, alpha=0.0)
+    evaluated = Batches(
+        rows.held_out,
+        size,
+        shuffle=False,
+        drop_last=is_fixed,
+        positions=np.asarray(rows.validation),
+        columns=columns,
+        transform=FeedTransform(preprocessing, soft_labels=plain),
+        threads=config.data_threads,
+    )
+    return training, evaluated
+
+
+def first_feeds(batches: Batches) -> Iterator[Feeds]:
+    """The feeds of a few batches."""
+    epoch = batches.epoch(0)
+    try:
+        for batch in islice(epoch, _CALIBRATION):
+            yield batch.feeds
+    finally:
+        epoch.close()
