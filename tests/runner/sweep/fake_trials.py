@@ -22,16 +22,11 @@ def quadratic(settings: dict[str, Any], callbacks: list[Callback]) -> TrialResul
 
 
 def thread_count(settings: dict[str, Any], callbacks: list[Callback]) -> TrialResult:
-    """The loss is the number of threads; the process's id is among the numbers."""
-    result = _report(settings, callbacks, lambda number: float(settings["threads"]))
-    return TrialResult({**result.numbers, "process": float(os.getpid())}, MONITOR)
-
-
-def crashing(settings: dict[str, Any], callbacks: list[Callback]) -> TrialResult:
-    """The process dies with batch size 1."""
+    """The loss is the number of threads; the process dies with batch size 1."""
     if settings["batch_size"] == 1:
         os._exit(3)
-    return quadratic(settings, callbacks)
+    result = _report(settings, callbacks, lambda number: float(settings["threads"]))
+    return TrialResult({**result.numbers, "process": float(os.getpid())}, MONITOR)
 
 
 def endless(settings: dict[str, Any], callbacks: list[Callback]) -> TrialResult:
