@@ -32,7 +32,7 @@ VERBS = {
         "onward.cli.new",
         "Write an untrained model of an architecture, such as resnet or gpt2.",
     ),
-    "runs": ("onward.cli.runs", "List the runs of a folder, and compare them."),
+    "runs": ("onward.cli.runs", "List the runs of a folder, or compare some of them."),
     "inspect": ("onward.cli.inspect", "Show a model's inputs, outputs, operators and weights."),
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
