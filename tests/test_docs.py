@@ -79,7 +79,10 @@ def test_the_examples_of_a_page_run_one_after_another(
         exec(compile(tree, str(page), "exec", dont_inherit=True), names)
 
 
-@pytest.mark.parametrize("page", named([DOCS / n for n in ("cli.md", "new.md", "quickstart.md")]))
+WITH_COMMANDS = [DOCS / f"{name}.md" for name in ("cli", "new", "quickstart", "runs")]
+
+
+@pytest.mark.parametrize("page", named(WITH_COMMANDS))
 def test_the_commands_of_a_page_run_one_after_another(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

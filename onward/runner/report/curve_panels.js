@@ -10,7 +10,7 @@ function digits(x) {
   if (typeof x !== "number") return x === null || x === undefined ? "–" : String(x);
   const size = Math.abs(x);
   if (x === 0) return "0";
-  if (size >= 1e7 || size < 1e-3) return x.toExponential(2).replace("e+", "e");
+  if (size >= 1e7 || size < 1e-3) return (+x.toPrecision(3)).toExponential().replace("e+", "e");
   if (size >= 1000) return whole(x);
   return String(+x.toPrecision(4));
 }
@@ -33,7 +33,7 @@ function duration(x) {
   if (minutes < 60) return `${minutes}m ${Math.floor(x % 60)}s`;
   return `${Math.floor(minutes / 60)}h ${minutes % 60}m`;
 }
-const percent = (x) => +(100 * x).toFixed(2) + "\u00a0%";
+const percent = (x) => (100 * x).toFixed(2) + "\u00a0%";
 function show(name, x) {
   if (typeof x === "number" && SHARES.test(name) && x >= 0 && x <= 1) return percent(x);
   if (typeof x === "number" && name === "memory") return bytes(x);
@@ -100,7 +100,7 @@ function logTicks(low, high) {
   const every = Math.ceil((last - first + 1) / 6);
   for (let power = first; power <= last; power += every) for (const factor of factors) found.push(factor * 10 ** power);
   const inside = found.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
-  return inside.length > 1 ? inside : ticks(low, high, 4).filter((tick) => tick > 0);
+  return inside.length > 1 ? inside : ticks(low, high, 4).filter((tick) => tick >= low && tick <= high);
 }
 function smooth(points, decay) {
   let weight = 0, total = 0;
@@ -164,7 +164,7 @@ function curvePanels(box, chips, runs, settings) {
       tabindex: 0, "aria-label": `${words(panel.title)} over steps; arrow keys move along it` });
     if (!values.length) { draw(svg, "text", { x: frame.left, y: 40 }, visible.length ? "no finite number" : "nothing is shown"); return; }
     let low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
-    const log = settings.log && low > 0;
+    const log = settings.log && low > 0 && !SHARES.test(panel.title);
     let shown;
     if (log) {
       if (low === high) { low /= 2; high *= 2; }
@@ -275,7 +275,8 @@ function curvePanels(box, chips, runs, settings) {
       const bar = put(panel.box, "div", undefined, "bar");
       put(bar, "h3", words(panel.title));
       const legend = put(bar, "div", undefined, "legend");
-      if (runs.length === 1 || panels.length === 1) {
+      if (panel.series.some((each) => each.dashed)) legend.append("dashed: training, solid: validation");
+      if (runs.length === 1) {
         for (const each of panel.series) {
           if (!each.label) continue;
           const entry = put(legend, "span");
