@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     )
     from onward.providers.ort.shared_memory import SharedMemory as SharedMemory
     from onward.runner.architectures.new_model import new_model as new_model
+    from onward.runner.train import train as train
     from onward.runner.sweep.run_sweep import sweep as sweep
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.io_binding import IOBinding as IOBinding
@@ -123,6 +124,7 @@ _MODULE_OF = {
     "plan_memory": "onward.measure.memory.memory_plan",
     "Pipeline": "onward.sessions.pipeline",
     "new_model": "onward.runner.architectures.new_model",
+    "train": "onward.runner.train",
     "sweep": "onward.runner.sweep.run_sweep",
     "compile_training": "onward.sessions.training.training_program",
     "TrainingOptions": "onward.programs.options",
