@@ -85,8 +85,8 @@ if TYPE_CHECKING:
     )
     from onward.providers.ort.shared_memory import SharedMemory as SharedMemory
     from onward.runner.architectures.new_model import new_model as new_model
-    from onward.runner.train import train as train
     from onward.runner.sweep.run_sweep import sweep as sweep
+    from onward.runner.train import train as train
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.io_binding import IOBinding as IOBinding
     from onward.sessions.pipeline import Pipeline as Pipeline
