@@ -18,7 +18,7 @@ from onward.training.federated.flower import make_client_app, make_server_app
 from onward.training.federated.local_training import LocalSettings
 
 TEST = 500  # images that the server evaluates on
-CLASSES = 4  # of the ten, that each node has
+CLASSES = 6  # of the ten, that each node has
 LOCAL = LocalSettings(epochs=5, learning_rate=0.1)
 
 

@@ -17,12 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from digits_app import LOCAL, TEST, load_digits
+from digits_app import LOCAL, TEST, load_digits, open_digits
 
 from onward import OpBuilder
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from onward.training.federated.local_training import LocalSettings, LocalTraining
 from onward.training.federated.saved_rounds import SavedRounds, rounds_of
+from onward.training.federated.simulation import simulate
 
 HERE, NODES, PATIENCE = Path(__file__).parent, 3, 900  # seconds
 
@@ -104,11 +105,15 @@ def wait_for_rounds(saved: SavedRounds, artifacts: Path, rounds: int) -> None:
 
 
 def report(artifacts: Path, saved: SavedRounds) -> None:
-    """The accuracy after each round, and that of training on all data in one place."""
+    """The accuracy after each round; the same in one process; training on all data in one place."""
     training = saved.open(artifacts, metrics=["accuracy"])
     for record in rounds_of(training):
-        clients, right = len(record["clients"]), record["held_out_accuracy"]
-        print(f"round {record['round']}: {clients} clients, {right:.1%} of the test digits right")
+        count, right = len(record["clients"]), record["held_out_accuracy"]
+        print(f"round {record['round']}: {count} clients, {right:.1%} of the test digits right")
+    clients = [open_digits({"partition-id": number}) for number in range(NODES)]
+    same = simulate(artifacts, clients, rounds=len(rounds_of(training)), local=LOCAL)
+    equal = all(np.array_equal(a, b) for a, b in zip(same.parameters, training.parameters))
+    print(f"in one process, without Flower: {'the same' if equal else 'other'} parameters")
     central = LocalTraining(artifacts, metrics=["accuracy"])
     data = load_digits()
     rest = {name: array[TEST:] for name, array in data.items()}

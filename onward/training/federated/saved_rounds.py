@@ -35,7 +35,7 @@ class SavedRounds:
         return LocalTraining(artifacts, checkpoint=saved, **options)
 
     def save(self, training: LocalTraining, record: Mapping[str, Any]) -> None:
-        """Write the state after a round. The checkpoint is replaced last: it counts."""
+        """Write the state after a round; the checkpoint is what a run continues from."""
         history = [*rounds_of(training), dict(record)]
         properties: dict[str, int | float | str] = {
             _ROUND: int(record["round"]),

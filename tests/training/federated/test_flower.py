@@ -38,7 +38,7 @@ def test_a_setting_that_neither_program_nor_run_has_is_named() -> None:
 
 
 @pytest.mark.flower  # it installs Flower, from an index, and starts ten processes
-def test_three_clients_learn_as_well_as_one_place_with_all_data(tmp_path: Path) -> None:
+def test_three_processes_learn_what_one_process_learns_bit_for_bit(tmp_path: Path) -> None:
     shown = ""
     for rounds in (2, 6):  # the second continues the first
         command = [str(ROOT / "scripts" / "flower_venv"), str(tmp_path / "flower"), str(rounds)]
@@ -46,7 +46,7 @@ def test_three_clients_learn_as_well_as_one_place_with_all_data(tmp_path: Path) 
         assert done.returncode == 0, done.stderr
         before, shown = shown, done.stdout
     right = [float(each) for each in re.findall(r"round \d: 3 clients, ([\d.]+)%", shown)]
-    [central] = re.findall(r"one place: ([\d.]+)%", shown)
-    assert len(right) == 6 and right[-1] > float(central) - 12
+    assert len(right) == 6 and right[-1] > 75
+    assert "without Flower: the same parameters" in shown
     assert right[:2] == [float(each) for each in re.findall(r"clients, ([\d.]+)%", before)]
     assert (tmp_path / "flower/federated/model.onnx").exists()
