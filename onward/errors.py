@@ -10,8 +10,8 @@ OnwardError
 │   └── MissingGradient              no rule differentiates one of its nodes
 ├── FeedError (ValueError)           a feed has a wrong name, type or shape
 ├── DataError (ValueError)           training data that cannot be read, or a row of it is wrong
-│   ├── ColumnMissing                ... because it has no column of this name
-│   └── PackageMissing (ImportError)  ... because the package that reads it is not installed
+│   └── ColumnMissing                ... because it has no column of this name
+├── PackageMissing (ImportError)     a package that this needs is not installed
 ├── WeightsError (ValueError)        weights that do not fit the model
 ├── MetricError (ValueError)         outputs and targets that a metric cannot compare
 ├── CheckpointError (ValueError)     a checkpoint cannot be saved or read
@@ -84,8 +84,8 @@ class ColumnMissing(DataError):
     """Training data has no column of this name; the message lists similar ones."""
 
 
-class PackageMissing(DataError, ImportError):
-    """The package that reads this kind of data is not installed."""
+class PackageMissing(OnwardError, ImportError):
+    """An optional package is not installed; the message has the command that installs it."""
 
 
 class WeightsError(OnwardError, ValueError):

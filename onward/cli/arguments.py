@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onward.errors import OptionError
 from onward.lazy import LazyModule
-from onward.providers.provider_names import AUTO, short_name
+from onward.providers.provider_names import short_name
 
 if TYPE_CHECKING:
-    from onward.providers import choose
-else:  # it loads onnxruntime, which not every verb needs
+    from onward.providers import choose, provider_text
+    from onward.providers.provider_text import NamedProvider
+else:  # they load onnxruntime, which not every verb needs
     choose = LazyModule("onward.providers.choose")
+    provider_text = LazyModule("onward.providers.provider_text")
 
-NamedProvider = tuple[str, dict[str, Any]]  # its name and its options
 MODELS = (".onnx", ".ort", ".onnxtxt", ".textproto", ".json")
 
 
@@ -132,15 +133,4 @@ def read_sizes(texts: list[str] | None) -> dict[str, int]:
 
 def read_providers(texts: list[str] | None) -> list[NamedProvider]:
     """Read providers, such as torch:device=cpu,mode=...: full names, each with its options."""
-    return [_read_provider(text) for text in texts or ()]
-
-
-def _read_provider(text: str) -> NamedProvider:
-    name, _, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise OptionError(f"--provider {text}: an option must be NAME=VALUE, not {part!r}")
-        options[key] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
-    return name.lower() if name.lower() == AUTO else choose.full_name(name), options
+    return [provider_text.read_provider(text) for text in texts or ()]

@@ -24,6 +24,7 @@ from onward.measure.machine import machine, versions
 from onward.measure.tensor_difference import compare_tensors
 from onward.measure.tuning.trials import BARE, Candidate
 from onward.providers.choose import REFERENCE, available, install_hint
+from onward.providers.provider_text import NamedProvider
 from onward.sessions.feed_files import feeds_for
 
 
@@ -77,9 +78,7 @@ def _read_thread_counts(text: str) -> list[int]:
     return [int(count) for count in counts]
 
 
-def _make_candidates(
-    named: Sequence[arguments.NamedProvider], threads: Sequence[int]
-) -> list[Candidate]:
+def _make_candidates(named: Sequence[NamedProvider], threads: Sequence[int]) -> list[Candidate]:
     """onnxruntime alone, then the named providers or all of this machine except the reference."""
     here = available()
     for name, _ in named:

@@ -29,7 +29,7 @@ def evaluate(run: Run) -> Evaluation | None:
     metrics = plan.make_metrics()
     matrix = _confusion_matrix(run)
     mistakes: list[Mistake] = []
-    total, rows = 0.0, 0
+    total, rows, finite = 0.0, 0, True
     with _averaged_weights(run), contextlib.closing(plan.validation.epoch(0)) as batches:
         for batch in batches:
             if run.is_interrupted:
@@ -37,8 +37,13 @@ def evaluate(run: Run) -> Evaluation | None:
             results = run.session.evaluate(batch.feeds)
             total += float(results[LOSS]) * len(batch)
             rows += len(batch)
+            if plan.target not in batch.feeds:
+                continue  # the model's own output is the loss
             outputs = np.asarray(results[plan.output])
             targets = np.asarray(batch.feeds[plan.target])
+            finite = finite and bool(np.isfinite(outputs).all())
+            if not finite:
+                continue  # metrics refuse such outputs
             for metric in metrics:
                 metric.update(outputs, targets)
             if matrix is not None:
@@ -47,13 +52,14 @@ def evaluate(run: Run) -> Evaluation | None:
                 matrix.update(outputs, targets)
                 mistakes += _mistakes(run, batch, outputs, targets, _MOST_MISTAKES - len(mistakes))
     numbers = {f"{_HELD_OUT}{LOSS}": total / rows}
-    numbers |= {f"{_HELD_OUT}{metric.name}": float(metric.result()) for metric in metrics}
+    for metric in metrics:
+        numbers[f"{_HELD_OUT}{metric.name}"] = float(metric.result()) if finite else math.nan
     return Evaluation(
         step=run.step,
         epoch=run.epoch,
         numbers=numbers,
         is_best=_is_better(run, numbers.get(plan.monitor, math.nan)),
-        confusion=None if matrix is None else matrix.result(),
+        confusion=matrix.result() if matrix is not None and finite else None,
         mistakes=mistakes,
         seconds=run.clock() - started,
     )

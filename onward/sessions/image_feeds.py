@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.errors import FeedError, OptionError, ProviderMissing
+from onward.errors import FeedError, OptionError, PackageMissing
 from onward.graph.paths import check_exists
 
 Array = np.ndarray[Any, Any]
@@ -109,7 +109,7 @@ def _read(path: Path, layout: ImageLayout) -> Array:
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise ProviderMissing(
+        raise PackageMissing(
             f"{path} is an image, and Pillow, which reads images, is not installed\n"
             "install it with: pip install onward[images]"
         ) from None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from onward.errors import FeedError, OptionError, ProviderMissing
+from onward.errors import FeedError, OptionError, PackageMissing
 from onward.graph.signature import NodeArg
 from onward.sessions.feed_files import read_feeds
 from onward.sessions.image_feeds import Preparation
@@ -145,5 +145,5 @@ def test_an_image_goes_to_the_only_matching_input(tmp_path: Path) -> None:
 def test_a_missing_pillow_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = picture(tmp_path / "a.png")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ProviderMissing, match=r"Pillow.*\n.*pip install onward\[images\]"):
+    with pytest.raises(PackageMissing, match=r"Pillow.*\n.*pip install onward\[images\]"):
         feed(path, [1, 3, 4, 6])

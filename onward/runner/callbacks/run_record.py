@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +70,15 @@ def _position(run: Run) -> dict[str, Any]:
         "epochs": run.plan.epochs,
         "seconds": round(run.seconds, 3),
         "stopped": run.stopped,
-        "best": None if best is None else {"step": best.step, **best.numbers},
-        "last": None if last is None else {"step": last.step, **last.numbers},
+        "best": _numbers(best),
+        "last": _numbers(last),
     }
+
+
+def _numbers(evaluation: Evaluation | None) -> dict[str, float | None] | None:
+    """The numbers of an evaluation; JSON has no NaN."""
+    if evaluation is None:
+        return None
+    found = evaluation.numbers.items()
+    finite = {name: number if math.isfinite(number) else None for name, number in found}
+    return {"step": evaluation.step, **finite}

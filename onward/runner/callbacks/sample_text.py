@@ -28,14 +28,15 @@ class SampleText(Callback):
         self.last = ""  # for displays
 
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
+        characters = self.vocabulary.characters
         feed = run.plan.preprocessing.inputs[0]
         output = run.plan.output
 
         def logits(tokens: Array) -> Array:
             feeds = {feed.feed: tokens.astype(feed.dtype)}
-            return np.asarray(run.session.predict(feeds)[output])
+            scores = np.asarray(run.session.predict(feeds)[output])
+            return scores[..., : len(characters)]  # a model may have more tokens
 
-        characters = self.vocabulary.characters
         start = characters.index(_START) if _START in characters else 0
         seed = [run.config.seed, evaluation.step]
         tokens = generate(logits, [start], self.count, self.context, np.random.default_rng(seed))

@@ -20,11 +20,11 @@ from onward.runner.callbacks.tensorboard_summaries import (
     histogram,
     picture_of,
     plain_settings,
-    png,
     settings_table,
 )
 from onward.runner.callbacks.throughput import Throughput
 from onward.runner.events import Evaluation, StepRecord
+from onward.runner.figures.pixels import encode_png
 from onward.runner.run import Run
 
 _MOST_HISTOGRAMS = 100  # parameters: the first ones, in the order of the model
@@ -114,7 +114,7 @@ class EventFile:
     def picture(self, tag: str, pixels: Any, step: int) -> None:
         height, width, channels = pixels.shape
         image = self._proto.Summary.Image(
-            height=height, width=width, colorspace=channels, encoded_image_string=png(pixels)
+            height=height, width=width, colorspace=channels, encoded_image_string=encode_png(pixels)
         )
         self._add([{"tag": tag, "image": image}], step)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from onward.runner.figures.pixels import to_pixels
 
 Array = np.ndarray[Any, Any]
 
@@ -39,44 +39,10 @@ def histogram(values: Array) -> dict[str, Any] | None:
 
 
 def picture_of(feeds: Mapping[str, Any]) -> Array | None:
-    """The first feed of a row that is an image, as pixels (height, width, 1 or 3); else None."""
-    for feed in feeds.values():
-        image = np.asarray(feed)
-        if image.ndim == 4 and image.shape[0] == 1:
-            image = image[0]
-        if image.ndim != 3 or image.dtype.kind not in "fui":
-            continue
-        if image.shape[0] in (1, 3):  # (channels, height, width)
-            image = image.transpose(1, 2, 0)
-        if image.shape[2] in (1, 3) and min(image.shape[:2]) > 1:
-            return _to_pixels(image)
-    return None
-
-
-def _to_pixels(image: Array) -> Array:
-    """Numbers of any scale as bytes: the smallest is black, the largest white."""
-    if image.dtype == np.uint8:
-        return np.ascontiguousarray(image)
-    image = np.nan_to_num(image.astype(np.float32), posinf=0, neginf=0)
-    low, high = float(image.min()), float(image.max())
-    scaled = (image - low) * (255 / (high - low) if high > low else 0)
-    return np.ascontiguousarray(scaled.round().astype(np.uint8))
-
-
-def png(pixels: Array) -> bytes:
-    """Pixels (height, width, 1 or 3) as the content of a PNG file."""
-    height, width, channels = pixels.shape
-    color = {1: 0, 3: 2}[channels]
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(
-            ">I", zlib.crc32(kind + data)
-        )  # fmt: skip
-
-    head = struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0)
-    body = zlib.compress(rows.tobytes())
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    """The first feed of a row that is an image, as pixels (height, width, channels); else None."""
+    arrays = (np.asarray(feed) for feed in feeds.values())
+    images = (to_pixels(array) for array in arrays if array.ndim >= 3)
+    return next((pixels for pixels in images if pixels is not None), None)
 
 
 def settings_table(settings: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from onward.errors import ProviderMissing
+from onward.errors import PackageMissing
 from onward.runner.figures.figure import BACKGROUND, Box, Dot, Figure, Line, Point, Words
 
 _SCALE = 2  # pixels per unit of the figure
@@ -20,7 +20,7 @@ def png_bytes(figure: Figure) -> bytes:
     try:
         from PIL import Image, ImageDraw
     except ImportError:
-        raise ProviderMissing(
+        raise PackageMissing(
             "Pillow, which writes PNG figures, is not installed\n"
             "install it with: pip install onward[images], or write an .svg file"
         ) from None

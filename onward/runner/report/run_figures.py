@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onward.errors import ProviderMissing
+from onward.errors import PackageMissing
 from onward.runner.figures.confusion_heatmap import draw_confusion
 from onward.runner.figures.curves import LOSS, VALIDATION, draw_runs
 from onward.runner.figures.figure import Figure, Point
@@ -32,7 +32,7 @@ def write_figures(folder: RunFolder, columns: Columns, facts: ReportFacts) -> tu
     try:
         for name, figure in figures.items():
             save_figure(figure, folder.path / f"{name}.png")
-    except ProviderMissing:
+    except PackageMissing:
         for name, figure in figures.items():
             save_figure(figure, folder.path / f"{name}.svg")
         return (NO_PILLOW,)

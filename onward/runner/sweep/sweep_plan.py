@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from onward.errors import OptionError
+from onward.measure.machine import usable_cores
 from onward.runner.config import TrainConfig, make_config
 from onward.runner.sweep.search_space import (
     SearchSpace,
@@ -91,13 +92,6 @@ def _check_settings(given: Mapping[str, Any], workers: int) -> TrainConfig:
         if name in given:
             raise OptionError(f"{name} cannot be set in a sweep\ngive its folder with --folder")
     return config
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _path_text(value: Any) -> Any:

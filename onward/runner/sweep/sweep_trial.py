@@ -12,6 +12,7 @@ from onward.errors import OnwardError, OptionError
 from onward.runner.callback import Callback
 from onward.runner.events import Evaluation, StepRecord
 from onward.runner.run import DONE, INTERRUPTED, Run
+from onward.runner.train import train
 
 PRUNED = "pruned"
 
@@ -54,7 +55,6 @@ def train_trial(settings: Settings, callbacks: list[Callback]) -> TrialResult:
     rest = dict(settings)
     first = [rest.pop(name, None) for name in ("model", "data", "validation")]
     watch = WatchMonitor()
-    train: Any = import_module("onward.runner.train").train
     run = train(first[0], first[1], validation=first[2], callbacks=[*callbacks, watch], **rest)
     return TrialResult(
         dict(run.metrics),

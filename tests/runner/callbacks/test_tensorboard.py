@@ -14,8 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from onward.errors import PackageMissing
 from onward.runner.callbacks.tensorboard import TensorBoard
-from onward.runner.callbacks.tensorboard_summaries import histogram, picture_of, png
+from onward.runner.callbacks.tensorboard_summaries import histogram, picture_of
 from onward.runner.events import Evaluation, Mistake
+from onward.runner.figures.pixels import encode_png
 from tests.runner.callbacks.fake_run import evaluate, fake_run, make_step
 
 
@@ -104,7 +105,7 @@ def test_pictures_of_mistakes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(5, 7, 1), (5, 7, 3), (2, 3, 1)])
 def test_png_is_read_by_pillow(shape: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-    read_back = np.asarray(Image.open(io.BytesIO(png(pixels))))
+    read_back = np.asarray(Image.open(io.BytesIO(encode_png(pixels))))
     np.testing.assert_array_equal(read_back.reshape(shape), pixels)
 
 

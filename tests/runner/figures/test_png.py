@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.errors import ProviderMissing
+from onward.errors import PackageMissing
 from onward.runner.figures.figure import Box, Dot, Figure, Line, Words
 from onward.runner.figures.png import png_bytes
 
@@ -67,5 +67,5 @@ def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
         return load(name, *args, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ProviderMissing, match=r"Pillow.*\n.*onward\[images\], or write an .svg"):
+    with pytest.raises(PackageMissing, match=r"Pillow.*\n.*onward\[images\], or write an .svg"):
         png_bytes(Figure(1, 1, []))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.runner.report.mistake_pictures import encode_png, to_pixels
+from onward.runner.figures.pixels import encode_png, to_pixels
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

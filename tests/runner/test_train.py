@@ -1,0 +1,211 @@
+"""onward.train: a whole run, interrupted and resumed, and the files that it leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onward
+from onward.errors import DataError, FileExists, NotFinite, OptionError
+from onward.runner.callback import Callback
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of 4 numbers whose largest is the class, and a model for it, in this folder."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 4))
+    with open("rows.csv", "w") as file:
+        file.write("a,b,c,d,kind\n")
+        for row in x:
+            kind = "pqrs"[int(row.argmax())]
+            file.write(",".join(f"{value:.6f}" for value in row) + f",{kind}\n")
+    model = onward.new_model("mlp", features=4, hidden=(16,), classes=4, dropout=0.1)
+    onward.save(model, "m.onnx")
+    return tmp_path
+
+
+def train(**changes: Any) -> Any:
+    settings = {"epochs": 3, "batch_size": 16, "learning_rate": 0.02, **changes}
+    return onward.train("m.onnx", "rows.csv", target="kind", **settings)
+
+
+def weights(run: Any) -> dict[str, bytes]:
+    """The exported weights; the graph itself may have been written in another order."""
+    values = onward.load(run.model).graph.initializers.values()
+    return {str(v.name): v.const_value.numpy().tobytes() for v in values if v.const_value}
+
+
+def rows(run: Any) -> list[dict[str, str]]:
+    return list(csv.DictReader(run.folder.metrics.read_text().splitlines()))
+
+
+def without_clocks(run: Any) -> list[dict[str, str]]:
+    clocks = ("samples_per_second", "data_wait", "memory")
+    return [{key: value for key, value in row.items() if key not in clocks} for row in rows(run)]
+
+
+class StopAt(Callback):
+    """Interrupts the process, or the run, at a step."""
+
+    def __init__(self, step: int, how: str = "signal") -> None:
+        self.step, self.how = step, how
+
+    def on_step(self, run: Any, step: Any) -> None:
+        if step.number == self.step and self.how == "signal":
+            os.kill(os.getpid(), signal.SIGINT)
+        if step.number == self.step and self.how == "error":
+            raise DataError("row 7 is broken")
+
+
+def test_a_run_leaves_a_model_and_everything_about_it(table: Path) -> None:
+    run = train(epochs=10)
+    assert run.folder.path == Path("runs/m-1")
+    assert run.steps == 90 and not run.stopped
+    assert run.metrics["val_accuracy"] > 0.6
+    for file in ("config.toml", "command.txt", "run.json", "metrics.csv", "report.html"):
+        assert (run.folder.path / file).stat().st_size
+    assert (run.folder.path / "curves.png").exists() or (run.folder.path / "curves.svg").exists()
+    record = json.loads(run.folder.record.read_text())
+    assert record["status"] == "finished" and record["step"] == 90
+    assert record["best"]["val_accuracy"] == run.metrics["val_accuracy"]
+    assert run.folder.command.read_text() == "onward train --config runs/m-1/config.toml\n"
+    evaluated = [row for row in rows(run) if row["val_loss"]]
+    assert [int(row["step"]) for row in evaluated] == [9 * n for n in range(1, 11)]
+
+
+def test_the_exported_model_is_the_best_one(table: Path) -> None:
+    run = train(epochs=6, learning_rate=0.3, validation_split=0.3)
+    numbers = [float(row["val_accuracy"]) for row in rows(run) if row["val_accuracy"]]
+    assert run.metrics["val_accuracy"] == pytest.approx(max(numbers))
+    found = onward.train(
+        str(run.model), "rows.csv", target="kind", max_steps=1, learning_rate=1e-9,
+        validation_split=0.3, standardize=None,
+    )  # fmt: skip
+    # the same rows are held out
+    assert found.metrics["val_accuracy"] == run.metrics["val_accuracy"]
+
+
+def test_the_first_run_is_kept_and_the_next_has_another_number(table: Path) -> None:
+    assert [train(epochs=1).folder.name for _ in range(2)] == ["m-1", "m-2"]
+    train(epochs=1, name="mine")
+    with pytest.raises(FileExists, match="--resume, or give another --name"):
+        train(epochs=1, name="mine")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"ema": 0.9, "evaluate_every": 4, "save_every": 5},
+        {"gradient_accumulation_steps": 2, "optimizer": "sgd", "balance": True},
+        {"unfreeze_every": 7, "schedule": "linear", "warmup": 0.2},
+    ],
+    ids=["plain", "ema", "accumulated", "unfrozen"],
+)
+@pytest.mark.parametrize("how", ["signal", "error"])
+def test_a_resumed_run_ends_in_the_same_weights(
+    table: Path, settings: dict[str, Any], how: str
+) -> None:
+    whole = train(name="whole", **settings)
+    for step in (3, 8):
+        again = {"name": "parts", "resume": step > 3, "callbacks": [StopAt(step, how)], **settings}
+        if how == "error":
+            with pytest.raises(DataError, match="row 7"):
+                train(**again)
+        else:
+            stopped = train(**again)
+            assert stopped.stopped == "interrupted" and stopped.steps == step
+    parts = train(name="parts", resume=True, **settings)
+    assert weights(parts) == weights(whole)
+    assert without_clocks(parts) == without_clocks(whole)
+    assert parts.metrics == whole.metrics
+
+
+def test_the_same_call_finds_its_run(table: Path) -> None:
+    train(epochs=2)
+    train(callbacks=[StopAt(4)])
+    run = train(resume=True)
+    assert run.folder.name == "m-2" and run.steps == 27
+    with pytest.raises(OptionError, match="no run in runs has the same settings"):
+        train(resume=True, learning_rate=0.5)
+
+
+def test_an_interruption_during_an_evaluation_is_made_up_for(table: Path) -> None:
+    class StopInEvaluation(Callback):
+        def on_start(self, run: Any) -> None:
+            make = run.plan.make_metrics
+
+            def interrupted() -> Any:
+                os.kill(os.getpid(), signal.SIGINT)
+                return make()
+
+            object.__setattr__(run.plan, "make_metrics", interrupted)
+
+    whole = train(epochs=2, name="whole")
+    stopped = train(epochs=2, name="parts", callbacks=[StopInEvaluation()])
+    assert stopped.stopped == "interrupted" and not stopped.metrics
+    parts = train(epochs=2, name="parts", resume=True)
+    assert weights(parts) == weights(whole) and parts.metrics == whole.metrics
+
+
+def test_numbers_that_are_not_finite_stop_a_run_before_the_weights(table: Path) -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("batch", 4))
+    w = op.initializer("w", np.ones((4, 4), "f4"))
+    onward.save(op.model(scores=op.Log(op.MatMul(x, w))), "m.onnx")
+    with pytest.raises(NotFinite, match=r"step 1 .* rows .*Log.*\n.*--on-nan skip"):
+        train(name="nan", standardize=True)
+    record = json.loads(Path("runs/nan/run.json").read_text())
+    assert record["status"] == "failed" and "Log" in record["error"]
+    kept = onward.load("runs/nan/model.onnx").graph.initializers["w"].const_value
+    assert kept is not None and np.array_equal(kept.numpy(), np.ones((4, 4), "f4"))
+    assert train(name="skipped", standardize=True, on_nan="skip", epochs=1).steps == 9
+
+
+def test_patience_ends_a_run(table: Path) -> None:
+    run = train(epochs=50, learning_rate=1e-6, patience=2, monitor="val_accuracy")
+    assert run.stopped == "no improvement of val_accuracy in 2 evaluations"
+    assert run.steps < 450
+
+
+def test_a_run_without_validation_exports_the_last_weights(table: Path) -> None:
+    run = train(epochs=1, validation_split=0)
+    assert run.metrics == {} and run.model.exists()
+
+
+def test_nothing_is_left_of_a_run_that_cannot_begin(table: Path) -> None:
+    with pytest.raises(OptionError, match="did you mean 'epochs'"):
+        train(epoch=1)
+    with pytest.raises(DataError, match="did you mean 'kind'"):
+        onward.train("m.onnx", "rows.csv", target="kinds")
+    with pytest.raises(OptionError, match="no model"):
+        onward.train(data="rows.csv")
+    assert not Path("runs").exists()
+
+
+def test_automatic_settings_are_measured_once(table: Path) -> None:
+    run = train(epochs=1, learning_rate="auto", callbacks=[StopAt(2)])
+    found = run.folder.read_record()["resolved"]["learning_rate"]
+    assert 1e-6 < found < 10
+    again = train(epochs=1, learning_rate="auto", resume=True)
+    assert again.folder.read_record()["resolved"]["learning_rate"] == found
+
+
+def test_rows_of_python_are_data(table: Path) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(64, 4)).astype("f4")
+    run = onward.train(
+        onward.load("m.onnx"), {"x": x, "label": x.argmax(1)}, target="label", epochs=1
+    )
+    assert run.folder.name == "run-1" and run.metrics
