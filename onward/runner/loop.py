@@ -24,7 +24,7 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     _finish_step(run, callbacks)  # a resumed run may have been stopped within an evaluation
     while not run.is_over:
         for batch in run.plan.training.epoch(run.epoch, start=run.batch):
-            rate = run.session.learning_rate
+            rate = run.session.expected_learning_rate
             results = run.session.step(batch.feeds)
             run.batch += 1
             run.micro += 1

@@ -78,7 +78,7 @@ def make_plan(
         return first_feeds(some)
 
     # -- the model, its loss, its target
-    adapted = adapt_model(config, loaded, calibration)
+    adapted = adapt_model(config, loaded, calibration, [ports.scores.output.name])
     choices += [Choice("model", note, "as given") for note in adapted.notes]
     trained = read_ports(adapted.model)
     feed = _target_feed(adapted.model)

@@ -341,6 +341,14 @@ class TrainingSession:
         """The optimizer's own learning rate at the next update, by the schedule."""
         return self._progress.learning_rate
 
+    @property
+    def expected_learning_rate(self) -> float:
+        """`learning_rate` without waiting for an engine that runs ahead.
+
+        It is exact unless one of the updates that are still computed will be skipped.
+        """
+        return self._progress.expected_rate
+
     @locked
     def set_learning_rate(self, rate: float) -> None:
         """Set the optimizer's own rate; groups keep their ratio to it, the schedule applies."""

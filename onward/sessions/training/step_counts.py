@@ -80,6 +80,11 @@ class Progress:
         """The optimizer's own at this step."""
         return self._scheduled(self._rates.own, self.steps)
 
+    @property
+    def expected_rate(self) -> float:
+        """The optimizer's own at the next update, if no pending one is skipped; waits for none."""
+        return self._scheduled(self._rates.own, self._steps + len(self._pending))
+
     def _scheduled(self, rate: float, step: int) -> float:
         return rate if self._schedule is None else self._schedule.rate(step, rate)
 

@@ -143,3 +143,13 @@ def test_a_saved_program_knows_the_optimizers_own_rate(tmp_path: Any) -> None:
     assert again.learning_rate == 0.1
     again.set_learning_rate(0.05)
     assert next_rates(again) == [0.1]
+
+
+def test_the_rate_of_the_next_update_is_known_without_waiting() -> None:
+    session = TrainingSession(mlp(), CrossEntropy(), SGD(lr=0.1), {"schedule": Cosine(steps=10)})
+    for feeds in batches(4):
+        assert session.expected_learning_rate == session.learning_rate
+        session._progress.record(True)  # an update whose flag has not been read
+        expected = session.expected_learning_rate
+        assert session._progress.pending and expected == session.learning_rate
+        session.step(feeds)
