@@ -34,6 +34,11 @@ _TRANSLATIONS = {
     r"if you trust this model, (?:set|raise) ModelLimits\.\w+": _LIMITS,
     r"raise the limit only for a model that you trust": _LIMITS,
 }
+# settings of a training that hints name as arguments, and which are flags here
+_SETTING = re.compile(
+    r"\b(new_head|validation_split|skip_broken|types|ignore_columns|ignore_index|target|inputs)="
+    r"(\{.*?\}|\[.*?\]|'.*?'|True|-?\d+)"
+)
 # an argument, a call, a decorator or an attribute of a class: Python, not options
 _PYTHON = re.compile(r"""\b\w+=[\[{("'A-Z]|\w\(|@\w|\b[A-Z]\w+\.[a-z]\w*\b""")
 
@@ -55,5 +60,15 @@ def _translate(hint: str) -> str:
     for pattern, words in _TRANSLATIONS.items():
         if re.fullmatch(pattern, hint.strip()):
             return re.sub(pattern, words, hint.strip())
+    hint = _SETTING.sub(_to_flag, hint)
     has_option = "--" in hint
     return hint if has_option or not _PYTHON.search(_QUOTED.sub("", hint)) else ""
+
+
+def _to_flag(found: re.Match[str]) -> str:
+    """A setting as a flag: types={'zip': 'text'} is --types zip=text."""
+    flag, value = f"--{found[1].replace('_', '-')}", found[2]
+    if value == "True":
+        return flag
+    plain = re.sub(r"[\[\]{}'\"]", "", value.replace(": ", "=").replace(", ", "+"))
+    return f"{flag} {'NAME' if plain == '...' else plain}"

@@ -66,6 +66,8 @@ def train(
         raise OptionError("there is no model to train\ngive one: onward train model.onnx")
     if checked.data is None:
         raise OptionError("there is no data to train on\ngive it: --data data.csv")
+    if watch is not None and not watch.is_dir():
+        raise OptionError(f"--watch: there is no folder {watch}\nmake it first")
     console = make_console()
     with TrainingDisplay(console) as display:
         run = train_model(

@@ -163,6 +163,11 @@ class TrainConfig(BaseModel):
     name: str | None = _setting(RUN, None, "The run's folder; None: the model's name and a number.")
 
 
+_OUTSIDE = frozenset(
+    {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
+)
+
+
 def make_config(*layers: Mapping[str, Any], **settings: Any) -> TrainConfig:
     """A checked config; later layers (a file, then flags, then keywords) replace earlier ones.
 
@@ -193,17 +198,27 @@ def changed_settings(config: TrainConfig) -> dict[str, Any]:
 
 def _explain(error: pydantic.ValidationError, given: Mapping[str, Any]) -> OptionError:
     """The first problem in two lines: the setting and its value, then what it must be."""
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    first = found[0]
     name = str(first["loc"][0])
     choices = _choices(TrainConfig.model_fields[name].annotation)
     value = given.get(name)
+    outside = next((each for each in found if each["type"] in _OUTSIDE), None)
+    if choices and outside is not None:  # a number, but not one that is allowed
+        words = " or ".join(map(repr, choices))
+        return OptionError(f"{name} cannot be {value!r}: {_law(outside)}, or {words}")
     if choices and isinstance(value, str):
         return OptionError(f"{name} cannot be {value!r}\n{suggest_names(value, choices)}")
     if choices and isinstance(value, list):
         wrong = next((str(each) for each in value if each not in choices), "")
         return OptionError(f"{name} cannot be {wrong!r}\n{suggest_names(wrong, choices)}")
-    what = first["msg"].replace("Input should be", "it must be").removeprefix("Value error, ")
-    return OptionError(f"{name} cannot be {value!r}: {what}\nsee: onward train --help")
+    return OptionError(f"{name} cannot be {value!r}: {_law(first)}\nsee: onward train --help")
+
+
+def _law(problem: Any) -> str:
+    """What a value must be, in pydantic's words."""
+    text = str(problem["msg"]).replace("Input should be", "it must be")
+    return text.removeprefix("Value error, ")
 
 
 def _choices(annotation: Any) -> list[str]:

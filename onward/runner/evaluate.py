@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from onward.errors import NotFinite
 from onward.programs.program import LOSS
 from onward.runner.data.batches import DataBatch
 from onward.runner.events import Evaluation, Mistake
 from onward.runner.metrics.confusion_matrix import ConfusionMatrix
+from onward.runner.nonfinite import find_nonfinite
 from onward.runner.run import Run
 
 _MOST_CLASSES = 200  # of a confusion matrix that can be looked at
@@ -21,7 +23,10 @@ _HELD_OUT = "val_"
 
 
 def evaluate(run: Run) -> Evaluation | None:
-    """Evaluate on all held-out rows; None without such rows, or if the run is interrupted."""
+    """Evaluate on all held-out rows; None without such rows, or if the run is interrupted.
+
+    A run whose held-out loss is not finite is stopped.
+    """
     plan = run.plan
     if plan.validation is None:
         return None
@@ -40,6 +45,9 @@ def evaluate(run: Run) -> Evaluation | None:
             if plan.target not in batch.feeds:
                 continue  # the model's own output is the loss
             outputs = np.asarray(results[plan.output])
+            if not math.isfinite(total) or np.isnan(outputs).any():
+                _stop_at_nonfinite(run, batch)
+                return None
             targets = np.asarray(batch.feeds[plan.target])
             finite = finite and bool(np.isfinite(outputs).all())
             if not finite:
@@ -63,6 +71,14 @@ def evaluate(run: Run) -> Evaluation | None:
         mistakes=mistakes,
         seconds=run.clock() - started,
     )
+
+
+def _stop_at_nonfinite(run: Run, batch: DataBatch) -> None:
+    """End a run that has diverged; the first bad node is named."""
+    found = find_nonfinite(run.session, batch.feeds) or "the loss is not finite"
+    hint = "lower --learning-rate, or clip the gradients: --max-grad-norm 1"
+    error = NotFinite(f"evaluation at step {run.step}: {found}\n{hint}")
+    run.stop("the evaluation is not finite", error)
 
 
 def _confusion_matrix(run: Run) -> ConfusionMatrix | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,10 @@ class RunFolder:
             new.write_text(content)
             new.replace(self.record)
 
+    def remove(self) -> None:
+        """Remove the folder of a run that made no step."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
 
 def new_run_folder(runs: Path, name: str | None, stem: str) -> RunFolder:
     """Make the folder of a new run: `name`, or the model's stem with the next free number."""
@@ -99,7 +104,7 @@ def new_run_folder(runs: Path, name: str | None, stem: str) -> RunFolder:
         raise OptionError(
             f"a run cannot be called {name!r}\nuse letters, digits, dots, dashes and underscores"
         )
-    if name is not None and (runs / name).exists():
+    if name is not None and (runs / name).exists() and not _is_abandoned(runs / name):
         raise FileExists(f"{runs / name} exists\ncontinue it with --resume, or give another --name")
     if name is None:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.") or "run"
@@ -109,6 +114,15 @@ def new_run_folder(runs: Path, name: str | None, stem: str) -> RunFolder:
         name = f"{stem}-{number}"
     make_folder(runs / name)
     return RunFolder(runs / name)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether a run was killed while it wrote its first files: there is nothing to resume."""
+    if not folder.is_dir():
+        return False
+    run = RunFolder(folder)
+    first = {run.config.name, run.command.name, f"{run.record.name}.new"}
+    return {each.name for each in folder.iterdir()} <= first
 
 
 def find_run(runs: Path, name: str) -> RunFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Sequence
@@ -9,19 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onward.errors import OptionError
+from onward.errors import OptionError, WriteFailed
 from onward.graph.files import Source
 from onward.graph.paths import writing
 from onward.runner.automatic import AUTOMATIC, resolve_automatic
 from onward.runner.callback import Callback
 from onward.runner.callbacks.choose_callbacks import choose_callbacks
-from onward.runner.callbacks.run_record import FAILED, now
+from onward.runner.callbacks.run_record import FAILED, STOPPED, now
 from onward.runner.config import TrainConfig, changed_settings, make_config
 from onward.runner.config_files import config_to_toml
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop
 from onward.runner.open_session import open_session
 from onward.runner.plan.make_plan import make_plan
+from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
 from onward.runner.run_checkpoints import open_checkpoints, resume_run, save_checkpoint
 from onward.runner.run_folder import RunFolder, find_run, new_run_folder
@@ -71,6 +73,7 @@ def train(
     if source is None:
         raise OptionError("there is no model to train\ngive one: model='model.onnx'")
     folder = _find_run(config) if resume else None
+    is_new = folder is None
     known = {} if folder is None else folder.read_record().get(RESOLVED, {})
     resolved = resolve_automatic(config, known, source, data, validation)
     plan = make_plan(resolved, source, data, validation)
@@ -78,19 +81,20 @@ def train(
     if folder is None:
         folder = new_run_folder(Path(config.runs), config.name, _stem(source))
         _write_settings(config, resolved, folder, command)
-    checkpoints = open_checkpoints(folder, plan, config.keep)
-    found = checkpoints.latest() if resume else None
-    session = open_session(plan, resolved, (found.step if found is not None else None) or 0)
-    run = Run(resolved, plan, session, folder, checkpoints)
-    if found is not None:
-        resume_run(run, found, everyone)
+    try:
+        run = _open_run(resolved, plan, folder, everyone, resume)
+    except BaseException:
+        if is_new:
+            folder.remove()
+        raise
     with stop_on_signals(run):
         try:
             train_loop(run, everyone)
         except BaseException as error:
-            save_checkpoint(run, everyone)  # what was trained so far is not lost
-            reason = str(error) or type(error).__name__
-            folder.write_record(status=FAILED, finished=now(), error=reason)
+            if is_new and run.step == 0:
+                folder.remove()  # nothing was trained: it would only be in the way
+            else:
+                _save_failed(run, everyone, error)
             raise
         finally:
             run.session.close()
@@ -98,6 +102,34 @@ def train(
         raise run.error
     metrics = {} if run.best is None else dict(run.best.numbers)
     return FinishedRun(folder, run.step, metrics, run.stopped, run.seconds)
+
+
+def _open_run(
+    config: TrainConfig,
+    plan: TrainingPlan,
+    folder: RunFolder,
+    callbacks: Sequence[Callback],
+    resume: bool,
+) -> Run:
+    """The run before its next step: its first one, or the one after its newest checkpoint."""
+    checkpoints = open_checkpoints(folder, plan, config.keep)
+    found = checkpoints.latest() if resume else None
+    session = open_session(plan, config, (found.step if found is not None else None) or 0)
+    run = Run(config, plan, session, folder, checkpoints)
+    if found is not None:
+        resume_run(run, found, callbacks)
+    return run
+
+
+def _save_failed(run: Run, callbacks: Sequence[Callback], error: BaseException) -> None:
+    """Keep what was trained until an error, and write the error into run.json."""
+    interrupted = isinstance(error, KeyboardInterrupt)
+    if not interrupted:  # a second Ctrl-C may come within a step: its weights have no position
+        save_checkpoint(run, callbacks)
+    status = STOPPED if interrupted else FAILED
+    reason = None if interrupted else str(error) or type(error).__name__
+    with contextlib.suppress(WriteFailed):  # the disk may be full: the error itself matters more
+        run.folder.write_record(status=status, finished=now(), error=reason)
 
 
 def _paths(model: Any, data: Any, validation: Any) -> dict[str, Any]:

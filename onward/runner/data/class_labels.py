@@ -93,10 +93,13 @@ def check_label_range(
     if wrong.any():
         at = int(np.argmax(wrong.reshape(len(labels), -1).any(1)))
         value = labels[wrong].flat[0]
+        advice = f"give the model {int(labels.max()) + 1} outputs"
+        if value < 0:
+            advice = f"if it stands for no class, say so: ignore_index={value}"
         raise DataError(
             f"label {value} in row {_row(at, positions)}, column {column!r}, is out of range: the "
             f"model has {classes} classes, 0 to {classes - 1}\n"
-            f"correct the data, or give the model {int(labels.max()) + 1} outputs"
+            f"correct the data, or {advice}"
         )
 
 

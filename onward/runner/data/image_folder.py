@@ -108,7 +108,7 @@ def decode_image(
 ) -> Array:
     """An image file's bytes as pixels: uint8 (channels, height, width)."""
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise PackageMissing(
             f"{source} is an image, and Pillow, which reads images, is not installed\n"
@@ -118,9 +118,12 @@ def decode_image(
         with Image.open(io.BytesIO(data)) as file:
             picture = ImageOps.exif_transpose(file).convert(_MODES[channels])
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        why = str(error).replace("\n", " ")
+        if isinstance(error, UnidentifiedImageError):  # it names a buffer, not what is wrong
+            why = "its bytes are those of no image" if data else "the file is empty"
         raise DataError(
-            f"{source} is a broken image: {str(error).replace(chr(10), ' ')}\n"
-            "remove or replace it, or leave broken images out with skip_broken=True"
+            f"{source} is a broken image: {why}\n"
+            "remove or replace it, or leave broken images out: skip_broken=True"
         ) from error
     if size is not None and size != (picture.height, picture.width):
         picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -37,6 +37,8 @@ METRICS: Mapping[str, Callable[..., Metric]] = {
     "explained_variance": partial(VarianceShare, measure="explained_variance"),
 }
 
+OF_NUMBERS = ("mae", "mse", "rmse", "mape", "r2", "explained_variance")
+
 # by the names of onward.losses; the others compare no output with a target of its kind
 _CLASSES = ("crossentropy",)
 _YES_OR_NO = ("bcewithlogits",)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from onward.errors import DataError
+from onward.message_text import list_names
 from onward.runner.data.dataset import TEXT, Array, Dataset
 
 _CHUNK = 4096  # rows
@@ -64,8 +66,27 @@ def survey_columns(
                 continue
             survey.categories.update(batch[name].tolist())
             if len(survey.categories) > _MOST_CATEGORIES:
+                check_mixed(name, survey.categories)
                 raise DataError(
                     f"column {name!r} has more than {_MOST_CATEGORIES:,} different texts, too many "
                     f"for columns of 0 and 1\nleave it out: ignore_columns=[{name!r}]"
                 )
     return found
+
+
+def check_mixed(name: str, categories: Collection[Any]) -> None:
+    """Refuse texts of which most are numbers: one wrong field made a column of numbers text."""
+    texts = [text for text in map(str, categories) if not _is_number(text)]
+    if texts and 2 * len(texts) < len(categories):
+        raise DataError(
+            f"column {name!r} has {list_names(sorted(texts)[:3])} among its numbers\n"
+            f"correct the data (types={{{name!r}: 'float'}} names the line), or leave it out"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text or "nan")  # an empty field is a missing number
+    except ValueError:
+        return False
+    return True

@@ -120,7 +120,7 @@ def _cross_entropy(
     choice: Choice,
 ) -> ChosenLoss:
     if facts is None:
-        raise OptionError("cross entropy needs a target\nsay it: target='...' (--target NAME)")
+        raise OptionError("cross entropy needs a target\nsay it: target='...'")
     axis = 1 if len(port.shape) == 2 and not facts.shape else class_axis(port, facts.shape)
     if axis is None:
         raise DataError(

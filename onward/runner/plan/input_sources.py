@@ -14,7 +14,7 @@ from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read
 from onward.runner.data.encode import Encoder
 from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.number_scaling import FillMissing, Standardize
-from onward.runner.plan.column_survey import ColumnSurvey, survey_columns
+from onward.runner.plan.column_survey import ColumnSurvey, check_mixed, survey_columns
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.image_layout import image_sizes
 from onward.runner.plan.input_columns import Matched
@@ -172,6 +172,10 @@ def _check_width(
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     word = "columns" if len(names) > 1 else "column"
     total = sum(width or 0 for width in widths)
+    for name in names:
+        for encoder in encoders[name]:
+            if isinstance(encoder, OneHotColumn):
+                check_mixed(name, encoder.categories)
     raise DataError(
         f"the model's input {port.name!r} has {wanted} features, the {word} {shown}{more} "
         f"give{'' if len(names) > 1 else 's'} {total}\n"

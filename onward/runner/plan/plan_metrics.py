@@ -13,11 +13,13 @@ from onward.errors import OptionError, OptionTypeError
 from onward.message_text import suggest_names
 from onward.runner.config import TrainConfig
 from onward.runner.metrics.class_scores import ScoreSettings
-from onward.runner.metrics.make_metric import default_metrics, make_metric
+from onward.runner.metrics.make_metric import METRICS, OF_NUMBERS, default_metrics, make_metric
 from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.model_shapes import TensorPort
 from onward.runner.plan.training_plan import Choice
+
+_OF_CLASSES = ("cross_entropy", "bce_with_logits")
 
 
 @dataclass
@@ -71,7 +73,18 @@ def choose_metrics(
         return [_make(name, settings, bool(config.mixup)) for name in names]
 
     make()  # a wrong name is reported before the run
+    if config.metrics is not None and chosen.name in _OF_CLASSES:
+        _check_fits(config.metrics, chosen.name)
     return make, choices
+
+
+def _check_fits(names: list[str], loss: str) -> None:
+    """Refuse metrics of numbers where targets are classes."""
+    for name in names:
+        if name in OF_NUMBERS:
+            fitting = [each for each in METRICS if each not in OF_NUMBERS]
+            hint = suggest_names(name, fitting, "those of classes are")
+            raise OptionError(f"metrics: {name!r} compares numbers, but {loss} has classes\n{hint}")
 
 
 def choose_monitor(

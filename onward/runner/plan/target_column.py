@@ -57,7 +57,7 @@ def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None,
     raise DataError(
         "which column should the model predict? "
         + (f"no input takes {list_names(left)}" if left else "the inputs take every column")
-        + "\nsay it: target='...' (--target NAME)"
+        + "\nsay it: target='...'"
     )
 
 

@@ -29,6 +29,8 @@ def make_target(
 
     `known` are the classes of an earlier training of this model, which keep their numbers.
     """
+    if chosen.name in ("cross_entropy", "bce_with_logits") and not known:
+        _check_several(facts)
     encoders: tuple[Encoder, ...] = ()
     classes: tuple[Any, ...] = ()
     choices = []
@@ -49,9 +51,10 @@ def make_target(
                 f"model's output {port.name!r} has {count}\n"
                 f"give the model a new last layer: new_head={len(classes)}"
             )
-        if count is not None and len(classes) < count and encoders:
+        if count is not None and len(classes) < count and classes:
             why = f"the model has {count} outputs, the data {len(classes)} classes"
             choices.append(Choice("unused outputs", str(count - len(classes)), why))
+            classes += tuple(f"unused {number}" for number in range(len(classes), count))
     elif chosen.name == "bce_with_logits" and not facts.shape:
         if not facts.is_two and facts.kind != "float":
             raise DataError(
@@ -69,6 +72,15 @@ def make_target(
     return source, classes, choices
 
 
+def _check_several(facts: TargetFacts) -> None:
+    """A classifier learns nothing from rows that are all alike."""
+    if facts.is_discrete and len(facts.values) == 1:
+        raise DataError(
+            f"every row has {facts.values[0]!r} in the target {facts.column!r}: there is nothing "
+            "to learn\nadd rows of other classes, or name another column: target='...'"
+        )
+
+
 def check_labels(
     config: TrainConfig,
     chosen: ChosenLoss,
@@ -77,8 +89,11 @@ def check_labels(
     data: Dataset,
     positions: Array | None,
 ) -> None:
-    """Refuse whole numbers that are no class of the model; the error names the row."""
+    """Refuse labels that are no class of the model; the error names the row."""
     [column] = source.columns
+    for encoder in source.encoders.get(column, ()):
+        for rows, values in read_chunks(data, column, positions):
+            encoder.apply(values, rows)
     if data.columns[column].dtype == "text" or source.encoders:
         return
     if chosen.name == "cross_entropy" and chosen.axis is not None:

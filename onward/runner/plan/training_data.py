@@ -86,6 +86,8 @@ def open_training_data(
 def _settings(config: TrainConfig, source: Any, ports: ModelPorts) -> dict[str, Any]:
     """The settings of the reader; None are left out, for a reader refuses what it does not take."""
     settings: dict[str, Any] = {"types": config.types, "delimiter": config.delimiter}
+    if config.skip_broken and not _is_image_folder(source):
+        raise OptionError("skip_broken is for folders of images\nleave it out")
     if _is_image_folder(source):
         image = next((each for each in ports.inputs if len(each.shape) == 4), None)
         channels, height, width, _ = image_sizes(image) if image else (3, None, None, False)
