@@ -55,7 +55,7 @@ def decisions(journal: Path) -> list[dict[str, Any]]:
 def test_first_training_is_followed_by_the_files_of_the_folder(watch: Any, work: Path) -> None:
     write_rows(work / "incoming/monday.csv", 200, seed=3)
     (work / "incoming/tuesday.csv").write_text("first,second\n1,2\n")
-    first = ("m.onnx", "--data", "base.csv", "--validation-split", 0.5)
+    first = ("m.onnx", "--data", "base.csv", "--validation-split", 0.5, "--target", "kind")
     called = watch(*first, "--monitor", "val_loss")
     assert called.code == 0, called.err
     assert "monday.csv: promoted (val_loss" in called.out
