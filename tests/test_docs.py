@@ -18,11 +18,14 @@ import yaml
 
 import onward
 from onward.cli.main import VERBS, main
+from onward.runner.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 FRONT = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = [*FRONT, *sorted(DOCS.rglob("*.md"))]
+
+FIELDS = TrainConfig.model_fields  # the settings of `onward train`
 
 # The rows of the mission, which docs/status.md answers one by one.
 ROWS = [
@@ -79,7 +82,7 @@ def test_the_examples_of_a_page_run_one_after_another(
         exec(compile(tree, str(page), "exec", dont_inherit=True), names)
 
 
-WITH_COMMANDS = [DOCS / f"{name}.md" for name in ("cli", "new", "quickstart", "runs")]
+WITH_COMMANDS = [DOCS / f"{name}.md" for name in ("cli", "new", "quickstart", "runs", "train")]
 
 
 @pytest.mark.parametrize("page", named(WITH_COMMANDS))
@@ -271,3 +274,16 @@ def test_every_option_of_training_is_in_its_table() -> None:
     fields = [field.name for field in dataclasses.fields(onward.TrainingOptions)]
     listed = [row[0].strip("`") for row in tables(read(DOCS / "training.md"))]
     assert [name for name in listed if name in fields] == fields
+
+
+def test_every_setting_of_onward_train_is_in_its_table() -> None:
+    """With the words of the help; an empty cell, or off, is a default that means none."""
+    listed = [row for row in tables(read(DOCS / "train.md")) if len(row) == 3]
+    rows = {row[0].strip("`"): row[1:] for row in listed if row[0].strip("`") in FIELDS}
+    assert set(rows) == set(FIELDS)
+    for name, (default, meaning) in rows.items():
+        field = FIELDS[name]
+        shown = ",".join(field.default) if isinstance(field.default, list) else field.default
+        none = field.default is None or field.default == []
+        expected = "" if none else "off" if field.default is False else f"`{shown}`"
+        assert (default, meaning) == (expected, field.description), name

@@ -28,6 +28,8 @@ from onward.runner.setting_text import (
 
 _DATA_FILES = (".csv", ".npz", ".parquet", ".arrow", ".feather", ".jsonl", ".txt", ".tsv")
 
+_SHOWN_CHOICES = 4  # beside a flag; more are listed in its explanation
+
 
 def config_parameters(leave_out: Collection[str] = ()) -> list[inspect.Parameter]:
     """A keyword parameter for typer for each setting; None means that its flag was not given."""
@@ -76,9 +78,10 @@ def _annotation(name: str) -> Any:
         TrainConfig.model_fields[name].default,
     )
     shown: dict[str, Any] = {
-        "help": TrainConfig.model_fields[name].description,
+        "help": f"{TrainConfig.model_fields[name].description}{_choices_text(kind)}"
+        f"{_default_text(default)}",
         "rich_help_panel": setting_group(name),
-        "show_default": _show_default(default),
+        "show_default": False,  # typer would put it in brackets and parentheses
     }
     if kind.is_bool:
         both = f"{flag}/--no-{flag.removeprefix('--')}"
@@ -115,13 +118,25 @@ def _metavar(kind: SettingKind) -> str:
         return "NAME=COLUMN+..." if kind.lists_in_mapping else "NAME=TYPE"
     number = [{int: "N", float: "NUMBER"}[kind.number]] if kind.number is not None else []
     text = ["TEXT"] if (kind.is_text or kind.is_list) and not kind.choices else []
+    if _choices_text(kind):
+        return "NAME"
     return "|".join([*number, *text, *kind.choices])
 
 
-def _show_default(default: Any) -> Any:
-    if default is None or default == [] or default is False:
-        return False
-    return ",".join(default) if isinstance(default, list) else str(default)
+def _choices_text(kind: SettingKind) -> str:
+    """The names to choose from, where they are too many for the column of values."""
+    return f" One of {', '.join(kind.choices)}." if len(kind.choices) > _SHOWN_CHOICES else ""
+
+
+def _default_text(default: Any) -> str:
+    """The default as the end of an explanation; empty where the explanation says it.
+
+    >>> _default_text(0.1)
+    ' Default: 0.1'
+    """
+    if default in (None, [], False, 0):
+        return ""
+    return f" Default: {','.join(default) if isinstance(default, list) else default}"
 
 
 def _completion(name: str, kind: SettingKind) -> Callable[[str], list[str]]:

@@ -1,47 +1,45 @@
-"""onward demo: train a digits classifier, export it, run it on every provider of this machine."""
+"""onward demo: `onward train` on handwritten digits, then the model on every provider."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import onnx_ir as ir
 import typer
 from rich.console import Console
 
+from onward.cli.config_flags import flag_name
 from onward.cli.console import (
     make_console,
-    make_progress,
     make_table,
     print_pairs,
     print_table,
     warn,
 )
+from onward.cli.demo_epochs import DemoEpochs
 from onward.cli.progress import WorkProgress
 from onward.formatting import show_bytes, show_seconds
+from onward.graph.files import save
 from onward.graph.paths import make_folder
 from onward.measure.alternating_trials import MeasuredCandidate, measure_in_turns
 from onward.measure.tuning.trials import Candidate
 from onward.providers.choose import OPENVINO, REFERENCE, TORCH, available
-from onward.runner.digits import TRAIN, Array, build_network, load_digits
-from onward.runner.digits_training import (
-    STEPS_PER_EPOCH,
-    DigitsTraining,
-    EpochSummary,
-    accuracy_of,
-    train_digits,
-)
-from onward.runner.learning_curve import write_learning_curve
+from onward.runner.config import TrainConfig
+from onward.runner.digits import TRAIN, Array, build_network, load_digits, write_digits
+from onward.runner.run import INTERRUPTED
+from onward.runner.train import FinishedRun
+from onward.runner.train import train as train_model
 from onward.sessions.inference import InferenceSession
 
-MODEL, CHECKPOINT, CURVE = "digits.onnx", "checkpoint.safetensors", "curve.svg"
+NETWORK = "digits.onnx"  # with random weights
 _SLOW_TO_OPEN = ("InductorExecutionProvider",)  # it compiles for longer than the demo takes
 _EXTRAS = {TORCH: "onward[torch]", OPENVINO: "onward[openvino]"}
 _IMAGES = 32  # in a run of each provider
 _SECONDS = 0.25  # each provider is measured for
 _TOLERANCE = 1e-4  # between the probabilities of two providers
-_BAR = 24  # characters that stand for the first loss
 
 
 def demo(
@@ -60,67 +58,60 @@ def demo(
     console = make_console()
     make_folder(out)
     images, labels = load_digits()
-    network = build_network(seed)
+    network = build_network(seed, outputs=["probabilities"])
+    save(network, out / NETWORK)
     console.print(
         f"Training a network with random weights on {TRAIN:,} images of handwritten digits; "
         f"{len(images) - TRAIN} images are held out to test it.\n"
     )
     before = _measure_accuracy(network, images, labels)
-    training = _train(console, network, images, labels, epochs, seed)
-    training.session.export(out / MODEL, outputs=["probabilities"])
-    training.session.save(out / CHECKPOINT)
-    write_learning_curve(training.curve, out / CURVE)
-    after = _measure_accuracy(out / MODEL, images, labels)
-    _print_accuracies(console, training, before, after)
-    compared = not training.interrupted and _compare(console, out / MODEL, images[-_IMAGES:])
-    _print_next_steps(console, out)
+    settings = _settings(out, epochs, seed)
+    command = _command(settings)
+    with DemoEpochs(console) as shown:
+        run = train_model(callbacks=[shown], command=command, **settings)
+    _print_accuracies(console, run, before, _measure_accuracy(run.model, images, labels))
+    compared = run.stopped != INTERRUPTED and _compare(console, run.model, images[-_IMAGES:])
+    _print_next_steps(console, run, command)
     if not compared:
         raise typer.Exit(130)
+
+
+def _settings(out: Path, epochs: int, seed: int) -> dict[str, Any]:
+    """The settings of `onward train`; the data is written first."""
+    digits, held_out = write_digits(out)
+    return {
+        "model": str(out / NETWORK),
+        "data": str(digits),
+        "validation": str(held_out),
+        "epochs": epochs,
+        "learning_rate": 0.003,
+        "schedule": "one_cycle",
+        "crop": 1,
+        "seed": seed,
+        "runs": str(out / "runs"),
+    }
+
+
+def _command(settings: Mapping[str, Any]) -> str:
+    """The command that trains with these settings."""
+    words = ["onward", "train", str(settings["model"])]
+    for name, value in settings.items():
+        if name != "model" and value != TrainConfig.model_fields[name].default:
+            words += [flag_name(name), str(value)]
+    return shlex.join(words)
 
 
 def _measure_accuracy(model: Any, images: Array, labels: Array) -> float:
     """The share of the held-out images that a model classifies correctly."""
     session = InferenceSession(model)
     [probabilities] = session.run(["probabilities"], {"image": images[TRAIN:]})
-    return accuracy_of(np.asarray(probabilities), labels[TRAIN:])
+    return float(np.mean(np.asarray(probabilities).argmax(1) == labels[TRAIN:]))
 
 
-def _train(
-    console: Console, network: ir.Model, images: Array, labels: Array, epochs: int, seed: int
-) -> DigitsTraining:
-    """Train with a progress bar; each epoch is a line."""
-    console.print(f"{'epoch':>9}   {'loss':{_BAR + 6}}   held out   steps/s", style="bold")
-    mark = "#" if console.options.ascii_only else "█"
-    with make_progress(console) as progress:
-        task = progress.add_task("training", total=epochs * STEPS_PER_EPOCH)
-        return train_digits(
-            network,
-            images,
-            labels,
-            epochs,
-            seed,
-            on_step=lambda loss: progress.update(task, advance=1, description=f"loss {loss:.3f}"),
-            on_epoch=lambda summary: console.print(_epoch_line(summary, epochs, mark)),
-        )
-
-
-def _epoch_line(summary: EpochSummary, epochs: int, mark: str) -> str:
-    """One epoch: its mean loss, as a number and as a bar, its accuracy and its speed."""
-    bar = mark * round(min(summary.loss / max(summary.first_loss, 1e-9), 1.0) * _BAR)
-    count = f"{summary.epoch}/{epochs}"
-    return (
-        f"{count:>9}   {summary.loss:.3f} {bar:{_BAR}}   {summary.accuracy:>8.1%}   "
-        f"{summary.steps_per_second:>7,.0f}"
-    )
-
-
-def _print_accuracies(
-    console: Console, training: DigitsTraining, before: float, after: float
-) -> None:
-    steps, seconds = training.session.steps, training.seconds
-    if training.interrupted:
-        warn(console, f"interrupted at step {steps}; the model trained so far is exported")
-    console.print(f"\n{steps:,} steps in {seconds:.1f} s. Accuracy on the held-out images:")
+def _print_accuracies(console: Console, run: FinishedRun, before: float, after: float) -> None:
+    if run.stopped == INTERRUPTED:
+        warn(console, f"interrupted at step {run.steps}; the model trained so far is exported")
+    console.print(f"\n{run.steps:,} steps in {run.seconds:.1f} s. Accuracy on the held-out images:")
     console.print(f"  before training       {before:>6.1%}")
     console.print(f"  the exported model    {after:>6.1%}\n", style="bold green")
 
@@ -176,22 +167,20 @@ def _difference(measured: MeasuredCandidate, expected: Array) -> float:
     return float(np.abs(measured.outputs[0] - expected).max())
 
 
-def _print_next_steps(console: Console, out: Path) -> None:
+def _print_next_steps(console: Console, run: FinishedRun, command: str) -> None:
     console.print("Files", style="bold")
     files = {
-        MODEL: "the trained model: any ONNX runtime runs it",
-        CHECKPOINT: "the training state: TrainingSession.load continues from it",
-        CURVE: "loss and accuracy during the training, as a picture",
+        run.model: "the trained model: any ONNX runtime runs it",
+        run.folder.report: "the run on one page, for a browser",
+        run.folder.checkpoints: "the state of the training: --resume continues from it",
     }
-    print_pairs(console, [(f"  {out / name}", what) for name, what in files.items()])
+    print_pairs(console, [(f"  {path}", what) for path, what in files.items()])
     console.print("\nNext steps", style="bold")
     commands = {
-        f"onward inspect {out / MODEL}": "show what is in the model",
-        f"onward bench {out / MODEL} --size batch=1": "measure each provider on one image",
-        f"onward profile {out / MODEL}": "show where its time goes",
+        f"onward inspect {run.model}": "show what is in the model",
+        f"onward bench {run.model} --size batch=1": "measure each provider on one image",
+        f"onward profile {run.model}": "show where its time goes",
     }
-    print_pairs(console, [(f"  {command}", what) for command, what in commands.items()])
-    console.print(
-        "\nTo train your own model: onward.TrainingSession(model, loss, optimizer); "
-        "docs/training.md starts with an example of ten lines."
-    )
+    print_pairs(console, [(f"  {each}", what) for each, what in commands.items()])
+    console.print("\nThe training above, as a command (docs/train.md); try it on your own data:")
+    console.print(f"  {command}", style="bold", soft_wrap=True)

@@ -14,6 +14,7 @@ from onward.cli import arguments
 from onward.cli.config_flags import add_config_flags, given_settings
 from onward.cli.console import make_console, print_pairs, warn
 from onward.cli.training_display import TrainingDisplay
+from onward.cli.watch_training import WatchFlags, check_watch, served_model, watch_training
 from onward.errors import OptionError
 from onward.formatting import show_seconds
 from onward.runner.callback import Callback
@@ -22,6 +23,9 @@ from onward.runner.config_files import config_to_toml, read_config
 from onward.runner.run import INTERRUPTED, Run
 from onward.runner.train import FinishedRun
 from onward.runner.train import train as train_model
+from onward.runner.watch_models import HeldOutRows
+
+_WATCH = "Continuous training"
 
 
 def train(
@@ -34,12 +38,34 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run with the same settings.")
     ] = False,
-    watch: Annotated[
-        Path | None,
-        typer.Option("--watch", metavar="FOLDER", help="Then train on each file that appears."),
-    ] = None,
     show_config: Annotated[
         bool, typer.Option("--show-config", help="Print every setting as TOML, and stop.")
+    ] = False,
+    watch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Then train on each file that appears in a folder; keep what is better.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = None,
+    min_improvement: Annotated[
+        float | None,
+        typer.Option(metavar="NUMBER", help="How much better it must be.", rich_help_panel=_WATCH),
+    ] = None,
+    replay: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Earlier files to train on again.", rich_help_panel=_WATCH),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Time between two looks, 5 by default.", rich_help_panel=_WATCH
+        ),
+    ] = None,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Process what is there, and stop.", rich_help_panel=_WATCH),
     ] = False,
     **given: Any,
 ) -> None:
@@ -53,6 +79,7 @@ def train(
     onward train model.onnx --data photos --epochs 10 --flip --patience 3
     onward train model.onnx --data new.csv --new-head 3 --freeze 'encoder.*'
     onward train --config run.toml --learning-rate 0.01 --resume
+    onward train model.onnx --data base.csv --watch incoming
     """
     settings = {} if config is None else read_config(config)
     settings |= given_settings(given)
@@ -64,14 +91,18 @@ def train(
         return
     if checked.model is None:
         raise OptionError("there is no model to train\ngive one: onward train model.onnx")
+    flags = WatchFlags(watch, min_improvement, replay, interval, once)
+    check_watch(flags, checked)
+    console = make_console()
+    if checked.data is None and watch is not None:
+        watch_training(console, flags, Path(checked.model), checked.validation, settings)
+        return
     if checked.data is None:
         raise OptionError("there is no data to train on\ngive it: --data data.csv")
-    if watch is not None and not watch.is_dir():
-        raise OptionError(f"--watch: there is no folder {watch}\nmake it first")
-    console = make_console()
+    held_out = HeldOutRows()
     with TrainingDisplay(console) as display:
         run = train_model(
-            callbacks=[ShowChoices(console), display],
+            callbacks=[ShowChoices(console), display, held_out],
             resume=resume,
             command=_command(),
             **settings,
@@ -80,7 +111,9 @@ def train(
     if run.stopped == INTERRUPTED:
         raise typer.Exit(130)
     if watch is not None:
-        ...
+        rows = held_out.rows if checked.validation is None else checked.validation
+        served = served_model(run.folder)
+        watch_training(console, flags, served, rows, settings, run.folder.path / "watch")
 
 
 add_config_flags(train, leave_out=("model",))

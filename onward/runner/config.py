@@ -57,80 +57,122 @@ class TrainConfig(BaseModel):
         DATA, None, "The column that the model should predict; found by its name if left out."
     )
     inputs: dict[str, list[str]] | None = _setting(
-        DATA, None, "The columns of each input of the model: {image: [pixels]}."
+        DATA, None, "Which columns feed which input of the model, such as image=pixels."
     )
-    ignore_columns: list[str] = _setting(DATA, [], "Columns that are not used, such as an id.")
-    validation: str | None = _setting(DATA, None, "Data to evaluate on; else rows are held out.")
-    validation_split: Share = _setting(DATA, 0.1, "The share of rows that is held out; 0: none.")
+    ignore_columns: list[str] = _setting(DATA, [], "Columns to leave out, such as an id.")
+    validation: str | None = _setting(
+        DATA, None, "Data to evaluate on; without it, rows are held out from the data."
+    )
+    validation_split: Share = _setting(
+        DATA, 0.1, "The share of rows that is held out for evaluation; 0: none."
+    )
     types: dict[str, str] | None = _setting(
-        DATA, None, "Types of columns: int, float, bool or text, such as {zip: text}."
+        DATA, None, "Types of columns (int, float, bool, text), such as zip=text."
     )
-    delimiter: str | None = _setting(DATA, None, "What separates the fields of a CSV file.")
+    delimiter: str | None = _setting(
+        DATA, None, "The character between the fields of a CSV file; found if left out."
+    )
     block: Count | None = _setting(
-        DATA, None, "Tokens of a block of text; the model's length if left out."
+        DATA, None, "Text: the tokens of a row; the model's length if left out."
     )
-    skip_broken: bool = _setting(DATA, False, "Leave broken images out.")
+    skip_broken: bool = _setting(DATA, False, "Images: leave out files that cannot be read.")
     standardize: bool | None = _setting(
-        DATA, None, "Numbers to mean 0 and standard deviation 1; None: where they are columns."
+        DATA, None, "Scale numbers to mean 0 and deviation 1; by default, columns of a table are."
     )
-    balance: bool = _setting(DATA, False, "Show rows of every class equally often.")
+    balance: bool = _setting(DATA, False, "Train on rows of every class equally often.")
     flip: bool = _setting(DATA, False, "Images: mirror left to right at random.")
     crop: Annotated[int, Field(ge=0)] = _setting(DATA, 0, "Images: shift by up to N pixels.")
     brightness: Strength = _setting(DATA, 0.0, "Images: change the brightness by up to this share.")
     contrast: Strength = _setting(DATA, 0.0, "Images: change the contrast by up to this share.")
     saturation: Strength = _setting(DATA, 0.0, "Images: change the saturation by up to this share.")
     mixup: Annotated[float, Field(ge=0)] = _setting(
-        DATA, 0.0, "Images: mix pairs, with shares from Beta(N, N)."
+        DATA, 0.0, "Images: blend pairs, with shares drawn from Beta(N, N); 0: off."
     )
-    data_threads: Annotated[int, Field(ge=0)] = _setting(DATA, 1, "Threads that read ahead.")
+    data_threads: Annotated[int, Field(ge=0)] = _setting(
+        DATA, 1, "Threads that read batches ahead."
+    )
 
     # -- learning
-    loss: LossName = _setting(LEARN, "auto", "What is minimised.")
-    label_smoothing: Share = _setting(LEARN, 0.0, "Of cross entropy.")
-    ignore_index: int | None = _setting(LEARN, None, "A label that does not count.")
-    epochs: Count = _setting(LEARN, 3, "Passes over the data.")
-    max_steps: Count | None = _setting(LEARN, None, "Stop after this number of updates.")
-    batch_size: Count | Literal["auto"] = _setting(
-        LEARN, 32, "Rows of a step; auto: the largest that fits the memory."
+    loss: LossName = _setting(
+        LEARN, "auto", "The loss; auto: the one that fits the model and the target."
     )
-    gradient_accumulation_steps: Count = _setting(LEARN, 1, "Batches of one update.")
+    label_smoothing: Share = _setting(LEARN, 0.0, "Label smoothing of the cross entropy.")
+    ignore_index: int | None = _setting(
+        LEARN, None, "A label that is left out of the loss and the metrics."
+    )
+    epochs: Count = _setting(LEARN, 3, "Passes over the data.")
+    max_steps: Count | None = _setting(LEARN, None, "Stop after this number of steps.")
+    batch_size: Count | Literal["auto"] = _setting(
+        LEARN, 32, "Rows of a batch; auto: the fastest that fits the memory."
+    )
+    gradient_accumulation_steps: Count = _setting(
+        LEARN, 1, "Batches whose gradients are accumulated for one step."
+    )
     optimizer: OptimizerName = _setting(LEARN, "adamw", "The optimizer.")
     learning_rate: Positive | Literal["auto"] | None = _setting(
-        LEARN, None, "None: the optimizer's usual one; auto: found by a range test."
+        LEARN, None, "The optimizer's usual one if left out; auto: found by a range test."
     )
     weight_decay: Annotated[float, Field(ge=0)] | None = _setting(
-        LEARN, None, "None: the optimizer's usual one."
+        LEARN, None, "Weight decay; the optimizer's usual one if left out."
     )
-    schedule: ScheduleName = _setting(LEARN, "cosine", "How the learning rate falls.")
-    warmup: Share = _setting(LEARN, 0.0, "The share of steps in which the learning rate rises.")
-    max_grad_norm: Positive | None = _setting(LEARN, None, "Clip the gradients to this norm.")
-    ema: Share | None = _setting(LEARN, None, "Export an average of the weights, of this decay.")
-    seed: Annotated[int, Field(ge=0)] = _setting(LEARN, 0, "Of shuffling, dropout and new weights.")
+    schedule: ScheduleName = _setting(
+        LEARN, "cosine", "How the learning rate changes over the run."
+    )
+    warmup: Share = _setting(
+        LEARN, 0.0, "The share of steps in which the learning rate rises from 0."
+    )
+    max_grad_norm: Positive | None = _setting(
+        LEARN, None, "Clip the gradients to this global norm."
+    )
+    ema: Share | None = _setting(
+        LEARN, None, "Export a moving average of the weights, with this decay (0.999)."
+    )
+    seed: Annotated[int, Field(ge=0)] = _setting(
+        LEARN, 0, "The seed of shuffling, dropout, augmentation and new weights."
+    )
 
     # -- the model
-    freeze: list[str] = _setting(MODEL, [], "Weights that stay: names or patterns (encoder.*).")
-    train_only: list[str] | None = _setting(MODEL, None, "The only weights that are trained.")
-    new_head: Count | None = _setting(MODEL, None, "Replace the last layer by one of N outputs.")
-    lora: Count | None = _setting(MODEL, None, "Train adapters of rank N, not the weights.")
-    lora_targets: list[str] = _setting(MODEL, ["*"], "The weights or nodes that have adapters.")
-    lora_alpha: Positive | None = _setting(MODEL, None, "Scale of adapters times rank; None: rank.")
-    lora_dropout: Share = _setting(MODEL, 0.0, "Dropout before the adapters.")
-    dora: bool = _setting(MODEL, False, "Adapters with magnitudes (DoRA).")
+    freeze: list[str] = _setting(
+        MODEL, [], "Weights that are not trained: names or patterns (encoder.*)."
+    )
+    train_only: list[str] | None = _setting(
+        MODEL, None, "The only weights that are trained: names or patterns."
+    )
+    new_head: Count | None = _setting(
+        MODEL, None, "Replace the last layer by a new one with N outputs."
+    )
+    lora: Count | None = _setting(
+        MODEL, None, "Train adapters of rank N (LoRA) instead of the weights."
+    )
+    lora_targets: list[str] = _setting(
+        MODEL, ["*"], "The weights or nodes that get adapters: names or patterns."
+    )
+    lora_alpha: Positive | None = _setting(
+        MODEL, None, "The scale of the adapters, times their rank; the rank if left out."
+    )
+    lora_dropout: Share = _setting(MODEL, 0.0, "The share of dropout before the adapters.")
+    dora: bool = _setting(MODEL, False, "Train magnitudes as well as adapters (DoRA).")
     keep_adapter: bool = _setting(MODEL, False, "Also save the adapters as a file of their own.")
-    freeze_batch_norm: bool = _setting(MODEL, False, "Keep the statistics of BatchNormalization.")
+    freeze_batch_norm: bool = _setting(MODEL, False, "Keep BatchNormalization in inference mode.")
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = _setting(
-        MODEL, None, "The learning rate of a layer, as a share of the next one's."
+        MODEL, None, "The learning rate of a layer, as a share of the layer's after it."
     )
     unfreeze_every: Count | None = _setting(
-        MODEL, None, "Train the last layer first, and one more every N steps."
+        MODEL, None, "Train the last layer first, and one more layer every N steps."
     )
-    quantization_aware: bool = _setting(MODEL, False, "Train with 8-bit rounding; export int8.")
+    quantization_aware: bool = _setting(
+        MODEL, False, "Train with 8-bit rounding; export an int8 model."
+    )
 
     # -- evaluation
-    metrics: list[str] | None = _setting(WATCH, None, "None: those that fit the loss.")
-    evaluate_every: Count | None = _setting(WATCH, None, "Steps; None: after every epoch.")
+    metrics: list[str] | None = _setting(
+        WATCH, None, "What to measure (accuracy,f1,...); what fits the loss if left out."
+    )
+    evaluate_every: Count | None = _setting(
+        WATCH, None, "Evaluate every N steps; after every epoch if left out."
+    )
     monitor: str | None = _setting(
-        WATCH, None, "The number that chooses the best weights; None: the first metric."
+        WATCH, None, "The number that decides which weights are best; the first metric if left out."
     )
     patience: Count | None = _setting(
         WATCH, None, "Stop after N evaluations without an improvement."
@@ -138,29 +180,37 @@ class TrainConfig(BaseModel):
     sample_text: Annotated[int, Field(ge=0)] = _setting(
         WATCH, 0, "Language models: write N characters at each evaluation."
     )
-    log_every: Count = _setting(WATCH, 10, "Steps between two lines of metrics.csv.")
+    log_every: Count = _setting(WATCH, 10, "Write a line of metrics.csv every N steps.")
     tensorboard: bool = _setting(WATCH, False, "Write TensorBoard events.")
     track: list[Literal["mlflow", "wandb", "trackio"]] = _setting(
         WATCH, [], "Also report to mlflow, wandb or trackio."
     )
     profile: str | None = _setting(
-        WATCH, None, "Profile these steps (100:120); the page opens in a browser."
+        WATCH, None, "Profile these steps (100:120), as a page for a browser."
     )
 
     # -- the run
-    provider: str | None = _setting(RUN, None, "cpu, torch, ...; auto: the fastest here.")
-    threads: Annotated[int, Field(ge=0)] = _setting(RUN, 0, "Of the engine; 0: one per core.")
+    provider: str | None = _setting(
+        RUN, None, "The engine (cpu, cuda, torch, ...); auto: the fastest one here."
+    )
+    threads: Annotated[int, Field(ge=0)] = _setting(
+        RUN, 0, "Threads of the engine; 0: one per core."
+    )
     mixed_precision: Literal["none", "auto", "bfloat16", "float16"] = _setting(
-        RUN, "none", "Compute in 16 bits; auto: where the provider is faster so."
+        RUN, "none", "Compute in 16 bits; auto: if the provider is faster with it."
     )
-    save_every: Count | None = _setting(RUN, None, "Steps between checkpoints; None: each epoch.")
-    keep: Count = _setting(RUN, 2, "The number of newest checkpoints that are kept.")
+    save_every: Count | None = _setting(
+        RUN, None, "Write a checkpoint every N steps; after every epoch if left out."
+    )
+    keep: Count = _setting(RUN, 2, "Keep the N newest checkpoints, and the best one.")
     on_nan: Literal["stop", "skip"] = _setting(
-        RUN, "stop", "Where gradients are not finite: stop, or leave the batch out."
+        RUN, "stop", "If gradients are not finite: stop, or skip the batch."
     )
-    export: Literal["best", "last"] = _setting(RUN, "best", "The weights that are exported.")
+    export: Literal["best", "last"] = _setting(RUN, "best", "Export the best weights, or the last.")
     runs: str = _setting(RUN, "runs", "The folder of all runs.")
-    name: str | None = _setting(RUN, None, "The run's folder; None: the model's name and a number.")
+    name: str | None = _setting(
+        RUN, None, "The name of the run's folder; the model's name and a number if left out."
+    )
 
 
 _OUTSIDE = frozenset(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import OpBuilder
+from onward.graph.paths import writing
 
 Array = np.ndarray[Any, Any]
 TRAIN = 1200  # training images; the others are held out
@@ -24,7 +26,17 @@ def load_digits() -> tuple[Array, Array]:
         return images, data["labels"].astype(np.int64)
 
 
-def build_network(seed: int = 0) -> ir.Model:
+def write_digits(folder: Path) -> tuple[Path, Path]:
+    """Write the training images and the held-out ones as .npz files: `image` and `label`."""
+    images, labels = load_digits()
+    files = folder / "digits.npz", folder / "held-out.npz"
+    for file, part in zip(files, (slice(TRAIN), slice(TRAIN, None))):
+        with writing(file):
+            np.savez(file, image=images[part], label=labels[part])
+    return files
+
+
+def build_network(seed: int = 0, outputs: Sequence[str] = ("scores", "probabilities")) -> ir.Model:
     """Two convolutions and two linear layers with random weights: image -> scores."""
     op, rng = OpBuilder(name="digits"), np.random.default_rng(seed)
 
@@ -42,7 +54,8 @@ def build_network(seed: int = 0) -> ir.Model:
     hidden = op.Relu(op.Gemm(pooled, *weights("hidden", HIDDEN, second * 16), transB=1))
     kept = op.Dropout(hidden, 0.25)
     scores = op.Gemm(kept, *weights("scores", 10, HIDDEN), transB=1)
-    return op.model(scores=scores, probabilities=op.Softmax(scores, axis=-1))
+    named = {"scores": scores, "probabilities": op.Softmax(scores, axis=-1)}
+    return op.model(**{name: named[name] for name in outputs})
 
 
 def batches(images: Array, labels: Array, size: int, seed: Any) -> Iterator[dict[str, Array]]:

@@ -12,6 +12,7 @@ runs/NAME/
   report.html       all of it on one page
   tensorboard/      events, with --tensorboard
   profile/          with --profile
+  current.onnx, watch/   with --watch: the best model so far, and the journal of decisions
 """
 
 from __future__ import annotations

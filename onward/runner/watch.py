@@ -1,6 +1,6 @@
 """watch: continuous training. New data arrives in a folder, and the better model is served.
 
-    watch("model.onnx", "incoming", held_out="held_out.csv")
+    watch("model.onnx", "incoming", train=train, evaluate=evaluate)
 
 For each new file: fine-tune the current model on it, evaluate both models on the same held-out
 data, replace the served file if the candidate is better, and write the decision to a journal.
@@ -77,6 +77,7 @@ def watch(
     options: WatchSettings | None = None,
     work: str | os.PathLike[str] | None = None,
     once: bool = False,
+    on_decision: Callable[[WatchDecision], None] | None = None,
     list_files: Callable[[Path], Sizes] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], datetime.datetime] | None = None,
@@ -87,6 +88,7 @@ def watch(
     `work/history`. `work` (by default next to the model, MODEL.watch) has the journal, too: started
     again, files that are in it are not processed again. With `once`, what is there now is processed
     (after one interval, in which it must not change); otherwise Ctrl-C ends it between two steps.
+    `on_decision` is called with each decision, once it is in the journal.
     A file that cannot be read or trained on is rejected with its error, and the next one follows;
     a wrong setting or a full disk ends the watch.
     """
@@ -110,6 +112,8 @@ def watch(
                 decision = _process(path, served, place, journal, train, evaluate, chosen, clock)
                 if decision is not None:
                     log.info("%s", decision)
+                    if on_decision is not None:
+                        on_decision(decision)
                     done.append(decision)
             if once:
                 return done
@@ -183,9 +187,8 @@ def _process(
         return decision
     staged = stage(candidate, served, place / HISTORY)
     decision = WatchDecision(**about, decision=PROMOTED, model=file_digest(staged))
-    journal.add(
-        decision
-    )  # before the replacement: a crash between the two is made good at the start
+    # before the replacement: a crash between the two is made good at the start
+    journal.add(decision)
     staged.replace(served)
     return decision
 

@@ -92,7 +92,7 @@ def test_help_has_every_explanation_in_its_group(
         if name != "model":
             assert flag_name(name)[:20] in plain and str(field.description)[:20] in plain, name
     assert all(group in plain for group in ("Data", "Learning", "Model", "Evaluation", "Run"))
-    assert "[default: (adamw)]" in plain and "sgd|adam|adamw" in plain
+    assert "Default: adamw" in plain and "One of sgd, adam, adamw" in plain and "best|last" in plain
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
+import signal
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import onward
 from onward.cli import demo
+from onward.cli.demo_epochs import DemoEpochs, EpochSummary, epoch_line
 from onward.cli.main import main
-from onward.runner import digits_training
-from onward.runner.digits import TRAIN, build_network, load_digits
-from onward.runner.digits_training import EpochSummary
+from onward.runner.digits import TRAIN, load_digits
 from tests.cli.conftest import Call, Called, is_one_line
 
 PROVIDERS = ["CPUExecutionProvider", "ReferenceExecutionProvider"]
@@ -65,9 +65,12 @@ def test_network_is_trained_exported_and_compared(finished: tuple[Called, Path])
     assert "2 providers agree" in called.out and "onward inspect onward-demo" in called.out
     folder = parent / "onward-demo"
     assert {path.name for path in folder.iterdir()} == {
-        "digits.onnx", "checkpoint.safetensors", "curve.svg"
+        "digits.onnx", "digits.npz", "held-out.npz", "runs"
     }  # fmt: skip
-    assert ElementTree.parse(folder / "curve.svg").getroot().tag.endswith("svg")
+    run = folder / "runs" / "digits-1"
+    for name in ("model.onnx", "report.html", "checkpoints"):
+        assert (run / name).exists() and str(Path("onward-demo/runs/digits-1") / name) in called.out
+    assert "val_accuracy" in (run / "metrics.csv").read_text()
     assert "1/2 " in called.out and "2/2 " in called.out and "\x1b" not in called.out
 
 
@@ -77,38 +80,39 @@ def test_printed_accuracy_is_that_of_the_exported_model(
     monkeypatch.setattr(demo, "measure_in_turns", lambda *arguments, **options: True)
     called = quick("--epochs", 2, "--seed", 3, "--out", "here/too")
     images, labels = load_digits()
-    session = onward.InferenceSession(tmp_path / "here/too/digits.onnx")
+    session = onward.InferenceSession(tmp_path / "here/too/runs/digits-1/model.onnx")
     [probabilities] = session.run(None, {"image": images[TRAIN:]})
     share = np.mean(probabilities.argmax(1) == labels[TRAIN:])
     assert f"the exported model    {share:>6.1%}" in called.out
 
 
-def test_training_continues_from_the_checkpoint(finished: tuple[Called, Path]) -> None:
-    _, folder = finished
-    session = onward.TrainingSession(
-        build_network(),
-        digits_training.CrossEntropy(output="scores"),
-        digits_training.AdamW(lr=digits_training.LEARNING_RATE),
-        {"schedule": digits_training.OneCycle(steps=148)},
-    )
-    session.load(folder / "onward-demo" / "checkpoint.safetensors")
-    assert session.steps == 74
+def test_printed_command_repeats_the_training(
+    finished: tuple[Called, Path], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed, folder = finished
+    monkeypatch.chdir(folder)
+    [command] = re.findall(r"^  (onward train .*)$", printed.out, re.M)
+    words = shlex.split(command)[1:]
+    resumed = call(*words, "--resume")
+    assert resumed.code == 0 and "resumed at step 76 of 76" in resumed.out, resumed
+    assert call(*words).code == 0
+    first, again = (Path(f"onward-demo/runs/digits-{n}/model.onnx").read_bytes() for n in (1, 2))
+    assert first == again
 
 
 def test_ctrl_c_exports_the_model_trained_so_far(
     quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted_batches(*arguments: Any) -> Any:
-        yield from list(batches(*arguments))[:5]
-        raise KeyboardInterrupt
+    def interrupt(self: Any, run: Any, step: Any) -> None:
+        if step.number == 5:
+            signal.raise_signal(signal.SIGINT)
 
-    batches = digits_training.batches
-    monkeypatch.setattr(digits_training, "batches", interrupted_batches)
+    monkeypatch.setattr(DemoEpochs, "on_step", interrupt)
     called = quick()
     assert called.code == 130
     assert "interrupted at step 5; the model trained so far is exported" in called.out
     assert "providers agree" not in called.out and "Traceback" not in called.out + called.err
-    assert (tmp_path / "onward-demo" / "digits.onnx").is_file()
+    assert (tmp_path / "onward-demo/runs/digits-1/model.onnx").is_file()
 
 
 def test_ctrl_c_while_providers_are_compared_is_one_line(
@@ -144,7 +148,7 @@ def test_failing_provider_is_shown_with_its_error(
 
 def test_epoch_line_has_a_bar_for_the_loss() -> None:
     summary = EpochSummary(2, 1.2, 2.4, 0.5, 1234)
-    assert demo._epoch_line(summary, 15, "#") == (
+    assert epoch_line(summary, 15, "#") == (
         "     2/15   1.200 ############                  50.0%     1,234"
     )
 

@@ -18,7 +18,8 @@ from onward.errors import FileMissing, OnwardError, OptionError, WriteFailed
 from onward.graph.paths import check_writable, make_folder, to_path, writing
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
-from onward.runner.learning_curve import LearningCurve, write_learning_curve
+from onward.runner.figures.curves import draw_panels
+from onward.runner.figures.save import save_figure
 from onward.training.artifacts import generate_artifacts
 from tests.sessions.training.small import mlp
 
@@ -85,7 +86,7 @@ def writers() -> dict[str, Callable[[Path], object]]:
         "outputs": lambda path: write_outputs(path.with_suffix(".npz"), {"y": X}, one=False),
         "output": lambda path: write_outputs(path.with_suffix(".npy"), {"y": X}, one=True),
         "text": lambda path: write_outputs(path.with_suffix(".json"), {"y": X}, one=True),
-        "picture": lambda path: write_learning_curve(LearningCurve(), path),
+        "picture": lambda path: save_figure(draw_panels([]), path.with_suffix(".svg")),
     }
 
 

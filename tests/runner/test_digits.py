@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 import onward
-from onward.runner.digits import batches, build_network, load_digits, shift
+from onward.runner.digits import TRAIN, batches, build_network, load_digits, shift, write_digits
 
 
 def test_data_are_images_and_labels() -> None:
@@ -49,3 +51,16 @@ def test_images_are_shifted_by_one_pixel_at_most() -> None:
     assert set(zip(rows.tolist(), columns.tolist())) == {
         (r, c) for r in (2, 3, 4) for c in (2, 3, 4)
     }
+
+
+def test_both_parts_are_written_as_files(tmp_path: Path) -> None:
+    images, labels = load_digits()
+    training, held_out = (np.load(file) for file in write_digits(tmp_path))
+    assert len(training["label"]) == TRAIN
+    np.testing.assert_array_equal(np.concatenate([training["image"], held_out["image"]]), images)
+    np.testing.assert_array_equal(np.concatenate([training["label"], held_out["label"]]), labels)
+
+
+def test_outputs_of_the_network_are_chosen() -> None:
+    [only] = build_network(outputs=["probabilities"]).graph.outputs
+    assert only.name == "probabilities"

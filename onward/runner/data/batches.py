@@ -88,6 +88,11 @@ class Batches:
             )
         self.waited = 0.0  # seconds that consumers waited for batches
 
+    @property
+    def positions(self) -> Array:
+        """The positions in the dataset that batches are made of."""
+        return self._rows
+
     def __len__(self) -> int:
         """The number of batches in an epoch."""
         return self._count // self.size if self.drop_last else -(-self._count // self.size)

@@ -1,4 +1,4 @@
-"""Dataset: rows in named columns, read by position. Also datasets joined, and fewer columns."""
+"""Dataset: rows in named columns, read by position. Also parts of datasets, and joined ones."""
 
 from __future__ import annotations
 
@@ -135,6 +135,23 @@ class SelectedColumns:
 
     def read(self, positions: Array, columns: Sequence[str] | None = None) -> dict[str, Array]:
         return self._dataset.read(positions, choose_columns(self.columns, columns, self._source))
+
+
+class SelectedRows:
+    """A dataset with some of another's rows, such as those that a run held out."""
+
+    def __init__(self, dataset: Dataset, positions: Array) -> None:
+        self._dataset = dataset
+        self._rows = check_positions(positions, len(dataset), "the data")
+        self.columns = dataset.columns
+        self.classes: tuple[str, ...] = tuple(getattr(dataset, "classes", ()))  # of images
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, positions: Array, columns: Sequence[str] | None = None) -> dict[str, Array]:
+        rows = check_positions(positions, len(self), "the data")
+        return self._dataset.read(self._rows[rows], columns)
 
 
 class JoinedDatasets:
