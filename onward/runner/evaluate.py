@@ -25,7 +25,7 @@ _HELD_OUT = "val_"
 def evaluate(run: Run) -> Evaluation | None:
     """Evaluate on all held-out rows; None without such rows, or if the run is interrupted.
 
-    A run whose held-out loss is not finite is stopped.
+    A run whose held-out loss is not finite is stopped, unless on_nan is "skip".
     """
     plan = run.plan
     if plan.validation is None:
@@ -45,13 +45,13 @@ def evaluate(run: Run) -> Evaluation | None:
             if plan.target not in batch.feeds:
                 continue  # the model's own output is the loss
             outputs = np.asarray(results[plan.output])
-            if not math.isfinite(total) or np.isnan(outputs).any():
+            finite = finite and math.isfinite(total) and not np.isnan(outputs).any()
+            if not finite and run.config.on_nan == "stop":
                 _stop_at_nonfinite(run, batch)
                 return None
-            targets = np.asarray(batch.feeds[plan.target])
-            finite = finite and bool(np.isfinite(outputs).all())
             if not finite:
                 continue  # metrics refuse such outputs
+            targets = np.asarray(batch.feeds[plan.target])
             for metric in metrics:
                 metric.update(outputs, targets)
             if matrix is not None:

@@ -12,6 +12,7 @@ from onward.graph.paths import writing
 from onward.runner.callback import Callback
 from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.events import Evaluation
+from onward.runner.plan.model_shapes import text_length
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
 
@@ -28,14 +29,13 @@ class SampleText(Callback):
         self.last = ""  # for displays
 
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
-        characters = self.vocabulary.characters
         feed = run.plan.preprocessing.inputs[0]
-        output = run.plan.output
+        output, characters = run.plan.output, self.vocabulary.characters
 
         def logits(tokens: Array) -> Array:
             feeds = {feed.feed: tokens.astype(feed.dtype)}
             scores = np.asarray(run.session.predict(feeds)[output])
-            return scores[..., : len(characters)]  # a model may have more tokens
+            return scores[..., : len(characters)]  # a model may have more tokens than the text
 
         start = characters.index(_START) if _START in characters else 0
         seed = [run.config.seed, evaluation.step]
@@ -52,7 +52,9 @@ def sample_text(plan: TrainingPlan, count: int) -> SampleText:
         raise OptionError(
             "sample_text is for models that are trained on blocks of a text file\nleave it out"
         )
-    return SampleText(vocabulary, count, plan.preprocessing.inputs[0].shape[1])
+    # a model of any length still has no more positions than its table of them
+    context = plan.preprocessing.inputs[0].shape[1] or text_length(plan.adapted.model)
+    return SampleText(vocabulary, count, context)
 
 
 def generate(
