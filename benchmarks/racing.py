@@ -19,8 +19,16 @@ SECONDS = 2.0  # that one answer measures
 STARTED = time.perf_counter()
 
 
-def arguments(about: str, models: Sequence[str], engines: Sequence[str]) -> argparse.Namespace:
-    """The command line of a benchmark; pins this process, and so its children, to `--pin`."""
+def arguments(
+    about: str,
+    models: Sequence[str],
+    engines: Sequence[str],
+    usual: Sequence[str] | None = None,
+) -> argparse.Namespace:
+    """The command line of a benchmark; pins this process, and so its children, to `--pin`.
+
+    `usual` are the engines that are measured unless others are asked for; None: all.
+    """
     parser = argparse.ArgumentParser(description=about.split("\n")[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(models)}")
     parser.add_argument("--engines", help=f"separated by commas, of {', '.join(engines)}")
@@ -31,7 +39,8 @@ def arguments(about: str, models: Sequence[str], engines: Sequence[str]) -> argp
     given = parser.parse_args()
     given.whole = not given.models and given.engines is None
     given.models = given.models or list(models)
-    given.engines = list(engines) if given.engines is None else given.engines.split(",")
+    chosen = usual or engines
+    given.engines = list(chosen) if given.engines is None else given.engines.split(",")
     for kind, asked, known in (("model", given.models, models), ("engine", given.engines, engines)):
         for name in asked:
             if name not in known:

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("onward", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "numpy", "onnxsim")
+PACKAGES = (
+    "onward", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "numpy", "onnxsim",
+    "lightning", "transformers",
+)  # fmt: skip
 
 
 def circumstances() -> dict[str, Any]:
