@@ -30,12 +30,12 @@ class SampleText(Callback):
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
         feed = run.plan.preprocessing.inputs[0]
         output = run.plan.output
+        characters = self.vocabulary.characters  # the model may have tokens for more
 
         def logits(tokens: Array) -> Array:
             feeds = {feed.feed: tokens.astype(feed.dtype)}
-            return np.asarray(run.session.predict(feeds)[output])
+            return np.asarray(run.session.predict(feeds)[output])[..., : len(characters)]
 
-        characters = self.vocabulary.characters
         start = characters.index(_START) if _START in characters else 0
         seed = [run.config.seed, evaluation.step]
         tokens = generate(logits, [start], self.count, self.context, np.random.default_rng(seed))
@@ -51,7 +51,9 @@ def sample_text(plan: TrainingPlan, count: int) -> SampleText:
         raise OptionError(
             "sample_text is for models that are trained on blocks of a text file\nleave it out"
         )
-    return SampleText(vocabulary, count, plan.preprocessing.inputs[0].shape[1])
+    feed = plan.preprocessing.inputs[0]
+    [block] = plan.training.dataset.columns[feed.columns[0]].shape  # of training: its positions
+    return SampleText(vocabulary, count, feed.shape[1] or block)
 
 
 def generate(
