@@ -91,8 +91,21 @@ def test_the_commands_of_a_page_run_one_after_another(
 ) -> None:
     """In a folder where the page's python examples ran; `# exit code 1` says what to expect."""
     test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatch)
+    run_commands(page, tmp_path, monkeypatch)
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the data that the first example of docs/train.md writes."""
+    monkeypatch.chdir(tmp_path)
+    exec(next(source for _, source in python_blocks(read(DOCS / "train.md"))), {})
+    run_commands(ROOT / "README.md", tmp_path, monkeypatch)
+    assert (tmp_path / "runs/model-1/report.html").is_file()
+
+
+def run_commands(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of a page, in this process."""
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setenv("HOME", str(tmp_path))  # whatever a command keeps, it keeps here
+    monkeypatch.setenv("HOME", str(folder))  # whatever a command keeps, it keeps here
     for command in commands(read(page)):
         expected = re.search(r"# exit code (\d+)", command)
         words = shlex.split(command, comments=True)

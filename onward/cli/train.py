@@ -143,8 +143,6 @@ def _command() -> str:
 def _show_result(console: Console, run: FinishedRun) -> None:
     if run.stopped == INTERRUPTED:
         warn(console, f"interrupted at step {run.steps}; the same command with --resume continues")
-    elif run.stopped:
-        console.print(f"stopped at step {run.steps}: {run.stopped}")
     numbers = "  ".join(f"{name} {number:.4g}" for name, number in run.metrics.items())
     console.print(f"{run.steps:,} steps in {show_seconds(run.seconds)}  {numbers}", style="bold")
     folder = run.folder

@@ -29,6 +29,8 @@ def match_inputs(
     free = [name for name in columns if name != target and name not in _taken(matched)]
     for port in ports.inputs:
         same = next((name for name in free if name.lower() == port.name.lower()), None)
+        if same is not None and _is_one_of_many(same, port, free, columns):
+            same = None
         if port.name not in matched and same is not None:
             matched[port.name] = (same,)
             choices.append(Choice(f"input {port.name}", same, "the same name"))
@@ -71,6 +73,16 @@ def _given(
                 raise ColumnMissing(f"inputs: the data has no column {column!r}\n{hint}")
         matched[name] = tuple(listed)
     return matched, [Choice(f"input {n}", ", ".join(c), "as given") for n, c in matched.items()]
+
+
+def _is_one_of_many(
+    name: str, port: TensorPort, free: Sequence[str], columns: Mapping[str, Column]
+) -> bool:
+    """Whether a column called as the input is only one of the numbers that it takes: x of x, y."""
+    width = _width(port)
+    if width in (None, 1) or _is_array(columns[name]) or columns[name].dtype == TEXT:
+        return False
+    return sum(not _is_array(columns[each]) for each in free) >= (width or 0)
 
 
 def _joined(

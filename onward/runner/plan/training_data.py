@@ -148,9 +148,9 @@ def _block_size(config: TrainConfig, tokens: TensorPort, length: int | None) -> 
             )
         return config.block, "as given"
     if fixed is not None:
-        return fixed, f"the model's {tokens.name!r} takes so many tokens"
+        return fixed, f"the model's {tokens.name!r} takes {fixed} tokens"
     if length is not None:
-        return length, "the model has so many positions"
+        return length, f"the model has {length} positions"
     return _BLOCK, f"the model's {tokens.name!r} takes any length"
 
 

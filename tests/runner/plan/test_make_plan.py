@@ -33,6 +33,12 @@ def test_table_with_classes_is_classified() -> None:
     assert feeds["target"].dtype == np.int64 and set(train(plan)) == {"loss", "accuracy", "f1"}
 
 
+def test_column_called_like_the_input_is_one_of_its_columns() -> None:
+    data = dict(zip("wxyz", [table()[name] for name in "abcd"]))
+    plan = plan_of(mlp(), {**data, "kind": table()["kind"]}, target="kind")
+    assert reasons(plan)["input x"] == "w, x, y, z"
+
+
 def test_numbers_are_standardised_over_the_training_rows() -> None:
     plan = plan_of(mlp(), table(), batch_size=18)
     [batch] = plan.training.epoch(0)
