@@ -24,7 +24,7 @@ from onward.runner.plan.preprocessing import read_preprocessing
 
 PLACES = ("city", "coast", "valley", "mountains")
 COLUMNS = ("income", "age", "rooms", "distance", "place", "price")
-NOISE = 0.3  # standard deviation, in 100,000 dollars: the prices' own is about 1.1
+NOISE = 0.3  # standard deviation, in 100,000 dollars: the prices' own is 0.9
 
 
 def write_districts(path: Path, count: int, seed: int) -> None:

