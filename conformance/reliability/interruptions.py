@@ -31,6 +31,7 @@ from onward.runner.run_folder import RunFolder
 
 TIMES = 20
 WORDS = "the quick brown fox jumps over a lazy dog while rain falls on the plain"
+OUTPUT = "output.txt"  # of the newest process
 LONGEST = 300.0  # seconds of one process
 ANYWHERE = 0.25  # the share of interruptions that may come before the first step
 
@@ -111,12 +112,17 @@ def interrupt_run(name: str, times: int = TIMES, seed: int = 0, flags: str = "")
             return tally
         seconds = float(alone.read_record()["seconds"])
         given += ["--name", interrupted.name]
-        while tally.counts.total() < times:
+        for _ in range(3 * times):
+            if tally.counts.total() == times:
+                break
             how = chance.choice((signal.SIGINT, signal.SIGKILL))
-            delay = chance.uniform(0.0, seconds / times)
-            anywhere = chance.random() < ANYWHERE
-            if fault := _interrupt(interrupted, given, how, delay, anywhere):
-                tally.fault = f"interruption {tally.counts.total() + 1}: {fault}"
+            delay = chance.uniform(0.0, 1.5 * seconds / times)
+            code = _interrupt(interrupted, given, how, delay, chance.random() < ANYWHERE)
+            if code == 0:
+                continue  # it ended before: at the next attempt, what follows the last step
+            if code not in (-signal.SIGKILL, INTERRUPTED):
+                said = (folder / OUTPUT).read_text()[-500:]
+                tally.fault = f"exit code {code} after {tally.counts.total()} interruptions: {said}"
                 return tally
             tally.counts[how] += 1
             tally.steps.append(int(interrupted.read_record().get("step", 0)))
@@ -139,7 +145,7 @@ def _start(folder: Path, arguments: Sequence[str]) -> int:
     code = 1
     try:  # the child never returns into the code of its parent
         os.chdir(folder)
-        with open("output.txt", "w") as output:
+        with open(OUTPUT, "w") as output:
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
         code = _call(arguments)
@@ -173,8 +179,11 @@ def _wait(process: int) -> int:
 
 def _interrupt(
     run: RunFolder, flags: Sequence[str], how: signal.Signals, delay: float, anywhere: bool
-) -> str:
-    """Interrupt a run, so many seconds after its start or its first step; what is wrong."""
+) -> int:
+    """Interrupt a run, so many seconds after it started (anywhere) or opened its session.
+
+    Returns the exit code.
+    """
     before = _changed(run.metrics)
     process = _start(run.path.parents[1], [*flags, *_resume(run)])
     limit = time.monotonic() + LONGEST
@@ -184,10 +193,7 @@ def _interrupt(
         time.sleep(0.002)
     time.sleep(delay)
     os.kill(process, how)
-    code = _wait(process)
-    if code in (-signal.SIGKILL, INTERRUPTED):
-        return ""
-    return f"exit code {code}: {(run.path.parents[1] / 'output.txt').read_text()[-500:]}"
+    return _wait(process)
 
 
 def _changed(path: Path) -> int:
@@ -227,7 +233,7 @@ def main() -> int:
     bad = sum(bool(each.fault) for each in tallies)
     total = sum(each.counts.total() for each in tallies)
     print(
-        f"R7: {len(tallies)} runs of `onward train`, interrupted {total} times by Ctrl-C and "
+        f"R7b: {len(tallies)} runs of `onward train`, interrupted {total} times by Ctrl-C and "
         f"kill -9; runs that ended in other bits: {bad}"
     )
     for tally in tallies:

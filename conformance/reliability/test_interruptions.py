@@ -1,4 +1,4 @@
-"""R7 for `onward train`, the short tier: a few interruptions of one run."""
+"""R7b, the short tier: a few interruptions of one run of `onward train`."""
 
 from __future__ import annotations
 
