@@ -98,6 +98,7 @@ ROWS: dict[str, Callable[[], tuple[bool, list[dict[str, Any]]]]] = {
     "R5": _script("replayed_saves", "The power gone at every point of saving."),
     "R6": _script("bit_flips", "Flipped bits, cut and missing files."),
     "R7": _script("resume_runs", "Runs that are stopped and resumed."),
+    "R7B": _script("interruptions", "Interrupted runs of onward train."),
     "R8": _script("full_disks", "A disk that is full, or fails."),
     "R15": _script("injected_nans", "Batches that are not numbers."),
     "R25": _script("pickles", "Files opened in default ways, pickles among them."),

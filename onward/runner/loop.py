@@ -62,6 +62,7 @@ def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
             for callback in callbacks:
                 callback.on_evaluate(run, evaluation)
             if evaluation.is_best:
+                run.saved = -1  # if the step was saved, then without its rating
                 _save(run, callbacks)
     every = run.config.save_every
     if run.step > max(run.saved, 0) and (run.step % every == 0 if every else due):

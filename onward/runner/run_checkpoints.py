@@ -39,8 +39,9 @@ def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
         "last": _to_json(run.evaluations[-1]) if run.evaluations else None,
         "callbacks": _states(callbacks),
     }
-    now = run.evaluated == run.step and run.evaluations
-    metric = run.evaluations[-1].numbers.get(run.plan.monitor) if now else None
+    # only better ones are rated: of two that are equally good, the folder would keep the newer
+    best = run.best if run.best is not None and run.best.step == run.step else None
+    metric = None if best is None else best.numbers.get(run.plan.monitor)
     path = run.checkpoints.try_save(*run.session.checkpoint(), step=run.step, metric=metric)
     if path is not None:
         run.saved = run.step
