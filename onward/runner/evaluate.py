@@ -37,6 +37,8 @@ def evaluate(run: Run) -> Evaluation | None:
             results = run.session.evaluate(batch.feeds)
             total += float(results[LOSS]) * len(batch)
             rows += len(batch)
+            if not metrics and matrix is None:
+                continue  # the model computes its loss: there may be no target to compare
             outputs = np.asarray(results[plan.output])
             targets = np.asarray(batch.feeds[plan.target])
             for metric in metrics:

@@ -118,8 +118,9 @@ def decode_image(
         with Image.open(io.BytesIO(data)) as file:
             picture = ImageOps.exif_transpose(file).convert(_MODES[channels])
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = str(error).partition(" <")[0].replace("\n", " ")  # without the name of our buffer
         raise DataError(
-            f"{source} is a broken image: {str(error).replace(chr(10), ' ')}\n"
+            f"{source} is a broken image: {reason}\n"
             "remove or replace it, or leave broken images out with skip_broken=True"
         ) from error
     if size is not None and size != (picture.height, picture.width):

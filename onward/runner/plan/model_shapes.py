@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -77,6 +78,17 @@ def read_ports(model: ir.Model) -> ModelPorts:
         _scores(value) for value in outputs if value.dtype in FLOATS and value.shape is not None
     ]
     return ModelPorts(tuple(inputs), tuple(endings))
+
+
+def prefer_output(ports: ModelPorts, target: str | None, is_loss: bool) -> ModelPorts:
+    """The ports with the output first that has the target's name, or that is the loss."""
+
+    def rank(port: ScoresPort) -> bool:
+        if is_loss:
+            return math.prod(size or 0 for size in port.output.shape) != 1
+        return target is None or port.output.name.lower() != target.lower()
+
+    return ModelPorts(ports.inputs, tuple(sorted(ports.endings, key=rank)))
 
 
 def text_length(model: ir.Model) -> int | None:
