@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import onward
@@ -14,6 +15,9 @@ from onward.losses.classification import BCEWithLogits, CrossEntropy
 from onward.losses.regression import MSE
 from onward.optimizers.schedules import Cosine, Linear, WarmUp
 from onward.runner.architectures.new_model import new_model
+from tests.models_ml import linear_classifier, ml, scaler
+from tests.models_ml import model as ml_model
+from tests.models_ml import table as features
 from tests.runner.plan.planned_runs import export, images, mlp, plan_of, reasons, table, train
 
 X = np.random.default_rng(2).normal(size=(12, 4)).astype(np.float32)
@@ -156,6 +160,16 @@ def test_sigmoid_at_the_end_is_left_out_of_the_loss(tmp_path: Path) -> None:
     plan = plan_of(op.model(p=op.Sigmoid(scores)), {**table(), "kind": ["no", "yes"] * 10})
     assert isinstance(plan.loss, BCEWithLogits) and plan.output != "p"
     assert plan.preprocessing.decode({"p": np.array([[0.4], [0.6]])}) == ["no", "yes"]
+
+
+def test_logistic_regression_is_trained_on_its_scores(tmp_path: Path) -> None:
+    normalizer = ml("Normalizer", ["scores"], ["probabilities"], norm="L1")
+    nodes = [scaler(), linear_classifier(), normalizer]
+    onnx.save(ml_model(nodes, [features()], ["label", "probabilities"]), tmp_path / "lr.onnx")
+    plan = plan_of(tmp_path / "lr.onnx", {"x": X, "label": LABELS})
+    loss = next(each for each in plan.choices if each.what == "loss")
+    assert plan.output == "label/Gemm" and "before the final Softmax" in loss.why
+    train(plan)
 
 
 def test_fixed_batch_size_of_a_model_is_kept() -> None:
