@@ -31,16 +31,21 @@ class SampleText(Callback):
         feed = run.plan.preprocessing.inputs[0]
         output = run.plan.output
 
+        characters = self.vocabulary.characters
+
         def logits(tokens: Array) -> Array:
             feeds = {feed.feed: tokens.astype(feed.dtype)}
-            return np.asarray(run.session.predict(feeds)[output])
+            scores = np.asarray(run.session.predict(feeds)[output])
+            return scores[..., : len(characters)]  # a model may have more tokens than the text
 
-        characters = self.vocabulary.characters
         start = characters.index(_START) if _START in characters else 0
         seed = [run.config.seed, evaluation.step]
         tokens = generate(logits, [start], self.count, self.context, np.random.default_rng(seed))
         self.last = self.vocabulary.decode(tokens[1:])
-        with writing(path := run.folder.path / "samples.txt"), path.open("a") as file:
+        with (
+            writing(path := run.folder.path / "samples.txt"),
+            path.open("a", encoding="utf-8") as file,
+        ):
             file.write(f"--- step {evaluation.step}\n{self.last}\n")
 
 
