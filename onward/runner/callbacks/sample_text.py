@@ -32,6 +32,8 @@ class SampleText(Callback):
         feed = run.plan.preprocessing.inputs[0]
         output, characters = run.plan.output, self.vocabulary.characters
 
+        characters = self.vocabulary.characters
+
         def logits(tokens: Array) -> Array:
             feeds = {feed.feed: tokens.astype(feed.dtype)}
             scores = np.asarray(run.session.predict(feeds)[output])
@@ -41,7 +43,10 @@ class SampleText(Callback):
         seed = [run.config.seed, evaluation.step]
         tokens = generate(logits, [start], self.count, self.context, np.random.default_rng(seed))
         self.last = self.vocabulary.decode(tokens[1:])
-        with writing(path := run.folder.path / "samples.txt"), path.open("a") as file:
+        with (
+            writing(path := run.folder.path / "samples.txt"),
+            path.open("a", encoding="utf-8") as file,
+        ):
             file.write(f"--- step {evaluation.step}\n{self.last}\n")
 
 

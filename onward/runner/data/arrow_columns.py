@@ -22,7 +22,10 @@ _NUMBERS = {
     "double": "float64",
 }
 _FIELDS = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT}  # by numpy's kind
-_TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string.*")
+_TEXT = re.compile(
+    r"(large_)?string(_view)?|dictionary<values=(large_)?string.*"
+    r"|(timestamp|date32|date64|time32|time64|duration).*"  # a date is a text, as in CSV
+)
 _LIST = re.compile(r"(?:large_)?list(?:_view)?<\w+: (?P<inner>.*?)(?: not null)?>")
 _FIXED = re.compile(r"fixed_size_list<\w+: (?P<inner>.*?)(?: not null)?>\[(?P<size>\d+)\]")
 _IMAGE = re.compile(r"struct<bytes: binary, path: string>")  # of Hugging Face's `datasets`

@@ -11,6 +11,8 @@ import numpy as np
 from onward.errors import DataError
 from onward.runner.data.dataset import Array, Dataset, read_chunks
 
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+
 
 @dataclass(frozen=True)
 class CharacterVocabulary:
@@ -66,8 +68,9 @@ class CharacterVocabulary:
         return batch
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The text of numbers."""
-        return "".join(self.characters[int(number)] for number in numbers)
+        """The text of numbers; a model may have more tokens than the text had characters."""
+        known = self.characters
+        return "".join(known[int(n)] if int(n) < len(known) else _UNKNOWN for n in numbers)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "CharacterVocabulary", "characters": self.characters}

@@ -128,7 +128,7 @@ def _categories(dataset: Dataset, column: str, positions: Array | None) -> tuple
 def _codes(array: Array, known: tuple[Any, ...], column: str, positions: Array | None) -> Array:
     places = {value: place for place, value in enumerate(known)}
     codes = np.empty(len(array), np.int64)
-    for row, value in enumerate(array.tolist()):
+    for row, value in enumerate(array.reshape(len(array)).tolist()):  # (rows,) or (rows, 1)
         code = places.get(value)
         if code is None:
             hint = suggest_names(str(value), map(str, known), "the training data had")

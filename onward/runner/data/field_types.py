@@ -72,7 +72,7 @@ def parse_fields(
 
 def _parse(values: Sequence[str], kind: str) -> Array:
     if kind == INT:
-        return np.fromiter(map(int, values), np.int64, len(values))
+        return np.fromiter(map(_whole_number, values), np.int64, len(values))
     if kind == BOOL:
         parsed = [_GIVEN_BOOLS.get(value.strip().lower()) for value in values]
         if None in parsed:
@@ -83,6 +83,17 @@ def _parse(values: Sequence[str], kind: str) -> Array:
     except ValueError:  # perhaps one is missing
         known = (np.nan if is_missing(value) else float(value) for value in values)
         return np.fromiter(known, np.float64, len(values))
+
+
+def _whole_number(value: str) -> int:
+    """The number of a field; 2.0 is one, because a missing value makes a column of ints floats."""
+    try:
+        return int(value)
+    except ValueError:
+        number = float(value)
+    if not number.is_integer():
+        raise ValueError
+    return int(number)
 
 
 def is_missing(value: str) -> bool:

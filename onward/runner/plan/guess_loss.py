@@ -78,6 +78,8 @@ def _guess(port: TensorPort, facts: TargetFacts | None) -> tuple[str, str]:
     one = port.rest in ((), (1,))
     if facts.is_discrete and not one and len(port.shape) == 2:
         return "cross_entropy", f"{named} has {_count(facts)} classes, output {_sizes(port)}"
+    if facts.is_whole and not one and len(port.shape) == 2:
+        return "cross_entropy", f"{named} has whole numbers, output {_sizes(port)}"
     if facts.is_discrete and facts.is_two and one:
         return "bce_with_logits", f"{named} has 2 classes, the output is one number"
     if facts.kind in ("text", "bool") and not facts.shape and one:
@@ -104,10 +106,7 @@ def _guess(port: TensorPort, facts: TargetFacts | None) -> tuple[str, str]:
 
 def _advice(facts: TargetFacts, port: TensorPort) -> str:
     if facts.kind == "float" and not facts.shape and len(port.shape) == 2:
-        return (
-            f"if it holds classes, read it as such: types={{{facts.column!r}: 'int'}}; if numbers, "
-            "use a model of one output, or new_head=1"
-        )
+        return "for numbers, use a model of one output, or new_head=1; classes are whole numbers"
     return "say the loss, the target, or use a model whose output fits"
 
 
@@ -128,10 +127,10 @@ def _cross_entropy(
             f"({format_sizes(facts.shape)}), output {port.name!r} {_sizes(port)}\n"
             "name another target, or another loss"
         )
-    if facts.kind == "float":
+    if facts.kind == "float" and not facts.is_whole:
         raise DataError(
             f"cross entropy needs classes, but target {facts.column!r} has floats\n"
-            f"read it as whole numbers: types={{{facts.column!r}: 'int'}}, or take another loss"
+            "name a target of texts or whole numbers, or take another loss"
         )
     soft = bool(config.mixup)
     loss = CrossEntropy(

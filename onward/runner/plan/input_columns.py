@@ -116,7 +116,13 @@ def _may_feed(column: Column, port: TensorPort) -> bool:
         count *= size or 1
     if _width(port) is not None:
         return count == _width(port)
-    open_match = len(sizes) == len(rest) and all(m in (n, None) for m, n in zip(rest, sizes))
+    layouts = [sizes]
+    if len(sizes) == 3:  # images may have their channels first or last
+        layouts += [sizes[1:] + sizes[:1], sizes[-1:] + sizes[:-1]]
+    open_match = any(
+        len(each) == len(rest) and all(m in (n, None) for m, n in zip(rest, each))
+        for each in layouts
+    )
     return open_match or (len(rest) == len(sizes) + 1 and 1 in (rest[0], rest[-1]))
 
 

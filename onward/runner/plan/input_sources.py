@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,6 +24,8 @@ from onward.runner.plan.training_plan import Choice
 
 _SAMPLE = 1024  # images whose mean is that of all
 _FEW = 64  # images in memory at once
+_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+_ROW_NAME = re.compile(r"(^|_)(id|key|index|uuid|no|nr|date|time)$|^unnamed", re.IGNORECASE)
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of axes: NCHW to NHWC, and back
 
 
@@ -179,8 +182,28 @@ def _check_width(
     raise DataError(
         f"the model's input {port.name!r} has {wanted} features, the {word} {shown}{more} "
         f"give{'' if len(names) > 1 else 's'} {total}\n"
-        "choose columns with inputs or ignore_columns, or use a model of that size"
+        + _width_advice(dict(zip(names, widths)), encoders, total - wanted)
     )
+
+
+def _width_advice(
+    widths: Mapping[str, int | None], encoders: Mapping[str, tuple[Encoder, ...]], excess: int
+) -> str:
+    """What to leave out: an id, a date, or the only column that is too much."""
+    for name in widths:
+        for encoder in encoders[name]:
+            if isinstance(encoder, OneHotColumn) and all(map(_COMMA.fullmatch, _texts(encoder))):
+                return f"{name!r} has numbers with a decimal comma: write them with a point"
+    fitting = [name for name, width in widths.items() if width == excess]
+    named = [name for name in fitting if _ROW_NAME.search(name)]
+    if len(fitting) == 1 or named:
+        name = (named or fitting)[0]
+        return f"leave it out: ignore_columns=[{name!r}] (--ignore-columns {name})"
+    return "choose columns with inputs or ignore_columns, or use a model of that size"
+
+
+def _texts(encoder: OneHotColumn) -> list[str]:
+    return [str(each) for each in encoder.categories if each != ""]
 
 
 def _width(column: Column, encoders: tuple[Encoder, ...]) -> int | None:

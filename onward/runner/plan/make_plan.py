@@ -24,7 +24,13 @@ from onward.runner.plan.guess_loss import ChosenLoss, choose_loss
 from onward.runner.plan.input_columns import match_inputs
 from onward.runner.plan.input_sources import make_sources
 from onward.runner.plan.learning import check_resolved, count_steps, make_optimizer, make_options
-from onward.runner.plan.model_shapes import ModelPorts, TensorPort, read_ports, text_length
+from onward.runner.plan.model_shapes import (
+    ModelPorts,
+    TensorPort,
+    prefer_output,
+    read_ports,
+    text_length,
+)
 from onward.runner.plan.plan_batches import first_feeds, make_batches
 from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choose_scores
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
@@ -81,6 +87,8 @@ def make_plan(
     adapted = adapt_model(config, loaded, calibration, [ports.scores.output.name])
     choices += [Choice("model", note, "as given") for note in adapted.notes]
     trained = read_ports(adapted.model)
+    if config.new_head is None:
+        trained = prefer_output(trained, target, config.loss == "output")
     feed = _target_feed(adapted.model)
     if facts is None and config.loss != "output":
         feed = sources[0].feed  # an autoencoder: the target is the input itself

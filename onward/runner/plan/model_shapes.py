@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from onward.errors import UnsupportedModel
 from onward.graph.dtypes import FLOATS
 from onward.graph.shapes.infer import infer_shapes
 from onward.message_text import format_sizes
+from onward.passes.linear_models import write_linear_models
 from onward.passes.value_facts import attribute, made_by
 from onward.passes.zip_maps import unzipped
 
@@ -64,7 +66,7 @@ class ModelPorts:
 
 def read_ports(model: ir.Model) -> ModelPorts:
     """The inputs and outputs of a model, with what shape inference adds to declared sizes."""
-    copy = model.clone()
+    copy = write_linear_models(model.clone())  # as the session does: a classifier shows its scores
     declared = {value: value.shape for value in copy.graph.outputs}
     for value in declared:
         value.shape = None  # inference keeps what is declared, even where it is less
@@ -77,6 +79,17 @@ def read_ports(model: ir.Model) -> ModelPorts:
         _scores(value) for value in outputs if value.dtype in FLOATS and value.shape is not None
     ]
     return ModelPorts(tuple(inputs), tuple(endings))
+
+
+def prefer_output(ports: ModelPorts, target: str | None, is_loss: bool) -> ModelPorts:
+    """The ports with the output first that has the target's name, or that is the loss."""
+
+    def rank(port: ScoresPort) -> bool:
+        if is_loss:
+            return math.prod(size or 0 for size in port.output.shape) != 1
+        return target is None or port.output.name.lower() != target.lower()
+
+    return ModelPorts(ports.inputs, tuple(sorted(ports.endings, key=rank)))
 
 
 def text_length(model: ir.Model) -> int | None:
@@ -98,12 +111,23 @@ def _scores(value: ir.Value) -> ScoresPort:
     output = _port(value)
     while (node := made_by(value, "Identity")) is not None and node.inputs[0] is not None:
         value = node.inputs[0]
+    value = _before_normalizer(value)
     node = made_by(value, "Softmax", "Sigmoid")
     before = None if node is None else node.inputs[0]
     if node is None or before is None or not _is_over_classes(node, len(output.shape)):
         return ScoresPort(output, output)
     scores = TensorPort(str(before.name), output.dtype, output.shape)
     return ScoresPort(output, scores, node.op_type)
+
+
+def _before_normalizer(value: ir.Value) -> ir.Value:
+    """The Softmax before scikit-learn's Normalizer, which divides by its sum: 1."""
+    node = value.producer()
+    if node is None or node.op_type != "Normalizer" or node.inputs[0] is None:
+        return value
+    before = node.inputs[0]
+    is_sum = attribute(node, "norm", "MAX") == "L1"
+    return before if is_sum and made_by(before, "Softmax") is not None else value
 
 
 def _is_over_classes(node: ir.Node, rank: int) -> bool:

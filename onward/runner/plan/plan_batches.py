@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from onward.errors import OptionError
+from onward.errors import DataError, OptionError
 from onward.runner.config import TrainConfig
 from onward.runner.data.batches import Batches, Feeds
 from onward.runner.plan.feed_transform import (
@@ -64,6 +64,12 @@ def make_batches(
     )
     if rows.validation is None or rows.held_out is None:
         return training, None
+    if is_fixed and len(rows.validation) < size:
+        raise DataError(
+            f"the model was exported with a batch of {size} rows, which the {len(rows.validation)} "
+            "held-out rows do not fill\n"
+            "hold out more (--validation-split 0.3) or none (0), or export it with a dynamic batch"
+        )
     plain = None if soft is None else replace(soft, alpha=0.0)
     evaluated = Batches(
         rows.held_out,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.errors import DataError, FeedError
+from onward.errors import ColumnMissing, DataError, FeedError
 from onward.graph.paths import check_exists
 from onward.lazy import LazyModule
 from onward.runner.data.class_labels import OneHotColumn
@@ -129,7 +129,11 @@ def _open(files: Sequence[Path], preprocessing: Preprocessing) -> Dataset:
             f"give feeds (.npy, .npz, .json), data ({', '.join(READERS)}), images, or a folder"
         )
     types = _types(preprocessing) if all(each.suffix.lower() in _TYPED for each in files) else None
-    return open_data(files[0] if len(files) == 1 else list(files), types=types)
+    source = files[0] if len(files) == 1 else list(files)
+    try:
+        return open_data(source, types=types)
+    except ColumnMissing:
+        return open_data(source)  # reading the columns says which one is missing
 
 
 def _types(preprocessing: Preprocessing) -> dict[str, str] | None:

@@ -43,7 +43,7 @@ def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | Non
     labels = None
     why = f"a share of {config.validation_split:g}, at random"
     if facts is not None and facts.is_discrete and len(facts.values) * _ROWS_OF_A_CLASS <= count:
-        labels = read_column(data.training, facts.column)
+        labels = read_column(data.training, facts.column).reshape(count)
         why = f"a share of {config.validation_split:g} of each class"
     training, held = split(count, config.validation_split, config.seed, labels)
     if not len(held):  # every class has one row
@@ -64,7 +64,7 @@ def balanced_order(
         return None
     if facts is None or not facts.is_discrete:
         raise OptionError("balance needs a target of classes\nleave it out, or name another target")
-    labels = read_column(data, facts.column, rows)
+    labels = read_column(data, facts.column, rows).reshape(len(rows))
     return lambda epoch: class_balanced(labels, config.seed, epoch)
 
 

@@ -50,6 +50,12 @@ def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None,
     """The only column that no input takes; None, the input itself, for an autoencoder."""
     if len(left) == 1:
         return left[0], Choice("target", left[0], "the only column that no input takes")
+    losses = [each.output.name for each in ports.endings if not each.output.shape]
+    if losses and not left and not is_reconstruction(ports):
+        raise DataError(
+            f"the inputs take every column, and output {losses[0]!r} is one number\n"
+            "if it is the loss, say so: loss='output' (--loss output)"
+        )
     output = ports.scores.output
     if is_reconstruction(ports) or (not left and same_sizes(ports)):
         name = ports.inputs[0].name

@@ -23,6 +23,7 @@ class TargetFacts:
     shape: tuple[int | None, ...]
     values: tuple[Any, ...] = ()  # sorted; of single texts and whole numbers, if few
     class_names: tuple[str, ...] = ()  # of a folder of images
+    is_whole: bool = False  # single floats, all of them whole numbers: they may be classes
 
     @property
     def is_two(self) -> bool:
@@ -47,10 +48,14 @@ def read_target(
             "give every row the same size: pad labels with a number, and name it as ignore_index"
         )
     kind = _kind(facts)
-    if kind == "float" and facts.dtype != TEXT:
-        _check_finite(dataset, column, positions)
-    if facts.shape or kind == "float":
-        return TargetFacts(column, kind, tuple(facts.shape))
+    shape = tuple(facts.shape)
+    if kind == "float":
+        is_whole = _check_finite(dataset, column, positions)
+        return TargetFacts(column, kind, shape, is_whole=is_whole and not shape)
+    if shape == (1,) and kind in ("int", "bool"):
+        shape = ()  # a column of labels, as Keras saves them
+    if shape:
+        return TargetFacts(column, kind, shape)
     found: set[Any] = set()
     for rows, values in read_chunks(dataset, column, positions):
         if kind == "text" and (values == "").any():
@@ -58,7 +63,7 @@ def read_target(
             raise DataError(
                 f"row {row} has no value in the target {column!r}\nremove the row, or fill it"
             )
-        found.update(values.tolist())
+        found.update(values.reshape(-1).tolist())
         if len(found) > _MOST_CLASSES:
             found.clear()
             break
@@ -76,7 +81,9 @@ def _kind(column: Column) -> str:
     return {"b": "bool", "i": "int", "u": "int"}.get(column.dtype.kind, "float")
 
 
-def _check_finite(dataset: Dataset, column: str, positions: Array | None) -> None:
+def _check_finite(dataset: Dataset, column: str, positions: Array | None) -> bool:
+    """Refuse a missing number; whether all are whole numbers."""
+    is_whole = True
     for rows, values in read_chunks(dataset, column, positions):
         bad = ~np.isfinite(values.astype(np.float64)).reshape(len(values), -1).all(1)
         if bad.any():
@@ -84,3 +91,5 @@ def _check_finite(dataset: Dataset, column: str, positions: Array | None) -> Non
                 f"row {rows[int(np.argmax(bad))]} has no number in the target {column!r}\n"
                 "remove the row, or fill it"
             )
+        is_whole = is_whole and bool((values == np.rint(values)).all())
+    return is_whole

@@ -45,6 +45,10 @@ def make_target(
             choices.append(Choice("classes", _shown(classes), "the names of the folders"))
         elif count is not None and not facts.shape:
             classes = tuple(range(count))
+            if _starts_at_one(chosen, facts, count, known):
+                classes = tuple(range(1, count + 1))
+                encoders = (ClassLabels(facts.column, classes),)
+                choices.append(Choice("classes", _shown(classes), "the labels start at 1"))
         if count is not None and len(classes) > count:
             raise DataError(
                 f"target {facts.column!r} has {len(classes)} classes ({_shown(classes)}), the "
@@ -81,6 +85,17 @@ def _check_several(facts: TargetFacts) -> None:
         )
 
 
+def _starts_at_one(
+    chosen: ChosenLoss, facts: TargetFacts, count: int, known: tuple[Any, ...]
+) -> bool:
+    """Whether labels are 1 to the number of outputs, and not 0 to one less."""
+    if getattr(chosen.loss, "ignore_index", None) is not None or not facts.values:
+        return False
+    if known:  # the model was trained with them, or with others
+        return known == tuple(range(1, count + 1))
+    return (facts.values[0], facts.values[-1]) == (1, count)
+
+
 def check_labels(
     config: TrainConfig,
     chosen: ChosenLoss,
@@ -105,7 +120,7 @@ def check_labels(
     if count is None:
         return
     for rows, values in read_chunks(data, column, positions):
-        labels = values.astype(np.int64) if values.dtype == bool else values
+        labels = values if values.dtype.kind in "iu" else values.astype(np.int64)
         if config.ignore_index is not None:
             labels = np.where(labels == config.ignore_index, 0, labels)
         check_label_range(labels, count, column, rows)

@@ -143,3 +143,12 @@ def test_images_of_datasets_are_decoded(tmp_path: Path) -> None:
     assert data.read([0])["image"][0].shape == (3, 2, 4)
     with pytest.raises(DataError, match="row 1: column 'image' has no image, only the path"):
         data.read([1])
+
+
+def test_dates_are_texts(tmp_path: Path) -> None:
+    days = pa.array([0, 1], pa.date32())
+    table = pa.table({"day": days, "at": days.cast(pa.timestamp("us")), "n": [1, 2]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = open_data(tmp_path / "a.parquet").read([1])
+    assert found["day"].tolist() == ["1970-01-02"]
+    assert found["at"].tolist() == ["1970-01-02 00:00:00"]

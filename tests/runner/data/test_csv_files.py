@@ -152,3 +152,13 @@ def test_memory_does_not_grow_with_the_length_of_rows(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert total == 999 * 1000 // 2
     assert peak < 2_000_000
+
+
+def test_whole_floats_are_read_as_whole_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("kind\n1.0\n2\n")
+    data = CsvDataset(tmp_path / "a.csv", types={"kind": "int"})
+    assert data.read([0, 1])["kind"].tolist() == [1, 2]
+    (tmp_path / "a.csv").write_text("kind\n1.0\n2.5\n")
+    data = CsvDataset(tmp_path / "a.csv", types={"kind": "int"})
+    with pytest.raises(DataError, match=r"has '2.5', which is not a whole number"):
+        data.read([0, 1])

@@ -61,7 +61,7 @@ def test_a_broken_image_is_named_or_skipped(folder: Path, kept: float) -> None:
     broken.write_bytes(whole[: int(kept if kept >= 1 else kept * len(whole))])
     data = ImageFolder(folder)
     assert data.read([0, 1])["label"].tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"dog/b.png is a broken image: .*\n.*skip_broken=True"):
+    with pytest.raises(DataError, match=r"dog/b.png is a broken image: [^<]*\n.*skip_broken=True"):
         data.read([2])
     data = open_data(folder, skip_broken=True)
     assert len(data) == 2 and data.skipped == (broken,)

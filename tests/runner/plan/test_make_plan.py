@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import onward
@@ -14,6 +15,9 @@ from onward.losses.classification import BCEWithLogits, CrossEntropy
 from onward.losses.regression import MSE
 from onward.optimizers.schedules import Cosine, Linear, WarmUp
 from onward.runner.architectures.new_model import new_model
+from tests.models_ml import linear_classifier, ml, scaler
+from tests.models_ml import model as ml_model
+from tests.models_ml import table as features
 from tests.runner.plan.planned_runs import export, images, mlp, plan_of, reasons, table, train
 
 X = np.random.default_rng(2).normal(size=(12, 4)).astype(np.float32)
@@ -164,6 +168,16 @@ def test_sigmoid_at_the_end_is_left_out_of_the_loss(tmp_path: Path) -> None:
     assert plan.preprocessing.decode({"p": np.array([[0.4], [0.6]])}) == ["no", "yes"]
 
 
+def test_logistic_regression_is_trained_on_its_scores(tmp_path: Path) -> None:
+    normalizer = ml("Normalizer", ["scores"], ["probabilities"], norm="L1")
+    nodes = [scaler(), linear_classifier(), normalizer]
+    onnx.save(ml_model(nodes, [features()], ["label", "probabilities"]), tmp_path / "lr.onnx")
+    plan = plan_of(tmp_path / "lr.onnx", {"x": X, "label": LABELS})
+    loss = next(each for each in plan.choices if each.what == "loss")
+    assert plan.output == "label/Gemm" and "before the final Softmax" in loss.why
+    train(plan)
+
+
 def test_fixed_batch_size_of_a_model_is_kept() -> None:
     op = onward.OpBuilder()
     x = op.input("x", "float32", (2, 4))
@@ -224,7 +238,25 @@ def test_trained_model_keeps_its_preprocessing(tmp_path: Path) -> None:
             DataError,
             "the model's input 'x' has 4 features, the columns a, b, c give 3\nchoose columns",
         ),
-        ({"x": X, "label": LABELS + 1}, {}, DataError, "label 3 in row 2, column 'label', is out"),
+        ({"x": X, "label": LABELS + 2}, {}, DataError, "label 3 in row 1, column 'label', is out"),
+        (
+            {**table(), "customer_id": np.arange(20)},
+            {"target": "kind"},
+            DataError,
+            "give 5\nleave it out: ignore_columns=['customer_id'] (--ignore-columns customer_id)",
+        ),
+        (
+            {**table(), "day": [f"2024-01-{day:02}" for day in range(1, 21)]},
+            {"target": "kind"},
+            DataError,
+            "leave it out: ignore_columns=['day']",
+        ),
+        (
+            {**table(), "d": [f"{row},5" for row in range(20)]},
+            {"target": "kind"},
+            DataError,
+            "'d' has numbers with a decimal comma: write them with a point",
+        ),
         ({"x": X, "label": LABELS / 2}, {}, DataError, "no loss fits target 'label', float"),
         ({"x": X[:1], "label": LABELS[:1]}, {}, DataError, "1 row: none is left to evaluate on\n"),
         ({"x": X[:0], "label": LABELS[:0]}, {}, DataError, "the data is empty"),
@@ -259,6 +291,66 @@ def test_text_for_one_output_of_several_classes() -> None:
 def test_whole_numbers_for_one_output_are_a_regression() -> None:
     plan = plan_of(mlp(classes=1), {"x": X, "age": np.arange(12)})
     assert plan.loss == MSE(output="scores", target="target")
+
+
+@pytest.mark.parametrize("labels", [LABELS.astype(np.float32), LABELS[:, None]])
+def test_labels_of_other_types_and_shapes_are_classes(labels: Any) -> None:
+    plan = plan_of(mlp(), {"x": X, "label": labels})
+    assert isinstance(plan.loss, CrossEntropy)
+    feeds = next(plan.training.epoch(0)).feeds
+    assert feeds["target"].dtype == np.int64 and feeds["target"].shape == (4,)
+    train(plan)
+
+
+def test_column_of_two_labels_is_binary() -> None:
+    plan = plan_of(mlp(classes=1), {"x": X, "label": LABELS[:, None] % 2 + 1})
+    assert isinstance(plan.loss, BCEWithLogits) and plan.classes == (1, 2)
+    train(plan)
+
+
+def test_labels_from_1_are_counted_from_0(tmp_path: Path) -> None:
+    plan = plan_of(mlp(), {"x": X, "label": LABELS + 1})
+    assert plan.classes == (1, 2, 3) and reasons(plan)["classes"] == "1, 2, 3"
+    assert set(next(plan.training.epoch(0)).feeds["target"].tolist()) <= {0, 1, 2}
+    path = export(plan, tmp_path / "model.onnx")
+    assert plan_of(path, {"x": X, "label": LABELS % 2 + 1}).classes == (1, 2, 3)
+
+
+def test_held_out_rows_fill_a_fixed_batch() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", (8, 4))
+    model = op.model(y=op.MatMul(x, op.initializer("w", np.ones((4, 3), np.float32))))
+    with pytest.raises(DataError, match=r"batch of 8 rows, which the 2 held-out .*\nhold out more"):
+        plan_of(model, table())
+
+
+def test_output_of_the_targets_name_is_trained() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", 4))
+    boxes, kind = (op.initializer(f"w{n}", np.ones((4, n), np.float32)) for n in (4, 3))
+    plan = plan_of(op.model(boxes=op.MatMul(x, boxes), kind=op.MatMul(x, kind)), table())
+    assert plan.output == "kind"
+
+
+def test_open_channels_last_input_of_channels_first_images() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", None, None, 3))
+    means = op.ReduceMean(x, np.array([1, 2]), keepdims=0)
+    model = op.model(y=op.MatMul(means, op.initializer("w", np.ones((3, 3), np.float32))))
+    pixels = np.random.default_rng(0).normal(size=(12, 3, 5, 6)).astype(np.float32)
+    plan = plan_of(model, {"image": pixels, "label": LABELS})
+    assert next(plan.training.epoch(0)).feeds["x"].shape == (4, 5, 6, 3)
+
+
+def test_output_that_may_be_the_loss() -> None:
+    op = onward.OpBuilder()
+    x, y = (op.input(name, "float32", ("n", 2)) for name in ("x", "y"))
+    scores = op.MatMul(x, op.initializer("w", np.ones((2, 2), np.float32)))
+    loss = op.ReduceMean(op.Abs(op.Sub(scores, y)), keepdims=0)
+    model, data = op.model(scores=scores, loss=loss), {"x": X[:, :2], "y": X[:, 2:]}
+    with pytest.raises(DataError, match=r"output 'loss' is one number\n.*loss='output'"):
+        plan_of(model, data)
+    assert plan_of(model, data, loss="output").output == "loss"
 
 
 def test_output_that_is_the_loss() -> None:
