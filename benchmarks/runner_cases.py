@@ -46,7 +46,7 @@ def prepare(name: str, folder: str) -> None:
     onward.save(new_model(case.architecture, **case.options), where / "model.onnx")
     rng = np.random.default_rng(0)
     if case.data == "table.csv":
-        x = rng.normal(size=(20_000, FEATURES))
+        x = rng.normal(size=(40_000, FEATURES))
         labels = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(1)
         header = ",".join([*(f"f{i}" for i in range(FEATURES)), "label"])
         kinds = ["%.6g"] * FEATURES + ["%d"]
@@ -72,6 +72,7 @@ def train_settings(name: str, folder: str) -> dict[str, Any]:
         "schedule": "constant",
         "validation_split": 0.0,
         "threads": 2,
+        "save_every": 1000,  # an epoch takes a second or less, for which a checkpoint is much
         "runs": str(Path(folder) / "runs"),
         **case.settings,
     }

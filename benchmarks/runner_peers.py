@@ -1,6 +1,6 @@
 """Lightning and Hugging Face's Trainer for benchmarks/runner.py: same model, data and optimizer.
 
-Neither writes checkpoints, evaluates, or shows progress; `onward train` does save at each epoch.
+Neither writes checkpoints, evaluates, or shows progress; `onward train` does save.
 """
 
 from __future__ import annotations

@@ -14,7 +14,16 @@ import numpy as np
 from onward import settings
 from onward.errors import DataError
 from onward.runner.data import order as orders
-from onward.runner.data.dataset import Array, Dataset, check_positions, choose_columns
+from onward.runner.data.dataset import (
+    Array,
+    Dataset,
+    check_positions,
+    choose_columns,
+    row_bytes,
+)
+from onward.runner.data.row_cache import RowCache
+
+_GROUP_BYTES, _GROUP_BATCHES = 1 << 20, 64  # of batches that are made at once
 
 Feeds = Mapping[str, Array]
 Transform = Callable[[dict[str, Array], int, Array], dict[str, Array]]  # feeds, epoch, positions
@@ -56,6 +65,8 @@ class Batches:
         transform: Transform | None = None,
         threads: int = 1,
         ahead: int = 2,
+        row_wise: bool = False,
+        repeats: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Batches of `size` rows of `positions` (None: all rows).
@@ -63,6 +74,9 @@ class Batches:
         `order` gives, for an epoch's number, the places in `positions` to visit; None visits each
         once, in random order if `shuffle`. `transform(feeds, epoch, positions)` runs in the
         threads. `ahead` batches are read before they are needed; with 0 threads, none are.
+        `row_wise` says that a row's feeds do not depend on the other rows of its batch: several
+        small batches are then made at once. `repeats` says that they do not depend on the epoch,
+        either: rows that fit into memory are then made once.
         """
         self.size: int = settings.integer(1)("Batches.size", size)
         self.seed: int = settings.integer()("Batches.seed", seed)
@@ -78,6 +92,8 @@ class Batches:
         )
         self._columns = choose_columns(dataset.columns, columns, "the data")
         self._order = order or self._default_order
+        self._cache = RowCache(len(dataset)) if row_wise and repeats else None
+        self._together = self._count_together() if row_wise else 1
         self._count = len(self._rows) if order is None else len(order(0))
         if not self._count:
             raise DataError("there are no rows to make batches of\ncheck the split, and the data")
@@ -104,33 +120,64 @@ class Batches:
         rows = self._rows[self._order(number)]
         if len(rows) != self._count:
             raise DataError(f"order({number}) has {len(rows)} rows, but order(0) {self._count}")
-        chosen = (
-            rows[batch * self.size : (batch + 1) * self.size] for batch in range(start, len(self))
+        make = (
+            (lambda first=first: self._make_group(rows, first, number))
+            for first in range(start, len(self), self._together)
         )
-        make = ((lambda some=some: self._make(some, number)) for some in chosen)
-        return self._timed(run_ahead(make, self.threads, self.ahead))
+        # in groups, what is read ahead is at least as many batches
+        ahead = self.ahead if self._together == 1 else 1
+        return self._timed(run_ahead(make, self.threads, ahead))
 
     def _default_order(self, epoch: int) -> Array:
         count = len(self._rows)
         return orders.positions(self.seed, epoch, count) if self.shuffle else np.arange(count)
 
-    def _make(self, rows: Array, epoch: int) -> DataBatch:
-        feeds = self.dataset.read(rows, self._columns)
-        return DataBatch(
-            feeds if self._transform is None else self._transform(feeds, epoch, rows), rows
+    def _count_together(self) -> int:
+        """The number of batches that are made at once: small ones cost more calls than work."""
+        known = row_bytes([self.dataset.columns[name] for name in self._columns])
+        if known is None:
+            return 1
+        return min(max(_GROUP_BYTES // max(known * self.size, 1), 1), _GROUP_BATCHES)
+
+    def _make_group(self, rows: Array, first: int, epoch: int) -> Iterator[DataBatch]:
+        """Batches from `first` on, which are made at once."""
+        last = min(first + self._together, len(self))
+        parts = [rows[batch * self.size : (batch + 1) * self.size] for batch in range(first, last)]
+        if len(parts) == 1:
+            return iter([self._make(parts[0], epoch)])
+        try:
+            made = self._make(rows[first * self.size : last * self.size], epoch).feeds
+        except Exception:  # one by one, so that the error comes in the turn of its batch
+            return (self._make(part, epoch) for part in parts)
+        starts = range(0, len(parts) * self.size, self.size)
+        return iter(
+            [
+                DataBatch({name: feed[at : at + len(part)] for name, feed in made.items()}, part)
+                for at, part in zip(starts, parts)
+            ]
         )
 
-    def _timed(self, batches: Generator[DataBatch]) -> Generator[DataBatch]:
+    def _make(self, rows: Array, epoch: int) -> DataBatch:
+        kept = None if self._cache is None else self._cache.get(rows)
+        if kept is not None:
+            return DataBatch(kept, rows)
+        feeds = self.dataset.read(rows, self._columns)
+        feeds = feeds if self._transform is None else self._transform(feeds, epoch, rows)
+        if self._cache is not None:
+            self._cache.put(rows, feeds)
+        return DataBatch(feeds, rows)
+
+    def _timed(self, groups: Generator[Iterator[DataBatch]]) -> Generator[DataBatch]:
         try:
             while True:
                 asked = self._clock()
-                batch = next(batches, None)
+                group = next(groups, None)
                 self.waited += self._clock() - asked
-                if batch is None:
+                if group is None:
                     return
-                yield batch
+                yield from group
         finally:
-            batches.close()
+            groups.close()
 
 
 def run_ahead(calls: Iterable[Callable[[], Any]], threads: int, ahead: int) -> Generator[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from onward.message_text import format_sizes, suggest_names
 Array = np.ndarray[Any, Any]
 
 TEXT, IMAGE = "text", "image"
+_SIZES = {TEXT: 64, IMAGE: 1}  # bytes; texts are guessed
 _CHUNK = 1024  # rows that are read at once where a whole column is needed
 
 
@@ -55,6 +57,22 @@ class Dataset(Protocol):
     def read(self, positions: Array, columns: Sequence[str] | None = None) -> dict[str, Array]:
         """The rows at these positions, by column; of these columns alone, if they are given."""
         ...
+
+
+def row_bytes(columns: Iterable[Column]) -> int | None:
+    """About the bytes of a row in these columns; None where arrays differ in size.
+
+    >>> row_bytes([Column("float32", (3, 4)), Column("int64")])
+    56
+    """
+    total = 0
+    for column in columns:
+        if None in column.shape:
+            return None
+        sizes = [size for size in column.shape if size is not None]
+        one = column.dtype.itemsize if column.is_number else _SIZES[column.dtype]
+        total += math.prod(sizes) * one
+    return total
 
 
 def choose_columns(

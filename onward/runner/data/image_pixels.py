@@ -57,6 +57,22 @@ class ImagePixels:
 
     def apply(self, array: Array, positions: Array | None = None) -> Array:
         """A batch of images as floats; `positions` name the rows in errors."""
+        pixels = self._to_one_size(array, positions).astype(np.float32)  # a copy, changed in place
+        mean, std = (np.array(each, np.float32)[:, None, None] for each in (self.mean, self.std))
+        if len(mean) not in (1, pixels.shape[1]) or len(std) not in (1, pixels.shape[1]):
+            raise DataError(
+                f"column {self.column!r} has images of {pixels.shape[1]} channels, but the mean "
+                f"has {len(mean)} numbers"
+            )
+        pixels /= np.float32(255)
+        pixels -= mean
+        pixels /= std
+        return pixels
+
+    def _to_one_size(self, array: Array, positions: Array | None) -> Array:
+        """The images as one array of bytes."""
+        if array.ndim == 4 and array.dtype == np.uint8 and self.size in (None, array.shape[2:]):
+            return array
         images = [np.asarray(image) for image in array]
         for row, image in enumerate(images):
             place = row if positions is None else int(positions[row])
@@ -73,14 +89,7 @@ class ImagePixels:
                 )
             if image.shape[1:] != wanted[1:]:
                 images[row] = _resize(image, wanted[1], wanted[2])
-        pixels = np.stack(images).astype(np.float32) / np.float32(255)
-        mean, std = (np.array(each, np.float32)[:, None, None] for each in (self.mean, self.std))
-        if len(mean) not in (1, pixels.shape[1]) or len(std) not in (1, pixels.shape[1]):
-            raise DataError(
-                f"column {self.column!r} has images of {pixels.shape[1]} channels, but the mean "
-                f"has {len(mean)} numbers"
-            )
-        return np.asarray((pixels - mean) / std, np.float32)
+        return np.stack(images)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ import numpy as np
 from onward.errors import DataError, OptionError
 from onward.runner.config import TrainConfig
 from onward.runner.data.batches import Batches, Feeds
+from onward.runner.data.dataset import TEXT, Column, Dataset
 from onward.runner.plan.feed_transform import (
     FeedTransform,
     SoftLabels,
@@ -23,6 +24,7 @@ from onward.runner.plan.row_split import RowSplit, balanced_order
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_data import TrainingData
 
+_UNKNOWN = Column(TEXT)  # such as tokens that a vocabulary makes of a text
 _CALIBRATION = 8  # batches that calibrate a model, such as the ranges of quantization
 
 
@@ -61,6 +63,8 @@ def make_batches(
         columns=columns,
         transform=FeedTransform(preprocessing, augmentation, layout, soft),
         threads=config.data_threads,
+        row_wise=soft is None and _is_row_wise(preprocessing, opened.training),
+        repeats=augmentation is None,
     )
     if rows.validation is None or rows.held_out is None:
         return training, None
@@ -80,8 +84,20 @@ def make_batches(
         columns=columns,
         transform=FeedTransform(preprocessing, soft_labels=plain),
         threads=config.data_threads,
+        row_wise=_is_row_wise(preprocessing, rows.held_out),
+        repeats=True,
     )
     return training, evaluated
+
+
+def _is_row_wise(preprocessing: Preprocessing, data: Dataset) -> bool:
+    """Whether a row's feeds depend on it alone: rows are not padded to the longest of a batch."""
+    target = () if preprocessing.target is None else (preprocessing.target,)
+    return not any(
+        None in source.shape[1:] and (column.dtype == TEXT or None in column.shape)
+        for source in (*preprocessing.inputs, *target)
+        for column in (data.columns.get(name, _UNKNOWN) for name in source.columns)
+    )
 
 
 def first_feeds(batches: Batches) -> Iterator[Feeds]:
