@@ -37,7 +37,8 @@ def run_example(
     path: Path, folder: Path, *arguments: str, timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """Run an example in a folder; warnings are errors, and it must say how it is run."""
-    assert f"python examples/{path.name}" in path.read_text("utf-8")
+    place = path.relative_to(EXAMPLE_FOLDER).as_posix()
+    assert f"python examples/{place}" in path.read_text("utf-8")
     command = [sys.executable, "-W", "error", str(path), *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ VERBS = {
         "Write an untrained model of an architecture, such as resnet or gpt2.",
     ),
     "train": ("onward.cli.train", "Train a model on data."),
-    "runs": ("onward.cli.runs", "List the runs of a folder, and compare them."),
+    "runs": ("onward.cli.runs", "List the runs of a folder, or compare some of them."),
     "sweep": (
         "onward.cli.sweep",
         "Search for the settings of a run: train with many of them and compare.",

@@ -200,7 +200,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "augmented table": ("m.onnx --data rows.csv --target kind --flip", ["flip is for images"]),
     "folder to watch": (
         "m.onnx --data rows.csv --target kind --watch later",
-        ["--watch: there is no folder later"],
+        ["--watch: later is not a folder"],
     ),
     "name": (
         "m.onnx --data rows.csv --target kind --name a/b",
