@@ -132,6 +132,12 @@ class TrainConfig(BaseModel):
     )
 
     # -- the model
+    output: str | None = _setting(
+        MODEL,
+        None,
+        "The model's output that is trained, if it has several; else the one with the target's "
+        "name, or the first.",
+    )
     freeze: list[str] = _setting(
         MODEL, [], "Weights that are not trained: names or patterns (encoder.*)."
     )
@@ -180,7 +186,12 @@ class TrainConfig(BaseModel):
     sample_text: Annotated[int, Field(ge=0)] = _setting(
         WATCH, 0, "Language models: write N characters at each evaluation."
     )
-    log_every: Count = _setting(WATCH, 10, "Write a line of metrics.csv every N steps.")
+    log_every: Count | None = _setting(
+        WATCH,
+        None,
+        "The number of steps between two lines of metrics.csv; if left out, about 200 lines in a "
+        "run, and one every 50 steps at least.",
+    )
     tensorboard: bool = _setting(WATCH, False, "Write TensorBoard events.")
     track: list[Literal["mlflow", "wandb", "trackio"]] = _setting(
         WATCH, [], "Also report to mlflow, wandb or trackio."

@@ -10,6 +10,7 @@ from typing import Any
 
 from onward.graph.paths import writing
 from onward.runner.callback import Callback
+from onward.runner.callbacks.log_interval import is_logged
 from onward.runner.callbacks.throughput import Throughput, process_memory
 from onward.runner.events import Evaluation, StepRecord
 from onward.runner.run import Run
@@ -49,7 +50,7 @@ class MetricsCsv(Callback):
         assert self._speed is not None
         batches = run.config.gradient_accumulation_steps
         self._speed.add(len(step.batch) * batches, run.plan.training.waited)
-        if step.number % run.config.log_every:
+        if not is_logged(run, step.number):
             return
         numbers = {
             "loss": step.loss,

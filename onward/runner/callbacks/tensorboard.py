@@ -16,6 +16,7 @@ from typing import Any
 from onward.errors import PackageMissing
 from onward.graph.paths import writing
 from onward.runner.callback import Callback
+from onward.runner.callbacks.log_interval import is_logged
 from onward.runner.callbacks.tensorboard_summaries import (
     histogram,
     picture_of,
@@ -58,7 +59,7 @@ class TensorBoard(Callback):
         assert self._events is not None and self._speed is not None
         batches = run.config.gradient_accumulation_steps
         self._speed.add(len(step.batch) * batches, run.plan.training.waited)
-        if step.number % run.config.log_every:
+        if not is_logged(run, step.number):
             return
         numbers = {
             "train/loss": step.loss,

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from onward.errors import OptionError, PackageMissing
 from onward.message_text import suggest_names
 from onward.runner.callback import Callback
+from onward.runner.callbacks.log_interval import is_logged
 from onward.runner.callbacks.tensorboard_summaries import plain_settings
 from onward.runner.callbacks.throughput import Throughput
 from onward.runner.events import Evaluation, StepRecord
@@ -57,7 +58,7 @@ class TrackRun(Callback):
         assert self._speed is not None
         batches = run.config.gradient_accumulation_steps
         self._speed.add(len(step.batch) * batches, run.plan.training.waited)
-        if step.number % run.config.log_every:
+        if not is_logged(run, step.number):
             return
         numbers = {
             "loss": step.loss,

@@ -24,7 +24,9 @@ _GREY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow a
 def flip(images: Array, seed: int, epoch: int, positions: Array) -> Array:
     """Every image mirrored left to right with probability 1/2."""
     mirrored = uniforms(seed, epoch, positions, _FLIP) < 0.5
-    return np.where(mirrored[:, None, None, None], images[..., ::-1], images)
+    changed = images.copy()
+    changed[mirrored] = images[mirrored][..., ::-1]
+    return changed
 
 
 def crop(images: Array, padding: int, seed: int, epoch: int, positions: Array) -> Array:

@@ -126,7 +126,9 @@ class Batches:
         )
         # in groups, what is read ahead is at least as many batches
         ahead = self.ahead if self._together == 1 else 1
-        return self._timed(run_ahead(make, self.threads, ahead))
+        is_kept = self._cache is not None and self._cache.has_all(rows)
+        # what is kept is only copied: less work than to hand it from thread to thread
+        return self._timed(run_ahead(make, 0 if is_kept else self.threads, ahead))
 
     def _default_order(self, epoch: int) -> Array:
         count = len(self._rows)

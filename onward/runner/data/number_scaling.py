@@ -48,6 +48,8 @@ class Standardize:
 
     def apply(self, array: Array, positions: Array | None = None) -> Array:
         """The standardised numbers; `positions` name the rows in errors."""
+        if array.dtype == np.uint8 and len(self.mean) == 1:  # bytes of images: look each one up
+            return self._scale(np.arange(256.0))[array]
         numbers = _numbers(array, self.column, positions)
         width = numbers.shape[-1] if numbers.ndim > 1 else 1
         if len(self.mean) not in (1, width):
@@ -55,6 +57,9 @@ class Standardize:
                 f"column {self.column!r} has {width} numbers in a row, but was standardised with "
                 f"{len(self.mean)}"
             )
+        return self._scale(numbers)
+
+    def _scale(self, numbers: Array) -> Array:
         scaled = (numbers - np.array(self.mean)) / np.array(self.std)
         return np.asarray(scaled, np.float32)
 

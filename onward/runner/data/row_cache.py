@@ -27,9 +27,13 @@ class RowCache:
         self._arrays: dict[str, Array] = {}
         self._is_off = False
 
+    def has_all(self, positions: Array) -> bool:
+        """Whether the feeds of all these rows are kept."""
+        return not self._is_off and bool(self._arrays) and bool(self._is_known[positions].all())
+
     def get(self, positions: Array) -> dict[str, Array] | None:
         """The feeds of these rows; None unless all were kept."""
-        if self._is_off or not self._arrays or not self._is_known[positions].all():
+        if not self.has_all(positions):
             return None
         return {name: array[positions] for name, array in self._arrays.items()}
 

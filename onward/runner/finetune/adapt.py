@@ -30,7 +30,7 @@ from onward.runner.finetune.adapted_model import (
 )
 from onward.runner.finetune.adapter_files import save_adapter
 from onward.runner.finetune.batch_norms import batch_norm_names
-from onward.runner.finetune.head import new_head
+from onward.runner.finetune.head import add_head, new_head
 from onward.runner.finetune.layer_depths import layers_by_depth, unfreeze_schedule
 from onward.runner.finetune.linear_layers import find_layers, prepare_layers
 from onward.runner.finetune.lora import add_lora, merge_lora
@@ -78,7 +78,8 @@ def adapt_model(
         adapted = _with_own_weights(config, subject)
     adapted = _with_layer_rates(config, adapted, subject.outputs)
     adapted = _with_stages(config, adapted, subject.outputs)
-    return _with_batch_norms(config, adapted)
+    trained = None if outputs is None else subject.outputs[0]
+    return replace(_with_batch_norms(config, adapted), output=trained)
 
 
 def default_learning_rate(config: TrainConfig) -> float:
@@ -108,11 +109,25 @@ def _checked_outputs(model: ir.Model, outputs: Sequence[str] | None) -> tuple[st
 
 
 def _with_new_head(config: TrainConfig, subject: _StartingModel) -> _StartingModel:
+    """A new last layer; behind the output where no linear layer makes it, as with features."""
     assert config.new_head is not None
     [output, *_] = subject.outputs
-    head = new_head(subject.model, config.new_head, output, config.seed)
-    note = f"new head: {config.new_head} outputs ({', '.join(head.names)})"
-    return replace(subject, model=head.model, head=head.names, notes=(note,))
+    [value] = [each for each in subject.model.graph.outputs if each.name == output]
+    note = f"new head: {config.new_head} outputs"
+    try:
+        head = new_head(subject.model, config.new_head, output, config.seed)
+    except OptionError:
+        if value.shape is None or len(value.shape) != 2:
+            raise
+        head = add_head(subject.model, config.new_head, output, config.seed)
+        note = f"{note} behind {output!r}"
+    place = list(subject.model.graph.outputs).index(value)
+    return _StartingModel(
+        head.model,
+        (str(head.model.graph.outputs[place].name),),
+        head=head.names,
+        notes=(f"{note} ({', '.join(head.names)})",),
+    )
 
 
 # -- what is trained -----------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class AdaptedModel:
 
     model: ir.Model
     export: Callable[[Tensors], ir.Model]
+    output: str | None = None  # the one that is trained; a new head may have given it another name
     trainable: Sequence[str] | None = None
     frozen: Sequence[str] = ()
     frozen_batch_norms: Sequence[str] = ()

@@ -27,7 +27,8 @@ from onward.runner.plan.learning import check_resolved, count_steps, make_optimi
 from onward.runner.plan.model_shapes import (
     ModelPorts,
     TensorPort,
-    prefer_output,
+    choose_loss_output,
+    choose_output,
     read_ports,
     text_length,
 )
@@ -84,11 +85,15 @@ def make_plan(
         return first_feeds(some)
 
     # -- the model, its loss, its target
-    adapted = adapt_model(config, loaded, calibration, [ports.scores.output.name])
+    if config.loss == "output" and config.output is None:
+        ports = choose_loss_output(ports)
+    else:
+        ports = choose_output(ports, config.output, target)
+    output = ports.scores.output.name
+    is_own = any(value.name == output for value in loaded.graph.outputs)  # not behind a ZipMap
+    adapted = adapt_model(config, loaded, calibration, [output] if is_own else None)
     choices += [Choice("model", note, "as given") for note in adapted.notes]
-    trained = read_ports(adapted.model)
-    if config.new_head is None:
-        trained = prefer_output(trained, target, config.loss == "output")
+    trained = choose_output(read_ports(adapted.model), adapted.output or output, None)
     feed = _target_feed(adapted.model)
     if facts is None and config.loss != "output":
         feed = sources[0].feed  # an autoencoder: the target is the input itself

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onward.errors import UnsupportedModel
+from onward.errors import OptionError, UnsupportedModel
 from onward.graph.dtypes import FLOATS
 from onward.graph.shapes.infer import infer_shapes
-from onward.message_text import format_sizes
+from onward.message_text import format_sizes, suggest_names
 from onward.passes.linear_models import write_linear_models
 from onward.passes.value_facts import attribute, made_by
 from onward.passes.zip_maps import unzipped
@@ -81,13 +81,25 @@ def read_ports(model: ir.Model) -> ModelPorts:
     return ModelPorts(tuple(inputs), tuple(endings))
 
 
-def prefer_output(ports: ModelPorts, target: str | None, is_loss: bool) -> ModelPorts:
-    """The ports with the output first that has the target's name, or that is the loss."""
+def choose_output(ports: ModelPorts, output: str | None, target: str | None) -> ModelPorts:
+    """The ports with the output first that is trained: the given one, or the target's namesake."""
+    known = [port.output.name for port in ports.endings]
+    if output is not None and output not in known:
+        hint = suggest_names(output, known, "its outputs of floats are")
+        raise OptionError(f"output: the model has no output {output!r} that can be trained\n{hint}")
+    wanted = output or target or ""
 
     def rank(port: ScoresPort) -> bool:
-        if is_loss:
-            return math.prod(size or 0 for size in port.output.shape) != 1
-        return target is None or port.output.name.lower() != target.lower()
+        return port.output.name.lower() != wanted.lower()
+
+    return ModelPorts(ports.inputs, tuple(sorted(ports.endings, key=rank)))
+
+
+def choose_loss_output(ports: ModelPorts) -> ModelPorts:
+    """The ports with the output first that is one number: the loss that a model computes."""
+
+    def rank(port: ScoresPort) -> bool:
+        return math.prod(size or 0 for size in port.output.shape) != 1
 
     return ModelPorts(ports.inputs, tuple(sorted(ports.endings, key=rank)))
 

@@ -373,3 +373,21 @@ def test_tables_and_folders_of_splits(tmp_path: Path) -> None:
     plan = plan_of(mlp(), tmp_path)
     assert plan.sizes == {"training rows": 15, "validation rows": 5}
     assert reasons(plan)["target"] == "kind"
+
+
+def features_model() -> Any:
+    """Features by token and their normalised mean, as sentence encoders give them."""
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("batch", 3, 4))
+    tokens = op.Tanh(op.MatMul(x, op.initializer("w", np.ones((4, 5), np.float32))))
+    pooled = op.ReduceMean(tokens, np.array([1]), keepdims=0)
+    return op.model(tokens=tokens, pooled=op.LpNormalization(pooled, axis=1, p=2))
+
+
+def test_given_output_is_trained_with_a_new_head_behind_it() -> None:
+    data = {"x": np.zeros((20, 3, 4), np.float32), "kind": ["a", "b"] * 10}
+    plan = plan_of(features_model(), data, output="pooled", new_head=2)
+    assert plan.output == "scores" and plan.classes == ("a", "b")
+    assert plan.adapted.notes == ("new head: 2 outputs behind 'pooled' (head.weight, head.bias)",)
+    with pytest.raises(OptionError, match=r"no output 'poled'.*\n.*'pooled'"):
+        plan_of(features_model(), data, output="poled", new_head=2)
