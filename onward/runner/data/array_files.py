@@ -21,24 +21,44 @@ _LOCAL_HEADER = 30  # bytes before the name of a member of a zip file
 _BROKEN = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError)
 
 
-def open_npz(path: Path) -> ArrayDataset:
-    """The arrays of an .npz file as columns.
+def open_npz(path: Path, split: str | None = None) -> ArrayDataset:
+    """The arrays of an .npz file as columns, or those of a split: x_train is x of "train".
 
     Arrays of `np.savez` are mapped in place; those of `np.savez_compressed` are loaded.
     """
     check_exists(path, "data file")
+    ending = "" if split is None else f"_{split}"
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [each for each in archive.infolist() if each.filename.endswith(".npy")]
             arrays = {
-                each.filename.removesuffix(".npy"): _read_member(path, archive, each)
-                for each in members
+                name[: len(name) - len(ending)]: _read_member(path, archive, member)
+                for name, member in _members(archive).items()
+                if name.lower().endswith(ending)
             }
     except _BROKEN as error:
         raise _broken(path, error) from error
     except OSError as error:
         raise unreadable(path, error) from error
     return ArrayDataset(arrays, path)
+
+
+def npz_splits(path: Path, known: Sequence[str]) -> list[str]:
+    """The splits of an .npz file whose arrays are all called x_train, y_train, x_test, ...
+
+    None of a file with another array, or that cannot be read, which the reader then says.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            endings = [name.lower().rpartition("_")[2] for name in _members(archive)]
+    except (OSError, *_BROKEN):
+        return []
+    return [each for each in known if each in endings] if set(endings) <= set(known) else []
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The arrays of an .npz file by name."""
+    found = [each for each in archive.infolist() if each.filename.endswith(".npy")]
+    return {each.filename.removesuffix(".npy"): each for each in found}
 
 
 def open_npy(paths: Sequence[Path]) -> ArrayDataset:

@@ -13,7 +13,7 @@ from onward.errors import DataError, OptionError
 from onward.graph.paths import check_exists, to_path
 from onward.message_text import suggest_names
 from onward.runner.data import arrow_files
-from onward.runner.data.array_files import map_npy, open_npy, open_npz
+from onward.runner.data.array_files import map_npy, npz_splits, open_npy, open_npz
 from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.csv_files import CsvDataset
 from onward.runner.data.dataset import Dataset, JoinedDatasets, SelectedColumns, choose_columns
@@ -73,9 +73,16 @@ def open_data(
 def find_splits(source: Any) -> dict[str, Path]:
     """The splits of a folder by name: its subfolders, or its files, called train, val, test, ...
 
-    Empty for any other source, and for a folder without a training split.
+    An .npz file of arrays called x_train, y_train, x_test, y_test has splits, too: itself.
+    Empty for any other source, and where there is no training split.
     """
-    if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
+    if not isinstance(source, (str, os.PathLike)):
+        return {}
+    if Path(source).suffix.lower() == ".npz":
+        splits = npz_splits(Path(source), SPLITS)
+        is_split = any(name in splits for name in _TRAINING)
+        return dict.fromkeys(splits, Path(source)) if is_split else {}
+    if not Path(source).is_dir():
         return {}
     entries = sorted(entry for entry in Path(source).iterdir() if entry.stem.lower() in SPLITS)
     found = {
@@ -123,8 +130,11 @@ def _open_path(path: Path, split: str | None, options: ReaderOptions) -> Dataset
         hint = suggest_names(split, splits, "its splits are")
         raise DataError(f"{path} has no split {split!r}\n{hint}")
     if splits:
-        chosen = splits[split or next(name for name in _TRAINING if name in splits)]
-        return _open_split(chosen, list(splits.values()), options)
+        name = split or next(name for name in _TRAINING if name in splits)
+        if splits[name] == path:
+            options.only(path)
+            return open_npz(path, name)
+        return _open_split(splits[name], list(splits.values()), options)
     return _open_folder(path, options) if path.is_dir() else _open_file(path, options)
 
 

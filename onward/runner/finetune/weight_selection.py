@@ -61,8 +61,34 @@ def known_weights(
         for origin in sources(value)
         if value.name in names and len(sources(value)) == 1 and origin not in names
     }
+    for value in initializers(copy):
+        alias = module_name(value)
+        if value.name in names and alias and alias not in names:
+            aliases.setdefault(alias, str(value.name))
     likely = likely_parameters(copy, names, copy.graph.outputs)
     return KnownWeights(copy, names, aliases, likely)
+
+
+def module_name(value: ir.Value) -> str:
+    """The name in torch of a weight that torch's older exporter made, as it does with folded ones.
+
+    Such a weight is called onnx::Conv_28, but the node that reads it after its module:
+    /features/features.0/Conv, for features.0.weight. Empty for other weights.
+    """
+    node = next((user.node for user in value.uses()), None)
+    if (
+        node is None
+        or not str(value.name).startswith("onnx::")
+        or not str(node.name).startswith("/")
+    ):
+        return ""
+    parts: list[str] = []
+    for part in str(node.name).split("/")[1:-1]:
+        if parts and part.startswith(f"{parts[-1]}."):  # a member of a list repeats its name
+            parts.pop()
+        parts.append(part)
+    kind = "bias" if value in node.inputs[2:] or node.op_type == "Add" else "weight"
+    return ".".join([*parts, kind]) if parts else ""
 
 
 @dataclass(frozen=True)

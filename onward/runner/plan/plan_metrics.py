@@ -93,6 +93,11 @@ def choose_monitor(
     """The number that chooses the best weights, and whether a higher one is better."""
     known = {f"val_{each.name}": each.higher_is_better for each in metrics} | {"val_loss": False}
     known = {**known, "loss": False} if is_evaluated else {"loss": False}
+    if config.metrics and not is_evaluated:
+        raise OptionError(
+            "metrics are measured on held-out rows, and none are held out\n"
+            "hold some out: --validation-split 0.1, give --validation, or leave metrics out"
+        )
     if config.monitor is None:
         name = next(iter(known))
         why = "the first metric" if name not in ("loss", "val_loss") else "there is no metric"

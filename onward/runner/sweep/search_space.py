@@ -127,7 +127,7 @@ def _read_one(name: str, given: Any) -> NumberRange | ValueList:
     if isinstance(given, str) and _RANGE in given and setting_kind(name).number is not None:
         return _read_range(name, given)
     if isinstance(given, str):
-        values = [read_setting(name, text.strip()) for text in given.split(",")]
+        values = _read_values(name, given)
     elif isinstance(given, (list, tuple)):
         values = [check_setting(name, value) for value in given]
     else:
@@ -139,6 +139,18 @@ def _read_one(name: str, given: Any) -> NumberRange | ValueList:
     if not different:
         raise OptionError(f"{name} has no values to search\ngive at least one")
     return ValueList(tuple(different.values()))
+
+
+def _read_values(name: str, text: str) -> list[Any]:
+    """Values between commas; an error also says how a range of numbers is written."""
+    try:
+        return [read_setting(name, part.strip()) for part in text.split(",")]
+    except OptionError as error:
+        if setting_kind(name).number is None:
+            raise
+        first = str(error).partition("\n")[0]
+        hint = "write values between commas, or a range: LOW..HIGH, LOW..HIGH:log"
+        raise OptionError(f"{first}\n{hint}") from None
 
 
 def _read_range(name: str, text: str) -> NumberRange:

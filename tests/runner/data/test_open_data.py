@@ -68,6 +68,19 @@ def test_a_folder_of_arrays_has_a_column_for_each(tmp_path: Path) -> None:
         open_data(tmp_path)
 
 
+def test_splits_may_be_arrays_of_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "digits.npz"
+    x, y = np.arange(12).reshape(6, 2), np.arange(6)
+    np.savez_compressed(path, x_train=x[:4], y_train=y[:4], x_test=x[4:], y_test=y[4:])
+    assert list(find_splits(path)) == ["train", "test"]
+    assert list(open_data(path).columns) == ["x", "y"] and len(open_data(path)) == 4
+    assert open_data(path, split="test").read([1])["x"].tolist() == [[10, 11]]
+    with pytest.raises(DataError, match=r"has no split 'val'\n.*'train', 'test'"):
+        open_data(path, split="val")
+    np.savez(path, x_train=x, other=y)
+    assert find_splits(path) == {} and list(open_data(path).columns) == ["x_train", "other"]
+
+
 def test_splits_may_be_files(tmp_path: Path) -> None:
     write(tmp_path / "train.csv", "a,b\n1,2\n3,4\n")
     write(tmp_path / "test.csv", "a,b\n5,6\n")

@@ -391,3 +391,8 @@ def test_given_output_is_trained_with_a_new_head_behind_it() -> None:
     assert plan.adapted.notes == ("new head: 2 outputs behind 'pooled' (head.weight, head.bias)",)
     with pytest.raises(OptionError, match=r"no output 'poled'.*\n.*'pooled'"):
         plan_of(features_model(), data, output="poled", new_head=2)
+
+
+def test_metrics_need_rows_to_measure_them_on() -> None:
+    with pytest.raises(OptionError, match=r"none are held out\n.*--validation-split"):
+        plan_of(mlp(), table(), validation_split=0, metrics=["f1"])
