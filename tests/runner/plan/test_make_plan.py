@@ -197,8 +197,9 @@ def test_validation_data_of_its_own() -> None:
 
 
 def test_learning_settings() -> None:
+    data = {"x": X, "label": LABELS}
     plan = plan_of(
-        mlp(), {"x": X, "label": LABELS}, optimizer="sgd", learning_rate=0.5, schedule="linear",
+        mlp(), data, data, optimizer="sgd", learning_rate=0.5, schedule="linear",
         warmup=0.5, epochs=4, validation_split=0, max_grad_norm=1.0, ema=0.9, seed=3, max_steps=8,
         gradient_accumulation_steps=1, balance=True, metrics=["top2", "log_loss"],
     )  # fmt: skip
@@ -207,7 +208,7 @@ def test_learning_settings() -> None:
     assert plan.options.schedule == schedule
     assert plan.options.clip_norm == 1.0 and plan.options.average is not None
     assert [metric.name for metric in plan.make_metrics()] == ["top2", "log_loss"]
-    twice = plan_of(mlp(), {"x": X, "label": LABELS}, gradient_accumulation_steps=2)
+    twice = plan_of(mlp(), data, gradient_accumulation_steps=2)
     assert twice.steps == 3 * 3 // 2 and twice.options.schedule == Cosine(steps=4)
 
 
