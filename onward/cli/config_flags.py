@@ -28,7 +28,7 @@ from onward.runner.setting_text import (
 
 _DATA_FILES = (".csv", ".npz", ".parquet", ".arrow", ".feather", ".jsonl", ".txt", ".tsv")
 
-_SHOWN_CHOICES = 4  # beside a flag; more are listed in its explanation
+_SHOWN_CHOICES = 4  # behind a flag; more are listed in its explanation
 
 
 def config_parameters(leave_out: Collection[str] = ()) -> list[inspect.Parameter]:

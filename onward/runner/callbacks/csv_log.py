@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.graph.paths import writing
-from onward.runner.callback import Callback
-from onward.runner.callbacks.log_interval import is_logged
-from onward.runner.callbacks.throughput import Throughput, process_memory
+from onward.runner.callbacks.logged_steps import LoggedSteps
 from onward.runner.events import Evaluation, StepRecord
 from onward.runner.run import Run
 
@@ -23,7 +21,7 @@ COLUMNS = (
 Row = dict[str, str]  # by column; fields that are empty are left out
 
 
-class MetricsCsv(Callback):
+class MetricsCsv(LoggedSteps):
     """Writes metrics.csv: a line every `log_every` steps and one for each evaluation.
 
     Every line reaches the file at once. A resumed run first removes the lines that were written
@@ -34,11 +32,9 @@ class MetricsCsv(Callback):
         self._columns: list[str] = []
         self._rows = 0  # written so far
         self._kept: int | None = None  # rows at the checkpoint that the run continues from
-        self._speed: Throughput | None = None
 
     def on_start(self, run: Run) -> None:
-        self._speed = Throughput(run.clock)
-        self._speed.start(run.plan.training.waited)
+        super().on_start(run)
         columns, rows = list(COLUMNS), []
         if run.step:
             found, old = _read(run.folder.metrics)
@@ -46,25 +42,11 @@ class MetricsCsv(Callback):
             rows = [row for row in old[: self._kept] if int(row["step"]) <= run.step]
         self._replace(run.folder.metrics, columns, rows)
 
-    def on_step(self, run: Run, step: StepRecord) -> None:
-        assert self._speed is not None
-        batches = run.config.gradient_accumulation_steps
-        self._speed.add(len(step.batch) * batches, run.plan.training.waited)
-        if not is_logged(run, step.number):
-            return
-        numbers = {
-            "loss": step.loss,
-            "learning_rate": step.learning_rate,
-            "gradient_norm": run.session.gradient_norm,
-            "samples_per_second": self._speed.samples_per_second,
-            "data_wait": self._speed.data_wait,
-            "memory": process_memory(),
-        }
+    def log_step(self, run: Run, step: StepRecord, numbers: Mapping[str, float]) -> None:
         self._append(run.folder.metrics, step.number, step.epoch, numbers)
 
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
-        assert self._speed is not None
-        self._speed.exclude(evaluation.seconds)
+        super().on_evaluate(run, evaluation)
         self._append(run.folder.metrics, evaluation.step, evaluation.epoch, evaluation.numbers)
 
     def state(self) -> dict[str, Any]:

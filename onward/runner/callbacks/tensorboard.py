@@ -15,15 +15,13 @@ from typing import Any
 
 from onward.errors import PackageMissing
 from onward.graph.paths import writing
-from onward.runner.callback import Callback
-from onward.runner.callbacks.log_interval import is_logged
+from onward.runner.callbacks.logged_steps import LoggedSteps
 from onward.runner.callbacks.tensorboard_summaries import (
     histogram,
     picture_of,
     plain_settings,
     settings_table,
 )
-from onward.runner.callbacks.throughput import Throughput
 from onward.runner.events import Evaluation, StepRecord
 from onward.runner.figures.pixels import encode_png
 from onward.runner.run import Run
@@ -32,7 +30,17 @@ _MOST_HISTOGRAMS = 100  # parameters: the first ones, in the order of the model
 _MOST_PICTURES = 8
 
 
-class TensorBoard(Callback):
+TAGS = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "gradient_norm": "train/gradient_norm",
+    "samples_per_second": "speed/samples_per_second",
+    "data_wait": "speed/data_wait",
+    "memory": "speed/memory",
+}
+
+
+class TensorBoard(LoggedSteps):
     """Writes events to the run's folder `tensorboard`.
 
     A resumed run writes another file, which tells TensorBoard to forget what the first one has
@@ -41,12 +49,10 @@ class TensorBoard(Callback):
 
     def __init__(self) -> None:
         self._events: EventFile | None = None
-        self._speed: Throughput | None = None
 
     def on_start(self, run: Run) -> None:
         settings = run.config.model_dump()
-        self._speed = Throughput(run.clock)
-        self._speed.start(run.plan.training.waited)
+        super().on_start(run)
         self._events = EventFile(run.folder.path / "tensorboard")
         if run.step:
             self._events.forget_after(run.step)
@@ -55,24 +61,13 @@ class TensorBoard(Callback):
         self._events.hyperparameters(plain_settings(settings), run.folder.name)
         self._events.flush()
 
-    def on_step(self, run: Run, step: StepRecord) -> None:
-        assert self._events is not None and self._speed is not None
-        batches = run.config.gradient_accumulation_steps
-        self._speed.add(len(step.batch) * batches, run.plan.training.waited)
-        if not is_logged(run, step.number):
-            return
-        numbers = {
-            "train/loss": step.loss,
-            "train/learning_rate": step.learning_rate,
-            "train/gradient_norm": run.session.gradient_norm,
-            "speed/samples_per_second": self._speed.samples_per_second,
-            "speed/data_wait": self._speed.data_wait,
-        }
-        self._events.scalars(numbers, step.number)
+    def log_step(self, run: Run, step: StepRecord, numbers: Mapping[str, float]) -> None:
+        assert self._events is not None
+        self._events.scalars({TAGS[name]: value for name, value in numbers.items()}, step.number)
 
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
-        assert self._events is not None and self._speed is not None
-        self._speed.exclude(evaluation.seconds)
+        assert self._events is not None
+        super().on_evaluate(run, evaluation)
         events, number = self._events, evaluation.step
         events.scalars({f"evaluation/{k}": v for k, v in evaluation.numbers.items()}, number)
         for name in list(run.session.parameters)[:_MOST_HISTOGRAMS]:

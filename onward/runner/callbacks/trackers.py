@@ -6,16 +6,15 @@ continues the run of the tracker, whose id is kept in the checkpoints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from onward.errors import OptionError, PackageMissing
 from onward.message_text import suggest_names
-from onward.runner.callback import Callback
-from onward.runner.callbacks.log_interval import is_logged
+from onward.runner.callbacks.logged_steps import LoggedSteps
 from onward.runner.callbacks.tensorboard_summaries import plain_settings
-from onward.runner.callbacks.throughput import Throughput
 from onward.runner.events import Evaluation, StepRecord
 from onward.runner.run import INTERRUPTED, Run
 
@@ -39,40 +38,25 @@ class Tracker(Protocol):
     def finish(self, status: Status) -> None: ...
 
 
-class TrackRun(Callback):
+class TrackRun(LoggedSteps):
     """Reports to a tracker every `log_every` steps, at each evaluation, and at the end."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
         self._id: str | None = None
-        self._speed: Throughput | None = None
 
     def on_start(self, run: Run) -> None:
-        self._speed = Throughput(run.clock)
-        self._speed.start(run.plan.training.waited)
+        super().on_start(run)
         settings = plain_settings(run.config.model_dump())
         resume = self._id if run.step else None
         self._id = self._tracker.start(run.folder.name, settings, resume)
 
-    def on_step(self, run: Run, step: StepRecord) -> None:
-        assert self._speed is not None
-        batches = run.config.gradient_accumulation_steps
-        self._speed.add(len(step.batch) * batches, run.plan.training.waited)
-        if not is_logged(run, step.number):
-            return
-        numbers = {
-            "loss": step.loss,
-            "learning_rate": step.learning_rate,
-            "gradient_norm": run.session.gradient_norm,
-            "epoch": float(step.epoch),
-        }
-        if self._speed.samples_per_second > 0:
-            numbers["samples_per_second"] = self._speed.samples_per_second
-        self._tracker.log(numbers, step.number)
+    def log_step(self, run: Run, step: StepRecord, numbers: Mapping[str, float]) -> None:
+        finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
+        self._tracker.log({**finite, "epoch": float(step.epoch)}, step.number)
 
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
-        assert self._speed is not None
-        self._speed.exclude(evaluation.seconds)
+        super().on_evaluate(run, evaluation)
         self._tracker.log(evaluation.numbers, evaluation.step)
 
     def on_end(self, run: Run) -> None:

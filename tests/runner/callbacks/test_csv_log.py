@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from onward.errors import WriteFailed
-from onward.runner.callbacks import csv_log
+from onward.runner.callbacks import logged_steps
 from onward.runner.callbacks.csv_log import COLUMNS, MetricsCsv, read_metrics
 from tests.runner.callbacks.fake_run import evaluate, fake_run, make_step
 
 
 @pytest.fixture(autouse=True)
 def fixed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_log, "process_memory", lambda: 1024.0)
+    monkeypatch.setattr(logged_steps, "process_memory", lambda: 1024.0)
 
 
 def train(run: Any, callback: MetricsCsv, steps: int) -> None:

@@ -95,7 +95,9 @@ def fake_trackio(calls: Calls) -> ModuleType:
 
 FAKES = {"mlflow": fake_mlflow, "wandb": fake_wandb, "trackio": fake_trackio}
 IDS = {"mlflow": "m1", "wandb": "w1", "trackio": "cnn-1"}
-STEP = ["epoch", "gradient_norm", "learning_rate", "loss", "samples_per_second"]
+STEP = [
+    "data_wait", "epoch", "gradient_norm", "learning_rate", "loss", "memory", "samples_per_second",
+]  # fmt: skip
 
 
 @pytest.fixture(params=FAKES)

@@ -1,0 +1,56 @@
+"""LoggedSteps: the numbers of steps for callbacks that write them, every few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onward.runner.callback import Callback
+from onward.runner.callbacks.throughput import Throughput, process_memory
+from onward.runner.events import Evaluation, StepRecord
+from onward.runner.run import Run
+
+_LINES = 200  # of a run
+_LONGEST = 50  # steps without a line
+
+
+class LoggedSteps(Callback):
+    """Measures the speed of every step, and calls `log_step` where numbers are to be written."""
+
+    _speed: Throughput | None = None
+
+    def on_start(self, run: Run) -> None:
+        self._speed = Throughput(run.clock)
+        self._speed.start(run.plan.training.waited)
+
+    def on_step(self, run: Run, step: StepRecord) -> None:
+        assert self._speed is not None
+        batches = run.config.gradient_accumulation_steps
+        self._speed.add(len(step.batch) * batches, run.plan.training.waited)
+        every = run.config.log_every or usual_interval(run.plan.steps)
+        if step.number % every:
+            return
+        numbers = {
+            "loss": step.loss,
+            "learning_rate": step.learning_rate,
+            "gradient_norm": run.session.gradient_norm,
+            "samples_per_second": self._speed.samples_per_second,
+            "data_wait": self._speed.data_wait,
+            "memory": process_memory(),
+        }
+        self.log_step(run, step, numbers)
+
+    def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
+        assert self._speed is not None
+        self._speed.exclude(evaluation.seconds)
+
+    def log_step(self, run: Run, step: StepRecord, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a step."""
+
+
+def usual_interval(steps: int) -> int:
+    """The number of steps between two lines of a run of so many steps.
+
+    >>> usual_interval(90), usual_interval(2000), usual_interval(1_000_000)
+    (1, 10, 50)
+    """
+    return min(max(steps // _LINES, 1), _LONGEST)
