@@ -82,7 +82,7 @@ def test_the_examples_of_a_page_run_one_after_another(
         exec(compile(tree, str(page), "exec", dont_inherit=True), names)
 
 
-WITH_COMMANDS = [DOCS / f"{name}.md" for name in ("cli", "new", "quickstart", "runs", "train")]
+WITH_COMMANDS = [page for page in PAGES if list(commands(read(page)))][1:]  # README: below
 
 
 @pytest.mark.parametrize("page", named(WITH_COMMANDS))
