@@ -32,6 +32,7 @@ bench: setup ## run the benchmarks, each with its peers in the same run
 	$(python) benchmarks/inference.py
 	$(python) benchmarks/backward.py
 	$(python) benchmarks/training.py
+	$(python) benchmarks/runner.py
 
 docs: setup ## build the documentation in site/
 	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
