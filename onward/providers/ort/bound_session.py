@@ -267,18 +267,24 @@ def _known(arguments: Mapping[str, Argument], name: str, kind: str) -> Argument:
 
 def _check(argument: Argument, array: Any, kind: str) -> None:
     """Refuse an array that does not fit: onnxruntime would access memory past its end."""
-    law = f"{kind} {argument.name!r} is a {argument}"
-    if not isinstance(array, np.ndarray):
-        raise FeedError(f"{law}, not {type(array).__name__}\nbind a numpy array")
-    same = array.dtype == argument.dtype or f"tensor({array.dtype.name})" == argument.type
-    if not same or not argument.takes(array.shape):
-        raise FeedError(f"{law}, not {array.dtype.name} of shape {array.shape}")
-    if not array.flags.c_contiguous:
-        raise FeedError(f"{law}: the array is not contiguous\nbind a C-contiguous array")
+    is_array = isinstance(array, np.ndarray)
+    if is_array and _has_type(argument, array) and argument.takes(array.shape):
+        if array.flags.c_contiguous:
+            return
+        problem = ": the array is not contiguous\nbind a C-contiguous array"
+    elif is_array:
+        problem = f", not {array.dtype.name} of shape {array.shape}"
+    else:
+        problem = f", not {type(array).__name__}\nbind a numpy array"
+    raise FeedError(f"{kind} {argument.name!r} is a {argument}{problem}")
+
+
+def _has_type(argument: Argument, array: Array) -> bool:
+    return array.dtype == argument.dtype or f"tensor({array.dtype.name})" == argument.type
 
 
 def _place(argument: Argument, array: Array) -> tuple[Any, tuple[int, ...], int]:
     """The type, shape and address of an array, as bindings take them."""
-    word = argument.type.removeprefix("tensor(").removesuffix(")")
-    number = BY_ORT[word].number if word == "bfloat16" else array.dtype.type
+    is_bfloat = argument.type == "tensor(bfloat16)"
+    number = BY_ORT["bfloat16"].number if is_bfloat else array.dtype.type
     return number, array.shape, array.__array_interface__["data"][0]
