@@ -114,7 +114,8 @@ def _open_run(
     """The run before its next step: its first one, or the one after its newest checkpoint."""
     checkpoints = open_checkpoints(folder, plan, config.keep)
     found = checkpoints.latest() if resume else None
-    session = open_session(plan, config, (found.step if found is not None else None) or 0)
+    step = 0 if found is None else found.step or 0
+    session = open_session(plan, config, step)
     run = Run(config, plan, session, folder, checkpoints)
     if found is not None:
         resume_run(run, found, callbacks)
