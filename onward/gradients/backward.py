@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -10,6 +10,7 @@ from onward.errors import MissingGradient
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradients, NoGradient
 from onward.graph.dtypes import FLOATS
+from onward.graph.operator_table import AbstractOpTable
 from onward.graph.scopes import reads
 
 Found = dict[ir.Value, ir.Value]
@@ -29,7 +30,7 @@ def backward(
 
     dx = sum over consumers of (d consumer / dx)' d consumer, from the last node to the first.
     """
-    active = op.active = _active(op, nodes, wrt)
+    active = op.active = active_values(op.rules, op.opset, nodes, wrt)
     terms_of: dict[ir.Value, list[ir.Value]] = {value: [seed] for value, seed in seeds.items()}
     for node in reversed(nodes):
         if not any(value in active for value in reads(node)):
@@ -52,12 +53,17 @@ def is_differentiable(value: ir.Value) -> bool:
     return kind is None or kind.dtype in FLOATS
 
 
-def _active(op: GradientOps, nodes: Sequence[ir.Node], wrt: Collection[ir.Value]) -> set[ir.Value]:
+def active_values(
+    rules: AbstractOpTable,
+    opset: Callable[[str], int],
+    nodes: Iterable[ir.Node],
+    wrt: Collection[ir.Value],
+) -> set[ir.Value]:
     """Values that depend on `wrt` through differentiable operators."""
     active = set(wrt)
     for node in nodes:
         if any(value in active for value in reads(node)):
-            rule = op.rules.find(node.domain, node.op_type, op.opset(node.domain))
+            rule = rules.find(node.domain, node.op_type, opset(node.domain))
             if not isinstance(rule, NoGradient):
                 active.update(value for value in node.outputs if _carries(node, value, active))
     return active

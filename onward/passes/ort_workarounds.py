@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onward.graph.dtypes import HALVES
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
-from onward.passes.value_facts import attribute, dims, input_of, ints, rank
+from onward.passes.value_facts import attribute, dims, input_of, ints, made_by, rank
 
 _rules = Rules()
 
@@ -36,6 +36,24 @@ def _full_mask(op: Ops, node: ir.Node) -> Replacement:
     rows = op.Expand(mask, op.Concat(times, one, axis=0))
     inputs = [*node.inputs[:3], rows, *node.inputs[4:]]
     return op.many("Attention", len(node.outputs), *inputs, **node.attributes)
+
+
+@_rules("MatMul")
+def _vector_as_matrix(op: Ops, node: ir.Node) -> Replacement:
+    """Multiply a transposed matrix by a matrix of one column (or row) instead of a vector.
+
+    onnxruntime fuses the Transpose into the product, and then reads the matrix as if it were not
+    transposed.
+    """
+    a, b = node.inputs
+    is_last = rank(b) == 1 and made_by(a, "Transpose") is not None
+    is_first = rank(a) == 1 and made_by(b, "Transpose") is not None
+    if is_last == is_first:  # neither
+        return None
+    if is_last:
+        product = op.MatMul(a, op.Unsqueeze(b, np.array([1])))
+        return op.Squeeze(product, np.array([-1]))
+    return op.Squeeze(op.MatMul(op.Unsqueeze(a, np.array([0])), b), np.array([-2]))
 
 
 @_rules("Pad")

@@ -58,6 +58,39 @@ def _write_split(node: ir.Node, names: Names) -> None:
     remove_node(node, node.graph)
 
 
+def replace_sequences_by_slices(model: ir.Model) -> ir.Model:
+    """Replace pieces of one size, of an axis of unknown size, by Slice.
+
+    For models that read no piece beyond the end, such as captures of modules: a sequence would
+    refuse it, and Slice returns an empty tensor.
+    """
+    names = Names(model)
+    for node in [node for node in nodes_of(model) if node.op_type == "SplitToSequence"]:
+        if node.domain == "" and not node.outputs[0].is_graph_output():
+            _write_slices(node, names)
+    return model
+
+
+def _write_slices(node: ir.Node, names: Names) -> None:
+    readers = [reader for reader, _ in node.outputs[0].uses()]
+    x, size, axis = node.inputs[0], input_of(node, 1), _axis(node)
+    places = [ints(each.inputs[1]) if each.op_type == "SequenceAt" else None for each in readers]
+    known = all(place is not None and place[0] >= 0 for place in places)
+    if size is None or rank(size) != 0 or axis is None or not known:
+        return
+    for reader, place in zip(readers, places):
+        assert place is not None and reader.graph is not None
+        op = Ops()
+        step = op.Reshape(op.Cast(size, to=ir.DataType.INT64), [1])
+        bounds = [op.Mul(step, np.array([place[0] + i], np.int64)) for i in (0, 1)]
+        piece = op.Slice(x, *bounds, [axis])
+        insert_made_nodes(reader, op, names)
+        substitute(reader.outputs[0], piece, names)
+        remove_node(reader, reader.graph)
+    assert node.graph is not None
+    remove_node(node, node.graph)
+
+
 def _axis(node: ir.Node) -> int | None:
     """The axis that is split, counted from the front."""
     axes, axis = rank(node.inputs[0]), int(attribute(node, "axis", 0))

@@ -23,11 +23,13 @@ from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
 from onward.passes.exporters.exporter_warnings import warn_of_exporter
 from onward.passes.exporters.restore_parameters import Guesses
+from onward.passes.fuse import activation, norm
 from onward.passes.linear_models import write_linear_models
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognize_composites import recognise_composites
+from onward.passes.rewrite import rewrite
 from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from onward.passes.zip_maps import unzipped
 from onward.programs.custom_state import check_state, return_state
@@ -116,10 +118,12 @@ def build_program(
 def prepare_training_graph(train: ir.Model, kept: Collection[str]) -> Draws | None:
     """Prepare a model in training mode for differentiation, in place; return its random draws.
 
-    Random nodes become formulas, and composites that engines may have as one kernel are recognised;
-    `kept` are the initializers that training changes.
+    Random nodes become formulas; activations, norms and attention that are written out become one
+    node each, whose gradient engines may have as one kernel. `kept` are the initializers that
+    training changes.
     """
     draws = draw_uniforms(train, DRAW)
+    rewrite(train, activation.rule | norm.rule)
     recognise_composites(train, kept)
     return draws
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import onward
@@ -85,3 +86,22 @@ def test_a_scatter_reduces_numbers_of_float16(operator: str, reduction: str) -> 
     (result,) = session.run(None, feeds)
     assert result.dtype == np.float16
     np.testing.assert_array_equal(result, expected.astype(np.float16))
+
+
+@pytest.mark.parametrize("product", ["MatMul(t, u)", "MatMul(u, t)"])
+def test_a_transposed_matrix_times_a_vector(product: str) -> None:
+    """Stock onnxruntime reads the matrix as if it were not transposed."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 18]>
+        g (float[3, 4] w, float[n] u) => (float[k] y) {{
+            t = Transpose<perm = [1, 0]>(w)
+            y = {product}
+        }}""")
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(3, 4)).astype(np.float32)
+    u = rng.normal(size=3 if "t, u" in product else 4).astype(np.float32)
+    expected = w.T @ u if "t, u" in product else u @ w.T
+    [y] = onward.InferenceSession(model, providers=["CPUExecutionProvider"]).run(
+        None, {"w": w, "u": u}
+    )
+    np.testing.assert_allclose(y, expected, rtol=1e-5)

@@ -82,7 +82,7 @@ class BoundSession:
         with (
             nullcontext() if flush is None else flush
         ):  # the first session changes the calling thread, too
-            native = _open(model, given, providers)
+            native = open_native(model, given, providers)
         self._native, self._flush = native, flush
         self._binding = self._native.io_binding()
         self._raw = (
@@ -235,9 +235,10 @@ def copy_to_ort(array: Array) -> Any:
     return value
 
 
-def _open(
+def open_native(
     model: bytes | str | os.PathLike[str], options: SessionOptions, providers: session.ProviderList
 ) -> Any:
+    """An onnxruntime session of a model that was scanned first."""
     name = "the model" if isinstance(model, bytes) else repr(os.fspath(model))
     if not isinstance(model, bytes):
         check_readable(Path(model))

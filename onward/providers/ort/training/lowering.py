@@ -96,7 +96,7 @@ def lower_train(
     inline_calls(model)
     _add_measure(model, gradients, squared)
     tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
-    nodes, by_shape = len(model.graph), size is None or _reads_shapes_alone(size)
+    nodes, by_shape = len(model.graph), size is None or reads_shapes_alone(size)
     return LoweredTrain(
         train=_serialize(model, processor),
         noise_size=None if size is None else _serialize(size),
@@ -104,6 +104,12 @@ def lower_train(
         plans_memory=nodes < _MANY_NODES,
         gives_tensors=tensors,
     )
+
+
+def lower_gradient_graph(model: ir.Model, processor: str = ANY) -> ir.Model:
+    """Lower a graph with gradients in place: standard operators, in onnxruntime's fastest forms."""
+    inline_calls(model)
+    return fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
 
 
 def _add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> None:
@@ -135,7 +141,7 @@ def _row_sums(op: GraphOps, g: ir.Value) -> ir.Value:
     return sums
 
 
-def _reads_shapes_alone(model: ir.Model) -> bool:
+def reads_shapes_alone(model: ir.Model) -> bool:
     """Whether the result depends only on the shapes of the inputs."""
     readers = (node for value in model.graph.inputs for node, _ in value.uses())
     return all(node.op_type in SHAPE_ONLY for node in readers)

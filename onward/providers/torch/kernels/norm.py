@@ -42,6 +42,8 @@ def batch_normalization(
     if x.dim() == 1:
         batch_var, batch_mean = batch_var.reshape(1), batch_mean.reshape(1)
     y = _affine(x, batch_mean, batch_var, scale, b, epsilon)
+    if momentum == 0:  # the given ones are not read: training passes them only for onnxruntime
+        return y, batch_mean.to(mean.dtype), batch_var.to(var.dtype)
     running_mean = mean * momentum + batch_mean * (1 - momentum)
     running_var = var * momentum + batch_var * (1 - momentum)
     return y, running_mean.to(mean.dtype), running_var.to(var.dtype)
