@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-_PLACE = "__PROFILE__"
+from onward.measure.page_style import page_style
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page with its data."""
-    template = files("onward.measure.profile").joinpath("page.html").read_text("utf-8")
-    return template.replace(_PLACE, script_json(data))
+    """The page with its style and its data."""
+    text = files("onward.measure.profile").joinpath("page.html").read_text("utf-8")
+    return text.replace("__STYLE__", page_style()).replace("__DATA__", script_json(data))
 
 
 def script_json(data: Mapping[str, Any]) -> str:

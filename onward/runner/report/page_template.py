@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from onward.measure.page_style import page_style
 from onward.measure.profile.html_page import script_json
-
-_PARTS = {"__STYLE__": "page_style.css", "__CURVES__": "curve_panels.js"}
-_DATA = "__DATA__"
 
 
 def fill_page(template: str, data: Mapping[str, Any]) -> str:
     """The text of a page; `template` is a file of this folder. It needs no network."""
     folder = files("onward.runner.report")
     text = folder.joinpath(template).read_text("utf-8")
-    for place, part in _PARTS.items():
-        text = text.replace(place, folder.joinpath(part).read_text("utf-8"))
-    return text.replace(_DATA, script_json(data))
+    text = text.replace("__STYLE__", page_style())
+    text = text.replace("__CURVES__", folder.joinpath("curve_panels.js").read_text("utf-8"))
+    return text.replace("__DATA__", script_json(data))

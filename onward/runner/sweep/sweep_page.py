@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from importlib.resources import files
 from typing import Any
 
+from onward.measure.page_style import page_style
+from onward.measure.profile.html_page import script_json
 from onward.runner.sweep.search_space import NumberRange, SearchSpace, show_value
 from onward.runner.sweep.sweep_result import SweepResult, TrialRow
 
-_PLACE = "__SWEEP__"
-
 
 def render_sweep(result: SweepResult, space: SearchSpace) -> str:
-    """The page with its data; signs are escaped, so that no name can end the script."""
-    template = files("onward.runner.sweep").joinpath("sweep_page.html").read_text("utf-8")
-    text = json.dumps(page_data(result, space), allow_nan=False)
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return template.replace(_PLACE, text)
+    """The page with its style and its data."""
+    text = files("onward.runner.sweep").joinpath("sweep_page.html").read_text("utf-8")
+    text = text.replace("__STYLE__", page_style())
+    return text.replace("__DATA__", script_json(page_data(result, space)))
 
 
 def page_data(result: SweepResult, space: SearchSpace) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_page_and_trace_show_forward_backward_and_update(tmp_path: Path, accumul
     assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in found)
     page = (run.folder.path / "profile" / "profile.html").read_text()
     assert '"first": 3, "last": 5' in page and f"{tmp_path.name}, a step" in page
-    assert "__PROFILE__" not in page and "https://" not in page
+    assert "__DATA__" not in page and "https://" not in page
 
 
 def test_run_is_not_changed_by_its_profile(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def result(count: int = 20) -> SweepResult:
 
 def test_page_holds_its_data_and_escapes_names() -> None:
     page = render_sweep(result(), SPACE)
-    assert "</script><b>" not in page and "<i>no" not in page and "__SWEEP__" not in page
+    assert "</script><b>" not in page and "<i>no" not in page and "__DATA__" not in page
     found = re.search(r'id="data">(.*?)</script>', page)
     assert found is not None
     data = json.loads(found[1])
