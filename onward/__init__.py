@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from onward import errors as errors
     from onward import losses as losses
     from onward import optimizers as optimizers
+    from onward import pytorch as pytorch
     from onward import testing as testing
     from onward import training as training
     from onward.errors import OnwardError as OnwardError
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
         unregister_execution_provider_library as unregister_execution_provider_library,
     )
     from onward.providers.ort.shared_memory import SharedMemory as SharedMemory
+    from onward.pytorch.module import Module as Module
+    from onward.pytorch.options import ModuleOptions as ModuleOptions
     from onward.runner.architectures.new_model import new_model as new_model
     from onward.runner.sweep.run_sweep import sweep as sweep
     from onward.runner.train import train as train
@@ -123,6 +126,8 @@ _MODULE_OF = {
     "measure_memory": "onward.measure.memory.memory_plan",
     "plan_memory": "onward.measure.memory.memory_plan",
     "Pipeline": "onward.sessions.pipeline",
+    "Module": "onward.pytorch.module",
+    "ModuleOptions": "onward.pytorch.options",
     "new_model": "onward.runner.architectures.new_model",
     "train": "onward.runner.train",
     "sweep": "onward.runner.sweep.run_sweep",
@@ -131,7 +136,7 @@ _MODULE_OF = {
     "TrainingProgram": "onward.sessions.training.training_program",
     "TrainingSession": "onward.sessions.training.session",
 }
-_MODULES = ("compat", "errors", "losses", "optimizers", "testing", "training")
+_MODULES = ("compat", "errors", "losses", "optimizers", "pytorch", "testing", "training")
 _RENAMED = {
     "get_available_providers": ("onward.providers.choose", "available"),
     "get_all_providers": ("onward.providers.choose", "all_provider_names"),

@@ -19,6 +19,8 @@ OnwardError
 │   ├── CheckpointMissing (FileMissing)  ... because there is no such file
 │   ├── CheckpointMismatch           ... because it belongs to another model
 │   └── CheckpointNominal (RuntimeError)  ... because it has names without data
+├── GradientUnsupported (RuntimeError)  a gradient that an optimizer cannot use
+├── TypeUnsupported (RuntimeError)   a data type without a counterpart in ONNX or torch
 ├── NotFinite (ArithmeticError)      training whose numbers are infinite or not a number
 ├── FileMissing (FileNotFoundError)  a file does not exist
 ├── WriteFailed (OSError)            a file cannot be written
@@ -94,6 +96,14 @@ class WeightsError(OnwardError, ValueError):
 
 class MetricError(OnwardError, ValueError):
     """A metric cannot compare these outputs with these targets."""
+
+
+class GradientUnsupported(OnwardError, RuntimeError):
+    """An optimizer cannot use a gradient: it is sparse."""
+
+
+class TypeUnsupported(OnwardError, RuntimeError):
+    """A data type has no counterpart in ONNX or in torch."""
 
 
 class NotFinite(OnwardError, ArithmeticError):

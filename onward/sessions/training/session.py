@@ -39,6 +39,9 @@ else:  # they build graphs or start processes; a saved program does not need the
     auto_engine = LazyModule("onward.sessions.training.auto_engine")
     exporting = LazyModule("onward.programs.export")
 
+# A higher layer, for `from_torch` alone: docs/design/0013-layers.md, "Front doors"
+_torch_session = LazyModule("onward.pytorch.torch_session")
+
 Hook = Callable[[list[Any]], None]
 
 
@@ -85,6 +88,43 @@ class TrainingSession:
         self._only_empty = False  # whether all batches since the last update were empty
         self._rates_left = 0  # number of updates that the engine still has learning rates for
         self.properties: dict[str, Any] = {}  # the user's; saved with every checkpoint
+
+    @classmethod
+    def from_torch(
+        cls,
+        module: Any,
+        loss: Any,
+        optimizer: Any,
+        *,
+        example: Any,
+        targets: Any = (),
+        options: TrainingOptions | Mapping[str, Any] | None = None,
+        sess_options: Any = None,
+        providers: Asked = None,
+    ) -> TrainingSession:
+        """A session that trains a PyTorch module: the whole step, captured once.
+
+        module: a torch.nn.Module; parameters keep their names, those without requires_grad stay.
+        loss: one of onward.losses, of the module's first output; a loss of torch, called with the
+            module's result and the targets; None: the module returns its loss.
+        optimizer: one of onward.optimizers, or of torch.optim: its groups, settings and state.
+        example: the arguments of a call: a tuple, or a dictionary by name.
+        targets: those of a loss of torch: a tuple, or a dictionary by name.
+
+        `onward.pytorch.write_to_module` and `write_to_optimizer` write the trained tensors back.
+        The examples are on the page docs/export-pytorch.md.
+        """
+        session: TrainingSession = _torch_session.open_torch_session(
+            module,
+            loss,
+            optimizer,
+            example=example,
+            targets=targets,
+            options=options,
+            sess_options=sess_options,
+            providers=providers,
+        )
+        return session
 
     # -- closing -------------------------------------------------------------------------------
 

@@ -1,0 +1,129 @@
+"""Translations of ATen operators to ONNX that torch's own exporter lacks in training mode."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from onnxscript import opset18
+
+from onward.pytorch.fallback import CannotCapture
+from onward.pytorch.loss_translations import cross_entropy_loss
+from onward.pytorch.stopped_gradients import STOP_GRADIENT, stop_gradient
+
+op: Any = opset18
+
+_aten = torch.ops.aten
+
+
+def _batch_norm_functional(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """y, saved mean, saved inverse deviation, new running mean, new running variance
+
+    torch divides the variance that it accumulates by n - 1, ONNX by n.
+    """
+    scale, shift = _affine(x, weight, bias)
+    y, mean, var = op.BatchNormalization(
+        *(x, scale, shift, _scratch(running_mean), _scratch(running_var)),
+        epsilon=eps,
+        momentum=0.0,  # its running outputs are then the statistics of the batch
+        training_mode=1,
+    )
+    sizes = op.Cast(op.Shape(x), to=1)
+    channels = op.Cast(op.Shape(x, start=1, end=2), to=1)
+    n = op.Div(op.ReduceProd(sizes, keepdims=1), channels)
+    unbiased = op.Mul(var, op.CastLike(op.Div(n, op.Sub(n, 1.0)), var))
+    new_mean = op.Add(op.Mul(running_mean, 1.0 - momentum), op.Mul(mean, momentum))
+    new_var = op.Add(op.Mul(running_var, 1.0 - momentum), op.Mul(unbiased, momentum))
+    return y, mean, var, new_mean, new_var
+
+
+def _scratch(tensor: Any) -> Any:
+    """A tensor of the same shape for onnxruntime to overwrite; each differs from the others."""
+    return op.CastLike(op.Less(tensor, -float(next(_serial))), tensor)
+
+
+def _affine(x: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
+    """The scale and the shift of each channel; ones and zeros where the layer has none."""
+    if weight is not None and bias is not None:
+        return weight, bias
+    shape = op.Shape(x, start=1, end=2)
+    ones, zeros = (op.CastLike(op.Expand(number, shape), x) for number in (1.0, 0.0))
+    return ones if weight is None else weight, zeros if bias is None else bias
+
+
+def _embedding(weight: Any, indices: Any, padding_idx: int = -1, *_: Any, **__: Any) -> Any:
+    """weight[indices]; rows of the padding index get no gradient"""
+    rows = op.Gather(weight, indices)
+    if padding_idx < 0:
+        return rows
+    is_padding = op.Unsqueeze(op.Equal(indices, op.CastLike(padding_idx, indices)), [-1])
+    return op.Where(is_padding, stop_gradient(rows), rows)
+
+
+def _multinomial(x: Any, num_samples: int, replacement: bool = False, generator: Any = None) -> Any:
+    """Classes, drawn with the probabilities x"""
+    if not replacement and num_samples != 1:
+        raise CannotCapture("torch.multinomial without replacement has no ONNX operator")
+    single = len(x.shape) == 1
+    logarithms = op.Log(op.Unsqueeze(x, [0]) if single else x)
+    drawn = op.Multinomial(logarithms, dtype=7, sample_size=num_samples)
+    return op.Squeeze(drawn, [0]) if single else drawn
+
+
+_serial = itertools.count(1)
+
+
+def _embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    """The sums (mode 0) or means (mode 1) of rows: bags rows, rows = membership weight[indices]
+
+    Rows of padding_idx are left out, of the count, too.
+    """
+    if mode == 2:
+        raise CannotCapture("nn.EmbeddingBag of mode 'max' has no ONNX operators")
+    count = op.Reshape(op.Size(indices), [1])
+    starts = offsets if include_last_offset else op.Concat(offsets, count, axis=0)
+    first, end = op.Slice(starts, [0], [-1], [0]), op.Slice(starts, [1], [1 << 62], [0])
+    places = op.Unsqueeze(op.Range(0, op.Squeeze(count, [0]), 1), [0])  # (1, indices)
+    member = op.And(
+        op.GreaterOrEqual(places, op.Unsqueeze(first, [1])), op.Less(places, op.Unsqueeze(end, [1]))
+    )
+    if padding_idx is not None and padding_idx >= 0:
+        member = op.And(member, op.Not(op.Equal(op.Unsqueeze(indices, [0]), padding_idx)))
+    share = op.CastLike(member, weight)  # (bags, indices)
+    if mode == 1:
+        share = op.Div(share, op.Clip(op.ReduceSum(share, [1], keepdims=1), 1.0))
+    if per_sample_weights is not None:
+        share = op.Mul(share, op.Unsqueeze(per_sample_weights, [0]))
+    bags = op.MatMul(share, op.Gather(weight, indices))
+    return bags, op.Identity(offsets), op.Identity(offsets), op.Identity(offsets)
+
+
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    _aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
+    _aten.cross_entropy_loss.default: cross_entropy_loss,
+    _aten.embedding.default: _embedding,
+    _aten.embedding_bag.padding_idx: _embedding_bag,
+    _aten.multinomial.default: _multinomial,
+    STOP_GRADIENT: stop_gradient,
+}

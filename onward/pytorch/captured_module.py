@@ -1,0 +1,289 @@
+"""CapturedModule: the programs of one nn.Module, found by the call; PyTorch where there is none."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+
+from onward.errors import InvalidModel, OnwardError, ProviderError
+from onward.pytorch.call_structure import flatten
+from onward.pytorch.call_times import program_seconds, torch_seconds
+from onward.pytorch.capture import Axes, Capture, capture, default_axes
+from onward.pytorch.captured_program import CapturedProgram
+from onward.pytorch.engines import engine_names, make_engine
+from onward.pytorch.fallback import (
+    CannotCapture,
+    Checkpointed,
+    Report,
+    Sharded,
+    Slower,
+    report_fallbacks,
+)
+from onward.pytorch.module_contents import ModuleContents
+from onward.pytorch.module_hooks import refuse_hooks
+from onward.pytorch.options import ModuleOptions
+from onward.pytorch.recomputation import around_recomputation
+
+Tensor = torch.Tensor
+_SHARDED = "sharded"  # the key of calls while parameters are sharded
+_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+
+
+class CapturedModule:
+    """Runs a module's forward on captured graphs; `path` is its name in the wrapped module.
+
+    Programs are kept by what the trace depends on: the structure of the arguments, the types and
+    devices of tensors, which need gradients, the mode of every submodule, autocast. In one such
+    group a program takes all sizes that its guards accept.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        options: ModuleOptions,
+        path: str = "",
+        report: Report | None = None,
+    ) -> None:
+        self.module, self.path, self._options = module, path, options
+        self._report = report or report_fallbacks(options.fallback)
+        self.last: CapturedProgram | None = None  # the program of the last call; None: PyTorch ran
+        self._forward = module.forward
+        self._contents = ModuleContents(module)
+        self.groups: dict[Any, list[CapturedProgram]] = {}
+        self.reasons: dict[Any, CannotCapture] = {}  # groups that PyTorch runs, and why
+        self._parts: list[CapturedModule] | None = None
+
+    @property
+    def parts(self) -> list[CapturedModule]:
+        """The submodules that are captured separately, because the module itself cannot be."""
+        return list(self._parts or ())
+
+    @property
+    def programs(self) -> list[CapturedProgram]:
+        """All programs, those of submodules included."""
+        own = [program for group in self.groups.values() for program in group]
+        return own + [program for part in self._parts or () for program in part.programs]
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """The submodules that PyTorch runs, and why."""
+        found = {}
+        for reason in self.reasons.values():
+            found[self.path] = str(reason)
+        for part in self._parts or ():
+            found |= part.fallbacks
+        return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.last = None
+        call, structure = flatten((args, kwargs))
+        if not self._contents.is_current():
+            self._contents = ModuleContents(self.module)
+        tensors = self._contents.tensors()
+        held = [*tensors.values(), *call]
+        if not _are_plain(held):  # DTensors, fake tensors
+            if not _are_plain(call) or not _are_sharded(tensors.values()):
+                return self._forward(*args, **kwargs)
+            if _SHARDED not in self.reasons:
+                self._fall_back(_SHARDED, Sharded("parameters of its submodules are sharded"))
+            return self._run_in_torch(args, kwargs)
+        key = (structure.key(), self._contents.modes(), *_trace_state(held, call))
+        if key in self.reasons:
+            return self._run_in_torch(args, kwargs)
+        group = self.groups.setdefault(key, [])
+        for program in group:
+            if program.guards.accept(call):
+                return self._run(program, tensors, call)
+        try:
+            program = self._capture(group, args, kwargs, call, tensors)
+        except CannotCapture as reason:
+            self._fall_back(key, reason)
+            try:
+                return self._run_in_torch(args, kwargs)
+            except BaseException:  # the call itself is wrong: the next one may be captured
+                del self.reasons[key]
+                raise
+        group.append(program)
+        return self._run(program, tensors, call)
+
+    def _run(
+        self, program: CapturedProgram, tensors: Mapping[str, Tensor], call: Sequence[Tensor]
+    ) -> Any:
+        self.last = program
+        return program.run(self._with_attributes(program.capture, tensors), call)
+
+    def _with_attributes(
+        self, found: Capture, tensors: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """The module's tensors, with those attributes that are neither parameters nor buffers."""
+        others = found.tensors.values() - tensors.keys()
+        return {**tensors, **{path: attrgetter(path)(self.module) for path in others}}
+
+    def forget(self) -> None:
+        """Forget all programs: the next call captures again."""
+        self.groups, self.reasons, self._parts, self.last = {}, {}, None, None
+
+    # -- capture -------------------------------------------------------------------------------
+
+    def _capture(
+        self,
+        group: Sequence[CapturedProgram],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        call: Sequence[Tensor],
+        tensors: Mapping[str, Tensor],
+    ) -> CapturedProgram:
+        options = self._options
+        if len(group) >= options.max_programs:
+            raise CannotCapture(f"it has {len(group)} programs for different sizes already")
+        refuse_hooks(self.module)
+        try:
+            known = next((p.capture for p in group if p.capture.guards.accept(call)), None)
+            if known is None:
+                axes = [_changed_axes(group, i, tensor) for i, tensor in enumerate(call)]
+                known = capture(self.module, args, kwargs, axes).packed()
+            # the first sizes get a program of their own, all others share one
+            program = self._compile(known, call, tensors, is_fixed=not group)
+            gc.collect()  # traces are large and full of cycles
+            if options.provider == "fastest":
+                self._refuse_slower(program, args, kwargs, call, tensors)
+        except CannotCapture:
+            raise
+        except OnwardError as error:
+            raise CannotCapture(str(error).splitlines()[0]) from error
+        if options.save_onnx is not None:
+            number = len(self.programs)
+            prefix = f"{options.onnx_prefix}{self.path}{'_' * bool(self.path)}{number}_"
+            program.save_graphs(options.save_onnx, prefix)
+        return program
+
+    def _compile(
+        self,
+        found: Capture,
+        call: Sequence[Tensor],
+        tensors: Mapping[str, Tensor],
+        *,
+        is_fixed: bool,
+    ) -> CapturedProgram:
+        tensors = self._with_attributes(found, tensors)
+        wrt: list[str] = []
+        if torch.is_grad_enabled():
+            wrt = [name for name, of in found.tensors.items() if tensors[of].requires_grad]
+            wrt += [name for name, i in found.inputs.items() if call[i].requires_grad]
+        held = [*tensors.values(), *call]
+        device = held[0].device if held else torch.device("cpu")
+        names = engine_names(self._options.provider, device)
+        for name in names:
+            engine = make_engine(name, device, self._options.threads)
+            try:
+                return CapturedProgram(
+                    *(found, engine, wrt, self._options.segments, call), is_fixed=is_fixed
+                )
+            except (InvalidModel, ProviderError) as error:  # it lacks a kernel
+                if name == names[-1]:
+                    raise CannotCapture(str(error).splitlines()[0]) from error
+        raise AssertionError("there is always an engine")
+
+    def _refuse_slower(
+        self,
+        program: CapturedProgram,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        call: Sequence[Tensor],
+        tensors: Mapping[str, Tensor],
+    ) -> None:
+        """Refuse a program that takes longer than PyTorch."""
+        ours = program_seconds(program, self._with_attributes(program.capture, tensors), call)
+        theirs = torch_seconds(self.module, tensors, args, kwargs)
+        if ours > theirs:
+            raise Slower(
+                f"PyTorch is faster: {1000 * theirs:.1f} ms, {program.engine.name} "
+                f"{1000 * ours:.1f} ms"
+            )
+
+    # -- PyTorch -------------------------------------------------------------------------------
+
+    def _fall_back(self, key: Any, reason: CannotCapture) -> None:
+        self._report(self.path, type(self.module).__name__, reason)
+        self.reasons[key] = reason
+        if self._parts is None and not isinstance(reason, Slower):
+            start = f"{self.path}." if self.path else ""
+            self._parts = [
+                CapturedModule(child, self._options, f"{start}{name}", self._report)
+                for name, child in _capturable_children(self.module)
+            ]
+
+    def _run_in_torch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the module's own forward; submodules that can be captured run on their graphs."""
+        with self._parts_in_place():
+            return self._forward(*args, **kwargs)
+
+    @contextmanager
+    def _parts_in_place(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in self._parts or ():
+                stack.enter_context(part.replacing_forward())
+            if any(isinstance(reason, Checkpointed) for reason in self.reasons.values()):
+                stack.enter_context(around_recomputation(self._parts_in_place))
+            yield
+
+    @contextmanager
+    def replacing_forward(self) -> Iterator[None]:
+        """Let the module's calls run here."""
+        attributes = self.module.__dict__
+        before = attributes.get("forward")
+        attributes["forward"] = self
+        try:
+            yield
+        finally:
+            if before is None:
+                attributes.pop("forward", None)
+            else:
+                attributes["forward"] = before
+
+
+def _capturable_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The children that are worth a program: with parameters and several operations."""
+    for name, child in module.named_children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            for inner, grandchild in _capturable_children(child):
+                yield f"{name}.{inner}", grandchild
+        elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
+            yield name, child
+
+
+def _are_plain(tensors: Iterable[Tensor]) -> bool:
+    """Whether all are tensors with memory of their own: no DTensors, no fake tensors."""
+    return all(type(tensor) in _PLAIN for tensor in tensors)
+
+
+def _are_sharded(tensors: Iterable[Tensor]) -> bool:
+    """Whether some are DTensors: FSDP2 gathers them when the submodule of theirs is called."""
+    return any(hasattr(tensor, "_local_tensor") for tensor in tensors)
+
+
+def _trace_state(held: Sequence[Tensor], call: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What a trace depends on, in addition to the structure of the arguments, modes and sizes."""
+    kinds = tuple([(tensor.dtype, tensor.device, tensor.requires_grad) for tensor in held])
+    ranks = tuple([tensor.ndim for tensor in call])
+    device = held[0].device.type if held else "cpu"
+    autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+    return kinds, ranks, torch.is_grad_enabled(), autocast
+
+
+def _changed_axes(group: Sequence[CapturedProgram], i: int, tensor: Tensor) -> list[int]:
+    """The axes whose size differs between calls, in addition to the usual ones."""
+    axes = set(default_axes(tensor))
+    for program in group:
+        shape = program.capture.guards.shapes[i]
+        axes |= {axis for axis, size in enumerate(shape) if size != tensor.shape[axis]}
+    return sorted(axes)
+
+
+__all__ = ["Axes", "CapturedModule"]

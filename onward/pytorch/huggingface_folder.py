@@ -1,0 +1,52 @@
+"""Load a model from a folder that transformers wrote: config.json and safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from onward.errors import FileMissing, ModelError, OptionError, PackageMissing
+
+
+def load_folder(folder: Path) -> nn.Module:
+    """The model of a folder, with the head that it was saved with; nothing is downloaded."""
+    if not (folder / "config.json").is_file():
+        raise FileMissing(
+            f"{folder} has no config.json: it is not the folder of a Hugging Face model\n"
+            "write package.module:attribute or file.py:attribute for a module of Python"
+        )
+    try:
+        import transformers
+    except ImportError as error:
+        raise PackageMissing(
+            "a Hugging Face model needs transformers\ninstall it with: pip install transformers"
+        ) from error
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config.use_cache = False
+        name = (getattr(config, "architectures", None) or [""])[0]
+        kind: Any = getattr(transformers, name, transformers.AutoModel)
+        found: nn.Module = kind.from_pretrained(
+            folder, config=config, local_files_only=True, use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"{folder} cannot be loaded by transformers: {first}") from error
+    return found
+
+
+def default_inputs(module: nn.Module) -> list[str]:
+    """The inputs of a Hugging Face model as `read_inputs` takes them."""
+    main, config = getattr(module, "main_input_name", ""), getattr(module, "config", None)
+    if main == "input_ids":
+        return ["input_ids=int64[batch,sequence]", "attention_mask=int64[batch,sequence]"]
+    if main == "pixel_values":
+        channels, size = getattr(config, "num_channels", 3), getattr(config, "image_size", 224)
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        return [f"pixel_values=float32[batch,{channels},{height},{width}]"]
+    raise OptionError(
+        f"the inputs of {type(module).__name__} are not known\n"
+        "give them: --inputs 'x=float32[batch,3,224,224]'"
+    )

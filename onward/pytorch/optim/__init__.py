@@ -1,0 +1,1 @@
+"""Optimizers for PyTorch parameters, and faster checks for the mixed-precision ones of others."""

@@ -1,0 +1,45 @@
+"""provider="fastest": PyTorch runs what it runs faster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from torch import nn  # noqa: E402
+
+from onward.pytorch import captured_module  # noqa: E402
+from onward.pytorch.module import Module  # noqa: E402
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize("is_slower", [True, False])
+def test_the_faster_one_is_kept(is_slower: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_module, "program_seconds", lambda *_: 2.0 if is_slower else 0.5)
+    monkeypatch.setattr(captured_module, "torch_seconds", lambda *_: 1.0)
+    model = Module(net(), {"provider": "fastest", "fallback": "forbid"})
+    model(torch.ones(2, 3)).sum().backward()
+    assert model[0].weight.grad is not None
+    assert len(model.programs) == (not is_slower)
+    expected = {"": "PyTorch is faster: 1000.0 ms, onnxruntime 2000.0 ms"} if is_slower else {}
+    assert model.fallbacks == expected
+
+
+def test_measuring_changes_nothing() -> None:
+    model: Any = Module(net(), {"provider": "fastest"})
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    draw = torch.random.get_rng_state()
+    captured = model._captured
+    tensors = captured._contents.tensors()
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    assert captured_module.torch_seconds(model.module, tensors, (x,), {}) > 0
+    assert torch.equal(draw, torch.random.get_rng_state())
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
