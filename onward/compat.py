@@ -27,11 +27,11 @@ import runpy
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from onward.errors import OptionError
 
@@ -158,6 +158,12 @@ class _Loader(Loader):
         module = import_module(self._name)
         self._own = module.__spec__
         return module
+
+    def get_code(self, name: str) -> CodeType | None:
+        """The module's code, for `python -m`."""
+        found = find_spec(self._name)
+        assert found is not None and isinstance(found.loader, InspectLoader)
+        return found.loader.get_code(self._name)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._own  # which the import has just replaced

@@ -60,7 +60,7 @@ def test_onnxruntime_training_names_are_onwards() -> None:
         assert onnxruntime.training is onward.training
         assert onnxruntime.InferenceSession
         try:
-            import onnxruntime.training.ortmodule
+            import onnxruntime.training.orttrainer
         except ModuleNotFoundError as error:
             print(error)
 
@@ -74,7 +74,7 @@ def test_onnxruntime_training_names_are_onwards() -> None:
         assert onward.training.artifacts is artifacts
     """
     assert ran(code).splitlines() == [
-        "No module named 'onnxruntime.training.ortmodule'",
+        "No module named 'onnxruntime.training.orttrainer'",
         "No module named 'onnxruntime.training'",
     ]
 
@@ -257,3 +257,43 @@ def test_our_modules_import_the_real_onnxruntime() -> None:
         )
     }
     assert users == set(compat._USERS)
+
+
+def test_ortmodules_names_are_onwards() -> None:
+    code = """
+        import onward.compat
+        onward.compat.install()
+
+        from onnxruntime.training import ORTModule, ortmodule
+        from onnxruntime.training.ortmodule import DebugOptions, LogLevel, _fallback, _io, _utils
+        from onnxruntime.training.ortmodule._custom_autograd_function import (
+            enable_custom_autograd_support,
+        )
+        from onnxruntime.training.ortmodule._custom_gradient_registry import register_gradient
+        from onnxruntime.training.ortmodule._graph_execution_manager_factory import (
+            GraphExecutionManagerFactory,
+        )
+        from onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule import (
+            HierarchicalORTModule,
+        )
+        from onnxruntime.training.ortmodule.experimental.json_config import load_from_json
+        from onnxruntime.training.ortmodule.options import _SkipCheck
+        from onnxruntime.training.ortmodule.torch_cpp_extensions import is_installed
+
+        import onward.training.ortmodule as ours
+        assert ortmodule is ours and ORTModule is ours.ORTModule
+        assert issubclass(HierarchicalORTModule, ORTModule)
+        assert is_installed(ortmodule.ORTMODULE_TORCH_CPP_DIR)
+        assert _fallback._FallbackPolicy.FALLBACK_UNSUPPORTED_DATA in (
+            ortmodule.ORTMODULE_FALLBACK_POLICY
+        )
+        assert set(dir(ortmodule)) <= {name for name in dir(ortmodule) if hasattr(ortmodule, name)}
+    """
+    assert ran(code) == ""
+
+
+def test_the_extensions_need_no_build() -> None:
+    module = "onnxruntime.training.ortmodule.torch_cpp_extensions.install"
+    command = [sys.executable, "-m", "onward.compat", "-m", module]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "Onward has no C++ extensions: nothing needs to be built.\n"
