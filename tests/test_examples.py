@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,12 @@ MNIST = EXAMPLE_FOLDER / "mnist_cnn.py"  # it needs data
 DIGITS = EXAMPLE_FOLDER / "train_digits.py"  # it runs twice, in a test of its own
 GPT2 = EXAMPLE_FOLDER / "character_gpt2.py"  # likewise
 SIZES = {"squeezenet_digits": ["--epochs", "1"]}  # what makes an example small enough for tests
+NEEDS = {  # packages that `pip install onward[torch]` does not install
+    "pytorch_accelerate": ["accelerate"],
+    "pytorch_lightning": ["lightning"],
+    "pytorch_lora": ["peft", "transformers"],
+    "pytorch_trainer": ["accelerate", "transformers"],
+}
 SENTENCES = EXAMPLE_FOLDER / "sentences_minilm.py"  # both need a model
 LORA = EXAMPLE_FOLDER / "lora_minilm.py"
 TABULAR = EXAMPLE_FOLDER / "tabular_regression.py"  # their numbers have tests of their own
@@ -51,6 +58,10 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
+    needed = ["torch"] * path.stem.startswith("pytorch_") + NEEDS.get(path.stem, [])
+    for package in needed:
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     done = run_example(path, tmp_path, *SIZES.get(path.stem, []))
     assert done.stdout
     assert f"python examples/{path.name}" in path.read_text("utf-8")
