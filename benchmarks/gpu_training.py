@@ -141,6 +141,11 @@ def one(name: str, engine: str, small: bool, device: str) -> None:
     began = time.perf_counter()
     make = ours if engine == "ours" else functools.partial(torch_step, engine=engine)
     step = make(name, small=small, device=device)
+    answer_requests(step, device, began)
+
+
+def answer_requests(step: Callable[[], Any], device: str, began: float) -> None:
+    """In a child process: warm a step up, report, and measure it on request."""
     cuda = device == "cuda"
     wait = torch.cuda.synchronize if cuda else lambda: None
     for _ in range(WARM):
