@@ -35,6 +35,16 @@ OnwardError
 │   ├── DeadlineExceeded (TimeoutError)  ... because its deadline passed
 │   └── WorkerDied                   ... because its process crashed
 ├── SessionClosed (ValueError)       a session was used after its close()
+├── ServingError (RuntimeError)      a request that a server did not answer with outputs
+│   ├── RequestInvalid (ValueError)  ... because it is malformed or does not fit the model
+│   ├── RequestTooLarge              ... because it has more bytes than the server takes
+│   ├── ModelNotFound (LookupError)  ... because there is no such model or version
+│   ├── ModelUnavailable             ... because the model is not ready
+│   ├── ServerOverloaded             ... because too many requests wait
+│   ├── QuotaExceeded                ... because this client sent too many
+│   ├── AccessDenied (PermissionError)  ... because its key is missing or wrong
+│   ├── RequestExpired (TimeoutError)  ... because its deadline passed before it ran
+│   └── NotSupported                 ... because the server has no such feature
 ├── SweepFailed (RuntimeError)       no trial of a sweep finished
 └── MemoryLimitExceeded (MemoryError)
 """
@@ -192,3 +202,71 @@ class SweepFailed(OnwardError, RuntimeError):
 
 class MemoryLimitExceeded(OnwardError, MemoryError):
     """A session would need more memory than its limit."""
+
+
+class ServingError(OnwardError, RuntimeError):
+    """A request that a server did not answer with outputs.
+
+    `status` is HTTP's, `grpc_code` the name of gRPC's. `retry_after`: seconds to wait, if it helps.
+    """
+
+    status = 500
+    grpc_code = "INTERNAL"
+
+    def __init__(self, text: str, *, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class RequestInvalid(ServingError, ValueError):
+    """A request is malformed, or does not fit the model."""
+
+    status, grpc_code = 400, "INVALID_ARGUMENT"
+
+
+class RequestTooLarge(ServingError):
+    """A request has more bytes than the server takes."""
+
+    status, grpc_code = 413, "RESOURCE_EXHAUSTED"
+
+
+class ModelNotFound(ServingError, LookupError):
+    """A server has no such model or version."""
+
+    status, grpc_code = 404, "NOT_FOUND"
+
+
+class ModelUnavailable(ServingError):
+    """A model is not ready: it is being loaded, was unloaded, or its process died."""
+
+    status, grpc_code = 503, "UNAVAILABLE"
+
+
+class ServerOverloaded(ServingError):
+    """Too many requests wait."""
+
+    status, grpc_code = 503, "UNAVAILABLE"
+
+
+class QuotaExceeded(ServingError):
+    """A client sent more requests than its key allows."""
+
+    status, grpc_code = 429, "RESOURCE_EXHAUSTED"
+
+
+class AccessDenied(ServingError, PermissionError):
+    """A key is missing or wrong."""
+
+    status, grpc_code = 401, "UNAUTHENTICATED"
+
+
+class RequestExpired(ServingError, TimeoutError):
+    """The deadline of a request passed before it ran."""
+
+    status, grpc_code = 503, "DEADLINE_EXCEEDED"
+
+
+class NotSupported(ServingError):
+    """A server has no such feature."""
+
+    status, grpc_code = 501, "UNIMPLEMENTED"

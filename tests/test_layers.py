@@ -30,7 +30,7 @@ LAYERS = [
     {"measure.machine", "measure.memory", "measure.tuning"},
     {"sessions"},
     {"measure"},
-    {"pytorch", "runner", "compress", "serve", "signing"},
+    {"pytorch", "runner", "compress", "serving", "signing"},
     {"training", "distributed"},
     {"testing", "compat"},
     {"cli"},
@@ -47,9 +47,14 @@ ONLY_IN = {
     "model_signing": ["signing"],
     "typer": ["cli"],
     "rich": ["cli"],
-    "grpc": ["serve"],
-    "starlette": ["serve"],
-    "uvicorn": ["serve"],
+    "grpc": ["serving"],
+    "starlette": ["serving"],
+    "uvicorn": ["serving"],
+    "httptools": ["serving"],
+    "orjson": ["serving"],
+    "prometheus_client": ["serving"],
+    "watchfiles": ["serving"],
+    "opentelemetry": ["serving"],
 }
 
 # The only packages that may be imported inside a function: an installation may lack them.
@@ -72,6 +77,8 @@ OPTIONAL = {
     "grpc",
     "starlette",
     "uvicorn",
+    "opentelemetry",
+    "tokenizers",
 }
 
 # Imports by string of a higher layer: a lower layer's public name opens the higher one when it is

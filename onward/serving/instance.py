@@ -1,0 +1,30 @@
+"""The seam between a model's queue and the engine: an instance runs one batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from onward.serving.requests import Array, TensorSpec
+
+
+class Instance(Protocol):
+    """A loaded model that runs in this process, in a worker process, or as a Python function.
+
+    `run` blocks; each instance is run by a thread of its own. Strings are object arrays of str.
+    FeedError and NodeFailed: these feeds cannot be run, others can. WorkerDied: its process ended.
+    """
+
+    @property
+    def inputs(self) -> Sequence[TensorSpec]: ...
+
+    @property
+    def outputs(self) -> Sequence[TensorSpec]: ...
+
+    def run(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Outputs by name: those asked for, or all."""
+        ...
+
+    def close(self) -> None: ...
