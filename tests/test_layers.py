@@ -148,8 +148,8 @@ def test_a_lower_layer_imports_no_higher_one() -> None:
 
 
 def test_packages_in_one_layer_import_no_other() -> None:
-    sources = {"serve.http": "import onward.runner.loop", "runner.loop": ""}
-    assert violations(sources) == ["serve.http:1 imports runner.loop, which is not below serve"]
+    sources = {"serving.http": "import onward.runner.loop", "runner.loop": ""}
+    assert violations(sources) == ["serving.http:1 imports runner.loop, which is not below serving"]
 
 
 def test_no_module_imports_onward_itself() -> None:
@@ -218,7 +218,7 @@ def test_modules_form_no_import_cycle() -> None:
         ("graph.builder", "import onnxscript", "onnxscript belongs to providers.torch"),
         ("sessions.inference", "from rich.table import Table", "rich belongs to cli"),
         ("runner.loop", "import typer", "typer belongs to cli"),
-        ("cli.serve", "import uvicorn", "uvicorn belongs to serve"),
+        ("cli.serve", "import uvicorn", "uvicorn belongs to serving"),
     ],
 )
 def test_third_party_packages_are_imported_in_their_place_only(

@@ -1,0 +1,54 @@
+"""What metrics, traces and logs are told about requests and batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """Where the time of one request went, in seconds."""
+
+    queue: float = 0.0  # from its arrival until its batch started
+    join: float = 0.0  # joining and padding the inputs of the batch
+    run: float = 0.0  # the model itself
+    split: float = 0.0  # cutting the outputs
+    batch_size: int = 0  # rows of the batch that it ran in
+
+
+class Observer(Protocol):
+    """Told in the event loop's thread; must be quick and must not raise."""
+
+    def on_request(
+        self,
+        model: str,
+        version: str,
+        request_id: str,
+        times: RequestTimes,
+        error: Exception | None,
+    ) -> None: ...
+
+    def on_batch(self, model: str, version: str, requests: int, rows: int, run: float) -> None: ...
+
+    def on_queue(self, model: str, version: str, length: int) -> None: ...
+
+
+class NoObserver:
+    """An observer that ignores everything."""
+
+    def on_request(
+        self,
+        model: str,
+        version: str,
+        request_id: str,
+        times: RequestTimes,
+        error: Exception | None,
+    ) -> None:
+        return None
+
+    def on_batch(self, model: str, version: str, requests: int, rows: int, run: float) -> None:
+        return None
+
+    def on_queue(self, model: str, version: str, length: int) -> None:
+        return None

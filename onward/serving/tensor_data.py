@@ -1,0 +1,179 @@
+"""Tensors in the forms of the Open Inference Protocol: raw bytes, BYTES elements and JSON.
+
+from_raw("FP32", (2, 2), data) -> array          to_raw(array) -> data, without a copy if it can
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onward.errors import RequestInvalid
+from onward.serving.requests import Array
+
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    **{f"INT{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BYTES": np.dtype(object),
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+_LENGTH = struct.Struct("<I")
+_MAX_RANK = 32
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The protocol's name of a numpy type; text and bytes are BYTES."""
+    if dtype.kind in "OUS":
+        return "BYTES"
+    name = _NAMES.get(dtype)
+    if name is None:
+        raise RequestInvalid(f"the protocol has no datatype for {dtype}")
+    return name
+
+
+def check_shape(name: str, shape: Any) -> tuple[int, ...]:
+    """A request's shape as a tuple; -1 is not a size."""
+    if not isinstance(shape, (list, tuple)) or len(shape) > _MAX_RANK:
+        raise RequestInvalid(f"the shape of input {name!r} is not a list of sizes")
+    for size in shape:
+        if type(size) is not int or size < 0 or size >= 1 << 62:
+            raise RequestInvalid(f"the shape of input {name!r} has a size {size!r}: not 0 or more")
+    return tuple(shape)
+
+
+def from_raw(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
+    """A tensor from little-endian bytes; `data` is not copied."""
+    dtype = dtype_of(name, datatype)
+    if datatype == "BYTES":
+        return _from_elements(name, shape, data)
+    size = math.prod(shape) * dtype.itemsize
+    if len(data) != size:
+        raise RequestInvalid(
+            f"input {name!r} got {len(data):,} bytes, expected {size:,}: {datatype} {list(shape)}"
+        )
+    array: Array = np.frombuffer(data, np.uint8 if datatype == "BOOL" else dtype)
+    if datatype == "BOOL":
+        if array.size and array.max() > 1:
+            raise RequestInvalid(f"input {name!r}: a byte of a BOOL tensor is neither 0 nor 1")
+        array = array.view(np.bool_)
+    return array.reshape(shape)
+
+
+def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
+    """A tensor from JSON numbers, flat or nested; BYTES from texts."""
+    dtype = dtype_of(name, datatype)
+    if not isinstance(data, list):
+        raise RequestInvalid(f"input {name!r}: data is not a list")
+    flat = _flat(data)
+    if len(flat) != math.prod(shape):
+        raise RequestInvalid(
+            f"input {name!r} got {len(flat):,} elements, expected {math.prod(shape):,}"
+        )
+    if datatype == "BYTES":
+        return _objects([_element(name, each) for each in flat], shape)
+    numbers = bool if datatype == "BOOL" else (int, float)
+    if not all(isinstance(each, numbers) for each in flat):
+        raise RequestInvalid(f"input {name!r}: data has an element that is not {datatype}")
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if not all(isinstance(each, int) and low <= each <= high for each in flat):
+            raise RequestInvalid(f"input {name!r}: data has an element that is not {datatype}")
+    with np.errstate(over="ignore"):
+        return np.array(flat, dtype).reshape(shape)
+
+
+def to_raw(array: Array) -> bytes | memoryview:
+    """The little-endian bytes of a tensor; BYTES elements with their lengths."""
+    if array.dtype.kind in "OUS":
+        parts: list[bytes] = []
+        for each in array.reshape(-1).tolist():
+            data = each if isinstance(each, bytes) else str(each).encode()
+            parts += (_LENGTH.pack(len(data)), data)
+        return b"".join(parts)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data
+
+
+def to_json(array: Array) -> list[Any]:
+    """The elements of a tensor as JSON, flat; bytes that are not UTF-8 as base64."""
+    flat = array.reshape(-1)
+    if array.dtype.kind in "OUS":
+        return [_text(each) for each in flat.tolist()]
+    if array.dtype in (DATATYPES["BF16"], DATATYPES["FP16"]):
+        flat = flat.astype(np.float32)
+    found: list[Any] = flat.tolist()
+    return found
+
+
+def dtype_of(name: str, datatype: Any) -> np.dtype[Any]:
+    """The numpy type of a datatype of the protocol."""
+    dtype = DATATYPES.get(datatype) if isinstance(datatype, str) else None
+    if dtype is None:
+        raise RequestInvalid(
+            f"input {name!r} has the unknown datatype {datatype!r}\n"
+            f"the protocol has {', '.join(DATATYPES)}"
+        )
+    return dtype
+
+
+def _from_elements(name: str, shape: tuple[int, ...], data: Any) -> Array:
+    """BYTES: each element is its length in 4 bytes, then its bytes."""
+    view, at = memoryview(data), 0
+    items: list[bytes] = []
+    count = math.prod(shape)
+    while at < len(view) and len(items) <= count:
+        if at + 4 > len(view):
+            raise RequestInvalid(f"input {name!r}: the length of a BYTES element is cut off")
+        (length,) = _LENGTH.unpack_from(view, at)
+        at += 4 + length
+        if at > len(view):
+            raise RequestInvalid(f"input {name!r}: a BYTES element is cut off")
+        items.append(bytes(view[at - length : at]))
+    if len(items) != count or at != len(view):
+        raise RequestInvalid(f"input {name!r}: its BYTES are not {count:,} elements")
+    return _objects(items, shape)
+
+
+def _objects(items: Sequence[bytes], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def _flat(data: list[Any]) -> list[Any]:
+    while data and isinstance(data[0], list):
+        if not all(isinstance(each, list) for each in data):
+            raise RequestInvalid("data is nested unevenly")
+        data = [each for row in data for each in row]
+    return data
+
+
+def _element(name: str, each: Any) -> bytes:
+    if isinstance(each, dict) and set(each) == {"b64"}:  # as in TensorFlow Serving and KServe
+        try:
+            return base64.b64decode(each["b64"], validate=True)
+        except (TypeError, ValueError):
+            raise RequestInvalid(f"input {name!r}: an element is not base64") from None
+    if not isinstance(each, str):
+        raise RequestInvalid(f"input {name!r}: data has an element that is not text")
+    return each.encode()
+
+
+def _text(each: Any) -> str:
+    if not isinstance(each, bytes):
+        return str(each)
+    try:
+        return each.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(each).decode()

@@ -1,0 +1,78 @@
+"""tensor_data: what goes to bytes and JSON comes back; what does not fit is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onward.errors import RequestInvalid
+from onward.serving.tensor_data import (
+    DATATYPES,
+    check_shape,
+    datatype_of,
+    from_json,
+    from_raw,
+    to_json,
+    to_raw,
+)
+
+
+@pytest.mark.parametrize("datatype", [name for name in DATATYPES if name != "BYTES"])
+def test_raw_and_json_are_read_back(datatype: str) -> None:
+    array = np.array([[0, 1], [1, 0], [1, 1]]).astype(DATATYPES[datatype])
+    assert datatype_of(array.dtype) == datatype
+    for found in (
+        from_raw("x", datatype, (3, 2), bytes(to_raw(array))),
+        from_json("x", datatype, (3, 2), to_json(array)),
+    ):
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+
+
+def test_bytes_are_read_back() -> None:
+    array = np.array([b"", b"a\x00b", "é".encode()], object)
+    np.testing.assert_array_equal(from_raw("x", "BYTES", (3,), bytes(to_raw(array))), array)
+    np.testing.assert_array_equal(
+        from_json("x", "BYTES", (2,), ["a", {"b64": "/w=="}]), [b"a", b"\xff"]
+    )
+
+
+def test_nested_json_is_flattened() -> None:
+    assert from_json("x", "INT32", (2, 2), [[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data", "text"),
+    [
+        ("FP32", (2,), b"1234", r"input 'x' got 4 bytes, expected 8: FP32 \[2\]"),
+        ("BOOL", (1,), b"\x02", "neither 0 nor 1"),
+        ("FP31", (1,), b"", "unknown datatype 'FP31'"),
+        ("BYTES", (1,), b"\x01\x00", "length of a BYTES element is cut off"),
+        ("BYTES", (1,), b"\x05\x00\x00\x00abc", "BYTES element is cut off"),
+        ("BYTES", (2,), b"\x01\x00\x00\x00a", "not 2 elements"),
+        ("BYTES", (0,), b"\x01\x00\x00\x00a", "not 0 elements"),
+    ],
+)
+def test_raw_data_that_does_not_fit_is_refused(
+    datatype: str, shape: tuple[int, ...], data: bytes, text: str
+) -> None:
+    with pytest.raises(RequestInvalid, match=text):
+        from_raw("x", datatype, shape, data)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        ("FP32", ["1"]), ("INT8", [128]), ("INT8", [1.5]), ("UINT8", [-1]), ("BOOL", [1]),
+        ("BYTES", [1]), ("BYTES", [{"b64": "?"}]), ("FP32", [1, 2]), ("FP32", 1), ("FP32", [None]),
+    ],
+)  # fmt: skip
+def test_json_that_does_not_fit_is_refused(datatype: str, data: object) -> None:
+    with pytest.raises(RequestInvalid, match="input 'x'"):
+        from_json("x", datatype, (1,), data)
+
+
+@pytest.mark.parametrize("shape", [None, "2", [-1], [1.0], [True], [1 << 62], [1] * 33])
+def test_a_shape_that_is_none_is_refused(shape: object) -> None:
+    with pytest.raises(RequestInvalid, match="the shape of input 'x'"):
+        check_shape("x", shape)
