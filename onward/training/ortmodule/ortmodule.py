@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from types import MethodType
 from typing import Any, NoReturn
 
@@ -23,6 +25,7 @@ from onward.training.ortmodule._fallback_exceptions import (
 from onward.training.ortmodule._graph_execution_manager_factory import GraphExecutionManagerFactory
 from onward.training.ortmodule._logger import LOGGER, set_log_level
 from onward.training.ortmodule._torch_module_ort import TorchModuleORT
+from onward.training.ortmodule.graph_optimizer_registry import call_graph_optimizers
 from onward.training.ortmodule.options import DebugOptions, _RuntimeOptions
 from onward.training.ortmodule.switches import report_unused_switches
 
@@ -98,7 +101,9 @@ class ORTModule(Module):
     # -- calls ---------------------------------------------------------------------------------
 
     def _capture_calls(self, module: Any) -> CapturedModule:
-        return CapturedModule(module, self._options, report=self._report)
+        call = partial(call_graph_optimizers, module)
+        options = replace(self._options, rewrites=(*self._options.rewrites, call))
+        return CapturedModule(module, options, report=self._report)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         manager = self._managers(self._is_training())
