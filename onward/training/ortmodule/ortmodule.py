@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MethodType
@@ -65,6 +66,13 @@ class ORTModule(Module):
         self.__dict__["_debug_options"] = debug
         self.__dict__["_runtime_options"] = _RuntimeOptions()
         super().__init__(module, ModuleOptions())
+
+    def _set_options(self, debug: DebugOptions, runtime: Mapping[str, Any]) -> None:
+        """Replace the debug options and some of the runtime options; the next call captures."""
+        set_log_level(debug.logging.log_level)
+        self.__dict__["_debug_options"] = debug
+        self.__dict__["_runtime_options"] = replace(self._runtime_options, **runtime)
+        self._wrap(self._wrapped)
 
     def _check(self, module: Any) -> None:
         if not is_data_parallel(module):
