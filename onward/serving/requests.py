@@ -24,6 +24,12 @@ class TensorSpec:
     shape: tuple[int, ...]
     axes: tuple[str, ...] = ()  # names of the axes, "" where the model gives none
     is_optional: bool = False
+    is_binary: bool = False  # BYTES that are no text, such as images: an instance is given bytes
+
+    @property
+    def has_any_rank(self) -> bool:
+        """Whether tensors of any number of axes fit: a Python function that declares no shape."""
+        return self.axes == ("...",)
 
 
 @dataclass(frozen=True, slots=True)
