@@ -17,6 +17,7 @@ from onward.serving.function_signature import (
     input_specs,
     output_specs,
     sample_feeds,
+    scalar_names,
     takes_dictionary,
 )
 from onward.serving.requests import Array, TensorSpec
@@ -49,7 +50,7 @@ class FunctionInstance:
         self._by_dictionary = inputs is not None and takes_dictionary(function)
         self.name = _name(function)
         self.inputs = list(inputs) if inputs is not None else input_specs(function)
-        self._scalars = {spec.name for spec in self.inputs if not spec.shape}
+        self._scalars = scalar_names(function)
         self.outputs: list[TensorSpec] = list(outputs) if outputs is not None else []
         if outputs is None:
             self.outputs = self._try_outputs()
@@ -101,14 +102,17 @@ class FunctionInstance:
     def _try_outputs(self) -> list[TensorSpec]:
         """The outputs of trial calls with 1 and 2 rows of zeros."""
         try:
-            small, large = (self._call(sample_feeds(self.inputs, size)) for size in (1, 2))
+            small, large = (
+                self._call(sample_feeds(self.inputs, self._scalars, size)) for size in (1, 2)
+            )
         except (NodeFailed, FeedError) as error:
             raise OptionError(
                 f"the outputs of function {self.name!r} are not known: a trial call with zeros "
                 f"failed: {error}\n"
                 "give outputs=[TensorSpec(...)], or inputs=[TensorSpec(...)] with their shapes"
             ) from error
-        return output_specs(small, large)
+        arrays = [spec for spec in self.inputs if spec.name not in self._scalars]
+        return output_specs(small, large, all(spec.shape for spec in arrays))
 
 
 def _default_names(count: int) -> list[str]:

@@ -17,7 +17,6 @@ from onward.serving.requests import Array, TensorSpec
 from onward.serving.tensor_data import DATATYPES, datatype_of
 
 _SCALARS = {float: "FP32", int: "INT64", bool: "BOOL", str: "BYTES", bytes: "BYTES"}
-_ANY_RANK: tuple[tuple[int, ...], tuple[str, ...]] = ((-1,), ("...",))
 
 
 def input_specs(function: Callable[..., Any]) -> list[TensorSpec]:
@@ -49,7 +48,7 @@ def spec_of(name: str, hint: Any, is_optional: bool = False) -> TensorSpec | Non
     """The tensor that an annotation declares; None if it declares none."""
     if hint in _SCALARS:
         return TensorSpec(name, _SCALARS[hint], (), (), is_optional, hint is bytes)
-    shape, axes = _ANY_RANK
+    shape: tuple[int, ...] = ()  # of any rank
     datatype = "FP32"
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
@@ -59,21 +58,27 @@ def spec_of(name: str, hint: Any, is_optional: bool = False) -> TensorSpec | Non
             if isinstance(note, str) and note in DATATYPES:
                 datatype = note
             elif isinstance(note, (tuple, list)):
-                shape, axes = tuple(note), ()
+                shape = tuple(note)
     if get_origin(hint) is np.ndarray:
         of = [each for part in get_args(hint)[1:] for each in get_args(part)]
         if of and isinstance(of[0], type) and issubclass(of[0], np.generic):
             datatype = datatype_of(np.dtype(of[0]))
     elif hint not in (np.ndarray, Any):
         return None
-    return TensorSpec(name, datatype, shape, axes, is_optional)
+    return TensorSpec(name, datatype, shape, (), is_optional)
 
 
-def sample_feeds(specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
+def scalar_names(function: Callable[..., Any]) -> set[str]:
+    """The parameters that are Python numbers or texts, not arrays."""
+    return {name for name, hint in _hints(function).items() if hint in _SCALARS}
+
+
+def sample_feeds(specs: Sequence[TensorSpec], scalars: set[str], size: int) -> dict[str, Array]:
     """Zeros, or empty texts, of the declared shapes, with `size` for what is open."""
     feeds: dict[str, Array] = {}
     for spec in specs:
-        shape = (size, 1) if spec.has_any_rank else [size if n < 0 else n for n in spec.shape]
+        open_shape = spec.shape or (() if spec.name in scalars else (-1, 1))
+        shape = tuple(size if n < 0 else n for n in open_shape)
         if spec.datatype == "BYTES":
             feeds[spec.name] = np.full(shape, b"" if spec.is_binary else "", object)
         else:
@@ -81,8 +86,13 @@ def sample_feeds(specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
     return feeds
 
 
-def output_specs(small: Mapping[str, Array], large: Mapping[str, Array]) -> list[TensorSpec]:
-    """The outputs that two trial calls with different sizes gave: sizes that differ are open."""
+def output_specs(
+    small: Mapping[str, Array], large: Mapping[str, Array], has_rank: bool
+) -> list[TensorSpec]:
+    """The outputs that two trial calls with different sizes gave: sizes that differ are open.
+
+    Without `has_rank`, inputs may have any rank, and so may outputs.
+    """
     specs = []
     for name, array in small.items():
         other = large[name]
@@ -93,7 +103,8 @@ def output_specs(small: Mapping[str, Array], large: Mapping[str, Array]) -> list
             )
         shape = tuple(a if a == b else -1 for a, b in zip(array.shape, other.shape))
         is_binary = array.dtype == object and any(isinstance(v, bytes) for v in array.flat)
-        specs.append(TensorSpec(name, datatype_of(array.dtype), shape, is_binary=is_binary))
+        datatype = datatype_of(array.dtype)
+        specs.append(TensorSpec(name, datatype, shape if has_rank else (), is_binary=is_binary))
     return specs
 
 

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output of a model: -1 in `shape` is any size."""
+    """An input or output of a model: -1 in `shape` is any size; (): a scalar, or of any rank."""
 
     name: str
     datatype: str  # of the Open Inference Protocol: "FP32", "INT64", "BYTES", ...
@@ -25,11 +25,6 @@ class TensorSpec:
     axes: tuple[str, ...] = ()  # names of the axes, "" where the model gives none
     is_optional: bool = False
     is_binary: bool = False  # BYTES that are no text, such as images: an instance is given bytes
-
-    @property
-    def has_any_rank(self) -> bool:
-        """Whether tensors of any number of axes fit: a Python function that declares no shape."""
-        return self.axes == ("...",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,9 @@ def tensor_spec(arg: Any, what: str) -> TensorSpec:
             f"{what} {arg.name!r} is {_describe(arg.type)}, which the protocol cannot carry\n"
             f"{_advise(arg.type)}"
         )
-    axes = tuple("" if isinstance(size, int) or not size else str(size) for size in arg.shape)
-    shape = tuple(size if isinstance(size, int) else -1 for size in arg.shape)
+    sizes = arg.shape or ()
+    axes = tuple("" if isinstance(size, int) or not size else str(size) for size in sizes)
+    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in sizes)
     return TensorSpec(arg.name, datatype, shape, axes)
 
 
