@@ -46,7 +46,7 @@ class FunctionInstance:
                 f"{_name(function)} is a coroutine, and batches run in threads\n"
                 "give a function without async"
             )
-        self._function: Callable[..., Any] | None = function
+        self.function, self._is_closed = function, False
         self._by_dictionary = inputs is not None and takes_dictionary(function)
         self.name = _name(function)
         self.inputs = list(inputs) if inputs is not None else input_specs(function)
@@ -68,12 +68,12 @@ class FunctionInstance:
         return {name: found[name] for name in outputs}
 
     def close(self) -> None:
-        """Forget the function; a run that has started ends."""
-        self._function = None
+        """Refuse further runs; one that has started ends."""
+        self._is_closed = True
 
     def _call(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        function = self._function
-        if function is None:
+        function = self.function
+        if self._is_closed:
             raise SessionClosed(f"function {self.name!r} is no longer served")
         given = {name: _scalar(a) if name in self._scalars else a for name, a in feeds.items()}
         try:
