@@ -116,18 +116,21 @@ class InferExchange:
         service, body = self._connection.service, self.body
         if service.settings.access_log:
             self._started = time.perf_counter()
+        headers = self._headers
         try:
-            heavy = _HEAVY_COMPRESSED_BYTES if b"content-encoding" in self._headers else None
-            if heavy is None:
-                heavy = _HEAVY_JSON_BYTES
-                json_length = self._headers.get(b"inference-header-content-length")
-                size = read_json_length(json_length, len(body))
+            encoding = headers.get(b"content-encoding")
+            if encoding is None or encoding == b"identity":
+                length = read_json_length(
+                    headers.get(b"inference-header-content-length"), len(body)
+                )
+                if length <= _HEAVY_JSON_BYTES:
+                    self._submit(self._read(body, length))
+                else:
+                    self._in_thread(lambda: self._read(body, length), self._submit)
+            elif len(body) <= _HEAVY_COMPRESSED_BYTES:
+                self._submit(self._unpack_and_read(body, encoding))
             else:
-                size = len(body)
-            if size > heavy:
-                self._in_thread(lambda: self._read(body), self._submit)
-            else:
-                self._submit(self._read(body))
+                self._in_thread(lambda: self._unpack_and_read(body, encoding), self._submit)
         except Exception as error:
             self.done(error)
 
@@ -149,20 +152,21 @@ class InferExchange:
                 result = error
         self._answer_error(result)
 
-    def _read(self, body: Body) -> tuple[InferRequest, bool]:
-        service, headers = self._connection.service, self._headers
-        encoding = headers.get(b"content-encoding")
-        if encoding is not None and encoding != b"identity":
-            body = decompress(body, encoding, service.settings.max_body_bytes)
-        length = read_json_length(headers.get(b"inference-header-content-length"), len(body))
+    def _read(self, body: Body, json_length: int) -> tuple[InferRequest, bool]:
+        service = self._connection.service
         return read_request(
             self._model,
             self._version,
             body,
-            length,
+            json_length,
             shared_memory=service.shared_memory,
-            raw_inputs=() if length else service.core.signature(self._model, self._version)[0],
+            raw_inputs=() if json_length else service.core.signature(self._model, self._version)[0],
         )
+
+    def _unpack_and_read(self, body: Body, encoding: bytes) -> tuple[InferRequest, bool]:
+        body = decompress(body, encoding, self._connection.service.settings.max_body_bytes)
+        header = self._headers.get(b"inference-header-content-length")
+        return self._read(body, read_json_length(header, len(body)))
 
     def _submit(self, found: tuple[InferRequest, bool]) -> None:
         self._request, self._is_binary = found

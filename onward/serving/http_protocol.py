@@ -23,14 +23,9 @@ from onward.serving import connection_limits as limits
 from onward.serving.access import route_kind
 from onward.serving.app_exchange import AppExchange, make_scope
 from onward.serving.http_exchange import Headers, HttpService, InferExchange, PreparedAnswer
-from onward.serving.http_response import (
-    HttpError,
-    describe_error,
-    error_body,
-    error_headers,
-    write_answer,
-)
-from onward.serving.request_body import RequestBody
+from onward.serving.http_request import Body
+from onward.serving.http_response import HttpError, write_error
+from onward.serving.request_body import RequestBody, check_length
 
 Exchange = InferExchange | AppExchange | PreparedAnswer
 
@@ -56,8 +51,9 @@ class HttpConnection(asyncio.Protocol):
         self._head_size = 0
         self._reads_head = self._reads = False
         self._incoming: Exchange | None = None
-        self._body: RequestBody | None = None  # None: what arrives is dropped
-        self._expected = 0
+        self._expected: int | None = 0  # bytes of the body; None: chunked
+        self._whole: Body = b""  # the body, if it arrived in one piece
+        self._pieces: RequestBody | None = None
         self._wants_continue = False
         self._bytes_after_upgrade = 0
         # The requests that were read.
@@ -133,22 +129,23 @@ class HttpConnection(asyncio.Protocol):
             raise HttpError(431, f"the request has more than {limits.MAX_HEADERS} headers")
         headers = dict(self._headers)
         expects = headers.get(b"expect", b"").lower() == b"100-continue"
-        self._body = self._open_body(headers)
+        self._expected = self._read_length(headers)
         try:
             self._incoming = self._open_exchange(headers)
         except ServingError as error:
             if expects:
                 raise  # the client has not sent the body, and will not
-            self._incoming = PreparedAnswer(
-                self, _write_error(error), self._parser.should_keep_alive()
-            )
-            self._body = None
+            keep_alive = self._parser.should_keep_alive()
+            self._incoming = PreparedAnswer(self, write_error(error), keep_alive)
         self._wants_continue = expects
         self._send_continue()
 
     def on_body(self, data: bytes) -> None:
-        if self._body is not None:
-            self._body.add(data)
+        if len(data) == self._expected:
+            self._whole = data
+            return
+        if not isinstance(self._incoming, PreparedAnswer):
+            self._add_piece(data)
         self.deadline += len(data) / limits.SLOWEST_BYTES_PER_SECOND
 
     def on_message_complete(self) -> None:
@@ -234,16 +231,24 @@ class HttpConnection(asyncio.Protocol):
                 route_kind(method, path),
             )
 
-    def _open_body(self, headers: Headers) -> RequestBody:
-        length = headers.get(b"content-length")
-        is_chunked = length is None and b"transfer-encoding" in headers
-        self._expected = int(length) if length is not None else 0
-        json_length = headers.get(b"inference-header-content-length", b"")
-        return RequestBody(
-            None if is_chunked else self._expected,
-            self.service.settings.max_body_bytes,
-            int(json_length) if json_length.isdigit() and len(json_length) < 16 else 0,
-        )
+    def _read_length(self, headers: Headers) -> int | None:
+        """The length of the body; one that is too long is refused before it is read."""
+        text = headers.get(b"content-length")
+        if text is None:
+            return None if b"transfer-encoding" in headers else 0
+        length = int(text)
+        check_length(length, self.service.settings.max_body_bytes)
+        return length
+
+    def _add_piece(self, data: bytes) -> None:
+        if self._pieces is None:
+            json_length = dict(self._headers).get(b"inference-header-content-length", b"")
+            self._pieces = RequestBody(
+                self._expected,
+                self.service.settings.max_body_bytes,
+                int(json_length) if json_length.isdigit() and len(json_length) < 16 else 0,
+            )
+        self._pieces.add(data)
 
     def _send_continue(self) -> None:
         if self._wants_continue and self._current is None and not self._waiting:
@@ -254,9 +259,9 @@ class HttpConnection(asyncio.Protocol):
         """A request has arrived: handle it when it is its turn."""
         exchange, self._incoming = self._incoming, None
         assert exchange is not None
-        if self._body is not None:
-            exchange.body = self._body.take()
-            self._body = None
+        exchange.body, self._whole = self._whole, b""
+        if self._pieces is not None:
+            exchange.body, self._pieces = self._pieces.take(), None
         self._reads = self._wants_continue = False
         self.deadline = math.inf
         self._waiting.append(exchange)
@@ -298,7 +303,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_refused = True
         self._reads = False
         self.deadline = math.inf
-        self._waiting.append(PreparedAnswer(self, _write_error(error, keep_alive=False), False))
+        self._waiting.append(PreparedAnswer(self, write_error(error, keep_alive=False), False))
         self._advance()
 
     def _close(self, linger: bool) -> None:
@@ -314,7 +319,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on with HTTP/1.1: some clients ask for HTTP/2 in a request that has a body."""
-        if self._body is not None and b"transfer-encoding" in dict(self._headers):
+        if self._expected is None:
             self._refuse(HttpError(400, "an upgrade of a chunked request is not supported"))
             return
         self._bytes_after_upgrade = self._expected
@@ -344,9 +349,3 @@ def _infer_target(url: bytes) -> tuple[str, str] | None:
         unquote_to_bytes(model).decode("utf-8", "replace"),
         unquote_to_bytes(version).decode("utf-8", "replace"),
     )
-
-
-def _write_error(error: BaseException, keep_alive: bool = True) -> bytes:
-    status, text, retry_after = describe_error(error)
-    extra = error_headers(status, retry_after)
-    return write_answer(status, error_body(text), extra=extra, keep_alive=keep_alive)

@@ -123,6 +123,8 @@ def _read_parameters(request: InferRequest, parameters: Any) -> bool:
             )
     left = dict(parameters)
     is_binary = _flag(left, "binary_data_output")
+    if not left:
+        return is_binary
     request.priority = _count(left, "priority")
     microseconds = _count(left, "timeout")
     request.timeout = microseconds / 1e6 if microseconds else None

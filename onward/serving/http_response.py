@@ -97,6 +97,8 @@ def write_outputs(
 
 def count_json_elements(request: InferRequest, response: InferResponse, is_binary: bool) -> int:
     """How many elements of an answer will be written as JSON."""
+    if is_binary and not request.outputs:
+        return 0
     asked = {output.name: output.parameters for output in request.outputs}
     return sum(
         array.size
@@ -140,6 +142,13 @@ def write_answer(
         b"" if keep_alive else b"Connection: close\r\n",
         body,
     )
+
+
+def write_error(error: BaseException, keep_alive: bool = True) -> bytes:
+    """A whole answer that reports an error."""
+    status, text, retry_after = describe_error(error)
+    extra = error_headers(status, retry_after)
+    return write_answer(status, error_body(text), extra=extra, keep_alive=keep_alive)
 
 
 def error_headers(status: int, retry_after: float | None) -> bytes:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,7 +13,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onward.errors import (
-    ModelNotFound,
     ModelUnavailable,
     NotSupported,
     OnwardError,
@@ -25,9 +22,10 @@ from onward.serving.core import Core
 from onward.serving.docs_page import docs_page
 from onward.serving.http_response import describe_error, error_body
 from onward.serving.log_control import read_log_settings, update_log_settings
-from onward.serving.model_control import read_json_object, read_load_parameters
 from onward.serving.openapi import make_document
+from onward.serving.route_bodies import json_response, read_json_object, read_load_parameters
 from onward.serving.settings import ServerSettings
+from onward.serving.shared_memory_routes import shared_memory_routes
 from onward.serving.shared_regions import SharedRegions
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -63,7 +61,7 @@ def make_app(sources: RouteSources, extra_routes: Sequence[BaseRoute] = ()) -> A
         *_health_routes(sources),
         *_model_routes(sources),
         *_repository_routes(sources),
-        *_shared_memory_routes(sources),
+        *shared_memory_routes(sources.shared_memory),
         *_server_routes(sources),
         *_pages(sources),
     ]
@@ -77,10 +75,6 @@ def make_app(sources: RouteSources, extra_routes: Sequence[BaseRoute] = ()) -> A
     )
     app.router.redirect_slashes = False
     return _log_unexpected(app)
-
-
-def json_response(data: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(data, default=str), status, media_type="application/json")
 
 
 def _health_routes(sources: RouteSources) -> list[Route]:
@@ -179,57 +173,6 @@ def _repository_routes(sources: RouteSources) -> list[Route]:
         routes += [
             Route("/v2/repository/models/{model}/load", load, methods=["POST"]),
             Route("/v2/repository/models/{model}/unload", unload, methods=["POST"]),
-        ]
-    return routes
-
-
-def _shared_memory_routes(sources: RouteSources) -> list[Route]:
-    def regions() -> SharedRegions:
-        if sources.shared_memory is None:
-            raise NotSupported("this server has no shared memory")
-        return sources.shared_memory
-
-    async def status(request: Request) -> Response:
-        return json_response(regions().status(request.path_params.get("region", "")))
-
-    async def register(request: Request) -> Response:
-        document = read_json_object(await request.body())
-        key, size = document.get("key"), document.get("byte_size")
-        offset = document.get("offset", 0)
-        if not isinstance(key, str) or type(size) is not int or type(offset) is not int:
-            raise RequestInvalid("a region needs 'key' (text), 'byte_size' and 'offset' (integers)")
-        if size < 0 or offset < 0 or max(size, offset) >= 1 << 62:
-            raise RequestInvalid("'byte_size' and 'offset' of a region must be 0 or more")
-        regions().register(request.path_params["region"], key, offset, size)
-        return json_response({})
-
-    async def unregister(request: Request) -> Response:
-        regions().unregister(request.path_params.get("region", ""))
-        return json_response({})
-
-    async def cuda_status(request: Request) -> Response:
-        region = request.path_params.get("region", "")
-        if region:
-            raise ModelNotFound(f"Unable to find cuda shared memory region: '{region}'")
-        return json_response([])
-
-    async def cuda_register(request: Request) -> Response:
-        raise NotSupported("CUDA shared memory is not supported: use system shared memory")
-
-    async def cuda_unregister(request: Request) -> Response:
-        return json_response({})  # there is none: examples call it before they start
-
-    routes = []
-    for folder, (read, add, remove) in {
-        "/v2/systemsharedmemory": (status, register, unregister),
-        "/v2/cudasharedmemory": (cuda_status, cuda_register, cuda_unregister),
-    }.items():
-        routes += [
-            Route(f"{folder}/status", read),
-            Route(f"{folder}/region/{{region}}/status", read),
-            Route(f"{folder}/region/{{region}}/register", add, methods=["POST"]),
-            Route(f"{folder}/region/{{region}}/unregister", remove, methods=["POST"]),
-            Route(f"{folder}/unregister", remove, methods=["POST"]),
         ]
     return routes
 

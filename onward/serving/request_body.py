@@ -10,7 +10,7 @@ _ALIGNMENT = 64
 
 
 class RequestBody:
-    """Joins pieces; a body that arrives in one piece is not copied.
+    """Joins pieces. `expected`: the length of the body, None if it is not known.
 
     `json_length`: where the tensors start. They are placed at an address that engines can read.
     """
@@ -18,9 +18,7 @@ class RequestBody:
     __slots__ = ("_at", "_buffer", "_expected", "_json_length", "_limit", "_parts", "size")
 
     def __init__(self, expected: int | None, limit: int, json_length: int = 0) -> None:
-        if expected is not None and expected > limit:
-            raise RequestTooLarge(_too_large(limit))
-        self._expected = expected  # None: chunked
+        self._expected = expected
         self._limit = limit
         self._json_length = json_length
         self._parts: list[bytes] = []
@@ -30,10 +28,8 @@ class RequestBody:
 
     def add(self, data: bytes) -> None:
         self.size += len(data)
-        if self.size > self._limit:
-            self._parts.clear()
-            raise RequestTooLarge(_too_large(self._limit))
-        if self._expected is None or self._expected == len(data):
+        check_length(self.size, self._limit)
+        if self._expected is None:
             self._parts.append(data)
             return
         if self._buffer is None:
@@ -47,8 +43,11 @@ class RequestBody:
         """The whole body."""
         if self._buffer is not None:
             return self._buffer[self._at - self.size : self._at]
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        return b"".join(self._parts)
 
 
-def _too_large(limit: int) -> str:
-    return f"the request has more than {limit:,} bytes\nraise max_body_bytes, or send less at once"
+def check_length(length: int, limit: int) -> None:
+    if length > limit:
+        raise RequestTooLarge(
+            f"the request has more than {limit:,} bytes\nraise max_body_bytes, or send less at once"
+        )

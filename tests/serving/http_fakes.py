@@ -204,7 +204,9 @@ class Running:
         finally:
             connection.close()
 
-    def ask_json(self, method: str, path: str, document: Any = None, **more: Any) -> tuple[int, Any]:
+    def ask_json(
+        self, method: str, path: str, document: Any = None, **more: Any
+    ) -> tuple[int, Any]:
         body = b"" if document is None else orjson.dumps(document)
         status, _, data = self.ask(method, path, body, **more)
         return status, orjson.loads(data)

@@ -1,4 +1,4 @@
-"""The JSON bodies of repository requests."""
+"""The JSON bodies of the routes of the ASGI application."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import binascii
 from typing import Any
 
 import orjson
+from starlette.responses import Response
 
 from onward.errors import RequestInvalid
+
+
+def json_response(data: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(data, default=str), status, media_type="application/json")
 
 
 def read_json_object(body: bytes) -> dict[str, Any]:
