@@ -101,6 +101,7 @@ ROWS: dict[str, Callable[[], tuple[bool, list[dict[str, Any]]]]] = {
     "R7B": _script("interruptions", "Interrupted runs of onward train."),
     "R8": _script("full_disks", "A disk that is full, or fails."),
     "R15": _script("injected_nans", "Batches that are not numbers."),
+    "R22": _script("serving_workers", "Worker processes of a served model, killed under load."),
     "R25": _script("pickles", "Files opened in default ways, pickles among them."),
 }
 
