@@ -16,13 +16,7 @@ import typer
 
 from onward.cli.arguments import complete_paths, complete_providers
 from onward.configs.setting_kind import SettingKind, SettingsClass, setting_group, setting_kind
-from onward.configs.setting_text import (
-    check_setting,
-    is_none,
-    read_json,
-    read_mapping,
-    read_setting,
-)
+from onward.configs.setting_text import check_setting, read_list, read_mapping, read_setting
 from onward.errors import OptionError
 
 _DATA_FILES = (".csv", ".npz", ".parquet", ".arrow", ".feather", ".jsonl", ".txt", ".tsv")
@@ -106,26 +100,11 @@ def _read(settings: SettingsClass, name: str, given: Any) -> Any:
         if kind.is_mapping:
             return read_mapping(settings, name, given)
         if kind.is_list:
-            return _read_list(settings, name, given)
+            return read_list(settings, name, given)
         read = read_setting if isinstance(given, str) else check_setting
         return read(settings, name, given)
     except OptionError as error:
         raise OptionError(str(error).replace(name, flag_name(name), 1)) from None
-
-
-def _read_list(settings: SettingsClass, name: str, texts: list[str]) -> Any:
-    """Repeated and comma-separated names; a path of data may contain commas."""
-    kind = setting_kind(settings, name)
-    if kind.has_tables:
-        return check_setting(settings, name, [read_json(name, text) for text in texts])
-    if kind.is_text:
-        return check_setting(settings, name, texts[0] if len(texts) == 1 else texts)
-    if len(texts) == 1 and is_none(settings, name, texts[0]):
-        return None
-    if texts == ["auto"] and "auto" in kind.choices:
-        return "auto"
-    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
-    return check_setting(settings, name, parts)
 
 
 def _metavar(kind: SettingKind) -> str:

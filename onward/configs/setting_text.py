@@ -51,6 +51,23 @@ def read_mapping(settings: SettingsClass, name: str, texts: list[str]) -> dict[s
     return checked
 
 
+def read_list(settings: SettingsClass, name: str, texts: list[str]) -> Any:
+    """Repeated and comma-separated elements, checked; a path of data may contain commas."""
+    kind = setting_kind(settings, name)
+    if kind.has_tables:
+        found = [read_json(name, text) for text in texts]
+        tables = found[0] if len(found) == 1 and isinstance(found[0], list) else found
+        return check_setting(settings, name, tables)
+    if kind.is_text:
+        return check_setting(settings, name, texts[0] if len(texts) == 1 else texts)
+    if len(texts) == 1 and is_none(settings, name, texts[0]):
+        return None
+    if texts == ["auto"] and "auto" in kind.choices:
+        return "auto"
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    return check_setting(settings, name, parts)
+
+
 def read_json(name: str, text: str) -> Any:
     """A value that is written as JSON."""
     try:
