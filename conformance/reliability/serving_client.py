@@ -81,10 +81,13 @@ class Link:
     async def exchange(self, payload: bytes, wait: float = WAIT) -> Answer | None:
         """Send a request; its answer, or None if the connection was closed without a byte of it."""
         try:
-            self.writer.write(payload)
-            await self.writer.drain()
+            async with asyncio.timeout(wait):
+                self.writer.write(payload)
+                await self.writer.drain()
         except ConnectionError:
             pass  # the answer may be there: servers refuse a body that they have not read
+        except TimeoutError:  # the server does not read on
+            return None
         return await self.read(wait)
 
     async def read(self, wait: float = WAIT) -> Answer | None:

@@ -66,7 +66,9 @@ def wrong_scores(number: int, outputs: dict[str, Array]) -> str:
     if set(outputs) != {"scores", "made"}:
         return f"the outputs are {sorted(outputs)}"
     x, made = make_input(number), outputs["made"].ravel()
-    if made.shape != (len(x),) or (made != made[0]).any():
+    if made.shape != (len(x),):
+        return f"request {number} got the wrong scores: {made.size} rows for {len(x)}"
+    if (made != made[0]).any():
         return f"rows of one answer are of generations {made.tolist()}"
     w = weights(int(made[0]))
     expected = np.maximum(x @ w.w1 + w.b1, 0) @ w.w2
