@@ -64,14 +64,15 @@ class ModelCounts:
     """What was counted of one version of a model."""
 
     __slots__ = (
-        "batches", "codes", "compute", "queue", "queue_length", "request", "row_sum",
+        "batch", "batches", "codes", "compute", "queue", "queue_length", "request", "row_sum",
         "rows", "run_sum",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
         self.queue, self.compute = Histogram(_SECONDS), Histogram(_SECONDS)
-        self.request, self.rows = Histogram(_SECONDS), Histogram(_ROWS)
+        self.request, self.batch = Histogram(_SECONDS), Histogram(_SECONDS)
+        self.rows = Histogram(_ROWS)
         self.batches = self.queue_length = self.row_sum = 0
         self.run_sum = 0.0
 
@@ -123,6 +124,7 @@ class Metrics:
         counts.batches += 1
         counts.row_sum += rows
         counts.rows.observe(rows)
+        counts.batch.observe(run)
 
     def on_queue(self, model: str, version: str, length: int) -> None:
         counts = self._counts.get((model, version)) or self._new(model, version)
@@ -155,6 +157,7 @@ class Metrics:
             "onward_compute_seconds", "Time in a batch: joining, running, splitting.", "compute"
         )
         yield self._histogram("onward_request_seconds", "Queue and batch together.", "request")
+        yield self._histogram("onward_batch_seconds", "Time of a batch in the model.", "batch")
         yield self._histogram("onward_batch_rows", "Rows of a batch.", "rows")
 
     def _histogram(self, name: str, explanation: str, field: str) -> Metric:

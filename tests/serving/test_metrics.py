@@ -56,6 +56,7 @@ def test_batches_and_queue_are_by_model_and_version() -> None:
     found = samples(metrics)
     assert found["onward_batches_total", "digits", "1"] == 2
     assert found["onward_batch_rows_sum", "digits", "1"] == 2004
+    assert found["onward_batch_seconds_sum", "digits", "1"] == pytest.approx(0.2)
     assert found["onward_batch_rows_bucket", "1024.0", "digits", "1"] == 1
     assert found["onward_queue_length", "digits", "2"] == 7
 
