@@ -34,6 +34,7 @@ _SECONDS = (
 )  # fmt: skip
 _ROWS = tuple(float(2**power) for power in range(11))
 _LABELS = ("model", "version")
+_MOST_MODELS = 512  # versions of models; more are counted without a name
 
 ModelVersion = tuple[str, str]
 ReadInFlight = Callable[[], Mapping[ModelVersion, int]]
@@ -163,8 +164,8 @@ class Metrics:
     def _histogram(self, name: str, explanation: str, field: str) -> Metric:
         family = HistogramMetricFamily(name, explanation, labels=_LABELS)
         for key, counts in self._counts.items():
-            if key != ("", ""):
-                found: Histogram = getattr(counts, field)
+            found: Histogram = getattr(counts, field)
+            if any(found.counts):
                 family.add_metric(key, found.buckets(), found.sum)
         return family
 
@@ -185,7 +186,8 @@ class Metrics:
         return family
 
     def _new(self, model: str, version: str) -> ModelCounts:
-        return self._counts.setdefault((model, version), ModelCounts())
+        key = (model, version) if len(self._counts) < _MOST_MODELS else ("", "")
+        return self._counts.setdefault(key, ModelCounts())
 
 
 def _states(index: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, bool]]:

@@ -82,6 +82,15 @@ def test_names_that_clients_invent_take_no_memory() -> None:
     assert samples(metrics)["onward_requests_total", "404", "", ""] == 100
 
 
+def test_number_of_series_is_bounded() -> None:
+    metrics = Metrics()
+    for n in range(5000):
+        metrics.on_request(f"m{n}", "1", "", TIMES, RequestInvalid("x"))
+    found = samples(metrics)
+    counted = [value for key, value in found.items() if key[0] == "onward_requests_total"]
+    assert len(counted) == 513 and sum(counted) == 5000
+
+
 def test_triton_names_are_there_on_request() -> None:
     assert b"nv_inference" not in Metrics().text()
     metrics = Metrics(triton_names=True)
