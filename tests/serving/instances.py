@@ -1,11 +1,9 @@
-"""Instances for tests: a function, one that waits to be let through, a session; async tests."""
+"""Instances for tests: a function, one that waits to be let through, and a session."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -74,16 +72,6 @@ class SessionInstance:
 
     def close(self) -> None:
         self.session.close()
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine, run in an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **values: Any) -> None:
-        asyncio.run(test(*args, **values))
-
-    return run
 
 
 def doubler(**changes: Any) -> FunctionInstance:

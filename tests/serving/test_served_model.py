@@ -3,128 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 
 import onward
 from onward.errors import (
-    DeadlineExceeded,
-    FeedError,
     ModelUnavailable,
     OptionError,
-    RequestExpired,
     RequestInvalid,
-    ServerOverloaded,
-    WorkerDied,
 )
-from onward.serving.instance import Instance
-from onward.serving.observer import RequestTimes
-from onward.serving.requests import InferRequest, InferResponse, RequestedOutput, SequencePart
+from onward.serving.requests import InferRequest, InferResponse, RequestedOutput
 from onward.serving.requests import TensorSpec as Spec
 from onward.serving.served_model import ServedModel
 from onward.serving.settings import ModelSettings
-from tests.serving.instances import (
-    FunctionInstance,
-    GatedInstance,
-    SessionInstance,
-    doubler,
+from tests.serving.instances import FunctionInstance, SessionInstance, doubler
+from tests.serving.served_in_loop import (
+    GUARD,
+    Answer,
+    Log,
+    first,
+    gated,
+    gather,
     in_loop,
+    infer,
+    request,
+    served,
+    submit,
 )
-
-GUARD = 60.0  # seconds; a test that reaches it has failed
-Answer = InferResponse | Exception
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Log:
-    """An observer that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, RequestTimes, Exception | None]] = []
-        self.batches: list[tuple[int, int]] = []
-        self.lengths: list[int] = []
-
-    def on_request(
-        self, model: str, version: str, request_id: str, times: RequestTimes, error: Any
-    ) -> None:
-        self.requests.append((request_id, times, error))
-
-    def on_batch(self, model: str, version: str, requests: int, rows: int, run: float) -> None:
-        self.batches.append((requests, rows))
-
-    def on_queue(self, model: str, version: str, length: int) -> None:
-        self.lengths.append(length)
-
-
-@asynccontextmanager
-async def served(
-    *instances: Instance, clock: Any = None, observer: Any = None, **values: Any
-) -> AsyncIterator[ServedModel]:
-    options = {} if clock is None else {"clock": clock}
-    settings = ModelSettings.model_validate({"warm_up": False, **values})
-    loop = asyncio.get_running_loop()
-    model = ServedModel("m", "1", instances, settings, loop=loop, observer=observer, **options)
-    try:
-        await model.prepare()
-        yield model
-    finally:
-        await model.close()
-
-
-def request(value: float = 1.0, rows: int = 1, **values: Any) -> InferRequest:
-    return InferRequest("m", {"x": np.full((rows, 2), value, np.float32)}, **values)
-
-
-def submit(model: ServedModel, asked: InferRequest) -> asyncio.Future[Answer]:
-    """A future of the answer; a second answer would fail the test."""
-    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    model.submit(asked, answer.set_result)
-    return answer
-
-
-async def infer(model: ServedModel, asked: InferRequest) -> Answer:
-    return await asyncio.wait_for(submit(model, asked), GUARD)
-
-
-async def gather(*answers: asyncio.Future[Answer]) -> list[Answer]:
-    return await asyncio.wait_for(asyncio.gather(*answers), GUARD)
-
-
-def first(answer: Answer, name: str = "y") -> float:
-    assert isinstance(answer, InferResponse), answer
-    return float(answer.outputs[name].reshape(-1)[0])
-
-
-@asynccontextmanager
-async def gated(
-    instance: FunctionInstance | None = None, blocker: InferRequest | None = None, **values: Any
-) -> AsyncIterator[tuple[ServedModel, GatedInstance, asyncio.Future[Answer]]]:
-    """A model whose only instance runs a first request until its gate is opened."""
-    gate = GatedInstance(instance or doubler())
-    async with served(gate, **values) as model:
-        gate.instance.ran.clear()
-        gate.gate.clear()
-        gate.is_running.clear()
-        blocked = submit(model, blocker or request(0.0, id="blocker"))
-        loop = asyncio.get_running_loop()
-        try:
-            assert await loop.run_in_executor(None, gate.is_running.wait, GUARD)
-            yield model, gate, blocked
-        finally:
-            gate.gate.set()
 
 
 @in_loop
@@ -223,176 +129,6 @@ async def test_a_bad_request_is_refused_before_it_is_queued() -> None:
         assert str(answer).startswith("unexpected inference input 'y' for model 'm'")
         assert model.statistics()["inference_stats"]["fail"]["count"] == 1
     assert [(each[0], each[2]) for each in log.requests] == [("bad", answer)]
-
-
-def refuse_negative(error: Callable[[], BaseException]) -> FunctionInstance:
-    def run(x: np.ndarray) -> dict[str, np.ndarray]:
-        if (x == -9).any():
-            raise error()
-        return {"y": 2 * x}
-
-    return doubler(function=run)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (lambda: FeedError("x is\n negative"), RequestInvalid, "request: x is negative"),
-        (lambda: KeyError("face"), RequestInvalid, "request: KeyError: 'face'"),
-        (lambda: SystemExit(3), RequestInvalid, "request: SystemExit: 3"),
-        (lambda: MemoryError(), RequestInvalid, "request: MemoryError: MemoryError"),
-        (lambda: RequestInvalid("own words"), RequestInvalid, "own words"),
-        (lambda: WorkerDied("killed by signal 9"), ModelUnavailable, "killed by signal 9"),
-        (lambda: DeadlineExceeded("5 s"), RequestExpired, "model 'm' took too long: 5 s"),
-    ],
-)
-@in_loop
-async def test_a_failing_request_does_not_harm_its_neighbours(
-    error: Callable[[], BaseException], kind: type[Exception], text: str
-) -> None:
-    instance = refuse_negative(error)
-    async with gated(instance) as (model, gate, blocker):
-        answers = [submit(model, request(value)) for value in (1.0, -9.0, 3.0)]
-        gate.gate.set()
-        _, good, bad, other = await gather(blocker, *answers)
-        assert (first(good), first(other)) == (2.0, 6.0)
-        assert type(bad) is kind
-        assert text in str(bad)
-        assert "\n" not in str(bad)
-        assert [len(feeds["x"]) for feeds in instance.ran] == [1, 3, 1, 1, 1]
-        stats = model.statistics()
-        assert (stats["inference_count"], stats["execution_count"]) == (3, 3)
-        assert stats["inference_stats"]["fail"]["count"] == 1
-        assert [each["batch_size"] for each in stats["batch_stats"]] == [1]
-
-
-@in_loop
-async def test_a_lone_request_that_kills_its_worker_runs_once() -> None:
-    instance = refuse_negative(lambda: WorkerDied("killed"))
-    async with served(instance) as model:
-        instance.ran.clear()
-        answer = await infer(model, request(-9.0))
-        assert isinstance(answer, ModelUnavailable)
-        assert answer.retry_after == 1.0
-        assert len(instance.ran) == 1
-        assert first(await infer(model, request(1.0))) == 2.0
-
-
-@in_loop
-async def test_a_full_queue_refuses_requests_with_a_time_to_retry() -> None:
-    async with gated(max_queue_size=10) as (model, gate, blocker):
-        answers = [submit(model, request()) for _ in range(8)]
-        assert not model.is_nearly_full
-        answers += [submit(model, request()) for _ in range(2)]
-        assert model.is_nearly_full
-        refused = await infer(model, request())
-        assert isinstance(refused, ServerOverloaded)
-        assert str(refused) == "Exceeds maximum queue size: 10 requests wait for model 'm'"
-        assert refused.retry_after is not None
-        assert 0.1 <= refused.retry_after <= 60
-        gate.gate.set()
-        assert all(isinstance(each, InferResponse) for each in await gather(blocker, *answers))
-
-
-@in_loop
-async def test_an_expired_request_does_not_run() -> None:
-    clock = Clock()
-    async with gated(clock=clock, timeout=5.0) as (model, gate, blocker):
-        short = submit(model, request(1.0, timeout=1.0))
-        longer = submit(model, request(2.0, timeout=100.0))  # the model's own is 5
-        clock.now = 4.0
-        gate.gate.set()
-        found = await gather(blocker, short, longer)
-        assert isinstance(found[1], RequestExpired)
-        assert str(found[1]) == "Request timeout expired: it waited 4.000 s for model 'm'"
-        assert first(found[2]) == 4.0
-        assert len(gate.instance.ran) == 2
-
-
-@in_loop
-async def test_an_expired_request_is_answered_while_the_instance_is_busy() -> None:
-    async with gated() as (model, _, blocker):
-        answer = await infer(model, request(timeout=0.001))
-        assert isinstance(answer, RequestExpired)
-        assert not blocker.done()
-
-
-@in_loop
-async def test_clients_may_be_denied_timeouts_of_their_own() -> None:
-    clock = Clock()
-    async with gated(clock=clock, allow_timeout_override=False) as (model, gate, blocker):
-        answer = submit(model, request(timeout=1.0))
-        clock.now = 50.0
-        gate.gate.set()
-        assert isinstance((await gather(blocker, answer))[1], InferResponse)
-
-
-@in_loop
-async def test_the_most_urgent_request_is_first() -> None:
-    settings = {"max_batch_size": 1, "priority_levels": 3, "default_priority": 2}
-    async with gated(**settings) as (model, gate, blocker):
-        priorities = [3, 0, 1, 2, 99]
-        answers = [submit(model, request(float(n), priority=n)) for n in priorities]
-        gate.gate.set()
-        await gather(blocker, *answers)
-        ran = [feeds["x"][0, 0] for feeds in gate.instance.ran[1:]]
-        assert ran == [1, 0, 2, 99, 3]
-
-
-@in_loop
-async def test_a_cancelled_request_is_never_answered() -> None:
-    async with gated() as (model, gate, blocker):
-        done: list[Answer] = []
-        cancel = model.submit(request(5.0), done.append)
-        other = submit(model, request(6.0))
-        cancel()
-        assert model.queue_length == 1
-        gate.gate.set()
-        await gather(blocker, other)
-        cancel()  # twice is fine
-        assert done == []
-        assert [len(feeds["x"]) for feeds in gate.instance.ran] == [1, 1]
-
-
-@in_loop
-async def test_a_request_that_started_cannot_be_cancelled() -> None:
-    async with served(doubler()) as model:
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        cancel = model.submit(request(), answer.set_result)
-        assert first(await asyncio.wait_for(answer, GUARD)) == 2.0
-        cancel()
-
-
-@in_loop
-async def test_a_fixed_delay_collects_requests() -> None:
-    instance = doubler()
-    async with served(instance, max_batch_size=4, batch_delay=600.0) as model:
-        instance.ran.clear()
-        answers = [submit(model, request(float(n))) for n in range(4)]
-        await gather(*answers)  # the batch is full before its delay is over
-        assert len(instance.ran) == 1
-
-
-@in_loop
-async def test_a_delay_ends() -> None:
-    async with served(doubler(), batch_delay=0.001) as model:
-        assert first(await infer(model, request())) == 2.0
-
-
-@in_loop
-async def test_instances_run_at_the_same_time() -> None:
-    gates = [GatedInstance(doubler()) for _ in range(2)]
-    loop = asyncio.get_running_loop()
-    async with served(*gates, max_batch_size=1) as model:
-        for gate in gates:
-            gate.gate.clear()
-            gate.is_running.clear()
-        answers = [submit(model, request(float(n))) for n in range(2)]
-        for gate in gates:
-            assert await loop.run_in_executor(None, gate.is_running.wait, GUARD)
-        for gate in gates:
-            gate.gate.set()
-        assert [first(each) for each in await gather(*answers)] == [0, 2]
 
 
 @in_loop
@@ -588,86 +324,34 @@ async def test_mixed_lengths_are_padded_with_mask_and_cut_back() -> None:
             assert first(answer, "mean") == pytest.approx(array.mean() * 0.5)
 
 
-def counter() -> FunctionInstance:
-    """y = the sum of all x of a sequence so far; ready rows are counted."""
-    inputs = [
-        Spec("x", "FP32", (-1, 2)),
-        Spec("h", "FP32", (-1, 2)),
-        Spec("ready", "FP32", (-1, 1)),
-    ]
-    outputs = [Spec("y", "FP32", (-1, 2)), Spec("h_out", "FP32", (-1, 2))]
-    return FunctionInstance(inputs, outputs, lambda x, h, ready: {"y": (h + x) * 1, "h_out": h + x})
-
-
-SEQUENCES = {
-    "sequence_states": [{"input": "h", "output": "h_out"}],
-    "sequence_controls": {"ready": "ready"},
-}
-
-
-def part(value: float, name: int | str, **flags: bool) -> InferRequest:
-    return request(value, sequence=SequencePart(name, **flags))
-
-
 @in_loop
-async def test_sequences_keep_their_state_and_are_batched_together() -> None:
-    values = {**SEQUENCES, "blocker": part(0.0, 99, is_start=True), "padded_batch_sizes": [4]}
-    async with gated(counter(), **values) as (model, gate, blocker):
-        assert [spec.name for spec in model.inputs] == ["x"]
-        assert [spec.name for spec in model.outputs] == ["y"]
-        answers = [
-            submit(model, part(float(name), name, is_start=step == 0, is_end=step == 2))
-            for step in range(3)
-            for name in (1, 2, 3)
-        ]
-        assert model.queue_length == 9
-        gate.gate.set()
-        found = await gather(blocker, *answers)
-        sums = [first(answer) for answer in found[1:]]
-        assert sums == [1, 2, 3, 2, 4, 6, 3, 6, 9]
-        assert list(found[1].outputs) == ["y"]  # type: ignore[union-attr]
-        ready = [feeds["ready"][:, 0].tolist() for feeds in gate.instance.ran[1:]]
-        assert ready == [[1, 1, 1, 0]] * 3
-        late = await infer(model, part(1.0, 1))
-        assert isinstance(late, RequestInvalid)
-        assert "must specify the START flag" in str(late)
+async def test_each_of_many_requests_gets_its_own_answer_once() -> None:
+    def double(x: np.ndarray) -> dict[str, np.ndarray]:
+        if (x < 0).any():
+            raise ValueError("negative")
+        return {"y": 2 * x}
 
-
-@in_loop
-async def test_a_cancelled_part_lets_the_next_of_its_sequence_through() -> None:
-    values = {**SEQUENCES, "blocker": part(0.0, 99, is_start=True)}
-    async with gated(counter(), **values) as (model, gate, blocker):
-        start = submit(model, part(1.0, 1, is_start=True))
-        dropped: list[Answer] = []
-        cancels = [model.submit(part(10.0, 1), dropped.append) for _ in range(2)]
-        lone = model.submit(part(5.0, 2, is_start=True), dropped.append)
-        end = submit(model, part(1.0, 1, is_end=True))
-        for cancel in (*cancels, lone):
-            cancel()
-        gate.gate.set()
-        found = await gather(blocker, start, end)
-        assert [first(each) for each in found[1:]] == [1, 2]
-        assert dropped == []
-
-
-@in_loop
-async def test_parts_after_a_failed_start_are_refused() -> None:
-    values = {**SEQUENCES, "blocker": part(0.0, 99, is_start=True), "max_queue_size": 3000}
-    async with gated(counter(), **values) as (model, gate, blocker):
-        cancel = model.submit(part(1.0, 1, is_start=True), lambda answer: None)
-        rest = [submit(model, part(1.0, 1)) for _ in range(2000)]
-        cancel()
-        gate.gate.set()
-        found = await gather(blocker, *rest)
-        assert all(isinstance(each, RequestInvalid) for each in found[1:])
-        assert model.queue_length == 0
-
-
-@in_loop
-async def test_a_request_without_sequence_is_refused_by_a_model_with_state() -> None:
-    async with served(counter(), **SEQUENCES) as model:
-        answer = await infer(model, request())
-        assert isinstance(answer, RequestInvalid)
-        assert "correlation ID" in str(answer)
-        answer = await infer(model, part(1.0, "text", is_start=True, is_end=True))
-        assert first(answer) == 1.0
+    random = np.random.default_rng(0)
+    instances = [doubler(function=double) for _ in range(3)]
+    settings = {"preferred_batch_sizes": [4, 8], "padded_batch_sizes": [1, 2, 4, 8]}
+    async with served(*instances, **settings) as model:
+        answers: dict[int, list[Answer]] = {number: [] for number in range(1, 601)}
+        dropped, bad = set(), set()
+        for number, answer in answers.items():
+            is_bad = random.random() < 0.05
+            value = -float(number) if is_bad else float(number)
+            cancel = model.submit(request(value, rows=int(random.integers(1, 5))), answer.append)
+            if random.random() < 0.05:
+                cancel()
+                dropped.add(number)
+            elif is_bad:
+                bad.add(number)
+            if random.random() < 0.1:
+                await asyncio.sleep(0)
+        await asyncio.wait_for(model.drain(GUARD), GUARD)
+    for number, found in answers.items():
+        assert len(found) == (number not in dropped)
+        if number in bad:
+            assert isinstance(found[0], RequestInvalid)
+        elif found:
+            assert first(found[0]) == 2.0 * number
