@@ -143,6 +143,24 @@ def test_tensors_are_passed_on_without_copies() -> None:
     assert ensemble.statistics()["inference_stats"]["success"]["count"] == 1
 
 
+def test_ensembles_that_need_each_other_are_refused(tmp_path: Path) -> None:
+    for name, other in (("p", "q"), ("q", "p")):
+        (tmp_path / name).mkdir()
+        text = CHAIN.replace('"a"', f'"{other}"').replace('"b"', f'"{other}"')
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    write_model(tmp_path / "a/1/model.onnx")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        found = Repository(ServerSettings(), loop=loop, clock=lambda: 0.0, factory=FakeServed)
+        await found.open(tmp_path)
+        with pytest.raises(RequestInvalid, match="'p' needs model 'q', which is not ready"):
+            await asyncio.wait_for(found.load("p", {}), 60)
+        await found.close()
+
+    asyncio.run(main())
+
+
 def test_texts_become_bytes_between_models() -> None:
     ensemble, parts = make()
     ensemble.submit(InferRequest("e", {"x": X}), lambda _: None)

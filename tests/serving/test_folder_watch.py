@@ -31,6 +31,7 @@ ROOT = Path("/srv/models")
         (["x.onnx"], ["a"], ["x", "x.onnx"]),
         (["x.onnx.data"], ["x", "y"], ["x", "x.onnx.data", "y"]),
         (["a"], ["a"], ["a"]),
+        (["..data"], ["a"], ["..data", "a"]),
         (["1/model.onnx"], ["models"], ["models"]),
         (["model.onnx"], ["models"], ["models"]),
         (["../other/1/model.onnx"], ["a"], []),
@@ -38,7 +39,7 @@ ROOT = Path("/srv/models")
     ],
 )
 def test_changes_of_a_folder(changed: list[str], known: list[str], names: list[str]) -> None:
-    paths = [Path("/srv/other/1/model.onnx") if p.startswith("..") else ROOT / p for p in changed]
+    paths = [Path("/srv/other/1/model.onnx") if p.startswith("../") else ROOT / p for p in changed]
     assert models_to_reload(paths, ROOT, known) == names
 
 
