@@ -22,7 +22,7 @@ LAYERS = [
     {"errors", "formatting", "lazy", "message_text"},
     {"settings"},
     {"graph"},
-    {"passes", "checkpoints"},
+    {"passes", "checkpoints", "configs"},
     {"gradients", "losses", "optimizers"},
     {"programs"},
     {"providers"},

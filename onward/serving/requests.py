@@ -58,6 +58,7 @@ class InferRequest:
     priority: int = 0  # 0: the model's default; 1 is the first to be served
     timeout: float | None = None  # seconds from its arrival, after which it is not worth running
     sequence: SequencePart | None = None
+    traceparent: str = ""  # the header of W3C's trace context, for telemetry
 
 
 @dataclass(slots=True)
