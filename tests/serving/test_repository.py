@@ -256,8 +256,10 @@ async def test_clients_override_configurations_and_upload_files(tmp_path: Path) 
                 await found.load("a", {f"file:{bad}": b""})
         with pytest.raises(RequestInvalid, match="is not bytes"):
             await found.load("a", {"file:1/m.onnx": "text"})
-        with pytest.raises(RequestInvalid, match="overrides is not JSON"):
+        with pytest.raises(RequestInvalid, match="of the request is not JSON"):
             await found.load("a", {"config": "{"})
+        with pytest.raises(RequestInvalid, match="configuration of the request: the model has no"):
+            await found.load("a", {"config": '{"input": [{"name": "w"}]}'})
 
 
 @in_loop
