@@ -126,7 +126,8 @@ class RequestCheck:
             for axis, size in each.fixed:
                 if shape[axis] != size:
                     raise self._unexpected_shape(each, shape)
-        return _decode(each.name, array) if each.spec.datatype == "BYTES" else array
+        is_text = each.spec.datatype == "BYTES" and not each.spec.is_binary
+        return _decode(each.name, array) if is_text else array
 
     def _unexpected_shape(self, each: _Input, shape: Sequence[int]) -> RequestInvalid:
         expected = ",".join(map(str, each.spec.shape))
