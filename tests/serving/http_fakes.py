@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -213,11 +214,19 @@ class Running:
 
 
 @contextmanager
-def running(*, admin: bool = False, extra_routes: Any = (), **settings: Any) -> Iterator[Running]:
-    """A server on a free port, in uvloop, in a thread."""
+def running(
+    *,
+    admin: bool = False,
+    extra_routes: Any = (),
+    new_loop: Any = uvloop.new_event_loop,
+    **settings: Any,
+) -> Iterator[Running]:
+    """A server on a free port, in a thread."""
     given = ServerSettings(**{"http_port": 0, **settings})
     running = Running(FakeCore(), FakeRegions(), given)
-    loop = running.loop = uvloop.new_event_loop()
+    logger = logging.getLogger("onward")
+    level = logger.level
+    loop = running.loop = new_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
@@ -243,6 +252,7 @@ def running(*, admin: bool = False, extra_routes: Any = (), **settings: Any) -> 
         loop.call_soon_threadsafe(loop.stop)
         thread.join(GUARD)
         loop.close()
+        logger.setLevel(level)  # clients may change it
 
 
 def floats(*rows: list[float]) -> dict[str, Any]:
