@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 import socket
 from collections.abc import Iterator
 
@@ -41,10 +42,8 @@ def read_answer(stream: socket.socket, left: bytearray | None = None) -> tuple[i
         data += more
     end = data.index(b"\r\n\r\n") + 4
     head = bytes(data[:end])
-    length = next(
-        (int(line.split(b":")[1]) for line in head.split(b"\r\n") if b"ontent-Length:" in line),
-        0,
-    )
+    found = re.search(rb"\r\ncontent-length: (\d+)\r\n", head, re.IGNORECASE)
+    length = int(found[1]) if found else 0
     while len(data) < end + length:
         data += stream.recv(65536)
     body = bytes(data[end : end + length])
