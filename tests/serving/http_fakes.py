@@ -55,15 +55,17 @@ class FakeCore:
             return self.cancelled.set
         try:
             self.signature(request.model, request.version)
-        except ModelNotFound as error:
-            done(error)
-            return lambda: None
-        done(self.response(request))
+            result: InferResponse | Exception = self.response(request)
+        except (ModelNotFound, RequestInvalid) as error:
+            result = error
+        done(result)
         return lambda: None
 
     def response(self, request: InferRequest) -> InferResponse:
         outputs = dict(request.inputs)
         if request.model == "double":
+            if "x" not in outputs:
+                raise RequestInvalid("input 'x' is missing")
             outputs = {"y": request.inputs["x"] * 2}
         return InferResponse(request.model, request.version or "1", outputs, request.id)
 
