@@ -75,7 +75,6 @@ class RunningServer:
         self._log_handler = make_log_handler(settings.log_format, sys.stderr)
         LOGGER.addHandler(self._log_handler)
         LOGGER.setLevel(logging.INFO)
-        LOGGER.propagate = False
         loop = asyncio.get_running_loop()
         core = ServerCore(
             _with_defaults(settings, self._model_settings),
@@ -164,7 +163,6 @@ class RunningServer:
             await asyncio.to_thread(telemetry.close)
         if self._log_handler is not None:
             LOGGER.removeHandler(self._log_handler)
-            LOGGER.propagate = True
             self._log_handler = None
 
 
