@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from onward.serving.access import Access
@@ -57,6 +57,7 @@ class HttpService:
     shared_memory: SharedRegions | None = None
     has_infer: bool = True
     executor: Executor | None = None  # None: the loop's own
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of the application
 
 
 class AnswersHere(Protocol):
@@ -171,7 +172,9 @@ class InferExchange:
     def _submit(self, found: tuple[InferRequest, bool]) -> None:
         self._request, self._is_binary = found
         self.body = b""
-        self._cancel = self._connection.service.core.submit(self._request, self.done)
+        cancel = self._connection.service.core.submit(self._request, self.done)
+        if not self._is_over:
+            self._cancel = cancel
 
     def _write(self, response: InferResponse) -> None:
         service, request, is_binary = self._connection.service, self._request, self._is_binary
@@ -215,6 +218,7 @@ class InferExchange:
         if self._is_over:
             return
         self._is_over = True
+        self._cancel = self._request = None  # it may refer to this exchange, which keeps tensors
         connection = self._connection
         service = connection.service
         keep_alive = self._keep_alive and not service.connections.is_draining

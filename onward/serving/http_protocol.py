@@ -113,7 +113,8 @@ class HttpConnection(asyncio.Protocol):
         self._headers = []
         self._head_size = 0
         self._reads_head = self._reads = True
-        self.deadline = self.service.loop.time() + self.service.settings.header_timeout
+        if not self._flow.write_paused:
+            self.deadline = self.service.loop.time() + self.service.settings.header_timeout
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -135,8 +136,9 @@ class HttpConnection(asyncio.Protocol):
         except ServingError as error:
             if expects:
                 raise  # the client has not sent the body, and will not
-            keep_alive = self._parser.should_keep_alive()
-            self._incoming = PreparedAnswer(self, write_error(error), keep_alive)
+            # An answer to HEAD has no body: this one ends with the connection.
+            keep_alive = self._parser.should_keep_alive() and self._parser.get_method() != b"HEAD"
+            self._incoming = PreparedAnswer(self, write_error(error, keep_alive), keep_alive)
         self._wants_continue = expects
         self._send_continue()
 
@@ -146,7 +148,8 @@ class HttpConnection(asyncio.Protocol):
             return
         if not isinstance(self._incoming, PreparedAnswer):
             self._add_piece(data)
-        self.deadline += len(data) / limits.SLOWEST_BYTES_PER_SECOND
+        if not self._flow.write_paused:
+            self.deadline += len(data) / limits.SLOWEST_BYTES_PER_SECOND
 
     def on_message_complete(self) -> None:
         if not self._parser.should_upgrade():  # else the parser ends it before its body
@@ -263,7 +266,10 @@ class HttpConnection(asyncio.Protocol):
         if self._pieces is not None:
             exchange.body, self._pieces = self._pieces.take(), None
         self._reads = self._wants_continue = False
-        self.deadline = math.inf
+        if self._is_refused:
+            return  # the request before this one closed the connection
+        if not self._flow.write_paused:
+            self.deadline = math.inf
         self._waiting.append(exchange)
         self._advance()
         if len(self._waiting) >= limits.MAX_PIPELINED:
@@ -285,12 +291,17 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._advance()
-        if self._current is None and not self._waiting:
-            self._send_continue()
-            if not self._reads and not self._is_refused and not self._flow.write_paused:
-                self.deadline = self.service.loop.time() + self.service.settings.keep_alive
+        self._send_continue()
         if len(self._waiting) < limits.MAX_PIPELINED:
             self._flow.resume_reading()
+        if self._is_refused or self._flow.write_paused:
+            return
+        if self._current is not None:
+            self.deadline = math.inf
+            return
+        settings = self.service.settings
+        seconds = settings.header_timeout if self._reads else settings.keep_alive
+        self.deadline = self.service.loop.time() + seconds
 
     def _app_finished(self) -> None:
         self._current = None
