@@ -12,8 +12,9 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from onward.serving.http_exchange import HttpService, access_log
+from onward.serving.http_exchange import access_log
 from onward.serving.http_request import Body
+from onward.serving.http_service import HttpService
 
 _log = logging.getLogger("onward.serving")
 
