@@ -12,8 +12,9 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from onward.serving.http_exchange import HttpService, access_log
+from onward.serving.http_exchange import access_log
 from onward.serving.http_request import Body
+from onward.serving.http_service import HttpService
 
 _log = logging.getLogger("onward.serving")
 
@@ -22,7 +23,7 @@ class AppExchange:
     """Runs the application in a task; uvicorn's cycle writes what it sends."""
 
     __slots__ = (
-        "_cycle", "_finished", "_flow", "_headers", "_keep_alive", "_scope", "_service", "_task",
+        "_cycle", "_finished", "_flow", "_headers", "_keep_alive", "_scope", "_service",
         "_transport", "body",
     )  # fmt: skip
 
@@ -42,7 +43,6 @@ class AppExchange:
         self._keep_alive = keep_alive
         self._finished = finished
         self._cycle: RequestResponseCycle | None = None
-        self._task: asyncio.Task[None] | None = None  # a task without a reference may be collected
         self.body: Body = b""
 
     def start(self) -> None:
@@ -64,7 +64,9 @@ class AppExchange:
         cycle.more_body = False
         cycle.message_event.set()
         self.body = b""
-        self._task = service.loop.create_task(cycle.run_asgi(service.app))
+        task = service.loop.create_task(cycle.run_asgi(service.app))
+        service.tasks.add(task)  # the loop itself does not keep it
+        task.add_done_callback(service.tasks.discard)
 
     def abort(self) -> None:
         """Tell the application that the client is gone."""

@@ -9,18 +9,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from onward.serving.access import Access
-from onward.serving.connection_limits import Connections
-from onward.serving.core import Core
 from onward.serving.http_request import Body, decompress, read_json_length, read_request
 from onward.serving.http_response import (
     BINARY,
     JSON,
-    choose_encoding,
     compress,
     count_json_elements,
     describe_error,
@@ -29,34 +23,17 @@ from onward.serving.http_response import (
     write_answer,
     write_outputs,
 )
+from onward.serving.http_service import HttpService
+from onward.serving.infer_head import InferHead
 from onward.serving.requests import Cancel, InferRequest, InferResponse
-from onward.serving.settings import ServerSettings
-from onward.serving.shared_regions import SharedRegions
 
 access_log = logging.getLogger("onward.serving.access")
-
-Headers = dict[bytes, bytes]  # names in lower case; the last one of a name counts
 
 # Work above these sizes is done in a thread, so that other requests go on meanwhile.
 _HEAVY_JSON_BYTES = 256 << 10
 _HEAVY_COMPRESSED_BYTES = 64 << 10
 _HEAVY_JSON_ELEMENTS = 100_000
 _HEAVY_BYTES_TO_COMPRESS = 256 << 10
-
-
-@dataclass(slots=True)
-class HttpService:
-    """What all connections of one HTTP server share."""
-
-    core: Core
-    settings: ServerSettings
-    access: Access
-    connections: Connections
-    loop: asyncio.AbstractEventLoop
-    app: Any  # the ASGI application of all routes but infer
-    shared_memory: SharedRegions | None = None
-    has_infer: bool = True
-    executor: Executor | None = None  # None: the loop's own
 
 
 class AnswersHere(Protocol):
@@ -90,47 +67,32 @@ class InferExchange:
     """A request to the infer route."""
 
     __slots__ = (
-        "_cancel", "_connection", "_headers", "_is_binary", "_is_over", "_keep_alive", "_model",
-        "_request", "_started", "_version", "body",
+        "_cancel", "_connection", "_head", "_is_binary", "_is_over", "_request", "_started", "body",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        connection: AnswersHere,
-        target: tuple[str, str],
-        headers: Headers,
-        keep_alive: bool,
-    ) -> None:
+    def __init__(self, connection: AnswersHere, head: InferHead, body: Body = b"") -> None:
         self._connection = connection
-        self._model, self._version = target
-        self._headers = headers
-        self._keep_alive = keep_alive
+        self._head = head
         self._cancel: Cancel | None = None
-        self._request: InferRequest | None = None
-        self._is_binary = False
         self._is_over = False
-        self._started = 0.0
-        self.body: Body = b""
+        self.body = body
 
     def start(self) -> None:
-        service, body = self._connection.service, self.body
-        if service.settings.access_log:
+        body, head = self.body, self._head
+        self.body = b""
+        if self._connection.service.settings.access_log:
             self._started = time.perf_counter()
-        headers = self._headers
         try:
-            encoding = headers.get(b"content-encoding")
-            if encoding is None or encoding == b"identity":
-                length = read_json_length(
-                    headers.get(b"inference-header-content-length"), len(body)
-                )
+            if head.encoding is None:
+                length = read_json_length(head.json_length, len(body))
                 if length <= _HEAVY_JSON_BYTES:
                     self._submit(self._read(body, length))
                 else:
                     self._in_thread(lambda: self._read(body, length), self._submit)
             elif len(body) <= _HEAVY_COMPRESSED_BYTES:
-                self._submit(self._unpack_and_read(body, encoding))
+                self._submit(self._unpack_and_read(body))
             else:
-                self._in_thread(lambda: self._unpack_and_read(body, encoding), self._submit)
+                self._in_thread(lambda: self._unpack_and_read(body), self._submit)
         except Exception as error:
             self.done(error)
 
@@ -146,52 +108,49 @@ class InferExchange:
             return
         if isinstance(result, InferResponse):
             try:
-                self._write(result)
+                self._write(self._request, result)
                 return
             except Exception as error:
                 result = error
         self._answer_error(result)
 
     def _read(self, body: Body, json_length: int) -> tuple[InferRequest, bool]:
-        service = self._connection.service
+        service, head = self._connection.service, self._head
         return read_request(
-            self._model,
-            self._version,
+            head.model,
+            head.version,
             body,
             json_length,
-            shared_memory=service.shared_memory,
-            raw_inputs=() if json_length else service.core.signature(self._model, self._version)[0],
+            service.shared_memory,
+            () if json_length else service.core.signature(head.model, head.version)[0],
         )
 
-    def _unpack_and_read(self, body: Body, encoding: bytes) -> tuple[InferRequest, bool]:
-        body = decompress(body, encoding, self._connection.service.settings.max_body_bytes)
-        header = self._headers.get(b"inference-header-content-length")
-        return self._read(body, read_json_length(header, len(body)))
+    def _unpack_and_read(self, body: Body) -> tuple[InferRequest, bool]:
+        head, limit = self._head, self._connection.service.settings.max_body_bytes
+        body = decompress(body, head.encoding or b"", limit)
+        return self._read(body, read_json_length(head.json_length, len(body)))
 
     def _submit(self, found: tuple[InferRequest, bool]) -> None:
         self._request, self._is_binary = found
-        self.body = b""
-        self._cancel = self._connection.service.core.submit(self._request, self.done)
+        cancel = self._connection.service.core.submit(found[0], self.done)
+        if not self._is_over:
+            self._cancel = cancel
 
-    def _write(self, response: InferResponse) -> None:
-        service, request, is_binary = self._connection.service, self._request, self._is_binary
-        assert request is not None  # the core answers what was submitted
-        encoding = choose_encoding(self._headers.get(b"accept-encoding"))
+    def _write(self, request: InferRequest, response: InferResponse) -> None:
+        service, is_binary = self._connection.service, self._is_binary
+        labels, shared_memory = service.core.labels, service.shared_memory
+        if count_json_elements(request, response, is_binary) <= _HEAVY_JSON_ELEMENTS:
+            self._send(write_outputs(request, response, is_binary, labels, shared_memory))
+            return
+        # A thread writes them later than this callback: the buffers may be used again by then.
+        response.outputs = {name: each.copy() for name, each in response.outputs.items()}
+        self._in_thread(
+            lambda: write_outputs(request, response, is_binary, labels, shared_memory), self._send
+        )
 
-        def write() -> tuple[bytes, int | None]:
-            core = service.core
-            return write_outputs(request, response, is_binary, core.labels, service.shared_memory)
-
-        if count_json_elements(request, response, is_binary) > _HEAVY_JSON_ELEMENTS:
-            # A thread writes them later than this callback: the buffers may be used again by then.
-            response.outputs = {name: each.copy() for name, each in response.outputs.items()}
-            self._in_thread(write, lambda found: self._send(found[0], found[1], encoding))
-        else:
-            body, json_length = write()
-            self._send(body, json_length, encoding)
-
-    def _send(self, body: bytes, json_length: int | None, encoding: bytes | None) -> None:
-        extra, content_type = b"", JSON
+    def _send(self, written: tuple[bytes, int | None]) -> None:
+        body, json_length = written
+        extra, content_type, encoding = b"", JSON, self._head.answer_encoding
         if json_length is not None:
             extra = b"Inference-Header-Content-Length: %d\r\n" % json_length
             content_type = BINARY
@@ -215,23 +174,20 @@ class InferExchange:
         if self._is_over:
             return
         self._is_over = True
+        self._cancel = None  # it may refer to this exchange, which would keep the tensors
         connection = self._connection
         service = connection.service
-        keep_alive = self._keep_alive and not service.connections.is_draining
-        if keep_alive and self._headers.get(b"connection", b"").lower() == b"keep-alive":
-            extra += b"Connection: keep-alive\r\n"  # HTTP/1.0 clients wait for it
+        keep_alive = self._head.keep_alive and not service.connections.is_draining
+        if keep_alive and self._head.confirms_keep_alive:
+            extra += b"Connection: keep-alive\r\n"
         if service.settings.access_log:
-            access_log.info(
-                '%s "POST %s infer" %d %.6f s',
-                connection.client[0] if connection.client else "-",
-                self._model,
-                status,
-                time.perf_counter() - self._started,
-            )
-        data = write_answer(
-            status, body, content_type=content_type, extra=extra, keep_alive=keep_alive
-        )
-        connection.answer(data, keep_alive)
+            self._log(status)
+        connection.answer(write_answer(status, body, content_type, extra, keep_alive), keep_alive)
+
+    def _log(self, status: int) -> None:
+        client, seconds = self._connection.client, time.perf_counter() - self._started
+        address = client[0] if client else "-"
+        access_log.info('%s "POST %s infer" %d %.6f s', address, self._head.model, status, seconds)
 
     def _in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `work` in a thread, then `then` with its result in the event loop's thread."""

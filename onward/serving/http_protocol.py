@@ -7,12 +7,9 @@ goes to the ASGI application. Requests of one connection are handled one after t
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
-import re
 from collections import deque
 from typing import cast
-from urllib.parse import unquote_to_bytes
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -20,16 +17,18 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from onward.errors import ServerOverloaded, ServingError
 from onward.serving import connection_limits as limits
-from onward.serving.access import route_kind
+from onward.serving.access import RouteKind, route_kind
 from onward.serving.app_exchange import AppExchange, make_scope
-from onward.serving.http_exchange import Headers, HttpService, InferExchange, PreparedAnswer
+from onward.serving.http_exchange import InferExchange, PreparedAnswer
 from onward.serving.http_request import Body
 from onward.serving.http_response import HttpError, write_error
+from onward.serving.http_service import HttpService
+from onward.serving.infer_head import Headers, InferHead, infer_target, read_infer_head
 from onward.serving.request_body import RequestBody, check_length
 
 Exchange = InferExchange | AppExchange | PreparedAnswer
 
-_INFER = re.compile(rb"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer/?")
+_MAX_KNOWN_HEADS, _MAX_KNOWN_HEAD = 16, 2048  # of one connection; bytes of one of them
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -54,6 +53,9 @@ class HttpConnection(asyncio.Protocol):
         self._expected: int | None = 0  # bytes of the body; None: chunked
         self._whole: Body = b""  # the body, if it arrived in one piece
         self._pieces: RequestBody | None = None
+        # Heads of infer requests: the next ones of a client mostly have the very same bytes.
+        self._known_heads: dict[bytes, InferHead] = {}
+        self._new_head: bytes | None = None
         self._wants_continue = False
         self._bytes_after_upgrade = 0
         # The requests that were read.
@@ -90,6 +92,8 @@ class HttpConnection(asyncio.Protocol):
             data = self._take_body_after_upgrade(data)
             if not data:
                 return
+        if not self._reads and self._receive_known(data):
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -113,7 +117,8 @@ class HttpConnection(asyncio.Protocol):
         self._headers = []
         self._head_size = 0
         self._reads_head = self._reads = True
-        self.deadline = self.service.loop.time() + self.service.settings.header_timeout
+        if not self._flow.write_paused:
+            self.deadline = self.service.loop.time() + self.service.settings.header_timeout
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -135,8 +140,9 @@ class HttpConnection(asyncio.Protocol):
         except ServingError as error:
             if expects:
                 raise  # the client has not sent the body, and will not
-            keep_alive = self._parser.should_keep_alive()
-            self._incoming = PreparedAnswer(self, write_error(error), keep_alive)
+            # An answer to HEAD has no body: this one ends with the connection.
+            keep_alive = self._parser.should_keep_alive() and self._parser.get_method() != b"HEAD"
+            self._incoming = PreparedAnswer(self, write_error(error, keep_alive), keep_alive)
         self._wants_continue = expects
         self._send_continue()
 
@@ -146,7 +152,8 @@ class HttpConnection(asyncio.Protocol):
             return
         if not isinstance(self._incoming, PreparedAnswer):
             self._add_piece(data)
-        self.deadline += len(data) / limits.SLOWEST_BYTES_PER_SECOND
+        if not self._flow.write_paused:
+            self.deadline += len(data) / limits.SLOWEST_BYTES_PER_SECOND
 
     def on_message_complete(self) -> None:
         if not self._parser.should_upgrade():  # else the parser ends it before its body
@@ -198,12 +205,14 @@ class HttpConnection(asyncio.Protocol):
         method = self._parser.get_method()
         keep_alive = self._parser.should_keep_alive()
         try:
-            target = _infer_target(self._url) if service.has_infer else None
+            target = infer_target(self._url) if service.has_infer else None
             if target is not None:
                 if method != b"POST":
                     raise HttpError(405, "Method Not Allowed")
-                self._check_access(headers, "POST", "")
-                return InferExchange(self, target, headers, keep_alive)
+                head = read_infer_head(target, headers, self._expected, keep_alive)
+                self._check_access(head.authorization, head.api_key)
+                self._learn(head, headers)
+                return InferExchange(self, head)
             scope = make_scope(
                 method.decode("ascii"),
                 self._url,
@@ -214,22 +223,48 @@ class HttpConnection(asyncio.Protocol):
             )
         except httptools.HttpParserError:
             raise HttpError(400, "the URL of the request is not valid") from None
-        self._check_access(headers, scope["method"], scope["path"])
+        kind = route_kind(scope["method"], scope["path"])
+        self._check_access(headers.get(b"authorization"), headers.get(b"x-api-key"), kind)
         if self._parser.get_http_version() == "1.0":
             keep_alive = False
         return AppExchange(
             service, self._transport, self._flow, scope, keep_alive, self._app_finished
         )
 
-    def _check_access(self, headers: Headers, method: str, path: str) -> None:
+    def _check_access(
+        self, authorization: bytes | None, api_key: bytes | None, kind: RouteKind = "api"
+    ) -> None:
         access = self.service.access
         if not access.is_open:
-            access.check(
-                headers.get(b"authorization"),
-                headers.get(b"x-api-key"),
-                self.client[0] if self.client else "",
-                route_kind(method, path),
-            )
+            access.check(authorization, api_key, self.client[0] if self.client else "", kind)
+
+    def _receive_known(self, data: bytes) -> bool:
+        """Take a whole infer request whose head was parsed before; False if it is not one."""
+        self._new_head = None
+        end = data.find(b"\r\n\r\n", 0, _MAX_KNOWN_HEAD) + 4
+        if end < 4:
+            return False
+        start = data[:end]
+        head = self._known_heads.get(start)
+        if head is None or head.length != len(data) - end:
+            self._new_head = start if start[:6] == b"POST /" else None
+            return False
+        try:
+            self._check_access(head.authorization, head.api_key)
+        except ServingError:
+            return False
+        self._enqueue(InferExchange(self, head, data[end:]))
+        return True
+
+    def _learn(self, head: InferHead, headers: Headers) -> None:
+        start, self._new_head = self._new_head, None
+        if start is None or not head.keep_alive or head.length is None or b"expect" in headers:
+            return
+        if self._parser.should_upgrade():
+            return
+        if len(self._known_heads) >= _MAX_KNOWN_HEADS:
+            self._known_heads.clear()
+        self._known_heads[start] = head
 
     def _read_length(self, headers: Headers) -> int | None:
         """The length of the body; one that is too long is refused before it is read."""
@@ -263,7 +298,13 @@ class HttpConnection(asyncio.Protocol):
         if self._pieces is not None:
             exchange.body, self._pieces = self._pieces.take(), None
         self._reads = self._wants_continue = False
-        self.deadline = math.inf
+        self._new_head = None  # it belongs to the first request of the data
+        if not self._is_refused:  # the request before this one may have closed the connection
+            self._enqueue(exchange)
+
+    def _enqueue(self, exchange: Exchange) -> None:
+        if not self._flow.write_paused:
+            self.deadline = math.inf
         self._waiting.append(exchange)
         self._advance()
         if len(self._waiting) >= limits.MAX_PIPELINED:
@@ -285,12 +326,17 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._advance()
-        if self._current is None and not self._waiting:
-            self._send_continue()
-            if not self._reads and not self._is_refused and not self._flow.write_paused:
-                self.deadline = self.service.loop.time() + self.service.settings.keep_alive
+        self._send_continue()
         if len(self._waiting) < limits.MAX_PIPELINED:
             self._flow.resume_reading()
+        if self._is_refused or self._flow.write_paused:
+            return
+        if self._current is not None:
+            self.deadline = math.inf
+            return
+        settings = self.service.settings
+        seconds = settings.header_timeout if self._reads else settings.keep_alive
+        self.deadline = self.service.loop.time() + seconds
 
     def _app_finished(self) -> None:
         self._current = None
@@ -335,17 +381,3 @@ class HttpConnection(asyncio.Protocol):
         if not self._bytes_after_upgrade:
             self._complete()
         return data[size:]
-
-
-@functools.lru_cache(1024)
-def _infer_target(url: bytes) -> tuple[str, str] | None:
-    """The model and the version of an infer URL."""
-    path = httptools.parse_url(url).path
-    match = _INFER.fullmatch(path) if path else None
-    if match is None:
-        return None
-    model, version = match.group(1), match.group(2) or b""
-    return (
-        unquote_to_bytes(model).decode("utf-8", "replace"),
-        unquote_to_bytes(version).decode("utf-8", "replace"),
-    )

@@ -28,7 +28,6 @@ def read_request(
     version: str,
     body: Body,
     json_length: int,
-    *,
     shared_memory: SharedRegions | None = None,
     raw_inputs: Sequence[TensorSpec] = (),
 ) -> tuple[InferRequest, bool]:

@@ -17,9 +17,9 @@ from onward.errors import OptionError
 from onward.serving.access import Access
 from onward.serving.connection_limits import Connections
 from onward.serving.core import Core
-from onward.serving.http_exchange import HttpService
 from onward.serving.http_protocol import HttpConnection
 from onward.serving.http_routes import Metrics, RouteSources, make_app
+from onward.serving.http_service import HttpService
 from onward.serving.settings import ServerSettings
 from onward.serving.shared_regions import SharedRegions
 

@@ -98,6 +98,23 @@ def test_pipelined_requests_are_answered_in_order(server: Running) -> None:
                 assert read_answer(stream, left)[2] == b'{"live":true}'
 
 
+def test_heads_that_were_seen_before_are_not_mistaken(server: Running) -> None:
+    index = b"POST /v2/repository/index HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    other = orjson.dumps({"id": "9", "inputs": [floats([4, 3, 2, 1])]})
+    sent = [index + post(), post(), index, post(other), post(), post(model="echo"), index, post()]
+    left = bytearray()
+    with server.socket() as stream:
+        for _ in range(2):
+            for data in sent:
+                stream.sendall(data)
+                if index in data:
+                    assert orjson.loads(read_answer(stream, left)[2])[0]["name"] == "double"
+                if data != index:
+                    found = orjson.loads(read_answer(stream, left)[2])
+                    assert (found["model_name"] == "echo") is (b"/echo/" in data)
+                    assert (found.get("id") == "9") is (other in data)
+
+
 def test_a_body_may_arrive_in_pieces(server: Running) -> None:
     array = np.arange(4096, dtype=np.float32)
     head = orjson.dumps(
