@@ -21,7 +21,7 @@ from onward.serving.grpc_messages import (
     output_class,
     service_methods,
 )
-from onward.serving.grpc_request import parse_request
+from onward.serving.grpc_request import has_typed_contents, parse_request
 from onward.serving.grpc_response import serialize_response
 from onward.serving.grpc_stream import Streams
 from onward.serving.requests import InferResponse
@@ -75,6 +75,7 @@ class GrpcService:
     def submit(self, message: Message, **parameters: Any) -> asyncio.Future[bytes]:
         """Queue a request; cancelling the future drops it. The result is a serialized response."""
         request = parse_request(message, self._shared_memory)
+        typed = has_typed_contents(message)
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def done(result: InferResponse | Exception) -> None:
@@ -85,7 +86,9 @@ class GrpcService:
                 return
             try:
                 future.set_result(
-                    serialize_response(request, result, self._core, self._shared_memory, parameters)
+                    serialize_response(
+                        request, result, self._core, self._shared_memory, parameters, typed
+                    )
                 )
             except Exception as error:
                 future.set_exception(error)

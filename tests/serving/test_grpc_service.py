@@ -47,6 +47,19 @@ def test_a_request_is_answered() -> None:
     run(main())
 
 
+def test_elements_are_answered_with_elements_and_bytes() -> None:
+    async def main() -> None:
+        async with serving(NumpyCore()) as client:
+            message = infer_message("identity_int8", {})
+            tensor = message.inputs.add(name="x", datatype="INT8", shape=[1, 2])
+            tensor.contents.int_contents.extend([1, -2])
+            answer = await client.call("ModelInfer", message)
+            assert list(answer.outputs[0].contents.int_contents) == [1, -2]
+            assert list(answer.raw_output_contents) == [b"\x01\xfe"]
+
+    run(main())
+
+
 def test_errors_have_their_code_and_text() -> None:
     async def main() -> None:
         core = NumpyCore()
@@ -170,7 +183,7 @@ def test_metadata_config_and_statistics() -> None:
     async def main() -> None:
         async with serving(NumpyCore()) as client:
             server = await client.call("ServerMetadata")
-            assert (server.name, list(server.extensions)) == ("onward", ["binary_tensor_data"])
+            assert (server.name, server.extensions[0]) == ("onward", "binary_tensor_data")
             model = await client.call("ModelMetadata", name="identity_bf16")
             assert list(model.versions) == ["1"]
             assert (model.inputs[0].datatype, list(model.inputs[0].shape)) == ("BF16", [-1, -1])
