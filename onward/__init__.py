@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from onward.runner.architectures.new_model import new_model as new_model
     from onward.runner.sweep.run_sweep import sweep as sweep
     from onward.runner.train import train as train
+    from onward.serving.client.async_client import AsyncClient as AsyncClient
+    from onward.serving.client.sync_client import Client as Client
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.io_binding import IOBinding as IOBinding
     from onward.sessions.pipeline import Pipeline as Pipeline
@@ -131,6 +133,8 @@ _MODULE_OF = {
     "new_model": "onward.runner.architectures.new_model",
     "train": "onward.runner.train",
     "sweep": "onward.runner.sweep.run_sweep",
+    "AsyncClient": "onward.serving.client.async_client",
+    "Client": "onward.serving.client.sync_client",
     "compile_training": "onward.sessions.training.training_program",
     "TrainingOptions": "onward.programs.options",
     "TrainingProgram": "onward.sessions.training.training_program",

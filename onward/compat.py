@@ -28,7 +28,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -36,7 +36,12 @@ from types import CodeType, ModuleType
 from onward.errors import OptionError
 
 _RUNTIME = "onnxruntime"
-_PEER, _OURS = "onnxruntime.training", "onward.training"
+_PEER = "onnxruntime.training"
+_ALIASES = {  # the longest prefix first
+    _PEER: "onward.training",
+    "torch_ort.optim": "onward.training.optim",
+    "torch_ort": "onward.training.ortmodule",  # a package that renamed ORTModule
+}
 _PARTS = (
     "__init__.py",
     "api",
@@ -58,7 +63,15 @@ _REPLACED = {
 # our modules that import onnxruntime need the real one
 _USERS = tuple(
     f"onward.providers.ort.{name}"
-    for name in ("bound_session", "defects", "ort_values", "reexports", "session", "shared_memory")
+    for name in (
+        "address_session",
+        "bound_session",
+        "defects",
+        "ort_values",
+        "reexports",
+        "session",
+        "shared_memory",
+    )
 )
 _USAGE = """usage: python -m onward.compat script.py [argument ...]
        python -m onward.compat -m module [argument ...]
@@ -139,7 +152,10 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not _is_peers(fullname):
             return None
-        ours = _OURS + fullname.removeprefix(_PEER)
+        peer = next(peer for peer in _ALIASES if _is_below(fullname, peer))
+        if peer != _PEER and PathFinder.find_spec(peer.split(".")[0]) is not None:
+            return None  # the real torch_ort, which imports onnxruntime.training
+        ours = _ALIASES[peer] + fullname.removeprefix(peer)
         found = find_spec(ours)
         if found is None:  # find_spec must return None for a missing module
             return None
@@ -174,7 +190,11 @@ def _installed_finders() -> list[_Finder]:
 
 
 def _is_peers(name: str) -> bool:
-    return name == _PEER or name.startswith(f"{_PEER}.")
+    return any(_is_below(name, peer) for peer in _ALIASES)
+
+
+def _is_below(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
 
 
 def _real_folder() -> str | None:

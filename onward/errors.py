@@ -44,6 +44,7 @@ OnwardError
 │   ├── QuotaExceeded                ... because this client sent too many
 │   ├── AccessDenied (PermissionError)  ... because its key is missing or wrong
 │   ├── RequestExpired (TimeoutError)  ... because its deadline passed before it ran
+│   ├── ServerUnreachable (ConnectionError)  ... because no connection to it could be made or kept
 │   └── NotSupported                 ... because the server has no such feature
 ├── SweepFailed (RuntimeError)       no trial of a sweep finished
 └── MemoryLimitExceeded (MemoryError)
@@ -270,3 +271,9 @@ class NotSupported(ServingError):
     """A server has no such feature."""
 
     status, grpc_code = 501, "UNIMPLEMENTED"
+
+
+class ServerUnreachable(ServingError, ConnectionError):
+    """A client could not connect to a server, or lost the connection."""
+
+    status, grpc_code = 503, "UNAVAILABLE"

@@ -180,6 +180,13 @@ def several(check_each: Check, law: str, length: int | None = None) -> Check:
 BETAS = several(number(high=1.0, below=True), "two numbers", 2)
 
 
+def a_function(name: str, value: Any) -> Any:
+    """A function."""
+    if not callable(value):
+        raise setting_error(name, "a function", value)
+    return value
+
+
 def true_or_false(name: str, value: Any) -> bool:
     """True or False."""
     if type(value).__name__ not in ("bool", "bool_"):  # Python's or numpy's

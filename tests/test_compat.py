@@ -84,10 +84,10 @@ def test_find_spec_answers_for_present_and_missing_modules() -> None:
         from importlib.util import find_spec
         import onward.compat
         onward.compat.install()
-        for part in ("", ".api", ".artifacts", ".ortmodule", ".api.nothing"):
+        for part in ("", ".api", ".artifacts", ".ortmodule", ".nothing", ".api.nothing"):
             print(find_spec(f"onnxruntime.training{part}") is not None)
     """
-    assert ran(code).split() == ["True", "True", "True", "False", "False"]
+    assert ran(code).split() == ["True", "True", "True", "True", "False", "False"]
 
 
 def test_installing_loads_nothing() -> None:
@@ -290,6 +290,25 @@ def test_ortmodules_names_are_onwards() -> None:
         assert set(dir(ortmodule)) <= {name for name in dir(ortmodule) if hasattr(ortmodule, name)}
     """
     assert ran(code) == ""
+
+
+def test_torch_orts_names_are_onwards() -> None:
+    code = """
+        import onward.compat
+        onward.compat.install()
+
+        from torch_ort import DebugOptions, LogLevel, ORTModule
+        from torch_ort.optim import FusedAdam
+
+        import onward.training as ours
+        assert ORTModule is ours.ORTModule and FusedAdam is ours.optim.FusedAdam
+        onward.compat.uninstall()
+        try:
+            import torch_ort
+        except ModuleNotFoundError:
+            print("gone")
+    """
+    assert ran(code) == "gone\n"
 
 
 def test_the_extensions_need_no_build() -> None:

@@ -22,7 +22,7 @@ LAYERS = [
     {"errors", "formatting", "lazy", "message_text"},
     {"settings"},
     {"graph"},
-    {"passes", "checkpoints"},
+    {"passes", "checkpoints", "configs"},
     {"gradients", "losses", "optimizers"},
     {"programs"},
     {"providers"},
@@ -83,7 +83,10 @@ OPTIONAL = {
 
 # Imports by string of a higher layer: a lower layer's public name opens the higher one when it is
 # called (docs/design/0013-layers.md, "Front doors").
-FRONT_DOORS = {("sessions.training.session", "onward.pytorch.torch_session")}
+FRONT_DOORS = {
+    ("sessions.training.session", "onward.pytorch.torch_session"),
+    ("serving.stored_processing", "onward.runner.plan.preprocessing"),
+}
 
 BY_STRING = {"import_module", "LazyModule"}  # functions that import what a string names
 

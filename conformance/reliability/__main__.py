@@ -101,6 +101,13 @@ ROWS: dict[str, Callable[[], tuple[bool, list[dict[str, Any]]]]] = {
     "R7B": _script("interruptions", "Interrupted runs of onward train."),
     "R8": _script("full_disks", "A disk that is full, or fails."),
     "R15": _script("injected_nans", "Batches that are not numbers."),
+    "R16": _script("mixed_traffic", "Good, malformed, dropped and slow requests to a server."),
+    "R17": _script("overload", "Five times as many requests as a server can answer."),
+    "R18": _script("hostile_connections", "Connections to a server that mean harm."),
+    "R19": _script("terminations", "SIGTERM to a server under load."),
+    "R20": _script("hot_reloads", "Models that are replaced under load."),
+    "R21": _script("steady_serving", "A server's memory over many requests."),
+    "R22": _script("serving_workers", "Worker processes of a served model, killed under load."),
     "R25": _script("pickles", "Files opened in default ways, pickles among them."),
 }
 

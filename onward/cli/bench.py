@@ -1,4 +1,4 @@
-"""onward bench: measure a model on several providers, in turns."""
+"""onward bench: measure a model on several providers, in turns, or load a running server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from onward.cli import arguments
+from onward.cli.bench_server import ServerFlags, bench_server
 from onward.cli.console import (
     make_console,
     make_table,
@@ -27,9 +28,16 @@ from onward.providers.choose import REFERENCE, available, install_hint
 from onward.providers.provider_text import NamedProvider
 from onward.sessions.feed_files import feeds_for
 
+_LOAD = "Load a server"  # the options' heading in the help
+
 
 def bench(
-    model: arguments.Model,
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The model's file.", autocompletion=arguments.complete_models, metavar="MODEL"
+        ),
+    ] = None,
     files: arguments.FeedFiles = None,
     feed: arguments.Feeds = None,
     size: arguments.Sizes = None,
@@ -40,19 +48,101 @@ def bench(
     ] = "0",
     seconds: Annotated[float, typer.Option(min=0, help="Seconds to measure each candidate.")] = 3.0,
     limit: arguments.Limit = LIMIT,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Load this server instead: http://localhost:8000, or grpc://localhost:8001.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--model", help="The server's model; its only one.", rich_help_panel=_LOAD),
+    ] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of requests: .npz (the first axis counts them) or .jsonl.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZES",
+            help="The shape of a random input: tokens=1,128; open sizes are 1.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option(help="Tensors as binary or json.", rich_help_panel=_LOAD)
+    ] = "binary",
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Requests per second, however slow the answers are (open loop).",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str, typer.Option(help="With --rate: poisson or constant.", rich_help_panel=_LOAD)
+    ] = "poisson",
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Connections: 32; with --rate at most 512.", rich_help_panel=_LOAD
+        ),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Client processes.", rich_help_panel=_LOAD)
+    ] = 1,
+    warm_up: Annotated[
+        float, typer.Option(min=0, help="Seconds that are not counted.", rich_help_panel=_LOAD)
+    ] = 0.5,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds of one request.", rich_help_panel=_LOAD)
+    ] = 30.0,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME: TEXT", help="A header of each request.", rich_help_panel=_LOAD),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write the report as an HTML page, too.", rich_help_panel=_LOAD),
+    ] = None,
     as_json: arguments.Json = False,
 ) -> None:
-    """Measure a model on several providers, side by side.
+    """Measure a model on several providers, side by side, or load a running server.
 
     Each candidate runs in its own process, and they are measured in turns. Without --provider: all
     providers of this machine except the reference. `onnxruntime alone` is the stock package without
     Onward. Feeds are random where no file is given. A candidate that is not done within --limit is
     stopped, and the others continue; Ctrl-C prints the measurements so far.
 
+    With --server: each connection sends its next request after an answer (closed loop), or, with
+    --rate, requests start at their own times, and latencies count from then (open loop). Requests
+    are random and fit the server's model, unless --requests gives a file.
+
     \b
     onward bench model.onnx
     onward bench model.onnx --size batch=8 --threads 1,2 --provider cpu --provider torch
+    onward bench --server http://localhost:8000 --connections 32
+    onward bench --server http://localhost:8000 --rate 500 --seconds 30 --page load.html
     """
+    if server is not None:
+        if model is not None:
+            raise OptionError(f"--server has its own models: leave out {model}, or name --model")
+        flags = ServerFlags(
+            url=server, model=name, requests=requests, shapes=shape or [], form=form, rate=rate,
+            arrivals=arrivals, connections=connections, seconds=seconds, warm_up=warm_up,
+            processes=processes, timeout=timeout, headers=header or [], seed=seed, page=page,
+            as_json=as_json,
+        )  # fmt: skip
+        bench_server(flags)
+        return
+    if model is None:
+        raise OptionError("no model given: name its file, or a running server with --server URL")
     candidates = _make_candidates(arguments.read_providers(provider), _read_thread_counts(threads))
     paths, sizes = arguments.feed_paths(files, feed), arguments.read_sizes(size)
     feeds = feeds_for(model, paths, sizes, seed)

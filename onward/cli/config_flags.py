@@ -1,9 +1,9 @@
-"""Flags of the command line made from the fields of TrainConfig.
+"""Flags of the command line made from the fields of settings classes.
 
 def train(model, **given): ...
-train = add_config_flags(train, leave_out=("model",))
+train = add_config_flags(train, TrainConfig, leave_out=("model",))
 
-`given_settings` then returns the settings of those flags that were given, as values.
+`given_settings(given, TrainConfig)` returns the values of the flags that were given.
 """
 
 from __future__ import annotations
@@ -15,52 +15,58 @@ from typing import Annotated, Any
 import typer
 
 from onward.cli.arguments import complete_paths, complete_providers
+from onward.configs.setting_kind import SettingKind, SettingsClass, setting_group, setting_kind
+from onward.configs.setting_text import check_setting, read_list, read_mapping, read_setting
 from onward.errors import OptionError
-from onward.runner.config import TrainConfig
-from onward.runner.config_files import setting_group
-from onward.runner.setting_text import (
-    SettingKind,
-    check_setting,
-    read_mapping,
-    read_setting,
-    setting_kind,
-)
 
 _DATA_FILES = (".csv", ".npz", ".parquet", ".arrow", ".feather", ".jsonl", ".txt", ".tsv")
 
 _SHOWN_CHOICES = 4  # behind a flag; more are listed in its explanation
 
 
-def config_parameters(leave_out: Collection[str] = ()) -> list[inspect.Parameter]:
+def config_parameters(
+    settings: SettingsClass, leave_out: Collection[str] = ()
+) -> list[inspect.Parameter]:
     """A keyword parameter for typer for each setting; None means that its flag was not given."""
-    names = [name for name in TrainConfig.model_fields if name not in leave_out]
+    names = [name for name in settings.model_fields if name not in leave_out]
     return [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name)
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=_annotation(settings, name),
         )
         for name in names
     ]
 
 
 def add_config_flags(
-    command: Callable[..., None], leave_out: Collection[str] = ()
+    command: Callable[..., None], *classes: SettingsClass, leave_out: Collection[str] = ()
 ) -> Callable[..., None]:
     """The command with its own parameters and the flags of the settings instead of `**given`."""
     signature = inspect.signature(command, eval_str=True)
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    parameters = [*own, *config_parameters({*leave_out, *(each.name for each in own)})]
+    left_out = {*leave_out, *(each.name for each in own)}
+    flags = [each for settings in classes for each in config_parameters(settings, left_out)]
+    parameters = [*own, *flags]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
 
-def given_settings(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def given_settings(keywords: Mapping[str, Any], *classes: SettingsClass) -> dict[str, Any]:
     """The settings whose flags were given, as values of their fields.
 
-    >>> given_settings({"epochs": "5", "flip": None, "freeze": ["a,b", "c"]})
+    >>> from onward.runner.config import TrainConfig
+    >>> given_settings({"epochs": "5", "flip": None, "freeze": ["a,b", "c"]}, TrainConfig)
     {'epochs': 5, 'freeze': ['a', 'b', 'c']}
     """
-    return {name: _read(name, given) for name, given in keywords.items() if given is not None}
+    owners = {name: settings for settings in classes for name in settings.model_fields}
+    return {
+        name: _read(owners[name], name, given)
+        for name, given in keywords.items()
+        if given is not None
+    }
 
 
 def flag_name(name: str) -> str:
@@ -71,16 +77,11 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _annotation(name: str) -> Any:
-    kind, flag, default = (
-        setting_kind(name),
-        flag_name(name),
-        TrainConfig.model_fields[name].default,
-    )
+def _annotation(settings: SettingsClass, name: str) -> Any:
+    kind, flag, field = setting_kind(settings, name), flag_name(name), settings.model_fields[name]
     shown: dict[str, Any] = {
-        "help": f"{TrainConfig.model_fields[name].description}{_choices_text(kind)}"
-        f"{_default_text(default)}",
-        "rich_help_panel": setting_group(name),
+        "help": f"{field.description}{_choices_text(kind)}{_default_text(field.default)}",
+        "rich_help_panel": setting_group(settings, name),
         "show_default": False,  # typer would put it in brackets and parentheses
     }
     if kind.is_bool:
@@ -92,32 +93,30 @@ def _annotation(name: str) -> Any:
     return Annotated[str | None, typer.Option(flag, **shown)]
 
 
-def _read(name: str, given: Any) -> Any:
+def _read(settings: SettingsClass, name: str, given: Any) -> Any:
     """A flag's value: what typer has parsed, or text."""
-    kind = setting_kind(name)
+    kind = setting_kind(settings, name)
     try:
         if kind.is_mapping:
-            return read_mapping(name, given)
+            return read_mapping(settings, name, given)
         if kind.is_list:
-            return check_setting(name, _read_list(name, given))
-        return read_setting(name, given) if isinstance(given, str) else check_setting(name, given)
+            return read_list(settings, name, given)
+        read = read_setting if isinstance(given, str) else check_setting
+        return read(settings, name, given)
     except OptionError as error:
         raise OptionError(str(error).replace(name, flag_name(name), 1)) from None
 
 
-def _read_list(name: str, texts: list[str]) -> Any:
-    """Repeated and comma-separated names; a path of data may contain commas."""
-    if setting_kind(name).is_text:
-        return texts[0] if len(texts) == 1 else texts
-    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
-
-
 def _metavar(kind: SettingKind) -> str:
     """What a flag takes, as help shows it."""
-    if kind.is_mapping:
-        return "NAME=COLUMN+..." if kind.lists_in_mapping else "NAME=TYPE"
+    if kind.is_mapping or kind.has_tables:
+        value = "JSON" if kind.has_tables else "COLUMN+..." if kind.lists_in_mapping else "VALUE"
+        return f"NAME={value}" if kind.is_mapping else value
+    if kind.numbers_in_list:
+        return "N,..."
     number = [{int: "N", float: "NUMBER"}[kind.number]] if kind.number is not None else []
-    text = ["TEXT"] if (kind.is_text or kind.is_list) and not kind.choices else []
+    plain = kind.is_list and (not kind.choices or kind.optional)
+    text = ["TEXT"] if plain or (kind.is_text and not kind.choices) else []
     if _choices_text(kind):
         return "NAME"
     return "|".join([*number, *text, *kind.choices])
@@ -134,7 +133,7 @@ def _default_text(default: Any) -> str:
     >>> _default_text(0.1)
     ' Default: 0.1'
     """
-    if default in (None, [], False, 0):
+    if default in (None, [], {}, False, 0) or isinstance(default, dict):
         return ""
     return f" Default: {','.join(default) if isinstance(default, list) else default}"
 
@@ -142,6 +141,6 @@ def _default_text(default: Any) -> str:
 def _completion(name: str, kind: SettingKind) -> Callable[[str], list[str]]:
     if name in ("data", "validation"):
         return lambda incomplete: complete_paths(incomplete, _DATA_FILES)
-    if name == "provider":
+    if name in ("provider", "providers"):
         return complete_providers
     return lambda incomplete: [each for each in kind.choices if each.startswith(incomplete)]

@@ -44,6 +44,7 @@ VERBS = {
     "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
+    "serve": ("onward.cli.serve", "Serve models over HTTP and gRPC."),
     "export": ("onward.cli.export", "Write a PyTorch module as ONNX."),
     "grad": ("onward.cli.grad", "Extend a model with the gradients of its outputs."),
     "ops": ("onward.cli.ops", "List which operators each provider runs."),

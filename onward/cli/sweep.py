@@ -101,7 +101,7 @@ def sweep(
     tables = {name: dict(layers.pop(name, {})) for name in _TABLES}
     tables["search"] |= read_search_texts(search or [])
     tables["ablate"] |= read_search_texts(ablate or [], "--ablate")
-    settings = {**layers, **given_settings(given)}
+    settings = {**layers, **given_settings(given, TrainConfig)}
     source = model if model is not None else settings.pop("model", None)
     settings.pop("model", None)
     if source is None:
@@ -135,7 +135,7 @@ def sweep(
         _show(console, result)
 
 
-add_config_flags(sweep, leave_out=("model", "runs", "name"))
+add_config_flags(sweep, TrainConfig, leave_out=("model", "runs", "name"))
 
 
 def read_seconds(text: str | None) -> float | None:

@@ -18,7 +18,7 @@ from onward.cli.watch_training import WatchFlags, check_watch, served_model, wat
 from onward.errors import OptionError
 from onward.formatting import show_seconds
 from onward.runner.callback import Callback
-from onward.runner.config import make_config
+from onward.runner.config import TrainConfig, make_config
 from onward.runner.config_files import config_to_toml, read_config
 from onward.runner.run import INTERRUPTED, Run
 from onward.runner.train import FinishedRun
@@ -82,7 +82,7 @@ def train(
     onward train model.onnx --data base.csv --watch incoming
     """
     settings = {} if config is None else read_config(config)
-    settings |= given_settings(given)
+    settings |= given_settings(given, TrainConfig)
     if model is not None:
         settings["model"] = str(model)
     checked = make_config(settings)
@@ -116,7 +116,7 @@ def train(
         watch_training(console, flags, served, rows, settings, run.folder.path / "watch")
 
 
-add_config_flags(train, leave_out=("model",))
+add_config_flags(train, TrainConfig, leave_out=("model",))
 
 
 class ShowChoices(Callback):

@@ -28,7 +28,7 @@ def fits_opset(node: ir.Node, opset: int, newest: int) -> bool:
     return _misfit(node, opset, newest) is None
 
 
-def lower_opset(model: ir.Model, newest: int) -> ir.Model:
+def lower_opset(model: ir.Model, newest: int, oldest: int = _OLDEST) -> ir.Model:
     """Lower a model to the oldest opset that it fits; refuse one that does not fit `newest`.
 
     The oldest, because engines keep their old kernels and often lack the newest. The bodies of
@@ -41,14 +41,14 @@ def lower_opset(model: ir.Model, newest: int) -> ir.Model:
         if function.domain == COMPOSITES and function.opset_imports.get("") == opset
     ]
     nodes = [*nodes_of(model), *(node for f in composites for node in walk(f.graph))]
-    target = _OLDEST
-    oldest: dict[Hashable, int] = {}  # a cache: most nodes are like an earlier one
+    target = oldest
+    fits: dict[Hashable, int] = {}  # a cache: most nodes are like an earlier one
     for node in nodes:
         if node.domain == "" and _last_change(node.op_type, opset) > target:
             key = _fit_key(node, opset)
-            if key not in oldest:
-                oldest[key] = _oldest_fit(node, opset)
-            target = max(target, oldest[key])
+            if key not in fits:
+                fits[key] = _oldest_fit(node, opset)
+            target = max(target, fits[key])
         if target > newest:
             misfit = _misfit(node, opset, newest)
             raise UnsupportedModel(

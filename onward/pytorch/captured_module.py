@@ -29,6 +29,7 @@ from onward.pytorch.module_contents import ModuleContents
 from onward.pytorch.module_hooks import refuse_hooks
 from onward.pytorch.options import ModuleOptions
 from onward.pytorch.recomputation import around_recomputation
+from onward.pytorch.rewrites import rewrite_capture
 
 Tensor = torch.Tensor
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
@@ -147,7 +148,8 @@ class CapturedModule:
             known = next((p.capture for p in group if p.capture.guards.accept(call)), None)
             if known is None:
                 axes = [_changed_axes(group, i, tensor) for i, tensor in enumerate(call)]
-                known = capture(self.module, args, kwargs, axes).packed()
+                found = capture(self.module, args, kwargs, axes)
+                known = rewrite_capture(found, options.rewrites).packed()
             # the first sizes get a program of their own, all others share one
             program = self._compile(known, call, tensors, is_fixed=not group)
             gc.collect()  # traces are large and full of cycles

@@ -31,7 +31,7 @@ from onward.sessions.inference import InferenceSession
 
 Tensor = torch.Tensor
 DynamicAxes = Mapping[str, Mapping[int, str]]  # input -> {axis: name of its size}
-_OLDEST = 13
+_OLDEST, _USUAL = 13, 18  # opsets: allowed, and taken if the user gives none
 _TOLERANCE = 1e-3  # of the largest element: engines round differently
 
 
@@ -62,7 +62,7 @@ def export(
     args, kwargs: the arguments of a call, as an example.
     dynamic: the axes whose sizes may change, {"x": {0: "batch"}}; None: the first of each tensor,
         and the second of token numbers.
-    opset: of the model; None: 18.
+    opset: of the model; None: 18, or the oldest that it fits if that is newer.
     check: run the file and compare it with the module, for the example and for other sizes.
 
     >>> from pathlib import Path; from tempfile import mkdtemp
@@ -127,11 +127,9 @@ def capture_model(
     model.graph.outputs[:] = [v for v in model.graph.outputs if v.name in found.outputs]
     model.producer_name, model.graph.name = "onward", type(module).__name__
     _name_sizes(model, axes, fixed_is_wrong=dynamic is not None)
-    current = model.opset_imports[""]
-    if opset is not None and opset > current:
+    lower_opset(model, opset or STOCK_OPSET, opset or _USUAL)
+    if opset is not None and model.opset_imports[""] < opset:  # newer than the capture
         version_converter.convert_version(model, opset)
-    elif opset is not None and opset < current:
-        lower_opset(model, opset)
     model.ir_version = least_ir_version(model)
     return found
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from onward.errors import OptionError
 from onward.settings import (
+    a_function,
     check_fields,
     choice,
     explain_frozen,
@@ -16,6 +17,7 @@ from onward.settings import (
     integer,
     optional,
     path_text,
+    several,
 )
 
 PROVIDERS = ("auto", "onnxruntime", "torch", "inductor", "fastest")
@@ -39,6 +41,8 @@ class ModuleOptions:
         save_onnx: a folder to which each captured graph is written; None: none is written
         onnx_prefix: the beginning of the names of these files
         max_programs: captured programs that are kept for a module; more sizes run in PyTorch
+        rewrites: functions that change a captured forward graph (onnx_ir.Model), in place or by
+            returning another one, before its gradient is derived
 
     >>> ModuleOptions(provider="torch").provider
     'torch'
@@ -51,6 +55,7 @@ class ModuleOptions:
     save_onnx: str | os.PathLike[str] | None = None
     onnx_prefix: str = ""
     max_programs: int = 32
+    rewrites: tuple[Callable[[Any], Any], ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(
@@ -61,6 +66,7 @@ class ModuleOptions:
             threads=optional(integer(1)),
             save_onnx=optional(path_text),
             max_programs=integer(1),
+            rewrites=several(a_function, "a list of functions"),
         )
 
     @classmethod

@@ -26,21 +26,25 @@ def choose_segments(joint: JointGraph, count: int | None) -> list[list[str]]:
     if count is None:
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         count = max(1, math.ceil(total / _BUCKET)) if is_distributed else 1
-    groups: list[list[str]] = [[]]
-    filled = 0
-    for name in names:
-        if filled >= total / count and len(groups) < count:
-            groups.append([])
-            filled = 0
-        groups[-1].append(name)
-        filled += sizes[name]
-    return groups
+    groups: list[list[str]] = [[] for _ in range(count)]
+    before = 0
+    for name in names:  # it belongs where its middle is
+        middle = before + sizes[name] / 2
+        groups[min(int(count * middle / total), count - 1) if total else 0].append(name)
+        before += sizes[name]
+    return [group for group in groups if group]
 
 
 def _in_order(joint: JointGraph) -> list[str]:
-    """The inputs by the position of the node that computes their gradient."""
-    position = {str(v.name): i for i, node in enumerate(joint.model.graph) for v in node.outputs}
-    return sorted(joint.gradients, key=lambda name: position.get(joint.gradients[name], -1))
+    """The inputs by the length of the longest path to their gradient: the last layers first.
+
+    Positions of nodes would depend on how the passes before sort the graph.
+    """
+    depth: dict[str, int] = {}
+    for node in joint.model.graph:
+        longest = max((depth.get(str(v.name), 0) for v in node.inputs if v is not None), default=0)
+        depth |= {str(value.name): longest + 1 for value in node.outputs}
+    return sorted(joint.gradients, key=lambda name: depth.get(joint.gradients[name], -1))
 
 
 def _bytes(value: ir.Value) -> int:

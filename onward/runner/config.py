@@ -1,20 +1,18 @@
 """TrainConfig: every setting of `onward train`, with its name, its default and its explanation.
 
 The same names are flags of the command line (`--learning-rate`), keys of a TOML or YAML file, and
-keywords of `onward.train`. pydantic checks types; `check_config` makes one clear error of what it
+keywords of `onward.train`. pydantic checks types; `make_settings` makes one clear error of what it
 finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from onward.errors import OptionError
-from onward.message_text import suggest_names
+from onward.configs.check_settings import make_settings
 
 OptimizerName = Literal[
     "sgd", "adam", "adamw", "lamb", "rmsprop", "adagrad", "adafactor", "lion", "muon"
@@ -49,6 +47,7 @@ class TrainConfig(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
     )
+    help_command: ClassVar[str] = "onward train --help"
 
     # -- data
     model: str | None = _setting(RUN, None, "The model file.")
@@ -224,11 +223,6 @@ class TrainConfig(BaseModel):
     )
 
 
-_OUTSIDE = frozenset(
-    {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
-)
-
-
 def make_config(*layers: Mapping[str, Any], **settings: Any) -> TrainConfig:
     """A checked config; later layers (a file, then flags, then keywords) replace earlier ones.
 
@@ -239,52 +233,4 @@ def make_config(*layers: Mapping[str, Any], **settings: Any) -> TrainConfig:
     onward.errors.OptionError: there is no setting 'learning_rat'
     did you mean 'learning_rate'?
     """
-    merged: dict[str, Any] = {}
-    for layer in (*layers, settings):
-        merged.update(layer)
-    known = TrainConfig.model_fields
-    for name in merged:
-        if name not in known:
-            raise OptionError(f"there is no setting {name!r}\n{suggest_names(str(name), known)}")
-    try:
-        return TrainConfig.model_validate(merged)
-    except pydantic.ValidationError as error:
-        raise _explain(error, merged) from None
-
-
-def changed_settings(config: TrainConfig) -> dict[str, Any]:
-    """The settings that are not the default."""
-    return config.model_dump(exclude_defaults=True)
-
-
-def _explain(error: pydantic.ValidationError, given: Mapping[str, Any]) -> OptionError:
-    """The first problem in two lines: the setting and its value, then what it must be."""
-    found = error.errors(include_url=False)
-    first = found[0]
-    name = str(first["loc"][0])
-    choices = _choices(TrainConfig.model_fields[name].annotation)
-    value = given.get(name)
-    outside = next((each for each in found if each["type"] in _OUTSIDE), None)
-    if choices and outside is not None:  # a number, but not one that is allowed
-        words = " or ".join(map(repr, choices))
-        return OptionError(f"{name} cannot be {value!r}: {_law(outside)}, or {words}")
-    if choices and isinstance(value, str):
-        return OptionError(f"{name} cannot be {value!r}\n{suggest_names(value, choices)}")
-    if choices and isinstance(value, list):
-        wrong = next((str(each) for each in value if each not in choices), "")
-        return OptionError(f"{name} cannot be {wrong!r}\n{suggest_names(wrong, choices)}")
-    return OptionError(f"{name} cannot be {value!r}: {_law(first)}\nsee: onward train --help")
-
-
-def _law(problem: Any) -> str:
-    """What a value must be, in pydantic's words."""
-    text = str(problem["msg"]).replace("Input should be", "it must be")
-    return text.removeprefix("Value error, ")
-
-
-def _choices(annotation: Any) -> list[str]:
-    """The names that an annotation allows: those of its Literals."""
-    arguments = get_args(annotation)
-    if getattr(annotation, "__origin__", None) is Literal:
-        return [each for each in arguments if isinstance(each, str)]
-    return [name for each in arguments for name in _choices(each)]
+    return make_settings(TrainConfig, *layers, settings)

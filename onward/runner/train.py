@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onward.configs.check_settings import changed_settings
 from onward.errors import OptionError, WriteFailed
 from onward.graph.files import Source
 from onward.graph.paths import writing
@@ -17,7 +18,7 @@ from onward.runner.automatic import AUTOMATIC, resolve_automatic
 from onward.runner.callback import Callback
 from onward.runner.callbacks.choose_callbacks import choose_callbacks
 from onward.runner.callbacks.run_record import FAILED, STOPPED, now
-from onward.runner.config import TrainConfig, changed_settings, make_config
+from onward.runner.config import TrainConfig, make_config
 from onward.runner.config_files import config_to_toml
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop

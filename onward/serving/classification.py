@@ -1,4 +1,4 @@
-"""The classification extension: the top classes of an output as "score:index:label"."""
+"""The classification extension: an output's best classes as texts "score:index[:label]"."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ import numpy as np
 
 from onward.errors import RequestInvalid
 from onward.serving.requests import Array
+from onward.serving.tensor_data import datatype_of
 
 
-def classify(name: str, scores: Array, classes: int, labels: Sequence[str]) -> Array:
-    """The `classes` highest of each row, best first, as an object array of bytes.
+def classify(scores: Array, count: int, labels: Sequence[str] = ()) -> Array:
+    """The best classes of each row: (batch, ...) -> (batch, count), (size,) -> (count,).
 
-    The first of two or more axes is the batch; what follows it is one row.
+    >>> classify(np.array([[0.25, 0.75]], np.float32), 1, ["cat", "dog"]).tolist()
+    [[b'0.750000:1:dog']]
     """
-    if scores.dtype.kind not in "iuf" and scores.dtype.name != "bfloat16":
-        raise RequestInvalid(f"output '{name}' cannot be classified: it has no numbers")
+    if scores.dtype.kind in "OUSc":
+        raise RequestInvalid(
+            "class result not available for output due to unsupported type "
+            f"'{datatype_of(scores.dtype)}'"
+        )
     rows = scores.reshape(scores.shape[0], -1) if scores.ndim > 1 else scores.reshape(1, -1)
-    count = min(classes, rows.shape[1])
-    found = np.empty((rows.shape[0], count), object)
-    for i, row in enumerate(rows):
-        order = np.argsort(-row.astype(np.float64), kind="stable")[:count]
-        for j, index in enumerate(order.tolist()):
-            found[i, j] = _text(row[index], index, labels).encode()
-    return found if scores.ndim > 1 else found[0]
+    found = [_best_of_row(row, count, labels) for row in rows]
+    width = min(count, rows.shape[1])
+    result = np.empty((len(found), width), object)
+    for index, texts in enumerate(found):
+        result[index] = texts
+    return result if scores.ndim > 1 else result.reshape(width)
 
 
-def _text(score: Any, index: int, labels: Sequence[str]) -> str:
-    text = f"{score}:{index}" if isinstance(score, np.integer) else f"{float(score):f}:{index}"
-    return f"{text}:{labels[index]}" if index < len(labels) else text
+def _best_of_row(row: Array, count: int, labels: Sequence[str]) -> list[bytes]:
+    is_real = row.dtype.kind not in "biu"  # bfloat16's kind is not "f"
+    # Both keys reverse the order and keep ties in the order of the classes; NaN comes last.
+    key: Any = -row.astype(np.float64) if is_real else ~row
+    texts = []
+    for index in np.argsort(key, kind="stable")[:count].tolist():
+        score = f"{float(row[index]):f}" if is_real else str(int(row[index]))
+        label = f":{labels[index]}" if index < len(labels) else ""
+        texts.append(f"{score}:{index}{label}".encode())
+    return texts

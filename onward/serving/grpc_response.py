@@ -54,7 +54,7 @@ def serialize_response(
         output = asked.get(name)
         if output is not None and output.classes:
             labels = core.labels(response.model, response.version, name)
-            array = classify(name, array, output.classes, labels)
+            array = classify(array, output.classes, labels)
         tensor = message.outputs.add(
             name=name, datatype=datatype_of(array.dtype), shape=array.shape
         )

@@ -15,6 +15,7 @@ class RequestTimes:
     run: float = 0.0  # the model itself
     split: float = 0.0  # cutting the outputs
     batch_size: int = 0  # rows of the batch that it ran in
+    traceparent: str = ""  # of the request, for telemetry
 
 
 class Observer(Protocol):

@@ -17,13 +17,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output of a model: -1 in `shape` is any size."""
+    """An input or output of a model: -1 in `shape` is any size; (): a scalar, or of any rank."""
 
     name: str
     datatype: str  # of the Open Inference Protocol: "FP32", "INT64", "BYTES", ...
     shape: tuple[int, ...]
     axes: tuple[str, ...] = ()  # names of the axes, "" where the model gives none
     is_optional: bool = False
+    is_binary: bool = False  # BYTES that are no text, such as images: an instance is given bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class InferRequest:
     priority: int = 0  # 0: the model's default; 1 is the first to be served
     timeout: float | None = None  # seconds from its arrival, after which it is not worth running
     sequence: SequencePart | None = None
+    traceparent: str = ""  # the header of W3C's trace context, for telemetry
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ The command line reads them (`onward serve --show-config`); nothing here reads t
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,9 +51,10 @@ class ModelSettings(BaseModel):
     """How one model is served."""
 
     model_config = _CLOSED
+    help_command: ClassVar[str] = "onward serve --help"
 
-    max_batch_size: int | Literal["auto"] = _setting(
-        BATCH, "auto", "The largest batch; 0: requests are never joined.", ge=0
+    max_batch_size: Annotated[int, Field(ge=0)] | Literal["auto"] = _setting(
+        BATCH, "auto", "The largest batch; 0: requests are never joined."
     )
     batch_delay: Seconds | Literal["auto"] = _setting(
         BATCH, "auto", "Seconds to wait for a fuller batch; auto: learned from the model's latency."
@@ -109,6 +110,7 @@ class ServerSettings(BaseModel):
     """The server's own settings."""
 
     model_config = _CLOSED
+    help_command: ClassVar[str] = "onward serve --help"
 
     host: str = _setting(NETWORK, "127.0.0.1", "The address to listen on.")
     http_port: Port = _setting(NETWORK, 8000, "The port of HTTP; 0: a free one.")

@@ -33,7 +33,8 @@ _METADATA = (
 class IsolatedSession:
     """The session of this process, and the handlers of its parent's requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_session: Callable[..., Any] = InferenceSession) -> None:
+        self._open_session = open_session
         self._session: InferenceSession | None = None
         self._limit: int | None = None
 
@@ -71,7 +72,7 @@ class IsolatedSession:
         resource_limits.limit_resources(self._limit, options, header["writes"])
         source = header["path"] if header["path"] is not None else next(buffers).tobytes()
         providers = [(name, given) for name, given in header["providers"]] or None
-        self._session = InferenceSession(source, options, providers, weights=header["weights"])
+        self._session = self._open_session(source, options, providers, weights=header["weights"])
         self._session._cache = None  # the parent has it; this session has checked the model
         return _description(self._session), []
 

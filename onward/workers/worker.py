@@ -51,7 +51,8 @@ class Worker:
     """A child process that answers one request after another; a context that ends it.
 
     `module` is run by name; `arguments`, if given, are the interpreter's instead. `name` says in
-    errors what died. `shows_prints` passes its stderr on to ours.
+    errors what died. `shows_prints` passes its stderr on to ours. `inherits` are file descriptors
+    that the child has under the same numbers (not on Windows).
     """
 
     def __init__(
@@ -61,10 +62,11 @@ class Worker:
         *,
         arguments: Sequence[str] | None = None,
         shows_prints: bool = False,
+        inherits: Sequence[int] = (),
     ) -> None:
         arguments = arguments or ("-P", "-c", _RUN, _PACKAGE_PARENT, module)
         self.name = name
-        self._process = _start([sys.executable, *arguments])
+        self._process = _start([sys.executable, *arguments], inherits)
         self._writing = threading.Lock()
         self._pending_kill: TimedCall | None = None
         self._killed = self._closed = False
@@ -219,7 +221,7 @@ def _child_error(reply: dict[str, Any]) -> Exception:
     return ProviderError(f"{name}: {text}")
 
 
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
+def _start(command: list[str], inherits: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start it from the watchdog's thread: Linux ends a child with the thread that started it."""
     started: list[subprocess.Popen[bytes] | OSError] = []
     done = threading.Event()
@@ -234,6 +236,7 @@ def _start(command: list[str]) -> subprocess.Popen[bytes]:
                 stdout=pipe,
                 stderr=pipe,
                 start_new_session=True,  # Ctrl-C is the parent's to handle
+                pass_fds=tuple(inherits),
             )
             started.append(process)
         except OSError as error:

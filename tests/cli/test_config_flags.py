@@ -9,20 +9,20 @@ import pytest
 import typer
 
 from onward.cli.config_flags import add_config_flags, config_parameters, flag_name, given_settings
+from onward.configs.setting_kind import setting_kind
 from onward.errors import OptionError
 from onward.runner.config import TrainConfig
-from onward.runner.setting_text import setting_kind
 
 found: dict[str, Any] = {}
 
 
 def command(model: str, **given: Any) -> None:
     found.clear()
-    found.update(given_settings(given))
+    found.update(given_settings(given, TrainConfig))
 
 
 APP = typer.Typer(add_completion=False)
-APP.command()(add_config_flags(command, leave_out=("model",)))
+APP.command()(add_config_flags(command, TrainConfig, leave_out=("model",)))
 COMMAND = typer.main.get_command(APP)
 
 
@@ -43,7 +43,7 @@ EXAMPLES: dict[str, tuple[list[str], Any]] = {  # words after the flag: the valu
 
 def example(name: str) -> tuple[list[str], Any]:
     """A value of a setting: the words of the command line, and what they mean."""
-    kind = setting_kind(name)
+    kind = setting_kind(TrainConfig, name)
     if name in EXAMPLES:
         return EXAMPLES[name]
     if kind.is_list:
@@ -55,7 +55,7 @@ def example(name: str) -> tuple[list[str], Any]:
 
 @pytest.mark.parametrize("name", [each for each in TrainConfig.model_fields if each != "model"])
 def test_flag_sets_its_setting_alone(name: str) -> None:
-    if setting_kind(name).is_bool:
+    if setting_kind(TrainConfig, name).is_bool:
         for flag, value in ((flag_name(name), True), (f"--no-{flag_name(name)[2:]}", False)):
             invoke(flag)
             assert found == {name: value}
@@ -107,12 +107,12 @@ def test_help_has_every_explanation_in_its_group(
 )
 def test_wrong_value_is_refused_with_the_flag(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as error:
-        given_settings(given)
+        given_settings(given, TrainConfig)
     assert message in str(error.value)
 
 
 def test_choices_are_completed() -> None:
-    by_name = {each.name: each for each in config_parameters()}
+    by_name = {each.name: each for each in config_parameters(TrainConfig)}
     option = by_name["optimizer"].annotation.__metadata__[0]
     assert option.autocompletion("ada") == ["adam", "adamw", "adagrad", "adafactor"]
     assert by_name["batch_size"].annotation.__metadata__[0].autocompletion("a") == ["auto"]

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.configs.setting_kind import setting_group, setting_kind
+from onward.configs.setting_text import read_setting
 from onward.errors import FileMissing, OptionError, PackageMissing
 from onward.runner.config import TrainConfig, make_config
-from onward.runner.config_files import config_to_toml, read_config, setting_group
-from onward.runner.setting_text import read_setting, setting_kind
+from onward.runner.config_files import config_to_toml, read_config
 
 NAMES = list(TrainConfig.model_fields)
 
@@ -23,7 +24,7 @@ NAMES = list(TrainConfig.model_fields)
 @cache
 def values(name: str) -> st.SearchStrategy[Any]:
     """Values of a setting, made from its type alone; the config may refuse a number."""
-    kind = setting_kind(name)
+    kind = setting_kind(TrainConfig, name)
     texts = st.text(st.characters(codec="utf-8"), max_size=6)
     names = st.sampled_from(kind.choices) if kind.choices else texts
     possible: list[st.SearchStrategy[Any]] = [st.just(TrainConfig.model_fields[name].default)]
@@ -66,7 +67,7 @@ def test_every_setting_is_shown_with_its_explanation() -> None:
         assert f"# {field.description}\n" in text and f"{name} =" in text
     assert text.index("epochs = 7") < text.index("# -- Data (defaults)")
     assert "# learning_rate =\n" in text
-    assert "# -- Learning (defaults)" in text and setting_group("epochs") == "Learning"
+    assert "# -- Learning (defaults)" in text and setting_group(TrainConfig, "epochs") == "Learning"
 
 
 def test_toml_and_yaml_give_the_same_settings(tmp_path: Path) -> None:
@@ -142,9 +143,9 @@ def test_missing_yaml_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_setting_is_read_from_text(name: str, text: str, value: Any) -> None:
-    assert read_setting(name, text) == value
+    assert read_setting(TrainConfig, name, text) == value
 
 
 def test_pairs_without_a_value_are_refused() -> None:
     with pytest.raises(OptionError, match="inputs takes NAME=VALUE, such as image=pixels"):
-        read_setting("inputs", "image")
+        read_setting(TrainConfig, "inputs", "image")

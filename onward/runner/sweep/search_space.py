@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onward.configs.setting_kind import setting_kind
+from onward.configs.setting_text import check_setting, read_setting
 from onward.errors import OptionError
-from onward.runner.setting_text import check_setting, read_setting, setting_kind
+from onward.runner.config import TrainConfig
 
 _RANGE = ".."
 _NOT_SEARCHED = {  # why the trials could not be compared, or would overwrite each other
@@ -121,15 +123,19 @@ def read_search_texts(texts: Sequence[str], flag: str = "--search") -> dict[str,
 
 
 def _read_one(name: str, given: Any) -> NumberRange | ValueList:
-    setting_kind(name)  # refuses an unknown name
+    setting_kind(TrainConfig, name)  # refuses an unknown name
     if name in _NOT_SEARCHED:
         raise OptionError(f"{name} cannot be searched: {_NOT_SEARCHED[name]}")
-    if isinstance(given, str) and _RANGE in given and setting_kind(name).number is not None:
+    if (
+        isinstance(given, str)
+        and _RANGE in given
+        and setting_kind(TrainConfig, name).number is not None
+    ):
         return _read_range(name, given)
     if isinstance(given, str):
         values = _read_values(name, given)
     elif isinstance(given, (list, tuple)):
-        values = [check_setting(name, value) for value in given]
+        values = [check_setting(TrainConfig, name, value) for value in given]
     else:
         raise OptionError(
             f"the values of {name} must be a list or a text, not {given!r}\n"
@@ -144,9 +150,9 @@ def _read_one(name: str, given: Any) -> NumberRange | ValueList:
 def _read_values(name: str, text: str) -> list[Any]:
     """Values between commas; an error also says how a range of numbers is written."""
     try:
-        return [read_setting(name, part.strip()) for part in text.split(",")]
+        return [read_setting(TrainConfig, name, part.strip()) for part in text.split(",")]
     except OptionError as error:
-        if setting_kind(name).number is None:
+        if setting_kind(TrainConfig, name).number is None:
             raise
         first = str(error).partition("\n")[0]
         hint = "write values between commas, or a range: LOW..HIGH, LOW..HIGH:log"
@@ -156,7 +162,7 @@ def _read_values(name: str, text: str) -> list[Any]:
 def _read_range(name: str, text: str) -> NumberRange:
     """A range such as 1e-4..1e-1:log or 8..64:step=8; both ends must be valid values."""
     ends, *options = text.split(":")
-    low, high = (read_setting(name, end.strip()) for end in ends.split(_RANGE, 1))
+    low, high = (read_setting(TrainConfig, name, end.strip()) for end in ends.split(_RANGE, 1))
     if not all(isinstance(end, (int, float)) for end in (low, high)):
         raise OptionError(f"{name}: the ends of {ends!r} must be numbers")
     if not low < high:
@@ -175,7 +181,7 @@ def _read_range(name: str, text: str) -> NumberRange:
             )
     if log and (low <= 0 or step is not None):
         raise OptionError(f"{name}: a range with :log is above 0 and has no :step, not {text!r}")
-    whole = setting_kind(name).number is int
+    whole = setting_kind(TrainConfig, name).number is int
     if whole and step is not None and step != int(step):
         raise OptionError(f"{name}: the step of whole numbers is one too, not {step:g}")
     return NumberRange(low, high, whole, log, step)

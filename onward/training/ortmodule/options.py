@@ -137,6 +137,7 @@ class _RuntimeOptions:
     use_external_gpu_allocator: bool = True
     enable_grad_acc_optimization: bool = False
     use_memory_efficient_gradient: bool = False
+    allow_layer_norm_mod_precision: bool = False
     enable_compute_optimizer: bool = True
     enable_sparse_optimizer: bool = True
     enable_embedding_sparse_optimizer: bool = False

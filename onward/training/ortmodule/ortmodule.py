@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from types import MethodType
 from typing import Any, NoReturn
 
@@ -23,6 +26,7 @@ from onward.training.ortmodule._fallback_exceptions import (
 from onward.training.ortmodule._graph_execution_manager_factory import GraphExecutionManagerFactory
 from onward.training.ortmodule._logger import LOGGER, set_log_level
 from onward.training.ortmodule._torch_module_ort import TorchModuleORT
+from onward.training.ortmodule.graph_optimizer_registry import call_graph_optimizers
 from onward.training.ortmodule.options import DebugOptions, _RuntimeOptions
 from onward.training.ortmodule.switches import report_unused_switches
 
@@ -63,6 +67,13 @@ class ORTModule(Module):
         self.__dict__["_runtime_options"] = _RuntimeOptions()
         super().__init__(module, ModuleOptions())
 
+    def _set_options(self, debug: DebugOptions, runtime: Mapping[str, Any]) -> None:
+        """Replace the debug options and some of the runtime options; the next call captures."""
+        set_log_level(debug.logging.log_level)
+        self.__dict__["_debug_options"] = debug
+        self.__dict__["_runtime_options"] = replace(self._runtime_options, **runtime)
+        self._wrap(self._wrapped)
+
     def _check(self, module: Any) -> None:
         if not is_data_parallel(module):
             super()._check(module)
@@ -98,7 +109,9 @@ class ORTModule(Module):
     # -- calls ---------------------------------------------------------------------------------
 
     def _capture_calls(self, module: Any) -> CapturedModule:
-        return CapturedModule(module, self._options, report=self._report)
+        call = partial(call_graph_optimizers, module)
+        options = replace(self._options, rewrites=(*self._options.rewrites, call))
+        return CapturedModule(module, options, report=self._report)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         manager = self._managers(self._is_training())

@@ -23,19 +23,20 @@ class OpenedPage:
         return len(re.findall(pattern, self.dom))
 
 
-def open_page(page: Path, folder: Path, *more: str) -> OpenedPage:
-    """Open a page; `folder` is the browser's own. Skips the test where there is no browser."""
+def open_page(page: Path | str, folder: Path, *more: str) -> OpenedPage:
+    """Open a file or a URL; `folder` is the browser's own. Skips where there is no browser."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         if os.environ.get("ONWARD_NEEDS_BROWSER") == "1":
             pytest.fail("ONWARD_NEEDS_BROWSER=1, but there is no chromium on the path")
         pytest.skip("no chromium on the path")
+    address = page if isinstance(page, str) else page.as_uri()
     quiet = ("quic", "background-networking", "component-update", "sync", "gpu", "extensions")
     command = [
         found, "--headless", "--no-sandbox", "--no-first-run", "--enable-logging=stderr",
         *(f"--disable-{word}" for word in quiet), f"--user-data-dir={folder}",
-        "--virtual-time-budget=3000", "--window-size=1200,1600", *more, "--dump-dom", page.as_uri(),
+        "--virtual-time-budget=3000", "--window-size=1200,1600", *more, "--dump-dom", address,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

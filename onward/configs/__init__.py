@@ -1,0 +1,1 @@
+"""Settings classes: their fields, values from text and files, and the errors of wrong ones."""

@@ -1,0 +1,94 @@
+"""An example request made from a model's inputs: what the banner, the live page and docs show."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from onward.serving.requests import TensorSpec
+
+_MOST_ELEMENTS = 64  # of all inputs, that are written out
+_VALUES: dict[str, Any] = {"BOOL": False, "BYTES": "text"}  # FP and INT: 0
+
+
+def example_shape(spec: TensorSpec) -> list[int]:
+    """A shape that the input takes: 1 for any size."""
+    return [1 if size < 0 else size for size in spec.shape]
+
+
+def example_value(spec: TensorSpec) -> Any:
+    return 0.0 if spec.datatype.startswith(("FP", "BF")) else _VALUES.get(spec.datatype, 0)
+
+
+def example_body(inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """The JSON body of an infer request; optional inputs are left out."""
+    return {
+        "inputs": [
+            {
+                "name": spec.name,
+                "shape": (shape := example_shape(spec)),
+                "datatype": spec.datatype,
+                "data": [example_value(spec)] * math.prod(shape),
+            }
+            for spec in inputs
+            if not spec.is_optional
+        ]
+    }
+
+
+def example_size(inputs: Sequence[TensorSpec]) -> int:
+    """How many elements the example has."""
+    return sum(math.prod(example_shape(spec)) for spec in inputs if not spec.is_optional)
+
+
+def example_command(url: str, inputs: Sequence[TensorSpec], options: str = "") -> str:
+    """A curl command that works in a shell as it is; a large body is made by python3.
+
+    `options` are curl's, as the shell reads them.
+    """
+    more = f" {options}" if options else ""
+    if example_size(inputs) <= _MOST_ELEMENTS:
+        body = json.dumps(example_body(inputs), separators=(",", ":"), ensure_ascii=False)
+        return f"curl {shlex.quote(url)}{more} -d {shlex.quote(body)}"
+    program = f"import json; print(json.dumps({_body_expression(inputs)}))"
+    return f"python3 -c {shlex.quote(program)} | curl {shlex.quote(url)}{more} --data-binary @-"
+
+
+def example_arrays(
+    inputs: Sequence[TensorSpec], bfloat16: str = "np.float32"
+) -> list[tuple[str, str, str]]:
+    """(name, datatype, numpy expression) of each input, for a program in Python.
+
+    `bfloat16` is how the program writes BF16, which numpy lacks: tritonclient takes float32.
+    """
+    return [
+        (spec.name, spec.datatype, _array_expression(spec, bfloat16))
+        for spec in inputs
+        if not spec.is_optional
+    ]
+
+
+def _body_expression(inputs: Sequence[TensorSpec]) -> str:
+    """The body as a Python expression in which data is a repeated element."""
+    parts = []
+    for tensor in example_body(inputs)["inputs"]:
+        count = len(tensor["data"])
+        data = f"{tensor['data'][:1]!r} * {count}" if count > 1 else repr(tensor["data"])
+        parts.append(
+            f"{{'name': {tensor['name']!r}, 'shape': {tensor['shape']}, "
+            f"'datatype': {tensor['datatype']!r}, 'data': {data}}}"
+        )
+    return f"{{'inputs': [{', '.join(parts)}]}}"
+
+
+def _array_expression(spec: TensorSpec, bfloat16: str) -> str:
+    shape = ", ".join(map(str, example_shape(spec)))
+    shape = f"({shape},)" if len(spec.shape) == 1 else f"({shape})"
+    if spec.datatype == "BYTES":
+        return f'np.full({shape}, b"text", object)'
+    names = {"BOOL": "np.bool_", "BF16": bfloat16}
+    default = spec.datatype.lower().replace("fp", "float")
+    return f"np.zeros({shape}, {names.get(spec.datatype, f'np.{default}')})"

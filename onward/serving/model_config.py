@@ -1,0 +1,133 @@
+"""Triton's ModelConfig as one plain form, from text format or JSON.
+
+normalize({"input": {"name": "x", "dims": 4}}) == {"input": [{"name": "x", "dims": [4]}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from onward.errors import OptionError
+from onward.serving.core import Json
+
+# Fields of ModelConfig and its messages that are repeated, and that are maps.
+_LISTS = {
+    "input", "output", "dims", "shape", "instance_group", "gpus", "profile", "secondary_devices",
+    "preferred_batch_size", "versions", "control_input", "control", "state", "initial_state",
+    "step", "model_warmup", "batch_input", "batch_output", "int32_false_true", "fp32_false_true",
+    "bool_false_true", "cpu_execution_accelerator", "gpu_execution_accelerator",
+}  # fmt: skip
+_MAPS = {
+    "parameters", "input_map", "output_map", "inputs", "priority_queue_policy", "metric_tags",
+    "cc_model_filenames",
+}  # fmt: skip
+_WHOLE = {"dims", "shape", "gpus", "preferred_batch_size", "versions"}  # lists of whole numbers
+
+TYPES = {
+    **{f"TYPE_{name}": name for name in (
+        "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+        "FP16", "FP32", "FP64", "BF16",
+    )},
+    "TYPE_STRING": "BYTES",
+}  # fmt: skip
+_TYPES_BY_NUMBER = (
+    "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "STRING", "BF16",
+)  # fmt: skip
+_KNOWN = {
+    "name", "platform", "backend", "runtime", "max_batch_size", "version_policy", "input", "output",
+    "batch_input", "batch_output", "optimization", "dynamic_batching", "sequence_batching",
+    "ensemble_scheduling", "instance_group", "default_model_filename", "cc_model_filenames",
+    "metric_tags", "parameters", "model_warmup", "model_operations", "model_transaction_policy",
+    "model_repository_agents", "response_cache", "model_metrics",
+}  # fmt: skip
+
+
+def normalize(config: Mapping[str, Any], where: str = "config") -> Json:
+    """A configuration in its plain form: lists are lists, maps are dictionaries."""
+    found = _normal(config, where)
+    assert isinstance(found, dict)
+    for each in (*found.get("input", ()), *found.get("output", ())):
+        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+            raise OptionError(f"{where}: an input or output has no name")
+        each["data_type"] = _data_type(each.get("data_type"), each["name"], where)
+    if "max_batch_size" in found:
+        found["max_batch_size"] = whole(found["max_batch_size"], "max_batch_size", where)
+        if found["max_batch_size"] < 0:
+            raise OptionError(f"{where}: max_batch_size must be 0 or more")
+    return found
+
+
+def read_override(text: Any) -> Json:
+    """The configuration that a client gives as JSON when it loads a model."""
+    if isinstance(text, (bytes, bytearray)):
+        text = text.decode("utf-8", "replace")
+    try:
+        config = text if isinstance(text, Mapping) else json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"the configuration that overrides is not JSON: {error}") from error
+    if not isinstance(config, Mapping):
+        raise OptionError("the configuration that overrides is not a JSON object")
+    return normalize(config, "override")
+
+
+def unknown_fields(config: Mapping[str, Any]) -> list[str]:
+    """The fields that ModelConfig does not have."""
+    return sorted(set(config) - _KNOWN)
+
+
+def is_ensemble(config: Mapping[str, Any] | None) -> bool:
+    """Whether a configuration describes a graph of models."""
+    return config is not None and "ensemble_scheduling" in config
+
+
+def whole(value: Any, name: str, where: str) -> int:
+    """A whole number; JSON writes those of 64 bits as text."""
+    try:
+        if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise OptionError(f"{where}: {name} is {value!r}, not a whole number") from None
+
+
+def _normal(value: Any, where: str, name: str = "") -> Any:
+    if name in _MAPS:
+        return {key: _normal(each, where) for key, each in _map(value, name, where).items()}
+    if name in _LISTS:
+        listed = value if isinstance(value, list) else [value]
+        if name in _WHOLE:
+            return [whole(each, name, where) for each in listed]
+        return [_normal(each, where) for each in listed]
+    if isinstance(value, Mapping):
+        snake = {_snake_case(str(key)): each for key, each in value.items()}
+        return {key: _normal(each, where, key) for key, each in snake.items()}
+    return value
+
+
+def _map(value: Any, name: str, where: str) -> dict[str, Any]:
+    """A map, from entries {key, value} of text format or from a JSON object."""
+    entries = value if isinstance(value, list) else [value]
+    if all(isinstance(each, Mapping) and "key" in each for each in entries):
+        return {str(each["key"]): each.get("value", {}) for each in entries}
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{where}: {name} is not a map: write {name} {{ key: .. value: .. }}")
+    return {str(key): each for key, each in value.items()}
+
+
+def _snake_case(name: str) -> str:
+    """maxBatchSize, as protobuf's JSON has it, is max_batch_size."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: "_" + found[1].lower(), name)
+
+
+def _data_type(value: Any, name: str, where: str) -> str:
+    if isinstance(value, int) and 0 < value < len(_TYPES_BY_NUMBER):
+        value = f"TYPE_{_TYPES_BY_NUMBER[value]}"
+    if value is None:
+        return "TYPE_INVALID"  # the model's own
+    if value not in TYPES and value != "TYPE_INVALID":
+        raise OptionError(f"{where}: {name!r} has the unknown data_type {value!r}")
+    return str(value)

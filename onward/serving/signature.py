@@ -1,0 +1,39 @@
+"""A model's inputs and outputs, from ONNX Runtime's words to the Open Inference Protocol's.
+
+spec_of(session.get_inputs()[0]) -> TensorSpec("x", "FP32", (-1, 4), ("batch", ""))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.errors import RequestInvalid, TypeUnsupported
+from onward.graph.dtypes import numpy_type
+from onward.serving.requests import TensorSpec
+from onward.serving.tensor_data import datatype_of
+
+
+def spec_of(arg: Any) -> TensorSpec:
+    """The spec of an input or output; `arg` has `name`, `type` and `shape`, as a NodeArg has."""
+    sizes = list(arg.shape or ())
+    return TensorSpec(
+        arg.name,
+        _datatype(arg),
+        tuple(size if isinstance(size, int) and size >= 0 else -1 for size in sizes),
+        tuple(size if isinstance(size, str) else "" for size in sizes),
+        arg.type.startswith("optional("),
+    )
+
+
+def _datatype(arg: Any) -> str:
+    kind = arg.type.removeprefix("optional(")
+    dtype = numpy_type(kind) if kind.startswith("tensor(") else None
+    try:
+        if dtype is not None:
+            return datatype_of(dtype)
+    except RequestInvalid:
+        pass
+    raise TypeUnsupported(
+        f"{arg.name!r} is {arg.type}, for which the Open Inference Protocol has no datatype\n"
+        "serve a model whose inputs and outputs are tensors of numbers, booleans or text"
+    )

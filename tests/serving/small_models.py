@@ -1,0 +1,50 @@
+"""Small models for tests of serving, as bytes and as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+
+def scale_model(
+    factor: float = 2.0,
+    shape: Sequence[int | str] = ("batch", 4),
+    dtype: int = TensorProto.FLOAT,
+    names: tuple[str, str] = ("x", "y"),
+    metadata: dict[str, str] | None = None,
+) -> bytes:
+    """y = factor * x."""
+    source, target = names
+    graph = helper.make_graph(
+        [helper.make_node("Mul", [source, "factor"], [target])],
+        "scale",
+        [helper.make_tensor_value_info(source, dtype, list(shape))],
+        [helper.make_tensor_value_info(target, dtype, list(shape))],
+        [helper.make_tensor("factor", dtype, [], [factor])],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=9)
+    helper.set_model_props(model, metadata or {})
+    return bytes(model.SerializeToString())
+
+
+def typed_model(kind: onnx.TypeProto) -> bytes:
+    """The identity of one value of any type."""
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "identity",
+        [helper.make_value_info("x", kind)],
+        [helper.make_value_info("y", kind)],
+    )
+    opset = [helper.make_opsetid("", 21)]
+    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString())
+
+
+def write_model(path: Path, content: bytes | None = None) -> Path:
+    """Write a model's file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(scale_model() if content is None else content)
+    return path
