@@ -113,7 +113,7 @@ class GrpcService:
         try:
             name = getattr(method, "__name__", "")
             if name not in self._control.OPEN:
-                self.admit(context, admin=name in self._control.ADMIN)
+                self.admit(context, self._control.needs_admin(name, message))
             found = method(message)
             if inspect.isawaitable(found):
                 found = await found

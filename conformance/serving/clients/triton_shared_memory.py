@@ -186,7 +186,7 @@ async def an_output_larger_than_its_region(api):
 async def cuda_memory_is_refused_in_words(api):
     equal(await api.json("get_cuda_shared_memory_status"), {} if api.is_grpc else [])
     error = await api.refused("register_cuda_shared_memory", "gpu", b"x" * 64, 0, 64)
-    contains(error.message(), "gpu", "not supported")
+    contains(error.message(), "CUDA", "not supported")
 
 
 async def main():
