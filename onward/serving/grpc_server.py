@@ -146,7 +146,9 @@ class GrpcServer:
                 if late > settings.header_timeout:
                     connection.close()
             elif not connection.streams:
-                if late > settings.keep_alive:
+                if late > settings.keep_alive + settings.header_timeout:
+                    connection.close()  # it did not leave when it was asked to
+                elif late > settings.keep_alive:
                     connection.stop()
             else:
                 _end_late_calls(connection, now - settings.header_timeout)
