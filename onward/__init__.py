@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from onward.runner.train import train as train
     from onward.serving.client.async_client import AsyncClient as AsyncClient
     from onward.serving.client.sync_client import Client as Client
+    from onward.serving.serve import Server as Server
+    from onward.serving.serve import serve as serve
     from onward.sessions.inference import InferenceSession as InferenceSession
     from onward.sessions.io_binding import IOBinding as IOBinding
     from onward.sessions.pipeline import Pipeline as Pipeline
@@ -135,6 +137,8 @@ _MODULE_OF = {
     "sweep": "onward.runner.sweep.run_sweep",
     "AsyncClient": "onward.serving.client.async_client",
     "Client": "onward.serving.client.sync_client",
+    "Server": "onward.serving.serve",
+    "serve": "onward.serving.serve",
     "compile_training": "onward.sessions.training.training_program",
     "TrainingOptions": "onward.programs.options",
     "TrainingProgram": "onward.sessions.training.training_program",

@@ -78,6 +78,7 @@ OPTIONAL = {
     "starlette",
     "uvicorn",
     "opentelemetry",
+    "uvloop",
     "tokenizers",
 }
 

@@ -102,6 +102,18 @@ class Access:
         }
 
 
+class KeyAccess:
+    """The same checks for gRPC, whose calls have a key in their metadata."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def check(self, key: str | None, admin: bool) -> None:
+        """Raise AccessDenied or QuotaExceeded, or count the call and return."""
+        given = None if key is None else key.encode()
+        self._access.check(None, given, "gRPC", "admin" if admin else "api")
+
+
 @dataclass(slots=True)
 class _Bucket:
     """A token bucket: a second's worth of requests may come at once."""

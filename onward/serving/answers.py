@@ -80,7 +80,7 @@ class Answers:
 
     def _respond(self, work: QueuedRequest, answer: dict[str, Array]) -> None:
         request = work.request
-        if request.outputs:
+        if request.outputs and len(answer) > 1:
             answer = {each.name: answer[each.name] for each in request.outputs}
         elif self._has_hidden:
             answer = {name: answer[name] for name in self._outputs}

@@ -109,7 +109,7 @@ def _triton_client(info: ServerInfo, model: ServedModelInfo) -> list[str]:
     scheme, _, address = info.http_url.partition("://")
     arrays = example_arrays(model.inputs)
     lines = [
-        "import numpy as np, tritonclient.http as triton",
+        f"import numpy as np, tritonclient.http as triton{_more_imports(info, model)}",
         f"client = triton.InferenceServerClient({address!r}"
         f"{', ssl=True' if scheme == 'https' else ''})",
         "inputs = []",
@@ -120,7 +120,6 @@ def _triton_client(info: ServerInfo, model: ServedModelInfo) -> list[str]:
         lines.append("inputs[-1].set_data_from_numpy(array)")
     headers = ""
     if info.needs_key:
-        lines.insert(1, "import os")
         headers = ', headers={"Authorization": "Bearer " + os.environ["ONWARD_KEY"]}'
     wanted = model.outputs[0].name if model.outputs else ""
     lines.append(f"print(client.infer({model.name!r}, inputs{headers}).as_numpy({wanted!r}))")
@@ -128,11 +127,15 @@ def _triton_client(info: ServerInfo, model: ServedModelInfo) -> list[str]:
 
 
 def _onward_client(info: ServerInfo, model: ServedModelInfo) -> list[str]:
-    arrays = example_arrays(model.inputs, "ml_dtypes.bfloat16")
+    arrays = example_arrays(model.inputs)
     feeds = ", ".join(f"{name!r}: {expression}" for name, _, expression in arrays)
     key = ', api_key=os.environ["ONWARD_KEY"]' if info.needs_key else ""
-    more = (", os" if info.needs_key else "") + (", ml_dtypes" if "ml_dtypes." in feeds else "")
     return [
-        f"import numpy as np, onward{more}",
+        f"import numpy as np, onward{_more_imports(info, model)}",
         f"print(onward.Client({info.http_url!r}{key}).infer({model.name!r}, {{{feeds}}}))",
     ]
+
+
+def _more_imports(info: ServerInfo, model: ServedModelInfo) -> str:
+    has_bfloat16 = any(spec.datatype == "BF16" for spec in model.inputs)
+    return (", ml_dtypes" if has_bfloat16 else "") + (", os" if info.needs_key else "")

@@ -109,11 +109,13 @@ def split_outputs(
                 f"axis {axis} is not its batch axis"
             )
         else:
-            before = (slice(None),) * axis
+            moved = output.swapaxes(0, axis) if axis else output
             start = 0
             for answer, count in zip(answers, rows):
-                answer[name] = output[(*before, slice(start, start + count))]
-                start += count
+                stop = start + count
+                part = moved[start:stop]
+                answer[name] = part.swapaxes(0, axis) if axis else part
+                start = stop
         if name in layout.cuts:
             _cut_back(layout, name, answers, requests)
     return answers

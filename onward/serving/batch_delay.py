@@ -6,6 +6,8 @@ import math
 
 _FORGET = 0.98  # the weight that a measurement keeps after each later one
 _GAP_WEIGHT = 0.1  # of the latest gap between arrivals
+_SHARE_WEIGHT = 0.2  # of the latest share of clients that returned
+_RETURN_WINDOW = 0.25  # of the fixed part of a run: how long returning clients are waited for
 _TIMER = 1e-3  # seconds: an event loop's timers are not finer
 
 
@@ -18,7 +20,7 @@ class FixedDelay:
     def observe_arrival(self, now: float) -> None:
         """Learns nothing."""
 
-    def observe_run(self, rows: int, seconds: float) -> None:
+    def observe_run(self, requests: int, rows: int, seconds: float, now: float) -> None:
         """Learns nothing."""
 
     def start_time(self, rows: int, oldest: float, now: float) -> float:
@@ -51,18 +53,24 @@ class LatencyLine:
 
 
 class LearnedDelay:
-    """Wait only where the model's own latency makes it worth it.
+    """Wait only where the model's own latency, a + b n for n rows, makes it worth it.
 
-    With a gap g to the next arrival and a run of n rows that takes a + b n, waiting for one more
-    costs each of the n rows g + b, and saves the newcomer a - g. So a batch waits while
-    n (g + b) < a - g, never longer than a, and not if the next arrival is late. A lone client's
-    gap is longer than its run, so it never waits.
+    For the next arrival: with a gap g to it, waiting costs each of n rows g + b, and saves the
+    newcomer a - g. So a batch waits while n (g + b) < a - g, and not if the next one is late.
+
+    For clients that were just answered: those that ask again at once would meet a busy instance,
+    and two groups of clients would alternate, each with half of a batch. If m of them are expected
+    within a / 4, waiting saves about a m / (n + m).
+
+    A lone client waits for nobody: its gap is longer than its run, and it is the one that returns.
     """
 
     def __init__(self) -> None:
         self.latency = LatencyLine()
         self._log_gap = math.inf  # the mean of logarithms: a pause between bursts weighs little
-        self._last_arrival = -math.inf
+        self._last_arrival = self._last_answer = -math.inf
+        self._answered = self._returned = 0  # requests of the last batch; arrivals soon after it
+        self._return_share = 0.0  # of the clients that were answered, those that soon ask again
 
     @property
     def gap(self) -> float:
@@ -73,25 +81,38 @@ class LearnedDelay:
         """Learn from a request that arrives now."""
         gap = now - self._last_arrival
         self._last_arrival = now
-        if gap == math.inf:
+        if gap == math.inf or self.latency.fixed <= _TIMER:  # it is of no use
             return
+        if now <= self._last_answer + _RETURN_WINDOW * self.latency.fixed:
+            self._returned += 1
         log_gap = math.log(max(gap, 1e-6))
         if self._log_gap == math.inf:
             self._log_gap = log_gap
         else:
             self._log_gap += _GAP_WEIGHT * (log_gap - self._log_gap)
 
-    def observe_run(self, rows: int, seconds: float) -> None:
-        """Learn from a batch that ran."""
+    def observe_run(self, requests: int, rows: int, seconds: float, now: float) -> None:
+        """Learn from a batch that is answered now."""
         if rows:
             self.latency.observe(rows, seconds)
+        if self._answered:
+            share = min(1.0, self._returned / self._answered)
+            self._return_share += _SHARE_WEIGHT * (share - self._return_share)
+        self._answered, self._returned, self._last_answer = requests, 0, now
 
     def start_time(self, rows: int, oldest: float, now: float) -> float:
         """When a batch of these rows should start."""
         fixed = self.latency.fixed
         if fixed <= _TIMER:  # a timer would take longer than waiting can save
             return now
+        per_row = self.latency.per_row
+        missing = self._return_share * self._answered - self._returned
+        until = self._last_answer + max(_TIMER, _RETURN_WINDOW * fixed)
+        if missing >= 0.5 and now < until:
+            saves_much = 2 * fixed > per_row * (rows + missing)  # else only the tail would suffer
+            if saves_much and until - now < fixed * missing / (rows + missing):
+                return until
         gap = max(self.gap, _TIMER)
-        if rows * (gap + self.latency.per_row) >= fixed - gap:
+        if rows * (gap + per_row) >= fixed - gap:
             return now
         return min(oldest + fixed, self._last_arrival + 2 * gap)

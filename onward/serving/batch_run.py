@@ -79,7 +79,7 @@ class BatchRunner:
     def run(self, batch: BatchRun) -> None:
         """Fill in a batch's answers. Never raises."""
         works = batch.works
-        batch.joined = batch.ran = batch.started
+        batch.started = batch.joined = batch.ran = self._clock()
         try:
             batch.answers = self._run_joined(batch, works)
         except BaseException as error:

@@ -29,6 +29,9 @@ class Batching:
     is_checked: bool = False  # batched answers were equal to single ones when it was loaded
     limits_requests: bool = True  # requests of more rows are refused, not only run alone
 
+    def __str__(self) -> str:
+        return f"up to {self.max_size} rows" if self.max_size else f"none: {self.reason}"
+
     @property
     def axes(self) -> Mapping[str, int]:
         """The batch axis of each input and output."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ def classify(scores: Array, count: int, labels: Sequence[str] = ()) -> Array:
             "class result not available for output due to unsupported type "
             f"'{datatype_of(scores.dtype)}'"
         )
-    rows = scores.reshape(scores.shape[0], -1) if scores.ndim > 1 else scores.reshape(1, -1)
+    batch = scores.shape[0] if scores.ndim > 1 else 1
+    rows = scores.reshape(batch, math.prod(scores.shape[1:]) if scores.ndim > 1 else scores.size)
     found = [_best_of_row(row, count, labels) for row in rows]
     width = min(count, rows.shape[1])
     result = np.empty((len(found), width), object)

@@ -57,7 +57,7 @@ class Dispatcher:
     def waiting(self) -> int:
         """The number of requests that have not started."""
         held = 0 if self._sequences is None else self._sequences.held_count
-        return len(self._scheduler) + held
+        return self._scheduler.count + held
 
     def add(self, work: QueuedRequest) -> None:
         """Queue a request, or raise why it cannot be."""
@@ -97,7 +97,7 @@ class Dispatcher:
         if scheduler.next_deadline <= now:
             self._expire(now)
         again = math.inf
-        while self._idle and len(scheduler):
+        while self._idle and scheduler.count:
             found = scheduler.next_batch(now, is_urgent=self.is_urgent)
             if not isinstance(found, list):
                 again = found
@@ -119,7 +119,8 @@ class Dispatcher:
         self.running -= len(works)
         seconds = batch.split - batch.started
         if batch.was_joined:
-            self._delay.observe_run(batch.rows, batch.ran - batch.joined)
+            run = batch.ran - batch.joined
+            self._delay.observe_run(len(works), batch.rows, run, self._clock())
         self._seconds_per_request += 0.1 * (seconds / len(works) - self._seconds_per_request)
         if self._sequences is not None:
             for work, answer in zip(works, batch.answers):

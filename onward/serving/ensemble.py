@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,13 +29,22 @@ Submit = Callable[[InferRequest, Done], Cancel]
 _STATES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
+@dataclass(frozen=True)
+class PartBatching:
+    """The batch size that an ensemble declares; its parts batch on their own."""
+
+    max_size: int
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return {}
+
+
 class Ensemble:
     """An ensemble that is served, with the interface of a ServedModel.
 
     `submit` and `signature` are those of the repository, so that parts may be reloaded.
     """
-
-    batching = None
 
     def __init__(
         self,
@@ -46,11 +56,14 @@ class Ensemble:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         observer: Observer | None = None,
+        wall_clock: Clock = time.time,
     ) -> None:
         self.graph, self.version = graph, version
+        self.batching = PartBatching(graph.max_batch_size)
         self.inputs, self.outputs = list(graph.inputs), list(graph.outputs)
         self._submit, self._signature = submit, signature
-        self._loop, self._clock = loop, clock
+        self._loop, self._clock, self._wall_clock = loop, clock, wall_clock
+        self._last_inference = 0.0
         self._observer = observer or NoObserver()
         self._running: set[_Run] = set()
         self._idle: asyncio.Event | None = None
@@ -105,7 +118,7 @@ class Ensemble:
         return {
             "name": self.graph.name,
             "version": self.version,
-            "last_inference": 0,
+            "last_inference": round(self._last_inference * 1e3),
             "inference_count": int(count),
             "execution_count": int(count),
             "inference_stats": stats,
@@ -162,6 +175,7 @@ class Ensemble:
         kept = self._counts["fail" if error is not None else "success"]
         kept[0] += 1
         kept[1] += seconds
+        self._last_inference = self._wall_clock()
         times = RequestTimes(run=seconds, batch_size=1)
         self._observer.on_request(self.graph.name, self.version, request.id, times, error)
 

@@ -35,6 +35,7 @@ class EnsembleGraph:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     steps: tuple[Step, ...]  # in an order in which they can run
+    max_batch_size: int = 0
 
     @property
     def models(self) -> list[str]:
@@ -63,7 +64,8 @@ def read_ensemble(name: str, config: Json) -> EnsembleGraph:
     outputs = tuple(_spec(each, config, name) for each in config.get("output", ()))
     if not inputs or not outputs:
         raise OptionError(f"ensemble {name!r} must list its inputs and outputs")
-    return EnsembleGraph(name, inputs, outputs, _sorted(name, inputs, outputs, steps))
+    size = int(config.get("max_batch_size", 0))
+    return EnsembleGraph(name, inputs, outputs, _sorted(name, inputs, outputs, steps), size)
 
 
 def check_parts(graph: EnsembleGraph, signature: Signature) -> None:

@@ -57,15 +57,10 @@ def example_command(url: str, inputs: Sequence[TensorSpec], options: str = "") -
     return f"python3 -c {shlex.quote(program)} | curl {shlex.quote(url)}{more} --data-binary @-"
 
 
-def example_arrays(
-    inputs: Sequence[TensorSpec], bfloat16: str = "np.float32"
-) -> list[tuple[str, str, str]]:
-    """(name, datatype, numpy expression) of each input, for a program in Python.
-
-    `bfloat16` is how the program writes BF16, which numpy lacks: tritonclient takes float32.
-    """
+def example_arrays(inputs: Sequence[TensorSpec]) -> list[tuple[str, str, str]]:
+    """(name, datatype, numpy expression) of each input, for a program in Python."""
     return [
-        (spec.name, spec.datatype, _array_expression(spec, bfloat16))
+        (spec.name, spec.datatype, _array_expression(spec))
         for spec in inputs
         if not spec.is_optional
     ]
@@ -84,11 +79,11 @@ def _body_expression(inputs: Sequence[TensorSpec]) -> str:
     return f"{{'inputs': [{', '.join(parts)}]}}"
 
 
-def _array_expression(spec: TensorSpec, bfloat16: str) -> str:
+def _array_expression(spec: TensorSpec) -> str:
     shape = ", ".join(map(str, example_shape(spec)))
     shape = f"({shape},)" if len(spec.shape) == 1 else f"({shape})"
     if spec.datatype == "BYTES":
         return f'np.full({shape}, b"text", object)'
-    names = {"BOOL": "np.bool_", "BF16": bfloat16}
+    names = {"BOOL": "np.bool_", "BF16": "ml_dtypes.bfloat16"}
     default = spec.datatype.lower().replace("fp", "float")
     return f"np.zeros({shape}, {names.get(spec.datatype, f'np.{default}')})"

@@ -118,4 +118,6 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_ignored(part: str) -> bool:
-    return part.startswith((".", "__pycache__")) or part.endswith(_TEMPORARY)
+    """Hidden and temporary files; not `..data`, the link by which Kubernetes changes a volume."""
+    is_hidden = part.startswith(".") and not part.startswith("..")
+    return is_hidden or part.startswith("__pycache__") or part.endswith(_TEMPORARY)

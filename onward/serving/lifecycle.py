@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onward.serving.access import Access
+from onward.serving.access import Access, KeyAccess
 from onward.serving.grpc_server import GrpcServer
 from onward.serving.http_server import HttpServer
 from onward.serving.live_figures import LiveFigures
@@ -24,7 +24,9 @@ from onward.serving.live_page.live_routes import live_routes
 from onward.serving.metrics import Metrics
 from onward.serving.observer import Observer
 from onward.serving.observers import combine_observers
+from onward.serving.open_model import ALL_MODELS
 from onward.serving.request_log import RequestLog, make_log_handler
+from onward.serving.served_model import ServedModel
 from onward.serving.server_core import ServerCore
 from onward.serving.server_info import ServedModelInfo, ServerInfo
 from onward.serving.settings import ModelSettings, ServerSettings
@@ -72,10 +74,11 @@ class RunningServer:
         settings = self._settings
         self._log_handler = make_log_handler(settings.log_format, sys.stderr)
         LOGGER.addHandler(self._log_handler)
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False
         loop = asyncio.get_running_loop()
         core = ServerCore(
-            settings,
-            self._model_settings,
+            _with_defaults(settings, self._model_settings),
             loop=loop,
             clock=self._clock,
             observer=combine_observers(self._observers()),
@@ -83,10 +86,10 @@ class RunningServer:
         self._core = core
         if isinstance(self._source, Mapping):
             for name, model in self._source.items():
-                await core.add(name, model, self._model_settings)
+                await core.add(name, model)
         else:
             await core.open(self._source)
-        self._metrics.watch(core.index, core.in_flight)
+        self._metrics.watch(core.index, lambda: _in_flight(core))
         access = Access(settings, self._clock)
         routes = live_routes(core, self._figures)
         for is_admin in (False, True) if settings.admin_port is not None else (False,):
@@ -102,7 +105,9 @@ class RunningServer:
             await http.start()
             self._https.append(http)
         if settings.grpc_port is not None:
-            grpc = GrpcServer(core, settings, shared_memory=self._shared_memory, access=access)
+            grpc = GrpcServer(
+                core, settings, shared_memory=self._shared_memory, access=KeyAccess(access)
+            )
             await grpc.start()
             self._grpc = grpc
         return self._info(core)
@@ -124,7 +129,16 @@ class RunningServer:
             http_url=urls[0],
             grpc_address=None if self._grpc is None else f"{host}:{self._grpc.port}",
             admin_url=urls[-1],
-            models=[ServedModelInfo(**fields) for fields in core.describe_models()],
+            models=[
+                ServedModelInfo(
+                    model.name,
+                    str(version.number),
+                    list(served.inputs),
+                    list(served.outputs),
+                    str(served.batching),
+                )
+                for model, version, served in core.repository.table.served()
+            ],
             needs_key=bool(self._settings.api_keys),
         )
 
@@ -137,8 +151,6 @@ class RunningServer:
         grpc, self._grpc = self._grpc, None
         for http in https:
             await http.stop_accepting()
-        if core is not None:
-            core.stop_accepting()
         waiting = [http.stop(max(0.0, end - self._clock())) for http in https]
         if grpc is not None:
             waiting.append(grpc.stop(max(0.0, end - self._clock())))
@@ -152,7 +164,23 @@ class RunningServer:
             await asyncio.to_thread(telemetry.close)
         if self._log_handler is not None:
             LOGGER.removeHandler(self._log_handler)
+            LOGGER.propagate = True
             self._log_handler = None
+
+
+def _with_defaults(server: ServerSettings, model: ModelSettings) -> ServerSettings:
+    """The server's settings, with those that were given for all models."""
+    given = model.model_dump(include=model.model_fields_set)
+    every = {**given, **server.models.get(ALL_MODELS, {})}
+    return server.model_copy(update={"models": {**server.models, ALL_MODELS: every}})
+
+
+def _in_flight(core: ServerCore) -> dict[tuple[str, str], int]:
+    return {
+        (model.name, str(version.number)): served.in_flight
+        for model, version, served in core.repository.table.served()
+        if isinstance(served, ServedModel)
+    }
 
 
 def _reachable(host: str) -> str:

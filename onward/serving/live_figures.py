@@ -19,7 +19,7 @@ from onward.serving.observer import RequestTimes
 WIDTH = 2.0  # seconds of a slot
 SLOTS = 150  # 5 minutes
 WINDOW = 30  # slots of a model's numbers in the table: the last minute
-_MOST_MODELS = 512
+_MOST_MODELS = 512  # with numbers of their own
 _STEP = 1.08
 _SCALE = 1 / math.log(_STEP)
 _SHORTEST = 1e-6
@@ -67,7 +67,7 @@ class LiveFigures:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._start = clock()
-        self._all = Timeline()
+        self._all, self._others = Timeline(), Timeline()
         self._models: dict[tuple[str, str], Timeline] = {}
 
     def on_request(
@@ -127,11 +127,11 @@ class LiveFigures:
 
     def _timeline(self, model: str, version: str) -> Timeline:
         timeline = self._models.get((model, version))
-        if timeline is None:
-            if len(self._models) >= _MOST_MODELS:  # versions of a year of reloads
-                self._models.pop(next(iter(self._models)))
-            timeline = self._models[model, version] = Timeline()
-        return timeline
+        if timeline is not None:
+            return timeline
+        if len(self._models) >= _MOST_MODELS:
+            return self._others
+        return self._models.setdefault((model, version), Timeline())
 
 
 def _series(timeline: Timeline, now: int) -> dict[str, list[float | None]]:

@@ -43,7 +43,8 @@ def update_log_settings(changes: dict[str, Any]) -> dict[str, Any]:
         if name not in settings:
             raise RequestInvalid(f"there is no log setting {name!r}: {', '.join(settings)}")
         settings[name] = value
-    _LOGGER.setLevel(_level_of(settings))
+    if settings != read_log_settings():
+        _LOGGER.setLevel(_level_of(settings))
     return read_log_settings()
 
 

@@ -34,6 +34,7 @@ _SECONDS = (
 )  # fmt: skip
 _ROWS = tuple(float(2**power) for power in range(11))
 _LABELS = ("model", "version")
+_MOST_MODELS = 512  # versions of models; more are counted without a name
 
 ModelVersion = tuple[str, str]
 ReadInFlight = Callable[[], Mapping[ModelVersion, int]]
@@ -64,14 +65,15 @@ class ModelCounts:
     """What was counted of one version of a model."""
 
     __slots__ = (
-        "batches", "codes", "compute", "queue", "queue_length", "request", "row_sum",
+        "batch", "batches", "codes", "compute", "queue", "queue_length", "request", "row_sum",
         "rows", "run_sum",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
         self.queue, self.compute = Histogram(_SECONDS), Histogram(_SECONDS)
-        self.request, self.rows = Histogram(_SECONDS), Histogram(_ROWS)
+        self.request, self.batch = Histogram(_SECONDS), Histogram(_SECONDS)
+        self.rows = Histogram(_ROWS)
         self.batches = self.queue_length = self.row_sum = 0
         self.run_sum = 0.0
 
@@ -123,6 +125,7 @@ class Metrics:
         counts.batches += 1
         counts.row_sum += rows
         counts.rows.observe(rows)
+        counts.batch.observe(run)
 
     def on_queue(self, model: str, version: str, length: int) -> None:
         counts = self._counts.get((model, version)) or self._new(model, version)
@@ -155,13 +158,14 @@ class Metrics:
             "onward_compute_seconds", "Time in a batch: joining, running, splitting.", "compute"
         )
         yield self._histogram("onward_request_seconds", "Queue and batch together.", "request")
+        yield self._histogram("onward_batch_seconds", "Time of a batch in the model.", "batch")
         yield self._histogram("onward_batch_rows", "Rows of a batch.", "rows")
 
     def _histogram(self, name: str, explanation: str, field: str) -> Metric:
         family = HistogramMetricFamily(name, explanation, labels=_LABELS)
         for key, counts in self._counts.items():
-            if key != ("", ""):
-                found: Histogram = getattr(counts, field)
+            found: Histogram = getattr(counts, field)
+            if any(found.counts):
                 family.add_metric(key, found.buckets(), found.sum)
         return family
 
@@ -182,7 +186,8 @@ class Metrics:
         return family
 
     def _new(self, model: str, version: str) -> ModelCounts:
-        return self._counts.setdefault((model, version), ModelCounts())
+        key = (model, version) if len(self._counts) < _MOST_MODELS else ("", "")
+        return self._counts.setdefault(key, ModelCounts())
 
 
 def _states(index: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, bool]]:

@@ -37,6 +37,7 @@ _TYPES_BY_NUMBER = (
     "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
     "FP16", "FP32", "FP64", "STRING", "BF16",
 )  # fmt: skip
+OVERRIDE = "the configuration of the request"  # in errors, where config.pbtxt stands else
 _KNOWN = {
     "name", "platform", "backend", "runtime", "max_batch_size", "version_policy", "input", "output",
     "batch_input", "batch_output", "optimization", "dynamic_batching", "sequence_batching",
@@ -68,10 +69,10 @@ def read_override(text: Any) -> Json:
     try:
         config = text if isinstance(text, Mapping) else json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(f"the configuration that overrides is not JSON: {error}") from error
+        raise OptionError(f"{OVERRIDE} is not JSON: {error}") from error
     if not isinstance(config, Mapping):
-        raise OptionError("the configuration that overrides is not a JSON object")
-    return normalize(config, "override")
+        raise OptionError(f"{OVERRIDE} is not a JSON object")
+    return normalize(config, OVERRIDE)
 
 
 def unknown_fields(config: Mapping[str, Any]) -> list[str]:

@@ -19,8 +19,8 @@ from onward.serving.completed_config import ENSEMBLE
 from onward.serving.core import Json
 from onward.serving.ensemble import Ensemble
 from onward.serving.ensemble_graph import read_ensemble
-from onward.serving.model_config import is_ensemble
-from onward.serving.model_folder import ModelFiles, fingerprint
+from onward.serving.model_config import OVERRIDE, is_ensemble
+from onward.serving.model_folder import CONFIG, ModelFiles, fingerprint
 from onward.serving.model_table import (
     LOADING,
     READY,
@@ -186,8 +186,9 @@ class ModelLoader:
             if is_ensemble(config):
                 opened = OpenedModel([], settings, ENSEMBLE, config)
             else:
+                where = OVERRIDE if model.override is not None else f"{files.folder.name}/{CONFIG}"
                 opened = await self.blocking(
-                    lambda: open_model(files, number, config, settings, self._opener)
+                    lambda: open_model(files, number, config, settings, self._opener, where)
                 )
             await self.serve(model, number, opened, stamp)
         except Exception as error:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from onward.lazy import LazyModule
+from onward.serving.choose_instances import choose_instances
 from onward.serving.instance import Instance
 from onward.serving.session_instance import open_session_instances
 from onward.serving.settings import ModelSettings
-
-choose_instances: Any = LazyModule("onward.serving.choose_instances")
-worker_instance: Any = LazyModule("onward.serving.worker_instance")
+from onward.serving.worker_instance import open_worker_instances
 
 
 def open_instances(
@@ -22,20 +19,8 @@ def open_instances(
     Blocks while engines open the model: call it in a thread.
     """
     if settings.instances == "auto" or settings.providers == "auto":
-        settings = choose_instances.choose_instances(path, settings)
+        settings = choose_instances(path, settings)
     if settings.workers:
-        return _open_workers(path, settings, name, version), settings
+        return [*open_worker_instances(path, settings, name, version)], settings
     count = settings.instances if isinstance(settings.instances, int) else 1
     return [*open_session_instances(path, settings, count)], settings
-
-
-def _open_workers(path: Path, settings: ModelSettings, name: str, version: str) -> list[Instance]:
-    opened: list[Instance] = []
-    try:
-        for _ in range(settings.workers):
-            opened.append(worker_instance.open_worker_instance(path, settings, name, version))
-    except BaseException:
-        for instance in opened:
-            instance.close()
-        raise
-    return opened

@@ -72,12 +72,12 @@ def open_model(
     config: Json | None,
     settings: ModelSettings,
     opener: OpenInstances = open_instances,
+    where: str = CONFIG,
 ) -> OpenedModel:
-    """Open a version's file with the settings that it has."""
+    """Open a version's file with the settings that it has; `where` names the configuration."""
     path = files.versions[number]
     instances, settings = opener(path, settings, files.name, str(number))
     try:
-        where = f"{files.folder.name}/{CONFIG}"
         metadata = _metadata(instances[0], path)
         found = configured(instances, config, where) if config is not None else instances
         found, stored = add_processing(found, settings, files.folder, metadata)

@@ -92,7 +92,7 @@ OPERATIONS = [
     ),
     Operation("get", "/v2/logging", "The log settings", "Server", "LogSettings"),
     Operation(
-        "post", "/v2/logging", "Change the log settings", "Server", "LogSettings", "LogSettings",
+        "post", "/v2/logging", "Change the log settings", "Server", "LogSettings", "LogChanges",
         True,
     ),
     Operation("get", "/v2/trace/setting", "The trace settings", "Server", "Object"),

@@ -34,6 +34,13 @@ _PARAMETERS: Json = {
 }
 _METADATA = _object({"name": _TEXT, "datatype": _TEXT, "shape": _OPEN_SHAPE}, ("name", "datatype"))
 
+_LOG_SETTINGS: Json = {
+    "log_info": _FLAG,
+    "log_warning": _FLAG,
+    "log_error": _FLAG,
+    "log_verbose_level": {"type": "integer", "minimum": 0},
+}
+
 SCHEMAS: dict[str, Json] = {
     "Error": _object({"error": _TEXT}, ("error",)),
     "Text": _TEXT,
@@ -66,14 +73,8 @@ SCHEMAS: dict[str, Json] = {
         {"key": _TEXT, "offset": _COUNT, "byte_size": _COUNT}, ("key", "byte_size")
     ),
     "Regions": _list(_object({"name": _TEXT, "key": _TEXT, "offset": _COUNT, "byte_size": _COUNT})),
-    "LogSettings": _object(
-        {
-            "log_info": _FLAG,
-            "log_warning": _FLAG,
-            "log_error": _FLAG,
-            "log_verbose_level": {"type": "integer", "minimum": 0},
-        }
-    ),
+    "LogSettings": _object(_LOG_SETTINGS),
+    "LogChanges": _object(_LOG_SETTINGS, additionalProperties=False),
     "InferRequest": _object(
         {
             "id": _TEXT,

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,32 +145,22 @@ def _postprocess(
     if kind in ("top_k", "softmax") and (count.isdigit() or not count):
         return _top_classes(instance, folder, labels, int(count or 5), kind == "softmax")
     function = load_function(text, folder)
-    parameters = {spec.name: spec for spec in _parameters(function)}
-    taken = [spec for spec in instance.outputs if spec.name in parameters]
-    if not taken:
-        taken = list(instance.outputs)
-        if len(taken) != len(parameters):
+    outputs = {spec.name: spec for spec in instance.outputs}
+    names = [spec.name for spec in input_specs(function) if not spec.is_optional]
+    given = {name: name for name in names}  # parameter -> output
+    if not set(names) <= set(outputs):
+        if len(names) != len(outputs):
             raise OptionError(
-                f"the parameters of {text} are not outputs of the model: "
-                f"{', '.join(spec.name for spec in instance.outputs)}"
+                f"the parameters of {text} are not outputs of the model: {', '.join(outputs)}"
             )
-    names = dict(zip(parameters, (s.name for s in taken))) if len(taken) == len(parameters) else {}
-    given = {n: n if n in {s.name for s in taken} else names[n] for n in parameters}
-    specs = [_renamed(next(s for s in taken if s.name == given[n]), n) for n in given]
+        given = dict(zip(names, outputs))
+    specs = [replace(outputs[output], name=name, axes=()) for name, output in given.items()]
     after = FunctionInstance(function, specs)
 
-    def apply(outputs: Mapping[str, Array]) -> dict[str, Array]:
-        return after.run({parameter: outputs[name] for parameter, name in given.items()})
+    def apply(found: Mapping[str, Array]) -> dict[str, Array]:
+        return after.run({name: found[output] for name, output in given.items()})
 
     return ProcessingPart(after.outputs, apply)
-
-
-def _parameters(function: Callable[..., Any]) -> list[TensorSpec]:
-    return [spec for spec in input_specs(function) if not spec.is_optional]
-
-
-def _renamed(spec: TensorSpec, name: str) -> TensorSpec:
-    return TensorSpec(name, spec.datatype, spec.shape)
 
 
 def _top_classes(

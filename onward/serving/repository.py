@@ -169,8 +169,13 @@ class Repository:
             self.table.refresh(name)
         self._loader.close()
 
-    async def _load(self, name: str, with_parts: bool = False) -> LoadFailure | None:
-        """Load what has changed of a model; a session or function is as it was."""
+    async def _load(
+        self, name: str, with_parts: bool = False, outer: frozenset[str] = frozenset()
+    ) -> LoadFailure | None:
+        """Load what has changed of a model; a session or function is as it was.
+
+        `with_parts`: and of an ensemble's models, except the `outer` ones that are being loaded.
+        """
         model = self.table.models[name]
         async with model.lock:
             try:
@@ -182,10 +187,10 @@ class Repository:
                     return None
                 return LoadFailure(ModelNotFound(f"model {name!r} has no files"))
             if with_parts:
-                await self._load_parts(model, files)
+                await self._load_parts(model, files, outer | {name})
             return await self._loader.load(model, files)
 
-    async def _load_parts(self, model: Model, files: ModelFiles) -> None:
+    async def _load_parts(self, model: Model, files: ModelFiles, outer: frozenset[str]) -> None:
         """Load the models of an ensemble that are not in service."""
         try:
             config = normal_config(files, model.override)
@@ -196,11 +201,13 @@ class Repository:
             return  # loading the model itself says why
         for part in parts:
             other = self.table.models.get(part) or Model(part)
+            if part in outer:
+                continue  # a cycle of ensembles, which checking it reports
             if self.table.ready_versions(part) or await self._find_files(other) is None:
                 continue
             self.table.models[part] = other
             other.is_unloaded = False
-            await self._load(part, with_parts=True)
+            await self._load(part, with_parts=True, outer=outer)
 
     def _is_gone(self, files: ModelFiles) -> bool:
         """Whether a model was removed. A file that is being replaced is gone for a moment."""

@@ -34,8 +34,11 @@ class _Input:
     dtype: np.dtype[Any]
     batch_axis: int | None
     free_axes: frozenset[int]  # sizes that may differ within a batch
-    is_simple: bool  # the first axis is the batch axis, and no other may differ
     fixed: tuple[tuple[int, int], ...]  # axis, size
+
+    def joint_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes that must be the same in all requests of a batch."""
+        return tuple(size for axis, size in enumerate(shape) if axis not in self.free_axes)
 
 
 class RequestCheck:
@@ -51,6 +54,8 @@ class RequestCheck:
     ) -> None:
         self.model, self.batching = model, batching
         self._inputs = [_prepare(spec, batching) for spec in inputs]
+        only = self._inputs[0] if len(self._inputs) == 1 else None
+        self._only = only if only is not None and only.free_axes == {0} else None
         self._names = {spec.name for spec in inputs}
         self._required = [spec.name for spec in inputs if not spec.is_optional]
         self._outputs = [spec.name for spec in outputs]
@@ -60,48 +65,51 @@ class RequestCheck:
     def __call__(self, request: InferRequest) -> CheckedRequest:
         """The feeds of a request, its rows and what it can be joined with; RequestInvalid."""
         given = request.inputs
-        selection = self._select(request)
+        selection = self._select(request) if request.outputs else None
+        if self._only is not None and len(given) == 1 and self._only.name in given:
+            array = self._check_input(self._only, given[self._only.name])
+            rows = array.shape[0]
+            if 0 < rows <= self.batching.max_size:  # the common case, without the steps below
+                return CheckedRequest(
+                    {self._only.name: array}, rows, (selection, array.shape[1:]), selection
+                )
         rows = -1 if self.batching.max_size else 1
         feeds: dict[str, Array] = {}
         parts: list[Hashable] = [selection]
         is_incomplete = False
         for each in self._inputs:
-            array = given.get(each.name)
-            if array is None:
+            array_or_none = given.get(each.name)
+            if array_or_none is None:
                 is_incomplete = is_incomplete or not each.spec.is_optional
                 parts.append(None)
                 continue
-            array = self._check_input(each, array)
-            feeds[each.name] = array
-            shape = array.shape
-            axis = each.batch_axis
-            if axis is None:
-                parts.append(shape)
-                continue
-            if rows < 0:
-                rows = shape[axis]
-            elif shape[axis] != rows:
-                raise RequestInvalid(
-                    f"input {each.name!r} batch size does not match other inputs for {self.model!r}"
-                )
-            parts.append(
-                shape[1:] if each.is_simple
-                else tuple(size for i, size in enumerate(shape) if i not in each.free_axes)
-            )  # fmt: skip
-        batching = self.batching
+            array = feeds[each.name] = self._check_input(each, array_or_none)
+            rows = self._check_rows(each, array, rows)
+            parts.append(each.joint_shape(array.shape))
         if len(feeds) != len(given) or is_incomplete:
             raise self._wrong_names(given)
-        if rows > batching.max_size > 0 and batching.limits_requests:
+        if rows > self.batching.max_size > 0 and self.batching.limits_requests:
             raise RequestInvalid(
-                f"inference request batch-size must be <= {batching.max_size} for {self.model!r}"
+                f"inference request batch-size must be <= {self.batching.max_size} "
+                f"for {self.model!r}"
             )
-        if batching.layout.padded:
-            batching.layout.fill_masks(feeds)
+        if self.batching.layout.padded:
+            self.batching.layout.fill_masks(feeds)
             parts.append(self._bucket(feeds))
         if rows <= 0:  # no rows, or no inputs: it runs alone
             parts.append(object())
             rows = 0 if rows == 0 else 1
         return CheckedRequest(feeds, rows, tuple(parts), selection)
+
+    def _check_rows(self, each: _Input, array: Array, rows: int) -> int:
+        """The rows of a request, which all of its inputs must have; -1: not known yet."""
+        if each.batch_axis is None or array.shape[each.batch_axis] == rows:
+            return rows
+        if rows < 0:
+            return int(array.shape[each.batch_axis])
+        raise RequestInvalid(
+            f"input {each.name!r} batch size does not match other inputs for {self.model!r}"
+        )
 
     def _check_input(self, each: _Input, array: Array) -> Array:
         if array.dtype != each.dtype:
@@ -118,7 +126,8 @@ class RequestCheck:
             for axis, size in each.fixed:
                 if shape[axis] != size:
                     raise self._unexpected_shape(each, shape)
-        return _decode(each.name, array) if each.spec.datatype == "BYTES" else array
+        is_text = each.spec.datatype == "BYTES" and not each.spec.is_binary
+        return _decode(each.name, array) if is_text else array
 
     def _unexpected_shape(self, each: _Input, shape: Sequence[int]) -> RequestInvalid:
         expected = ",".join(map(str, each.spec.shape))
@@ -184,7 +193,7 @@ def _prepare(spec: TensorSpec, batching: Batching) -> _Input:
         free.add(layout.padded[spec.name].axis)
     fixed = tuple((axis, size) for axis, size in enumerate(spec.shape) if size != -1)
     dtype = DATATYPES[spec.datatype]
-    return _Input(spec.name, spec, dtype, batch_axis, frozenset(free), free == {0}, fixed)
+    return _Input(spec.name, spec, dtype, batch_axis, frozenset(free), fixed)
 
 
 def _decode(name: str, array: Array) -> Array:

@@ -59,15 +59,16 @@ class Scheduler(Generic[W]):
         self.policy, self.delay = policy, delay
         self._queues: dict[Hashable, list[W]] = {}  # each sorted by priority, then arrival
         self._deadlines: list[tuple[float, int, W]] = []  # a heap; work that left is still in it
-        self._count, self._with_deadline = 0, 0
+        self.count = 0  # of waiting work
+        self._with_deadline = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def is_full(self) -> bool:
         """No more work is accepted."""
-        return self._count >= self.policy.max_waiting
+        return self.count >= self.policy.max_waiting
 
     @property
     def next_deadline(self) -> float:
@@ -76,7 +77,7 @@ class Scheduler(Generic[W]):
 
     def add(self, work: W) -> bool:
         """Queue work; False if the queue is full."""
-        if self._count >= self.policy.max_waiting:
+        if self.count >= self.policy.max_waiting:
             return False
         queue = self._queues.get(work.key)
         if queue is None:
@@ -85,11 +86,11 @@ class Scheduler(Generic[W]):
             queue.append(work)
         else:
             insort_right(queue, work, key=_PRIORITY)
-        self._count += 1
+        self.count += 1
         if work.deadline != math.inf:
             self._with_deadline += 1  # a number of its own: heaps compare no work
             heapq.heappush(self._deadlines, (work.deadline, self._with_deadline, work))
-            if len(self._deadlines) > 2 * self._count + 64:
+            if len(self._deadlines) > 2 * self.count + 64:
                 self._forget_deadlines()
         return True
 
@@ -116,7 +117,7 @@ class Scheduler(Generic[W]):
         works = [work for queue in self._queues.values() for work in queue]
         self._queues.clear()
         self._deadlines.clear()
-        self._count = 0
+        self.count = 0
         return works
 
     def next_batch(self, now: float, *, is_urgent: bool = False) -> list[W] | float:
@@ -167,7 +168,7 @@ class Scheduler(Generic[W]):
         del queue[start:stop]
         if not queue:
             del self._queues[key]
-        self._count -= len(taken)
-        if not self._count:
+        self.count -= len(taken)
+        if not self.count:
             self._deadlines.clear()
         return taken

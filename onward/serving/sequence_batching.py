@@ -27,6 +27,8 @@ MAX_SEQUENCES = 16384  # at the same time; state of more would fill the memory
 class SequencedWork(Protocol):
     """A request that is part of a sequence."""
 
+    feeds: dict[str, Array]
+
     @property
     def part(self) -> SequencePart | None: ...
 
@@ -50,7 +52,7 @@ class SequenceBatching(Generic[W]):
     ) -> None:
         inputs = {spec.name: spec for spec in instance.inputs}
         outputs = {spec.name: spec for spec in instance.outputs}
-        self._model, self._axes = model, axes
+        self._model, self._inputs, self._axes = model, inputs, axes
         self._idle_timeout = settings.sequence_idle_timeout
         self._states = [
             (each, _known(each.input, inputs, model)) for each in settings.sequence_states
@@ -101,8 +103,9 @@ class SequenceBatching(Generic[W]):
         part = self._part(work)
         sequence = self._sequences[part.id]
         if part.is_start:
+            sizes = self._named_sizes(work.feeds)
             sequence.states = {
-                state.input: self._initial(state, spec, rows) for state, spec in self._states
+                state.input: self._initial(state, spec, rows, sizes) for state, spec in self._states
             }
         if sequence.states is None:
             raise self._not_started(part)
@@ -181,13 +184,28 @@ class SequenceBatching(Generic[W]):
             "START flag on the first request of the sequence"
         )
 
-    def _initial(self, state: SequenceState, spec: TensorSpec, rows: int) -> Array:
-        """A new state; free axes other than the batch axis are empty, such as a cache of keys."""
+    def _named_sizes(self, feeds: Mapping[str, Array]) -> dict[str, int]:
+        """The sizes of the named axes of a request's inputs."""
+        return {
+            axis: size
+            for name, array in feeds.items()
+            for axis, size in zip(self._inputs[name].axes, array.shape)
+            if axis
+        }
+
+    def _initial(
+        self, state: SequenceState, spec: TensorSpec, rows: int, sizes: Mapping[str, int]
+    ) -> Array:
+        """A new state; a free axis that no input has is empty, such as that of a cache of keys."""
         batch_axis = self._axes.get(spec.name)
+        names = spec.axes or ("",) * len(spec.shape)
+        without_name = 0 if self._axes else 1
         shape = [
-            rows if axis == batch_axis else size if size != -1 else int(axis == 0)
-            for axis, size in enumerate(spec.shape)
-        ]
+            rows if axis == batch_axis
+            else size if size != -1
+            else sizes.get(name, 0 if name else without_name)
+            for axis, (size, name) in enumerate(zip(spec.shape, names))
+        ]  # fmt: skip
         return np.full(shape, state.initial, DATATYPES[spec.datatype])
 
     def _control(self, spec: TensorSpec, kind: str, part: SequencePart, rows: int) -> Array:

@@ -18,12 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from onward.configs.check_settings import make_settings
-from onward.errors import OptionError
+from onward.errors import OptionError, PackageMissing
 from onward.message_text import suggest_names
 from onward.serving.banner import banner_text
-from onward.serving.lifecycle import RunningServer, Source, new_event_loop
 from onward.serving.server_info import ServerInfo
 from onward.serving.settings import ModelSettings, ServerSettings
+
+try:
+    from onward.serving.lifecycle import RunningServer, Source, new_event_loop
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.split(".")[0] == "onward":
+        raise
+    raise PackageMissing(
+        f"serving needs the package {error.name}\npip install 'onward[serve]'"
+    ) from error
 
 
 def serve(model: Any, *, name: str | None = None, **settings: Any) -> None:

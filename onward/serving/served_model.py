@@ -103,6 +103,11 @@ class ServedModel:
         return self._dispatcher.waiting
 
     @property
+    def in_flight(self) -> int:
+        """Requests that were accepted and are not answered."""
+        return self._dispatcher.waiting + self._dispatcher.running
+
+    @property
     def is_nearly_full(self) -> bool:
         """The queue is at 90 % of its limit, or above."""
         return self.queue_length >= _NEARLY_FULL * self._settings.max_queue_size

@@ -7,27 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onward.errors import UnsupportedModel
 from onward.providers.options import SessionOptions
-from onward.serving.requests import Array, TensorSpec
+from onward.serving.requests import Array
 from onward.serving.settings import ModelSettings
+from onward.serving.signature import spec_of
 from onward.sessions.inference import InferenceSession
-
-# onnxruntime's names of tensor types -> the protocol's
-_DATATYPES = {
-    "bool": "BOOL", "string": "BYTES",
-    "float16": "FP16", "float": "FP32", "double": "FP64", "bfloat16": "BF16",
-    **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"UINT{bits}" for bits in (8, 16, 32, 64)},
-}  # fmt: skip
 
 
 class SessionInstance:
     """A session that runs batches. `owned=False`: someone else closes the session."""
 
     def __init__(self, session: InferenceSession, *, owned: bool = True) -> None:
-        self.inputs = [tensor_spec(arg, "input") for arg in session.get_inputs()]
-        self.outputs = [tensor_spec(arg, "output") for arg in session.get_outputs()]
+        self.inputs = [spec_of(arg) for arg in session.get_inputs()]
+        self.outputs = [spec_of(arg) for arg in session.get_outputs()]
         self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
         self.providers = session.get_providers()
         self._names = [spec.name for spec in self.outputs]
@@ -90,36 +82,3 @@ class _CloseLast:
             if self._owners:
                 return
         self._session.close()
-
-
-def tensor_spec(arg: Any, what: str) -> TensorSpec:
-    """An input or output of a session in the protocol's terms; others than tensors are refused."""
-    word = arg.type.removeprefix("tensor(").removesuffix(")")
-    datatype = _DATATYPES.get(word) if arg.type.startswith("tensor(") else None
-    if datatype is None:
-        raise UnsupportedModel(
-            f"{what} {arg.name!r} is {_describe(arg.type)}, which the protocol cannot carry\n"
-            f"{_advise(arg.type)}"
-        )
-    sizes = arg.shape or ()
-    axes = tuple("" if isinstance(size, int) or not size else str(size) for size in sizes)
-    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in sizes)
-    return TensorSpec(arg.name, datatype, shape, axes)
-
-
-def _describe(kind: str) -> str:
-    for start, text in (
-        ("seq(map(", "a sequence of maps"), ("seq(", "a sequence"), ("map(", "a map"),
-        ("optional(", "an optional value"), ("sparse_tensor(", "a sparse tensor"),
-    ):  # fmt: skip
-        if kind.startswith(start):
-            return text
-    return f"a tensor of {kind.removeprefix('tensor(').removesuffix(')')}"
-
-
-def _advise(kind: str) -> str:
-    if "map(" in kind:
-        return "export the classifier without ZipMap: options={'zipmap': False} in skl2onnx"
-    if kind.startswith("tensor("):
-        return "add a Cast to a type of the protocol, such as float16 or int8, and export again"
-    return "export the model again with tensors as inputs and outputs"

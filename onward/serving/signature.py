@@ -35,5 +35,13 @@ def _datatype(arg: Any) -> str:
         pass
     raise TypeUnsupported(
         f"{arg.name!r} is {arg.type}, for which the Open Inference Protocol has no datatype\n"
-        "serve a model whose inputs and outputs are tensors of numbers, booleans or text"
+        f"{_advice(arg.type)}"
     )
+
+
+def _advice(kind: str) -> str:
+    if "map(" in kind:
+        return "export the classifier without ZipMap: options={'zipmap': False} in skl2onnx"
+    if kind.startswith("tensor("):
+        return "add a Cast to a type that it has, such as float16, and export the model again"
+    return "serve a model whose inputs and outputs are tensors of numbers, booleans or text"

@@ -154,7 +154,7 @@ class WorkerInstance:
         names = [each.name for each in self._outputs] if outputs is None else list(outputs)
         buffers: list[Any] = []
         packed = [[name, messages.pack(feed, buffers)] for name, feed in feeds.items()]
-        request = {"do": "run", "names": names, "feeds": packed, "run_options": {}}
+        request = {"do": "run", "names": names, "feeds": packed, "run_options": None}
         with self._turn:
             worker = self._living_worker()
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from onward.errors import MemoryLimitExceeded
@@ -78,9 +79,11 @@ class IsolatedSession:
 
     def _run(self, request: Request) -> Reply:
         assert self._session is not None
-        header, run_options = request.header, RunOptions()
-        vars(run_options).update(header["run_options"])
-        request.on_interrupt(lambda: setattr(run_options, "terminate", True))
+        header, run_options = request.header, None
+        if header["run_options"] is not None:  # None: the run is never interrupted
+            run_options = RunOptions()
+            vars(run_options).update(header["run_options"])
+            request.on_interrupt(partial(setattr, run_options, "terminate", True))
         feeds = {name: messages.unpack(packed, request.buffers) for name, packed in header["feeds"]}
         results = self._session.run(header["names"], feeds, run_options)
         buffers: list[Any] = []

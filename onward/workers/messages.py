@@ -8,6 +8,7 @@ builds tensors of known types only, whose shapes match the bytes received.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import struct
@@ -54,10 +55,18 @@ def _pack_array(array: Array, buffers: list[Buffer]) -> dict[str, Any]:
     if array.dtype.kind in "OUS":
         buffers.append(json.dumps([_text(item) for item in array.reshape(-1).tolist()]).encode())
         return {"kind": "text", "shape": shape}
-    if array.dtype.name not in _DTYPES:
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    name = _name_of(array.dtype)
+    if name not in _DTYPES:
         raise TypeError(f"no ONNX tensor type for {array.dtype}")
     buffers.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return {"kind": "tensor", "dtype": array.dtype.name, "shape": shape}
+    return {"kind": "tensor", "dtype": name, "shape": shape}
+
+
+@functools.cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # numpy puts it together each time
 
 
 def _is_tensor(value: Any) -> bool:

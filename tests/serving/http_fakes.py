@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -54,15 +55,17 @@ class FakeCore:
             return self.cancelled.set
         try:
             self.signature(request.model, request.version)
-        except ModelNotFound as error:
-            done(error)
-            return lambda: None
-        done(self.response(request))
+            result: InferResponse | Exception = self.response(request)
+        except (ModelNotFound, RequestInvalid) as error:
+            result = error
+        done(result)
         return lambda: None
 
     def response(self, request: InferRequest) -> InferResponse:
         outputs = dict(request.inputs)
         if request.model == "double":
+            if "x" not in outputs:
+                raise RequestInvalid("input 'x' is missing")
             outputs = {"y": request.inputs["x"] * 2}
         return InferResponse(request.model, request.version or "1", outputs, request.id)
 
@@ -213,11 +216,19 @@ class Running:
 
 
 @contextmanager
-def running(*, admin: bool = False, extra_routes: Any = (), **settings: Any) -> Iterator[Running]:
-    """A server on a free port, in uvloop, in a thread."""
+def running(
+    *,
+    admin: bool = False,
+    extra_routes: Any = (),
+    new_loop: Any = uvloop.new_event_loop,
+    **settings: Any,
+) -> Iterator[Running]:
+    """A server on a free port, in a thread."""
     given = ServerSettings(**{"http_port": 0, **settings})
     running = Running(FakeCore(), FakeRegions(), given)
-    loop = running.loop = uvloop.new_event_loop()
+    logger = logging.getLogger("onward")
+    level = logger.level
+    loop = running.loop = new_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
@@ -243,6 +254,7 @@ def running(*, admin: bool = False, extra_routes: Any = (), **settings: Any) -> 
         loop.call_soon_threadsafe(loop.stop)
         thread.join(GUARD)
         loop.close()
+        logger.setLevel(level)  # clients may change it
 
 
 def floats(*rows: list[float]) -> dict[str, Any]:

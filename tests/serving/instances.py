@@ -1,4 +1,4 @@
-"""Instances for tests: a plain function, one that waits to be let through, and a session."""
+"""Instances for tests: a function, one that waits to be let through, and a session."""
 
 from __future__ import annotations
 

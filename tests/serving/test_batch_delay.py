@@ -11,7 +11,7 @@ def learned(fixed: float, per_row: float, gap: float) -> tuple[LearnedDelay, flo
     """A delay that has seen runs of this latency and arrivals of this gap, and the time."""
     delay = LearnedDelay()
     for rows in (1, 2, 4, 8) * 8:
-        delay.observe_run(rows, fixed + per_row * rows)
+        delay.observe_run(rows, rows, fixed + per_row * rows, -100.0)
     now = 0.0
     for _ in range(100):
         now += gap
@@ -90,5 +90,46 @@ def test_a_pause_between_bursts_hardly_changes_the_gap() -> None:
 
 def test_an_empty_batch_teaches_nothing() -> None:
     delay = LearnedDelay()
-    delay.observe_run(0, 1.0)
+    delay.observe_run(1, 0, 1.0, 0.0)
     assert delay.latency.fixed == 0.0
+
+
+def cycle(delay: LearnedDelay, now: float, answered: int, returning: int, after: float) -> float:
+    """A batch is answered, and some of its clients ask again: the time after that."""
+    delay.observe_run(answered, answered, 0.02 + 0.0005 * answered, now)
+    for number in range(returning):
+        delay.observe_arrival(now + after * (number + 1) / returning)
+    return now + 0.1
+
+
+def test_clients_that_return_at_once_are_waited_for() -> None:
+    delay, now = learned(fixed=0.02, per_row=0.0005, gap=0.03)
+    for _ in range(30):
+        now = cycle(delay, now, 8, 8, after=0.001)
+    delay.observe_run(8, 8, 0.024, now)
+    until = delay.start_time(8, now - 0.02, now)  # 8 others wait already
+    assert until == pytest.approx(now + 0.25 * 0.02, rel=0.01)
+    for _ in range(8):
+        delay.observe_arrival(now + 0.001)
+    assert delay.start_time(16, now - 0.02, now + 0.001) == now + 0.001  # all are there
+    assert delay.start_time(8, now - 0.02, now + 0.01) <= now + 0.01  # or it has been too long
+
+
+@pytest.mark.parametrize(("returning", "waiting"), [(0, 8), (8, 200)])
+def test_clients_are_not_waited_for_if_few_return_or_many_wait(
+    returning: int, waiting: int
+) -> None:
+    delay, now = learned(fixed=0.02, per_row=0.0005, gap=0.03)
+    for _ in range(30):
+        now = cycle(delay, now, 8, returning, after=0.001)
+    delay.observe_run(8, 8, 0.024, now)
+    assert delay.start_time(waiting, now - 0.02, now) == now
+
+
+def test_a_lone_client_that_returns_at_once_does_not_wait() -> None:
+    delay, now = learned(fixed=0.02, per_row=0.0005, gap=0.021)
+    for _ in range(30):
+        now = cycle(delay, now, 1, 1, after=0.0001)
+    delay.observe_run(1, 1, 0.0205, now)
+    delay.observe_arrival(now + 0.0001)
+    assert delay.start_time(1, now + 0.0001, now + 0.0001) == now + 0.0001

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -61,6 +62,5 @@ def test_large_inputs_are_not_written_out() -> None:
 def test_arrays_have_the_type_of_the_input(inputs: list[TensorSpec]) -> None:
     needed = {spec.name: spec for spec in inputs if not spec.is_optional}
     for name, datatype, expression in example_arrays(inputs):
-        array = eval(expression, {"np": np})
-        expected = np.dtype(np.float32) if datatype == "BF16" else dtype_of(name, datatype)
-        assert array.dtype == expected and array.ndim == len(needed[name].shape)
+        array = eval(expression, {"np": np, "ml_dtypes": ml_dtypes})
+        assert array.dtype == dtype_of(name, datatype) and array.ndim == len(needed[name].shape)

@@ -106,7 +106,7 @@ def test_memory_of_the_figures_is_bounded(clock: Clock, figures: LiveFigures) ->
         answer(figures, 0.01, f"model{n}")
         figures.on_request(f"x{n}", "1", "", RequestTimes(), ModelNotFound("no"))
     models = figures.snapshot(0)["models"]
-    assert len(models) == 512 and ("model1999", "1") in models
+    assert len(models) == 512 and ("model0", "1") in models
     for _ in range(1000):
         clock.now += WIDTH
         answer(figures, 0.01)

@@ -56,6 +56,7 @@ def test_batches_and_queue_are_by_model_and_version() -> None:
     found = samples(metrics)
     assert found["onward_batches_total", "digits", "1"] == 2
     assert found["onward_batch_rows_sum", "digits", "1"] == 2004
+    assert found["onward_batch_seconds_sum", "digits", "1"] == pytest.approx(0.2)
     assert found["onward_batch_rows_bucket", "1024.0", "digits", "1"] == 1
     assert found["onward_queue_length", "digits", "2"] == 7
 
@@ -79,6 +80,15 @@ def test_names_that_clients_invent_take_no_memory() -> None:
         metrics.on_request(f"invented{n}", "9", "", RequestTimes(), ModelNotFound("no"))
     assert b"invented" not in metrics.text()
     assert samples(metrics)["onward_requests_total", "404", "", ""] == 100
+
+
+def test_number_of_series_is_bounded() -> None:
+    metrics = Metrics()
+    for n in range(5000):
+        metrics.on_request(f"m{n}", "1", "", TIMES, RequestInvalid("x"))
+    found = samples(metrics)
+    counted = [value for key, value in found.items() if key[0] == "onward_requests_total"]
+    assert len(counted) == 513 and sum(counted) == 5000
 
 
 def test_triton_names_are_there_on_request() -> None:

@@ -69,7 +69,7 @@ def test_wrong_configurations_are_refused(config: dict[str, Any], text: str) -> 
 
 @pytest.mark.parametrize("text", ["{", "[]", None, b"\xff"])
 def test_an_override_must_be_json(text: Any) -> None:
-    with pytest.raises(OptionError, match="the configuration that overrides is not"):
+    with pytest.raises(OptionError, match="the configuration of the request is not"):
         read_override(text)
 
 

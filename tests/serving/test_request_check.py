@@ -149,3 +149,10 @@ def test_texts_are_decoded() -> None:
         check({"x": np.array([[b"\xff"]], object)}, specs)
     with pytest.raises(RequestInvalid, match="data-type is 'BYTES', but model 'm' expects 'FP32'"):
         check({"x": np.array([[b"a", b"b"]], object)})
+
+
+def test_binary_bytes_are_not_decoded() -> None:
+    data = np.array([b"\xff\xd8", b"a"], object)
+    assert check({"b": data}, [TensorSpec("b", "BYTES", (-1,), is_binary=True)]).feeds["b"] is data
+    with pytest.raises(RequestInvalid, match="not UTF-8"):
+        check({"b": data}, [TensorSpec("b", "BYTES", (-1,))])

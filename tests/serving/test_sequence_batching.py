@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ CONTROLS = {"start": "start", "end": "end", "ready": "ready", "id": "correlation
 @dataclass(eq=False)
 class Job:
     part: SequencePart | None
+    feeds: dict[str, Any] = field(default_factory=dict)
 
 
 def job(name: int | str, *, start: bool = False, end: bool = False) -> Job:
@@ -177,6 +178,19 @@ def test_a_state_with_a_free_axis_starts_empty() -> None:
     sequences, first = make(inputs, sequence_controls={}), job(7, start=True)
     sequences.enter(first, 0.0)
     assert sequences.feeds(first, 2)["h"].shape == (2, 4, 0, 8)
+
+
+def test_a_state_s_named_axes_have_the_sizes_of_the_request() -> None:
+    inputs = [
+        TensorSpec("x", "FP32", (-1, 2), ("batch", "")),
+        TensorSpec("h", "FP32", (1, -1, -1), ("", "batch", "past")),
+    ]
+    settings = ModelSettings.model_validate({"sequence_states": STATES})
+    instance = FunctionInstance(inputs, OUTPUTS, dict)
+    sequences: SequenceBatching[Job] = SequenceBatching("m", instance, settings, {})
+    first = Job(SequencePart(7, True), {"x": np.zeros((3, 2))})
+    sequences.enter(first, 0.0)
+    assert sequences.feeds(first, 1)["h"].shape == (1, 3, 0)
 
 
 @pytest.mark.parametrize(("datatype", "value"), [("BYTES", "a-1"), ("UINT64", None)])

@@ -30,7 +30,14 @@ def test_an_optional_input_is_marked() -> None:
     assert spec_of(NodeArg("x", "optional(tensor(float))", [1])).is_optional
 
 
-@pytest.mark.parametrize("kind", ["seq(tensor(float))", "tensor(complex64)", "map(int64,float)"])
-def test_a_type_without_datatype_is_refused(kind: str) -> None:
-    with pytest.raises(TypeUnsupported, match=r"'x' is .* no datatype\nserve a model"):
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("seq(tensor(float))", "serve a model whose"),
+        ("tensor(complex64)", "add a Cast"),
+        ("seq(map(int64,tensor(float)))", "export the classifier without ZipMap"),
+    ],
+)
+def test_a_type_without_datatype_is_refused(kind: str, advice: str) -> None:
+    with pytest.raises(TypeUnsupported, match=rf"'x' is .* no datatype\n{advice}"):
         spec_of(NodeArg("x", kind, []))

@@ -39,6 +39,11 @@ def test_every_type_and_shape_passes(name: str, shape: tuple[int, ...]) -> None:
     assert got.tobytes() == array.tobytes()
 
 
+def test_a_tensor_of_the_other_byte_order_keeps_its_values() -> None:
+    array = np.arange(3, dtype=np.dtype(np.float32).newbyteorder("S"))
+    assert sent(array).tolist() == [0.0, 1.0, 2.0]
+
+
 def test_a_tensor_that_is_not_contiguous_passes() -> None:
     array = np.arange(100_000, dtype=np.int64).reshape(250, 400).T[::3]
     np.testing.assert_array_equal(sent(array), array)

@@ -17,7 +17,8 @@ from onward.serving.client import client_protocol as protocol
 from onward.serving.client.async_connection import AsyncConnections
 from onward.serving.client.call_attempts import ExchangeFailed, RetryPolicy, Send, run_call
 from onward.serving.client.client_options import ClientOptions, choose_among
-from onward.serving.client.client_protocol import Call, InferOptions, Json
+from onward.serving.client.client_protocol import Call, HttpResponse, InferOptions, Json
+from onward.serving.client.grpc_connection import GrpcConnections
 from onward.serving.client.server_choice import ServerChoice
 from onward.serving.requests import Array
 
@@ -48,9 +49,13 @@ class AsyncClient:
             certificate=certificate, verify=verify, clock=clock, random=random,
         )  # fmt: skip
         self._choice, self._sleep = choose_among(urls), sleep
-        needs_tls = any(each.is_tls for each in self._choice.servers)
+        servers = self._choice.servers
+        needs_tls = any(each.is_tls and not each.is_grpc for each in servers)
         tls = self._options.tls_context() if needs_tls else None
         self._connections = AsyncConnections(self._options.headers, tls)
+        self._grpc: GrpcConnections | None = None
+        if any(each.is_grpc for each in servers):
+            self._grpc = GrpcConnections(self._options, is_async=True)
         self._datatypes: dict[tuple[str, str], dict[str, str]] = {}
 
     async def infer(
@@ -117,6 +122,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connections; they are opened again if the client is used again."""
         await self._connections.close()
+        if self._grpc is not None:
+            await self._grpc.close_async()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -134,6 +141,11 @@ class AsyncClient:
             about = await self.metadata(model, version=version)
             self._datatypes[key] = {each["name"]: each["datatype"] for each in about["inputs"]}
         return protocol.to_arrays(inputs, self._datatypes[key])
+
+    async def _exchange(self, send: Send) -> HttpResponse:
+        if self._grpc is not None and send.server.is_grpc:
+            return await self._grpc.exchange_async(send)
+        return await self._connections.exchange(send)
 
     async def _do_everywhere(self, call: Call[Any], timeout: float | None) -> None:
         for server in self._choice.servers:
@@ -158,7 +170,7 @@ class AsyncClient:
             while True:
                 if isinstance(step, Send):
                     try:
-                        outcome: Any = await self._connections.exchange(step)
+                        outcome: Any = await self._exchange(step)
                     except ExchangeFailed as failure:
                         outcome = failure
                 else:

@@ -258,7 +258,7 @@ def check(response: HttpResponse) -> None:
     text = _error_text(response)
     kind = _BY_STATUS.get(response.status)
     if response.status == 503:
-        kind = _kind_of_refusal(text, retry_after)
+        kind = _kind_of_refusal(response, text)
     raise (kind or ServingError)(text, retry_after=retry_after)
 
 
@@ -278,11 +278,14 @@ def _error_text(response: HttpResponse) -> str:
     return str(text) or f"the server answered with status {response.status}"
 
 
-def _kind_of_refusal(text: str, retry_after: float | None) -> type[ServingError]:
-    """HTTP has one status for three errors; their texts differ."""
+def _kind_of_refusal(response: HttpResponse, text: str) -> type[ServingError]:
+    """HTTP has one status for three errors: the header Onward-Error names it, else its text."""
+    named = getattr(errors, response.headers.get("onward-error", ""), None)
+    if isinstance(named, type) and issubclass(named, ServingError):
+        return named
     lower = text.lower()
-    if "deadline" in lower or "expired" in lower or "timeout" in lower:
+    if any(word in lower for word in ("deadline", "expired", "timeout", "timed out", "too long")):
         return errors.RequestExpired
-    if retry_after is not None or "overload" in lower or "queue" in lower:
+    if any(word in lower for word in ("queue", "overload", "too many")):
         return errors.ServerOverloaded
     return errors.ModelUnavailable

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from onward.errors import OptionError
 
-_PORTS = {"http": 80, "https": 443}
+_PORTS = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 8001}
 _FIRST_PAUSE = 0.5  # seconds that a server is left out after its first failure
 _LONGEST_PAUSE = 30.0
 
@@ -27,6 +27,7 @@ class Server:
     port: int
     is_tls: bool
     prefix: str = ""  # before each path
+    is_grpc: bool = False
     outstanding: int = 0  # requests that are not answered yet
     failures: int = 0  # since its last answer
     left_out_until: float = 0.0
@@ -76,7 +77,7 @@ def _tries(server: Server) -> bool:
 
 
 def parse_url(url: str) -> Server:
-    """A server from "http://host:8000", "https://host/prefix" or "host:8000".
+    """A server from "http://host:8000", "https://host/prefix", "host:8000", "grpc://host:8001".
 
     >>> parse_url("localhost:8000").port
     8000
@@ -91,5 +92,11 @@ def parse_url(url: str) -> Server:
             f"{url!r} is not the address of a server\ngive one such as http://localhost:8000"
         )
     prefix = parts.path.rstrip("/")
-    is_tls = parts.scheme == "https"
-    return Server(url, parts.hostname, port or _PORTS[parts.scheme], is_tls, prefix)
+    return Server(
+        url,
+        parts.hostname,
+        port or _PORTS[parts.scheme],
+        is_tls=parts.scheme in ("https", "grpcs"),
+        prefix=prefix,
+        is_grpc=parts.scheme.startswith("grpc"),
+    )

@@ -15,7 +15,8 @@ from onward.errors import ServerUnreachable
 from onward.serving.client import client_protocol as protocol
 from onward.serving.client.call_attempts import ExchangeFailed, RetryPolicy, Send, run_call
 from onward.serving.client.client_options import ClientOptions, choose_among
-from onward.serving.client.client_protocol import Call, InferOptions, Json
+from onward.serving.client.client_protocol import Call, HttpResponse, InferOptions, Json
+from onward.serving.client.grpc_connection import GrpcConnections
 from onward.serving.client.server_choice import ServerChoice
 from onward.serving.client.sync_connection import SyncConnections
 from onward.serving.requests import Array
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 class Client:
     """A client of one server, or of several that are used evenly. Threads may share it.
+
+    Addresses are http://, https://, grpc:// or grpcs:// (gRPC needs the package grpcio).
 
     Connections are kept; a request that a server refuses because it is busy, or that it does not
     get, is tried again within its timeout. Errors are those of `onward.errors`: ModelNotFound,
@@ -55,9 +58,13 @@ class Client:
             certificate=certificate, verify=verify, clock=clock, random=random,
         )  # fmt: skip
         self._choice, self._sleep = choose_among(urls), sleep
-        needs_tls = any(each.is_tls for each in self._choice.servers)
+        servers = self._choice.servers
+        needs_tls = any(each.is_tls and not each.is_grpc for each in servers)
         tls = self._options.tls_context() if needs_tls else None
         self._connections = SyncConnections(self._options.headers, tls, self._options.clock)
+        self._grpc: GrpcConnections | None = None
+        if any(each.is_grpc for each in servers):
+            self._grpc = GrpcConnections(self._options, is_async=False)
         self._datatypes: dict[tuple[str, str], dict[str, str]] = {}
 
     def infer(
@@ -131,6 +138,8 @@ class Client:
     def close(self) -> None:
         """Close the connections; they are opened again if the client is used again."""
         self._connections.close()
+        if self._grpc is not None:
+            self._grpc.close()
 
     def __enter__(self) -> Client:
         return self
@@ -146,6 +155,11 @@ class Client:
             about = self.metadata(model, version=version)
             self._datatypes[key] = {each["name"]: each["datatype"] for each in about["inputs"]}
         return protocol.to_arrays(inputs, self._datatypes[key])
+
+    def _exchange(self, send: Send) -> HttpResponse:
+        if self._grpc is not None and send.server.is_grpc:
+            return self._grpc.exchange(send)
+        return self._connections.exchange(send)
 
     def _do_everywhere(self, call: Call[Any], timeout: float | None) -> None:
         for server in self._choice.servers:
@@ -170,7 +184,7 @@ class Client:
             while True:
                 if isinstance(step, Send):
                     try:
-                        outcome: Any = self._connections.exchange(step)
+                        outcome: Any = self._exchange(step)
                     except ExchangeFailed as failure:
                         outcome = failure
                 else:

@@ -19,7 +19,7 @@ from onward.serving.client.client_protocol import Call, HttpRequest, HttpRespons
 from onward.serving.client.server_choice import ServerChoice, parse_url
 
 OK = HttpResponse(200, {}, b"")
-BUSY = HttpResponse(503, {"retry-after": "2"}, b'{"error": "full"}')
+BUSY = HttpResponse(503, {"retry-after": "2"}, b'{"error": "the queue is full"}')
 LOADING = HttpResponse(503, {}, b'{"error": "loading"}')
 REFUSED = ExchangeFailed("refused", was_sent=False)
 DROPPED = ExchangeFailed("dropped", was_sent=True)

@@ -57,6 +57,8 @@ def test_addresses() -> None:
         "example.com", 443, True, "/models",
     )  # fmt: skip
     assert parse_url("http://[::1]:90").host == "::1"
+    server = parse_url("grpcs://host")
+    assert server.is_grpc and server.is_tls and server.port == 8001
     for wrong in ("", "ftp://host", "http://", "http://host:notaport"):
         with pytest.raises(OptionError, match="is not the address of a server\ngive one such as"):
             parse_url(wrong)

@@ -1,0 +1,49 @@
+"""log_control: Triton's log settings change the level of the logger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from onward.errors import RequestInvalid
+from onward.serving.log_control import read_log_settings, update_log_settings
+
+
+@pytest.fixture(autouse=True)
+def level() -> Iterator[None]:
+    logger = logging.getLogger("onward")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield
+    logger.setLevel(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, logging.INFO),
+        ({"log_verbose_level": 1}, logging.DEBUG),
+        ({"log_info": False}, logging.WARNING),
+        ({"log_info": False, "log_warning": False}, logging.ERROR),
+        ({"log_info": False, "log_warning": False, "log_error": False}, logging.CRITICAL),
+        ({"log_info": None}, logging.INFO),
+    ],
+)
+def test_settings_change_the_level(changes: dict[str, Any], expected: int) -> None:
+    found = update_log_settings(changes)
+    assert logging.getLogger("onward").level == expected
+    assert found == read_log_settings()
+    assert found["log_info"] is (expected <= logging.INFO)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"log_file": "/tmp/a"}, {"log_info": 1}, {"log_verbose_level": -1}, {"log_format": "x"},
+     {"log_verbose_level": True}, {"nothing": 1}],
+)  # fmt: skip
+def test_wrong_settings_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(RequestInvalid):
+        update_log_settings(changes)
