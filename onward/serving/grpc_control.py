@@ -10,7 +10,7 @@ from typing import Any
 from onward.errors import ModelNotFound, NotSupported, RequestInvalid
 from onward.serving.core import Core, Json
 from onward.serving.grpc_messages import Message, parameter_value, parameter_values
-from onward.serving.log_settings import log_settings, update_log_settings
+from onward.serving.log_control import read_log_settings, update_log_settings
 from onward.serving.settings import ServerSettings
 from onward.serving.shared_memory import SharedMemory
 
@@ -29,12 +29,22 @@ class GrpcControl:
     """Health, metadata, statistics, the repository, shared memory and settings."""
 
     OPEN = frozenset({"ServerLive", "ServerReady"})  # need no key: probes call them
-    ADMIN = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", "LogSettings"})
+    ADMIN = frozenset(
+        {"RepositoryModelLoad", "RepositoryModelUnload"}
+        | {f"SystemSharedMemory{verb}" for verb in ("Register", "Unregister")}
+        | {f"CudaSharedMemory{verb}" for verb in ("Register", "Unregister")}
+    )
 
     def __init__(self, core: Core, settings: ServerSettings, shared_memory: SharedMemory) -> None:
         self._core = core
         self._settings = settings
         self._shared_memory = shared_memory
+
+    def needs_admin(self, method: str, message: Message) -> bool:
+        """Whether a call needs an admin key, as its HTTP route does."""
+        if method in ("TraceSetting", "LogSettings"):
+            return bool(message.settings)
+        return method in self.ADMIN
 
     def ServerLive(self, message: Message) -> Json:
         return {"live": True}
@@ -114,7 +124,7 @@ class GrpcControl:
 
     def LogSettings(self, message: Message) -> Json:
         changes = {name: parameter_value(each) for name, each in message.settings.items()}
-        found = update_log_settings(changes) if changes else log_settings()
+        found = update_log_settings(changes) if changes else read_log_settings()
         return {"settings": {name: _log_value(value) for name, value in found.items()}}
 
     def _controlled_model(self, message: Message) -> str:

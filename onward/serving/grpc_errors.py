@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, NoReturn
 
-import grpc
+from google.protobuf.message import DecodeError
 
 from onward.errors import FeedError, OnwardError, ServingError
 
 _LOG = logging.getLogger(__name__)
+_NAMES = (
+    "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS "
+    "PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE "
+    "UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
+)
+CODES = {name: number for number, name in enumerate(_NAMES.split())}
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+def status_of(error: Exception) -> tuple[int, str, tuple[tuple[str, str], ...]]:
     """The code, the text and the trailing metadata of an error."""
     text = str(error) or type(error).__name__
     if isinstance(error, ServingError):
-        return grpc.StatusCode[error.grpc_code], text, _retry_metadata(error.retry_after)
+        return CODES[error.grpc_code], text, _retry_metadata(error.retry_after)
+    if isinstance(error, DecodeError):
+        return CODES["INVALID_ARGUMENT"], "the message is not what the method takes", ()
     if isinstance(error, FeedError):
-        return grpc.StatusCode.INVALID_ARGUMENT, text, ()
+        return CODES["INVALID_ARGUMENT"], text, ()
     if isinstance(error, OnwardError):
-        return grpc.StatusCode.INTERNAL, text, ()
+        return CODES["INTERNAL"], text, ()
     _LOG.error("a gRPC request failed", exc_info=error)
-    return grpc.StatusCode.INTERNAL, f"internal error: {type(error).__name__}", ()
-
-
-async def abort(context: Any, error: Exception) -> NoReturn:
-    """End a call with an error's status."""
-    code, text, metadata = status_of(error)
-    await context.abort(code, text, metadata)
-    raise AssertionError("abort returned")
+    return CODES["INTERNAL"], f"internal error: {type(error).__name__}", ()
 
 
 def _retry_metadata(seconds: float | None) -> tuple[tuple[str, str], ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 from google.protobuf import descriptor_pb2
 
+from onward.serving.grpc_call import GrpcCall, GrpcMethod
+from onward.serving.grpc_errors import CODES
 from onward.serving.grpc_messages import (
     HEALTH,
     INFERENCE,
@@ -22,18 +22,27 @@ _Response = message_class("grpc.reflection.v1.ServerReflectionResponse")
 REFLECTION_ALPHA = "grpc.reflection.v1alpha.ServerReflection"  # older clients; the same fields
 
 
-def handlers() -> dict[str, grpc.RpcMethodHandler]:
-    """A handler for the one method of the service."""
-    return {
-        "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
-            _answer_all, _Request.FromString, _Response.SerializeToString
-        )
-    }
+class _Questions:
+    """Answers the questions of one call."""
+
+    is_full = False
+
+    def __init__(self, call: GrpcCall) -> None:
+        self._call = call
+
+    def receive(self, message: bytes) -> None:
+        try:
+            self._call.send(answer(_Request.FromString(message)).SerializeToString())
+        except Exception as error:
+            self._call.fail(error)
+
+    def end(self) -> None:
+        self._call.finish()
 
 
-async def _answer_all(messages: AsyncIterator[Message], context: Any) -> AsyncIterator[Message]:
-    async for message in messages:
-        yield answer(message)
+def methods() -> dict[str, GrpcMethod]:
+    """The one method of the service."""
+    return {"ServerReflectionInfo": GrpcMethod(open=_Questions)}
 
 
 def answer(message: Message) -> Message:
@@ -57,7 +66,7 @@ def answer(message: Message) -> Message:
         else:
             raise KeyError("there are no extensions")
     except KeyError:
-        response.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
+        response.error_response.error_code = CODES["NOT_FOUND"]
         response.error_response.error_message = "not found"
     return response
 

@@ -14,7 +14,7 @@ from onward.serving.shared_memory import SharedMemory
 from onward.serving.tensor_data import check_shape, dtype_of, from_raw
 
 # The field of InferTensorContents that holds the elements of a datatype.
-_CONTENTS = {
+CONTENTS_FIELDS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     "INT64": "int64_contents",
@@ -41,6 +41,13 @@ def parse_request(message: Message, shared_memory: SharedMemory) -> InferRequest
     return request
 
 
+def has_typed_contents(message: Message) -> bool:
+    """Whether a client sent elements, not bytes: it may read the outputs in that form."""
+    if message.raw_input_contents:
+        return False
+    return any(each.HasField("contents") for each in message.inputs)
+
+
 def _parse_inputs(message: Message, shared_memory: SharedMemory) -> dict[str, Array]:
     inputs: dict[str, Array] = {}
     raw, used = message.raw_input_contents, 0
@@ -52,7 +59,7 @@ def _parse_inputs(message: Message, shared_memory: SharedMemory) -> dict[str, Ar
         shape = check_shape(name, tuple(tensor.shape))
         if tensor.parameters and REGION in tensor.parameters:
             data: Any = _read_region(name, tensor, shared_memory)
-        elif tensor.HasField("contents"):
+        elif tensor.contents.ByteSize():
             if count:
                 raise RequestInvalid(
                     "contents field must not be specified when using raw_input_contents for "
@@ -78,7 +85,7 @@ def _parse_inputs(message: Message, shared_memory: SharedMemory) -> dict[str, Ar
 
 def _from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: Message) -> Array:
     dtype = dtype_of(name, datatype)
-    field = _CONTENTS[datatype]
+    field = CONTENTS_FIELDS[datatype]
     given = [each.name for each, _ in contents.ListFields()]
     if given not in ([], [field]):
         raise RequestInvalid(
@@ -109,7 +116,7 @@ def _wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _read_region(name: str, tensor: Message, shared_memory: SharedMemory) -> memoryview:
-    if tensor.HasField("contents"):
+    if tensor.contents.ByteSize():
         raise RequestInvalid(f"input '{name}' has contents and a shared memory region: give one")
     return shared_memory.read(*region_of(name, parameter_values(tensor.parameters)))
 

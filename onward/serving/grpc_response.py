@@ -12,9 +12,9 @@ from typing import Any
 from onward.errors import RequestInvalid
 from onward.serving.classification import classify
 from onward.serving.core import Core
-from onward.serving.grpc_messages import message_class, set_parameters
-from onward.serving.grpc_request import OFFSET, REGION, SIZE, region_of
-from onward.serving.requests import InferRequest, InferResponse, RequestedOutput
+from onward.serving.grpc_messages import Message, message_class, set_parameters
+from onward.serving.grpc_request import CONTENTS_FIELDS, OFFSET, REGION, SIZE, region_of
+from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
 from onward.serving.shared_memory import SharedMemory
 from onward.serving.tensor_data import datatype_of, to_raw
 
@@ -37,8 +37,12 @@ def serialize_response(
     core: Core,
     shared_memory: SharedMemory,
     parameters: Mapping[str, Any] = MappingProxyType({}),
+    typed: bool = False,
 ) -> bytes:
-    """The message of a response, with further parameters. Outputs may go to shared memory."""
+    """The message of a response, with further parameters. Outputs may go to shared memory.
+
+    `typed`: elements too. Triton's clients read bytes whatever they sent, KServe's what they sent.
+    """
     message = _Response(
         model_name=response.model, model_version=response.version, id=response.id or request.id
     )
@@ -58,6 +62,8 @@ def serialize_response(
         if output is not None and REGION in output.parameters:
             set_parameters(tensor.parameters, _write_region(output, data, shared_memory))
             data = b""  # an empty entry, so that entries and outputs have the same order
+        elif typed:
+            _add_contents(tensor, array)
         parts += (_RAW_TAG, _varint(len(data)), data)
     parts[0] = message.SerializeToString()
     return b"".join(parts)
@@ -74,6 +80,15 @@ def serialize_stream_error(request_id: str, error: Exception) -> bytes:
     message.infer_response.id = request_id
     found: bytes = message.SerializeToString()
     return found
+
+
+def _add_contents(tensor: Message, array: Array) -> None:
+    if tensor.datatype in ("FP16", "BF16"):  # they have no field of their own
+        return
+    values = array.reshape(-1).tolist()
+    if tensor.datatype == "BYTES":
+        values = [each if isinstance(each, bytes) else str(each).encode() for each in values]
+    getattr(tensor.contents, CONTENTS_FIELDS[tensor.datatype]).extend(values)
 
 
 def _write_region(

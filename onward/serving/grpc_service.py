@@ -1,31 +1,34 @@
-"""The gRPC service of the Open Inference Protocol: inference, and handlers of all methods."""
+"""The gRPC service of the Open Inference Protocol: inference, and all methods by name."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-import grpc
 from google.protobuf import json_format
 
 from onward.errors import AccessDenied
 from onward.serving.core import Core
-from onward.serving.grpc_errors import abort
+from onward.serving.grpc_call import GrpcCall, GrpcMethod
+from onward.serving.grpc_control import GrpcControl
 from onward.serving.grpc_messages import (
     INFERENCE,
     Message,
     input_class,
+    message_class,
     output_class,
     service_methods,
 )
-from onward.serving.grpc_request import parse_request
+from onward.serving.grpc_request import has_typed_contents, parse_request
 from onward.serving.grpc_response import serialize_response
-from onward.serving.grpc_stream import Streams
-from onward.serving.requests import InferResponse
+from onward.serving.grpc_stream import InferStream
+from onward.serving.requests import Cancel, InferResponse
 from onward.serving.shared_memory import SharedMemory
+
+_InferRequest = message_class("inference.ModelInferRequest")
 
 
 class Access(Protocol):
@@ -35,100 +38,136 @@ class Access(Protocol):
 
 
 class GrpcService:
-    """Handlers of `inference.GRPCInferenceService`.
-
-    `control` has the methods other than inference: a function of the method's name takes the
-    request's message and returns the response in JSON form.
-    """
+    """Methods of `inference.GRPCInferenceService`."""
 
     def __init__(
-        self, core: Core, control: Any, shared_memory: SharedMemory, access: Access | None
+        self,
+        core: Core,
+        control: GrpcControl,
+        shared_memory: SharedMemory,
+        access: Access | None,
     ) -> None:
         self._core = core
         self._control = control
         self._shared_memory = shared_memory
         self._access = access
-        self.streams = Streams(self.submit, self.admit)
+        self._streams: set[InferStream] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # so that they are not collected
 
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
-        """A handler for each method of the service."""
-        found = {}
+    def methods(self) -> dict[str, GrpcMethod]:
+        """Each method of the service."""
+        found = {
+            "ModelInfer": GrpcMethod(answer=self.infer),
+            "ModelStreamInfer": GrpcMethod(open=self._open_stream),
+        }
         for name, method in service_methods(INFERENCE).items():
-            reads = input_class(method).FromString
-            if name == "ModelInfer":
-                handler = grpc.unary_unary_rpc_method_handler(self.infer, reads)
-            elif name == "ModelStreamInfer":
-                handler = grpc.stream_stream_rpc_method_handler(self.streams.answer, reads)
-            else:
-                answer = functools.partial(self._answer, getattr(self._control, name))
-                handler = grpc.unary_unary_rpc_method_handler(
-                    functools.partial(answer, output_class(method)), reads
+            if name not in found:
+                function = getattr(self._control, name)
+                answer = functools.partial(
+                    self._answer, function, input_class(method), output_class(method)
                 )
-            found[name] = handler
+                found[name] = GrpcMethod(answer=answer)
         return found
 
-    def admit(self, context: Any, admin: bool = False) -> None:
+    def stop(self) -> None:
+        """Take no more requests of streams: each ends after the answers that it owes."""
+        for stream in list(self._streams):
+            stream.stop()
+
+    def admit(self, call: GrpcCall, admin: bool = False) -> None:
         """Check the key of a call, and count it against the key's quota."""
         if self._access is not None:
-            self._access.check(_key(context), admin)
+            self._access.check(_key(call), admin)
 
-    def submit(self, message: Message, **parameters: Any) -> asyncio.Future[bytes]:
-        """Queue a request; cancelling the future drops it. The result is a serialized response."""
-        request = parse_request(message, self._shared_memory)
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    def infer(self, call: GrpcCall, data: bytes) -> None:
+        """ModelInfer: a client that is gone drops its request."""
 
-        def done(result: InferResponse | Exception) -> None:
-            if future.done():
-                return
+        def done(result: bytes | Exception) -> None:
             if isinstance(result, Exception):
-                future.set_exception(result)
+                call.fail(result)
+            else:
+                call.answer(result)
+
+        try:
+            self.admit(call)
+            call.on_cancel = self.submit(_InferRequest.FromString(data), done)
+        except Exception as error:
+            call.fail(error)
+
+    def submit(
+        self, message: Message, done: Callable[[bytes | Exception], None], **parameters: Any
+    ) -> Cancel:
+        """Queue a request; `done` gets the serialized response, with further parameters."""
+        request = parse_request(message, self._shared_memory)
+        typed = has_typed_contents(message)
+
+        def serialize(result: InferResponse | Exception) -> None:
+            if isinstance(result, Exception):
+                done(result)
                 return
             try:
-                future.set_result(
-                    serialize_response(request, result, self._core, self._shared_memory, parameters)
+                data = serialize_response(
+                    request, result, self._core, self._shared_memory, parameters, typed
                 )
             except Exception as error:
-                future.set_exception(error)
+                done(error)
+                return
+            done(data)
 
-        cancel = self._core.submit(request, done)
-        if not future.done():
-            future.add_done_callback(lambda found: cancel() if found.cancelled() else None)
-        return future
+        return self._core.submit(request, serialize)
 
-    async def infer(self, message: Message, context: Any) -> bytes:
-        """ModelInfer. The client's deadline or its cancellation cancels this coroutine."""
+    def _open_stream(self, call: GrpcCall) -> InferStream:
+        stream = InferStream(call, self.submit, self.admit, self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    def _answer(
+        self,
+        function: Callable[[Message], Any],
+        reads: Any,
+        writes: Any,
+        call: GrpcCall,
+        data: bytes,
+    ) -> None:
+        """Any other method: the JSON form of a response becomes its message."""
         try:
-            self.admit(context)
-            return await self.submit(message)
-        except Exception as error:
-            await abort(context, error)
-
-    async def _answer(
-        self, method: Callable[[Message], Any], response: Any, message: Message, context: Any
-    ) -> bytes:
-        """Any other method: JSON form to the bytes of its message."""
-        try:
-            name = getattr(method, "__name__", "")
+            message = reads.FromString(data)
+            name = function.__name__
             if name not in self._control.OPEN:
-                self.admit(context, admin=name in self._control.ADMIN)
-            found = method(message)
-            if inspect.isawaitable(found):
-                found = await found
-            filled = json_format.ParseDict(found, response(), ignore_unknown_fields=True)
-            data: bytes = filled.SerializeToString()
-            return data
+                self.admit(call, self._control.needs_admin(name, message))
+            found = function(message)
+            if inspect.iscoroutine(found):
+                task = asyncio.get_running_loop().create_task(_finish(call, found, writes))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                call.answer(_to_message(found, writes))
         except Exception as error:
-            await abort(context, error)
+            call.fail(error)
 
 
-def _key(context: Any) -> str | None:
-    """The key of a call: `authorization: Bearer KEY` or `x-api-key: KEY`."""
-    for name, value in context.invocation_metadata() or ():
-        if name == "x-api-key":
-            return str(value)
-        if name == "authorization":
-            scheme, _, key = str(value).partition(" ")
-            if scheme.lower() != "bearer":
-                raise AccessDenied("the authorization is not of the form 'Bearer KEY'")
-            return key.strip()
-    return None
+async def _finish(call: GrpcCall, found: Coroutine[Any, Any, Any], writes: Any) -> None:
+    try:
+        call.answer(_to_message(await found, writes))
+    except Exception as error:
+        call.fail(error)
+
+
+def _to_message(found: dict[str, Any], writes: Any) -> bytes:
+    message = json_format.ParseDict(found, writes(), ignore_unknown_fields=True)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _key(call: GrpcCall) -> str | None:
+    """The key of a call: `x-api-key: KEY` or `authorization: Bearer KEY`."""
+    key = call.headers.get(b"x-api-key")
+    if key is not None:
+        return key.decode("latin-1")
+    authorization = call.headers.get(b"authorization")
+    if authorization is None:
+        return None
+    scheme, _, value = authorization.decode("latin-1").partition(" ")
+    if scheme.lower() != "bearer":
+        raise AccessDenied("the authorization is not of the form 'Bearer KEY'")
+    return value.strip()

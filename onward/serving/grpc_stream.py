@@ -2,105 +2,118 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from onward.errors import AccessDenied, ModelUnavailable
-from onward.serving.grpc_errors import abort
-from onward.serving.grpc_messages import Message
+from onward.serving.grpc_call import GrpcCall
+from onward.serving.grpc_messages import Message, message_class
 from onward.serving.grpc_response import serialize_stream_error, serialize_stream_response
+from onward.serving.requests import Cancel
 
 IN_FLIGHT = 128  # requests of one stream that wait for their answers; then it is read no further
-
-# The id of a request, and its answer or the error that kept it from being queued.
-_Entry = tuple[str, "asyncio.Future[bytes] | Exception"]
+_InferRequest = message_class("inference.ModelInferRequest")
 
 
-class _End:
-    """Why a stream ends: the client closed it (None), or an error."""
+class Submit(Protocol):
+    """Queues a request; `done` gets its serialized response."""
 
-    def __init__(self, error: Exception | None) -> None:
-        self.error = error
+    def __call__(
+        self, message: Message, done: Callable[[bytes | Exception], None], **parameters: Any
+    ) -> Cancel: ...
 
 
-class Streams:
-    """The open streams of a server.
+class _Place:
+    """A request of a stream, and its answer once it is there."""
 
-    `submit` queues a request and returns the future of its serialized response; `admit` checks the
-    key of a call.
-    """
+    __slots__ = ("cancel", "id", "result")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.cancel: Cancel | None = None
+        self.result: bytes | Exception | None = None
+
+
+class InferStream:
+    """One open stream; `on_end` is told when it ends."""
 
     def __init__(
         self,
-        submit: Callable[..., asyncio.Future[bytes]],
-        admit: Callable[[Any], None],
+        call: GrpcCall,
+        submit: Submit,
+        admit: Callable[[GrpcCall], None],
+        on_end: Callable[[InferStream], None],
     ) -> None:
-        self._submit = submit
-        self._admit = admit
-        self._readers: set[asyncio.Task[None]] = set()
+        self._call, self._submit, self._admit, self._on_end = call, submit, admit, on_end
+        self._places: deque[_Place] = deque()
+        self._has_ended = False  # the client sends no more
+        self._is_stopping = False
+        self._fails = call.headers.get(b"triton_grpc_error") == b"true"  # errors end the stream
+        call.on_cancel = self._cancel
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._places) >= IN_FLIGHT
+
+    def receive(self, data: bytes) -> None:
+        """Queue a request."""
+        if self._is_stopping:
+            return
+        place = _Place("")
+        self._places.append(place)
+        try:
+            message = _InferRequest.FromString(data)
+            place.id = message.id
+            self._admit(self._call)
+            done = functools.partial(self._done, place)
+            place.cancel = self._submit(message, done, triton_final_response=True)
+        except Exception as error:
+            self._done(place, error)
+
+    def end(self) -> None:
+        """The client sends no more requests."""
+        self._has_ended = True
+        self._send()
 
     def stop(self) -> None:
-        """Read no more requests: each stream ends after the answers that it owes."""
-        for reader in self._readers:
-            reader.cancel()
+        """The server takes no more requests."""
+        self._is_stopping = True
+        self._send()
 
-    async def answer(self, messages: AsyncIterator[Message], context: Any) -> AsyncIterator[bytes]:
-        """The serialized answers of a stream."""
-        entries: asyncio.Queue[_Entry | _End] = asyncio.Queue()
-        room = asyncio.Semaphore(IN_FLIGHT)
-        aborts = ("triton_grpc_error", "true") in (context.invocation_metadata() or ())
-        reader = asyncio.create_task(self._read(messages, context, entries, room))
-        self._readers.add(reader)
-        try:
-            while not isinstance(entry := await entries.get(), _End):
-                request_id, result = entry
-                room.release()
-                try:
-                    if isinstance(result, Exception):
-                        raise result
-                    data = serialize_stream_response(await result)
-                except Exception as error:
-                    if aborts or isinstance(error, AccessDenied):
-                        await abort(context, error)
-                    data = serialize_stream_error(request_id, error)
-                yield data
-            if entry.error is not None:
-                await abort(context, entry.error)
-        finally:
-            self._readers.discard(reader)
-            reader.cancel()
-            _cancel(entries)
+    def _done(self, place: _Place, result: bytes | Exception) -> None:
+        place.result = result
+        self._send()
 
-    async def _read(
-        self,
-        messages: AsyncIterator[Message],
-        context: Any,
-        entries: asyncio.Queue[_Entry | _End],
-        room: asyncio.Semaphore,
-    ) -> None:
-        """Queue the requests of a stream until it ends."""
-        try:
-            async for message in messages:
-                await room.acquire()
-                result: asyncio.Future[bytes] | Exception
-                try:
-                    self._admit(context)
-                    result = self._submit(message, triton_final_response=True)
-                except Exception as error:
-                    result = error
-                entries.put_nowait((message.id, result))
-        except asyncio.CancelledError:
-            entries.put_nowait(_End(ModelUnavailable("the server is shutting down")))
-        except Exception as error:
-            entries.put_nowait(_End(error))
+    def _send(self) -> None:
+        """Send the answers that are next; end after the last one."""
+        was_full = self.is_full
+        while self._places and (result := self._places[0].result) is not None:
+            place = self._places.popleft()
+            if not isinstance(result, Exception):
+                self._call.send(serialize_stream_response(result))
+            elif self._fails or isinstance(result, AccessDenied):
+                self._finish(result)
+                return
+            else:
+                self._call.send(serialize_stream_error(place.id, result))
+        if not self._places and (self._has_ended or self._is_stopping):
+            stopped = ModelUnavailable("the server is shutting down")
+            self._finish(None if self._has_ended else stopped)
+        elif was_full and not self.is_full:
+            self._call.resume()
+
+    def _finish(self, error: Exception | None) -> None:
+        if error is None:
+            self._call.finish()
         else:
-            entries.put_nowait(_End(None))
+            self._call.fail(error)
+        self._cancel()
 
-
-def _cancel(entries: asyncio.Queue[_Entry | _End]) -> None:
-    """Drop the requests of a stream that is gone."""
-    while not entries.empty():
-        entry = entries.get_nowait()
-        if not isinstance(entry, _End) and isinstance(entry[1], asyncio.Future):
-            entry[1].cancel()
+    def _cancel(self) -> None:
+        places, self._places = self._places, deque()
+        for place in places:
+            if place.cancel is not None and place.result is None:
+                place.cancel()
+        self._on_end(self)

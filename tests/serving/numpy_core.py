@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,8 @@ class NumpyModel:
     run: Function
     labels: list[str] = field(default_factory=list)
     is_ready: bool = True
-    count: int = 0
+    max_batch_size: int = 8
+    count: int = 0  # rows
     sequences: dict[int | str, Array] = field(default_factory=dict)
 
 
@@ -112,7 +114,7 @@ class NumpyCore:
             outputs = {"OUTPUT": _accumulate(request, model)}
         else:
             outputs = model.run(request.inputs)
-        model.count += 1
+        model.count += len(next(iter(request.inputs.values())))
         if not request.outputs:
             return outputs
         for each in request.outputs:
@@ -138,7 +140,9 @@ class NumpyCore:
         return self._model(name, version).is_ready
 
     def server_metadata(self) -> Json:
-        return {"name": "onward", "version": "0", "extensions": ["binary_tensor_data"]}
+        extensions = "binary_tensor_data classification model_repository statistics"
+        extensions += " system_shared_memory"
+        return {"name": "onward", "version": "0", "extensions": extensions.split()}
 
     def model_metadata(self, name: str, version: str = "") -> Json:
         model = self._model(name, version)
@@ -172,10 +176,13 @@ class NumpyCore:
             "platform": "onnxruntime_onnx",
             "backend": "onnxruntime",
             "version_policy": {"latest": {"num_versions": 1}},
-            "max_batch_size": 8,
+            "max_batch_size": model.max_batch_size,
             "input": tensors(model.inputs),
-            "output": tensors(model.outputs),
-            "dynamic_batching": {"preferred_batch_size": [4], "max_queue_delay_microseconds": 100},
+            "output": [
+                each | ({"label_filename": "labels.txt"} if model.labels else {})
+                for each in tensors(model.outputs)
+            ],
+            "sequence_batching" if name == "accumulator" else "dynamic_batching": {},
             "a_field_of_ours": 1,
         }
 
@@ -205,13 +212,18 @@ class NumpyCore:
 
     async def load(self, name: str, parameters: Json) -> None:
         self.loaded.append((name, parameters))
-        self._model(name).is_ready = True
+        model = self._model(name)
+        model.is_ready = True
+        model.max_batch_size = json.loads(parameters.get("config", "{}")).get("max_batch_size", 8)
 
     async def unload(self, name: str, with_dependents: bool = False) -> None:
         self._model(name).is_ready = False
 
 
 def _check_inputs(request: InferRequest, specs: Sequence[TensorSpec]) -> None:
+    for name in request.inputs:
+        if name not in [spec.name for spec in specs]:
+            raise RequestInvalid(f"unexpected inference input '{name}' for model '{request.model}'")
     for spec in specs:
         array = request.inputs.get(spec.name)
         if array is None:

@@ -89,3 +89,14 @@ def test_an_error_of_a_stream_names_its_request() -> None:
     assert (message.error_message, message.infer_response.id) == ("wrong", "7")
     message = StreamResponse.FromString(serialize_stream_error("", KeyError()))
     assert message.error_message == "KeyError"
+
+
+def test_elements_are_sent_too_if_the_client_sent_elements() -> None:
+    texts = np.array(["é", b"\xff"], object)
+    outputs = {"a": np.array([[1.5], [2.0]], np.float32), "b": texts, "c": np.ones(1, np.float16)}
+    message = Response.FromString(serialized(outputs, typed=True))
+    a, b, c = message.outputs
+    assert list(a.contents.fp32_contents) == [1.5, 2.0]
+    assert list(b.contents.bytes_contents) == ["é".encode(), b"\xff"]
+    assert not c.HasField("contents")
+    assert len(message.raw_output_contents) == 3

@@ -79,6 +79,119 @@ def test_a_call_that_is_open_is_answered_while_the_server_stops() -> None:
     run(main())
 
 
+def test_large_messages_and_many_calls_share_a_connection() -> None:
+    async def main() -> None:
+        options = [("grpc.max_receive_message_length", -1)]
+        core = NumpyCore()
+        async with serving(core) as client:
+            port = client.server.port  # type: ignore[attr-defined]
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+
+                async def one(i: int) -> None:
+                    data = bytes([i]) * (6 << 20 if i % 10 == 0 else 1000 + i)
+                    message = infer_message(
+                        "identity_uint8", {"x": ("UINT8", [1, len(data)], data)}
+                    )
+                    answer = await Client(channel).call("ModelInfer", message)
+                    assert answer.raw_output_contents[0] == data
+
+                await asyncio.gather(*(one(i) for i in range(40)))
+
+    run(main())
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_connections_that_say_nothing_are_closed() -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with serving(NumpyCore(), clock=clock) as client:
+            server = client.server  # type: ignore[attr-defined]
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"PRI * HT")
+            while not any(each._buffer for each in server._connections):
+                await asyncio.sleep(0)
+            server._sweep()
+            assert not writer.is_closing()
+            clock.now = 11.0
+            server._sweep()
+            assert await reader.read(-1) == b""
+            writer.close()
+
+    run(main())
+
+
+def test_idle_connections_are_asked_to_leave() -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with serving(NumpyCore(), clock=clock) as client:
+            server = client.server  # type: ignore[attr-defined]
+            assert (await client.call("ServerLive")).live
+            clock.now = 100.0
+            server._sweep()
+            while server._connections:
+                await asyncio.sleep(0)
+            assert (await client.call("ServerLive")).live  # the channel connects again
+
+    run(main())
+
+
+def test_a_call_that_does_not_arrive_is_ended() -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with serving(NumpyCore(), clock=clock) as client:
+            server = client.server  # type: ignore[attr-defined]
+            stub = client.channel.stream_unary(f"/{INFERENCE}/ModelInfer")
+            call = stub()
+            await call.write(b"")
+            while not any(each.streams for each in server._connections):
+                await asyncio.sleep(0)
+            clock.now = 11.0
+            server._sweep()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.details() == "the message did not arrive in time"
+
+    run(main())
+
+
+def test_the_number_of_connections_is_limited() -> None:
+    async def main() -> None:
+        settings = ServerSettings(grpc_port=0, max_connections=1)
+        async with serving(NumpyCore(), settings) as client:
+            assert (await client.call("ServerLive")).live
+            port = client.server.port  # type: ignore[attr-defined]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read(-1) == b""
+            writer.close()
+            assert (await client.call("ServerLive")).live
+
+    run(main())
+
+
+def test_what_is_no_call_of_a_method_is_refused() -> None:
+    async def main() -> None:
+        async with serving(NumpyCore()) as client:
+            for method in (f"/{INFERENCE}/Train", "/"):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await client.channel.unary_unary(method)(b"")
+                assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+                assert caught.value.details() == f"there is no method {method}"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await client.channel.unary_unary(f"/{INFERENCE}/ModelInfer")(b"\xff")
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+    run(main())
+
+
 def certificate(folder: Path) -> tuple[Path, Path]:
     """A certificate of 127.0.0.1 that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
