@@ -211,7 +211,7 @@ def read_feeds(headers: Any, body: bytes) -> dict[str, Any]:
         request = json.loads(body[: int(text)])
         [entry] = request["inputs"]
         shape = entry["shape"]
-        if entry["name"] != "x" or entry["datatype"] != "FP32" or len(shape) != 2:
+        if entry["name"] != "x" or entry["datatype"] != "FP32" or len(shape) != 2 or min(shape) < 0:
             raise Refused(400)
         if "data" in entry:
             x = np.array(entry["data"], np.float32).reshape(shape)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ from onward.serving.load_test.load_figures import LOST, LoadFigures, merge_figur
 from onward.serving.load_test.load_page import render_load_page
 from onward.serving.load_test.load_plan import LoadPlan, split_plan
 from onward.serving.load_test.load_report import find_warnings, make_report
-from onward.serving.load_test.protobuf_wire import fields, integers
+from onward.serving.load_test.protobuf_wire import (
+    bytes_field,
+    fields,
+    integers,
+    packed_field,
+)
 from onward.serving.load_test.request_feeds import random_feeds, read_feeds
 from onward.serving.load_test.server_model import find_model
 from onward.serving.requests import TensorSpec
@@ -362,6 +368,41 @@ def test_no_server_is_counted_as_refused() -> None:
     assert set(figures.outcomes) == {"connection refused"}
     with pytest.raises(ModelUnavailable, match=r"no server answers at http://127.0.0.1:9"):
         find_model("http://127.0.0.1:9", None)
+
+
+@pytest.fixture
+def grpc_url() -> Iterator[str]:
+    """A gRPC server with one model, which answers bytes and refuses an empty request."""
+    grpc = pytest.importorskip("grpc")
+    tensor = bytes_field(1, b"x") + bytes_field(2, b"FP32") + packed_field(3, (-1, 64))
+
+    def infer(message: bytes, context: Any) -> bytes:
+        found = dict(fields(message))
+        if 7 not in found:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no input")
+        return bytes_field(1, found[1])
+
+    methods = {
+        "ModelInfer": infer,
+        "ModelMetadata": lambda message, _: bytes_field(1, b"m") + bytes_field(4, tensor),
+        "RepositoryIndex": lambda message, _: bytes_field(1, bytes_field(1, b"m")),
+    }
+    handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in methods.items()}
+    service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers)
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[service])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"grpc://127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_a_grpc_server_is_loaded(grpc_url: str) -> None:
+    model = find_model(grpc_url, None)
+    assert model.name == "m" and model.inputs == (X,)
+    good = infer_payload(grpc_url, "m", random_feeds(model.inputs, {}, 1, 0)[0])
+    plan = LoadPlan(grpc_url, seconds=0.3, warm_up=0, connections=2)
+    figures = run_load(plan, [good, grpc_message("m", {})])
+    assert set(figures.outcomes) == {"OK", "INVALID_ARGUMENT"} and figures.latencies.count
 
 
 def bench(*words: object) -> subprocess.CompletedProcess[str]:
