@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from onward.errors import ServingError
 from onward.serving.batch_run import BatchRun, Clock, QueuedRequest
 from onward.serving.model_statistics import ModelStatistics
-from onward.serving.observer import Observer, RequestTimes
+from onward.serving.observer import Answered, Observer, RequestTimes
 from onward.serving.requests import Array, Done, InferRequest, InferResponse
 from onward.sessions.result_cache import ResultCache
 
@@ -117,11 +117,14 @@ class Answers:
         join, run = batch.joined - batch.started, batch.ran - batch.joined
         split = batch.split - batch.ran
         observer.on_batch(model, version, len(batch.works), rows, run)
+        answers: list[Answered] = []
         for work, answer in zip(batch.works, batch.answers):
-            size = rows if batch.was_joined else work.true_rows
-            times = RequestTimes(batch.started - work.arrival, join, run, split, size)
+            size, request = rows if batch.was_joined else work.true_rows, work.request
+            waited = batch.started - work.arrival
+            times = RequestTimes(waited, join, run, split, size, request.traceparent)
             error = answer if isinstance(answer, ServingError) else None
-            observer.on_request(model, version, work.request.id, times, error)
+            answers.append((request.id, times, error))
+        observer.on_answers(model, version, answers)
 
 
 def _call(done: Done, answer: InferResponse | ServingError) -> None:

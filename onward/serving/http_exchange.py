@@ -116,7 +116,10 @@ class InferExchange:
 
     def _read(self, body: Body, json_length: int) -> tuple[InferRequest, bool]:
         service, head = self._connection.service, self._head
-        return read_request(
+        found = service.repeated.read(head.model, head.version, body, json_length)
+        if found is not None:
+            return found
+        found = read_request(
             head.model,
             head.version,
             body,
@@ -124,6 +127,9 @@ class InferExchange:
             service.shared_memory,
             () if json_length else service.core.signature(head.model, head.version)[0],
         )
+        if json_length:
+            service.repeated.remember(body, json_length, *found)
+        return found
 
     def _unpack_and_read(self, body: Body) -> tuple[InferRequest, bool]:
         head, limit = self._head, self._connection.service.settings.max_body_bytes
@@ -138,6 +144,10 @@ class InferExchange:
 
     def _write(self, request: InferRequest, response: InferResponse) -> None:
         service, is_binary = self._connection.service, self._is_binary
+        written = service.repeated.write(request, response, is_binary)
+        if written is not None:
+            self._send(written)
+            return
         labels, shared_memory = service.core.labels, service.shared_memory
         if count_json_elements(request, response, is_binary) <= _HEAVY_JSON_ELEMENTS:
             self._send(write_outputs(request, response, is_binary, labels, shared_memory))

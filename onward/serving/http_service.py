@@ -10,6 +10,7 @@ from typing import Any
 from onward.serving.access import Access
 from onward.serving.connection_limits import Connections
 from onward.serving.core import Core
+from onward.serving.repeated_requests import RepeatedRequests
 from onward.serving.settings import ServerSettings
 from onward.serving.shared_regions import SharedRegions
 
@@ -27,4 +28,5 @@ class HttpService:
     shared_memory: SharedRegions | None = None
     has_infer: bool = True
     executor: Executor | None = None  # None: the loop's own
+    repeated: RepeatedRequests = field(default_factory=RepeatedRequests)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of the application

@@ -28,3 +28,8 @@ class Instance(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def is_computation(instance: Instance) -> bool:
+    """Whether a run computes in this process, and waits for nothing else."""
+    return bool(getattr(instance, "is_computation", False))

@@ -10,11 +10,11 @@ bounded: old slots are replaced, and only models that exist are counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from onward.errors import ModelNotFound
-from onward.serving.observer import RequestTimes
+from onward.serving.observer import Answered, RequestTimes
 
 WIDTH = 2.0  # seconds of a slot
 SLOTS = 150  # 5 minutes
@@ -92,6 +92,19 @@ class LiveFigures:
             slot = timeline.at(number)
             slot.answered += 1
             slot.latencies[bucket] = slot.latencies.get(bucket, 0) + 1
+
+    def on_answers(self, model: str, version: str, answers: Sequence[Answered]) -> None:
+        number = int(self._clock() / WIDTH)
+        slots = (self._all.at(number), self._timeline(model, version).at(number))
+        for request_id, times, error in answers:
+            if error is not None:
+                self.on_request(model, version, request_id, times, error)
+                continue
+            latency = times.queue + times.join + times.run + times.split
+            bucket = math.floor(math.log(max(latency, _SHORTEST)) * _SCALE)
+            for slot in slots:
+                slot.answered += 1
+                slot.latencies[bucket] = slot.latencies.get(bucket, 0) + 1
 
     def on_batch(self, model: str, version: str, requests: int, rows: int, run: float) -> None:
         number = int(self._clock() / WIDTH)

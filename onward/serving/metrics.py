@@ -11,7 +11,7 @@ writes them. All methods are called in the event loop's thread.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, exposition
@@ -25,7 +25,7 @@ from prometheus_client.core import (
 from onward.errors import ModelNotFound
 from onward.serving.core import Json
 from onward.serving.error_status import status_of
-from onward.serving.observer import RequestTimes
+from onward.serving.observer import Answered, RequestTimes
 from onward.serving.triton_metrics import triton_text
 
 _SECONDS = (
@@ -119,6 +119,23 @@ class Metrics:
         counts = self._counts.get((model, version)) or self._new(model, version)
         code = status_of(error)
         counts.codes[code] = counts.codes.get(code, 0) + 1
+
+    def on_answers(self, model: str, version: str, answers: Sequence[Answered]) -> None:
+        counts = self._counts.get((model, version)) or self._new(model, version)
+        queue, compute, request = counts.queue, counts.compute, counts.request
+        succeeded = 0
+        for request_id, times, error in answers:
+            if error is not None:
+                self.on_request(model, version, request_id, times, error)
+                continue
+            succeeded += 1
+            seconds = times.join + times.run + times.split
+            queue.observe(times.queue)
+            compute.observe(seconds)
+            request.observe(times.queue + seconds)
+            counts.run_sum += times.run
+        if succeeded:
+            counts.codes[200] = counts.codes.get(200, 0) + succeeded
 
     def on_batch(self, model: str, version: str, requests: int, rows: int, run: float) -> None:
         counts = self._counts.get((model, version)) or self._new(model, version)

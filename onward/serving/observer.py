@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTimes:
+class RequestTimes(NamedTuple):
     """Where the time of one request went, in seconds."""
 
     queue: float = 0.0  # from its arrival until its batch started
@@ -18,8 +17,15 @@ class RequestTimes:
     traceparent: str = ""  # of the request, for telemetry
 
 
+Answered = tuple[str, RequestTimes, Exception | None]  # a request's id, times and error
+
+
 class Observer(Protocol):
     """Told in the event loop's thread; must be quick and must not raise."""
+
+    def on_answers(self, model: str, version: str, answers: Sequence[Answered]) -> None:
+        """The requests of a batch: as `on_request` for each of them."""
+        ...
 
     def on_request(
         self,
@@ -37,6 +43,10 @@ class Observer(Protocol):
 
 class NoObserver:
     """An observer that ignores everything."""
+
+    def on_answers(self, model: str, version: str, answers: Sequence[Answered]) -> None:
+        for request_id, times, error in answers:
+            self.on_request(model, version, request_id, times, error)
 
     def on_request(
         self,

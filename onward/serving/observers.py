@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from onward.serving.observer import NoObserver, Observer, RequestTimes
+from onward.serving.observer import Answered, NoObserver, Observer, RequestTimes
 
 _LOG = logging.getLogger("onward.serving")
 
@@ -33,6 +33,13 @@ class Observers:
         for place, observer in enumerate(self._observers):
             try:
                 observer.on_request(model, version, request_id, times, error)
+            except Exception:
+                self._log_once(place)
+
+    def on_answers(self, model: str, version: str, answers: Sequence[Answered]) -> None:
+        for place, observer in enumerate(self._observers):
+            try:
+                observer.on_answers(model, version, answers)
             except Exception:
                 self._log_once(place)
 

@@ -29,7 +29,8 @@ from onward.serving.batch_run import (
 )
 from onward.serving.batching import Batching, plan_batching, served_inputs, served_outputs
 from onward.serving.dispatcher import Dispatcher, Sequences
-from onward.serving.instance import Instance
+from onward.serving.inline_runs import InlineRuns
+from onward.serving.instance import Instance, is_computation
 from onward.serving.model_statistics import ModelStatistics
 from onward.serving.observer import NoObserver, Observer
 from onward.serving.request_check import RequestCheck
@@ -73,6 +74,9 @@ class ServedModel:
         self._open = list(instances)
         self._when_idle: list[asyncio.Future[None]] = []
         self._when_closed: list[asyncio.Future[None]] = []
+        self._runner: BatchRunner | None = None
+        is_lone = len(instances) == 1 and is_computation(instances[0])
+        self._inline = InlineRuns() if is_lone else None
         self._start(Batching(), None)
 
     async def prepare(self) -> None:
@@ -86,10 +90,11 @@ class ServedModel:
         self.batching = batching
         self._start(batching, sequences)
         for number, instance in enumerate(self._instances):
+            self._runner = BatchRunner(self.name, instance, batching.layout, self._clock)
             InstanceThread(
                 f"onward-{self.name}-{number}",
                 instance,
-                BatchRunner(self.name, instance, batching.layout, self._clock),
+                self._runner,
                 self._batches,
                 self._loop,
                 self._finished,
@@ -146,8 +151,6 @@ class ServedModel:
         except ServingError as error:
             self._answers.refuse(request, done, now, error)
             return _do_nothing
-        if self._observer is not None:
-            self._observer.on_queue(self.name, self.version, self._dispatcher.waiting)
         return partial(self._cancel, work)
 
     async def drain(self, timeout: float) -> None:
@@ -223,7 +226,7 @@ class ServedModel:
             len(self._instances),
             self._loop,
             self._clock,
-            self._batches.put,
+            self._hand_over,
             self._refuse,
         )
 
@@ -250,7 +253,18 @@ class ServedModel:
         self._answers.refuse(work.request, work.done, work.arrival, error)
         self._tell_queue()
 
+    def _hand_over(self, batch: BatchRun) -> None:
+        """Run a batch in a thread of its instance, or, if the model is quick, in this one."""
+        inline = self._inline
+        if inline is None or not inline.is_on or self._runner is None:
+            self._batches.put(batch)
+            return
+        self._runner.run(batch)
+        self._loop.call_soon(self._finished, batch)
+
     def _finished(self, batch: BatchRun) -> None:
+        if self._inline is not None:
+            self._inline.observe(batch.split - batch.started)
         self._dispatcher.release(batch)  # first, so that the instance runs while answers are sent
         self._answers.finish(batch)
         self._tell_queue()

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onward.providers.options import SessionOptions
+from onward.providers.ort.bound_session import stop_spinning_after_runs
+from onward.serving.batch_check import random_feeds
 from onward.serving.requests import Array
 from onward.serving.settings import ModelSettings
 from onward.serving.signature import spec_of
 from onward.sessions.inference import InferenceSession
 
+_SMALL = 8 << 20  # bytes of a file: a model that is opened twice for a measurement
+_ROWS, _RUNS = 32, 5
+_QUICK = 300e-6  # seconds of a batch on one thread
+
 
 class SessionInstance:
     """A session that runs batches. `owned=False`: someone else closes the session."""
+
+    is_computation = True  # a quick model may run in the event loop's thread
 
     def __init__(self, session: InferenceSession, *, owned: bool = True) -> None:
         self.inputs = [spec_of(arg) for arg in session.get_inputs()]
@@ -52,10 +62,14 @@ def open_session_instances(
     path: Path, settings: ModelSettings, count: int
 ) -> list[SessionInstance]:
     """So many instances over one session: runs are concurrent, the weights are held once."""
+    if count == 1 and not settings.threads and path.stat().st_size < _SMALL:
+        single = SessionInstance(_open(path, settings, 1))
+        if _is_quick(single):
+            return [single]
+        single.close()
     # each run adds the thread that calls it to the session's own threads
     threads = count * (settings.threads - 1) + 1 if settings.threads else 0
-    options = SessionOptions(intra_op_num_threads=threads)
-    session = InferenceSession(path, options, settings.providers)
+    session = _open(path, settings, threads)
     try:
         if count == 1:
             return [SessionInstance(session)]
@@ -64,6 +78,32 @@ def open_session_instances(
     except BaseException:
         session.close()
         raise
+
+
+def _open(path: Path, settings: ModelSettings, threads: int) -> InferenceSession:
+    # between runs, its threads leave the cores to the server and to other models
+    options = stop_spinning_after_runs(SessionOptions(intra_op_num_threads=threads))
+    return InferenceSession(path, options, settings.providers)
+
+
+def _is_quick(instance: SessionInstance) -> bool:
+    """Whether a batch takes so little that a second thread would cost more than it saves.
+
+    Sizes that are free, other than that of the batch, would make the measurement a guess.
+    """
+    if any(-1 in spec.shape[1:] for spec in instance.inputs):
+        return False
+    axes = dict.fromkeys([spec.name for spec in instance.inputs if -1 in spec.shape[:1]], 0)
+    feeds = random_feeds(instance.inputs, axes, _ROWS, 1, {}, 0)
+    seconds = []
+    try:
+        for _ in range(_RUNS):
+            start = time.perf_counter()
+            instance.run(feeds)
+            seconds.append(time.perf_counter() - start)
+    except Exception:  # it cannot be run with random feeds
+        return False
+    return statistics.median(seconds) < _QUICK
 
 
 class _CloseLast:
