@@ -86,7 +86,7 @@ OPTIONAL = {
 # called (docs/design/0013-layers.md, "Front doors").
 FRONT_DOORS = {
     ("sessions.training.session", "onward.pytorch.torch_session"),
-    ("serving.stored_processing", "onward.runner.plan.preprocessing"),
+    ("serving.processing.stored_processing", "onward.runner.plan.preprocessing"),
 }
 
 BY_STRING = {"import_module", "LazyModule"}  # functions that import what a string names

@@ -27,7 +27,7 @@ import numpy as np
 import onward
 from onward.errors import ModelUnavailable, WorkerDied
 from onward.serving.settings import ModelSettings
-from onward.serving.worker_instance import WorkerInstance, open_worker_instances
+from onward.serving.worker_processes.worker_instance import WorkerInstance, open_worker_instances
 
 GUARD = 120.0  # seconds that a worker may take to be replaced
 

@@ -17,21 +17,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onward.serving.access import Access, KeyAccess
-from onward.serving.grpc_server import GrpcServer
-from onward.serving.http_server import HttpServer
-from onward.serving.live_figures import LiveFigures
-from onward.serving.live_page.live_routes import live_routes
-from onward.serving.metrics import Metrics
+from onward.serving.batching.served_model import ServedModel
+from onward.serving.grpc.grpc_server import GrpcServer
+from onward.serving.http.http_server import HttpServer
+from onward.serving.models.open_model import ALL_MODELS
 from onward.serving.observer import Observer
-from onward.serving.observers import combine_observers
-from onward.serving.open_model import ALL_MODELS
-from onward.serving.request_log import RequestLog, make_log_handler
-from onward.serving.served_model import ServedModel
+from onward.serving.operation.live_figures import LiveFigures
+from onward.serving.operation.live_page.live_routes import live_routes
+from onward.serving.operation.metrics import Metrics
+from onward.serving.operation.observers import combine_observers
+from onward.serving.operation.request_log import RequestLog, make_log_handler
+from onward.serving.operation.telemetry import Telemetry, open_telemetry
 from onward.serving.server_core import ServerCore
 from onward.serving.server_info import ServedModelInfo, ServerInfo
 from onward.serving.settings import ModelSettings, ServerSettings
 from onward.serving.shared_memory import SharedMemory
-from onward.serving.telemetry import Telemetry, open_telemetry
 
 Clock = Callable[[], float]
 # A file or folder, or sessions and functions by the names that they are served under.

@@ -15,16 +15,16 @@ from typing import Any
 
 from onward.errors import ModelUnavailable, NotSupported, ServingError
 from onward.graph.paths import to_path
-from onward.serving.completed_config import ONNX, completed_config
 from onward.serving.core import Json
-from onward.serving.folder_watch import FolderWatch
-from onward.serving.model_table import READY
+from onward.serving.models.completed_config import ONNX, completed_config
+from onward.serving.models.folder_watch import FolderWatch
+from onward.serving.models.model_table import READY
+from onward.serving.models.open_instances import open_instances
+from onward.serving.models.open_model import OpenInstances
+from onward.serving.models.repository import Repository
+from onward.serving.models.served import Clock, ServedFactory
 from onward.serving.observer import Observer
-from onward.serving.open_instances import open_instances
-from onward.serving.open_model import OpenInstances
-from onward.serving.repository import Repository
 from onward.serving.requests import Cancel, Done, InferRequest, TensorSpec
-from onward.serving.served import Clock, ServedFactory
 from onward.serving.settings import ModelSettings, ServerSettings
 
 EXTENSIONS = [

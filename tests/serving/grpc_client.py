@@ -9,14 +9,14 @@ from typing import Any
 
 import grpc
 
-from onward.serving.grpc_messages import (
+from onward.serving.grpc.grpc_messages import (
     INFERENCE,
     input_class,
     message_class,
     output_class,
     service_methods,
 )
-from onward.serving.grpc_server import GrpcServer
+from onward.serving.grpc.grpc_server import GrpcServer
 from onward.serving.settings import ServerSettings
 from onward.serving.shared_memory import SharedMemory
 from tests.serving.numpy_core import NumpyCore

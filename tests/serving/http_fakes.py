@@ -18,7 +18,7 @@ import uvloop
 from onward.errors import ModelNotFound, RequestInvalid
 from onward.serving.access import Access
 from onward.serving.core import Json
-from onward.serving.http_server import HttpServer
+from onward.serving.http.http_server import HttpServer
 from onward.serving.requests import Cancel, Done, InferRequest, InferResponse, TensorSpec
 from onward.serving.settings import ServerSettings
 

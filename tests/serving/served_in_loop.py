@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from onward.serving.batching.served_model import ServedModel
 from onward.serving.instance import Instance
 from onward.serving.observer import RequestTimes
 from onward.serving.requests import InferRequest, InferResponse
-from onward.serving.served_model import ServedModel
 from onward.serving.settings import ModelSettings
 from tests.serving.instances import FunctionInstance, GatedInstance, doubler
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from onward.serving.metrics import Metrics
 from onward.serving.observer import RequestTimes
+from onward.serving.operation.metrics import Metrics
 from onward.serving.settings import ModelSettings, ServerSettings
 from onward.serving.settings_sources import environment_layer, file_layer, merge_layers
 

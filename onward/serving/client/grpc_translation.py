@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from onward.lazy import LazyModule
 from onward.serving.client.client_protocol import HttpRequest, HttpResponse, Json
 
-messages: Any = LazyModule("onward.serving.grpc_messages")  # needs protobuf
+messages: Any = LazyModule("onward.serving.grpc.grpc_messages")  # needs protobuf
 Message = Any
 
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|config|stats|ready))?")

@@ -12,7 +12,7 @@ import pytest
 from onward.errors import ModelNotFound, OptionError, RequestExpired, ServerUnreachable
 
 grpc = pytest.importorskip("grpc")
-messages = pytest.importorskip("onward.serving.grpc_messages")
+messages = pytest.importorskip("onward.serving.grpc.grpc_messages")
 
 Connect = Callable[..., Any]
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

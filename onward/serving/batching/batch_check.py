@@ -1,0 +1,159 @@
+"""Check that joining requests changes no answer: run random requests one by one and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from onward.serving.batching.batch import BatchLayout, Feeds, join_feeds, split_outputs
+from onward.serving.instance import Instance
+from onward.serving.requests import Array, TensorSpec
+from onward.serving.tensor_data import DATATYPES
+
+# Sizes of free axes to try: small ones are fast, but a model for images may need large ones.
+TRIED_SIZES = (8, 32, 224)
+# Of the largest element of an output. A different kernel for another batch size stays within it.
+_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-3, "float64": 1e-6}
+
+
+class NotRunnable(Exception):
+    """A model cannot be run with random feeds."""
+
+
+def find_changed_answer(instance: Instance, layout: BatchLayout, max_rows: int) -> str:
+    """Why answers of joined requests differ from those of single ones; empty if they do not."""
+    rows = (1, 2, 1) if max_rows >= 4 else (1,) * min(max_rows, 3)
+    requests, singles = _run_singles(instance, layout, rows)
+    again = _run_single(instance, layout, requests[0], rows[0])
+    if reason := _compare(singles[0], again):
+        return f"its answers change from run to run: {reason}"
+    try:
+        outputs = instance.run(join_feeds(layout, requests, rows))
+        joined = split_outputs(layout, outputs, requests, rows)
+    except Exception as error:
+        return f"joined requests cannot be run: {one_line(error)}"
+    for single, answer in zip(singles, joined):
+        if reason := _compare(single, answer):
+            return f"joining requests changes answers: {reason}"
+    return ""
+
+
+def run_once(instance: Instance, layout: BatchLayout) -> None:
+    """Warm up an instance with a random request of one row."""
+    _run_singles(instance, layout, (1,))
+
+
+def random_feeds(
+    specs: Iterable[TensorSpec],
+    axes: Mapping[str, int],
+    rows: int,
+    size: int,
+    lengths: Mapping[str, int],
+    seed: int,
+) -> dict[str, Array]:
+    """A random request: `size` along free axes, `lengths` along those of some names."""
+    random = np.random.default_rng(seed)
+    specs = list(specs)
+    names = {_axis_name(spec, axes[spec.name]) for spec in specs if spec.name in axes} - {""}
+    sizes = {**lengths, **dict.fromkeys(names, rows)}
+    feeds: dict[str, Array] = {}
+    for spec in specs:
+        shape = [
+            rows if axis == axes.get(spec.name)
+            else lengths[f"{spec.name}:{axis}"] if f"{spec.name}:{axis}" in lengths
+            else each if each != -1
+            else sizes.get(_axis_name(spec, axis), size)
+            for axis, each in enumerate(spec.shape)
+        ]  # fmt: skip
+        feeds[spec.name] = _draw(random, DATATYPES[spec.datatype], shape)
+    return feeds
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error without its line breaks, at most 300 characters of it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _run_singles(
+    instance: Instance, layout: BatchLayout, rows: Sequence[int]
+) -> tuple[list[Feeds], list[dict[str, Array]]]:
+    """Random requests that the model takes, and their answers one by one."""
+    specs = {spec.name: spec for spec in instance.inputs}
+    given = [spec for name, spec in specs.items() if name not in layout.masks]
+    failure: BaseException = ValueError("no random feeds")
+    for size in TRIED_SIZES:
+        requests: list[Feeds] = []
+        try:
+            for seed, count in enumerate(rows):
+                lengths = _lengths(layout, specs, max(1, size - 3 * seed))
+                feeds = random_feeds(given, layout.axes, count, size, lengths, seed)
+                layout.fill_masks(feeds)
+                requests.append(feeds)
+            singles = [
+                _run_single(instance, layout, feeds, count) for feeds, count in zip(requests, rows)
+            ]
+        except Exception as error:
+            failure = error
+            continue
+        return requests, singles
+    raise NotRunnable(f"it cannot be run with random feeds: {one_line(failure)}")
+
+
+def _run_single(
+    instance: Instance, layout: BatchLayout, feeds: Feeds, rows: int
+) -> dict[str, Array]:
+    """The answer to one request without padding, unless the model takes no other shape."""
+    specs = {spec.name: spec for spec in instance.inputs}
+    free = {n: p for n, p in layout.padded.items() if specs[n].shape[p.axis] == -1}
+    is_free = all(
+        specs[name].shape[layout.axes[name]] == -1 for name in feeds if name in layout.axes
+    )
+    if is_free and len(free) == len(layout.padded):
+        return instance.run(feeds)
+    outputs = instance.run(join_feeds(layout, [feeds], [rows]))
+    return split_outputs(layout, outputs, [feeds], [rows])[0]
+
+
+def _lengths(layout: BatchLayout, specs: Mapping[str, TensorSpec], length: int) -> dict[str, int]:
+    """The length of the padded axes, by their names and by their places."""
+    found = {}
+    for name, padded in layout.padded.items():
+        found[f"{name}:{padded.axis}"] = length
+        if axis_name := _axis_name(specs[name], padded.axis):
+            found[axis_name] = length
+    return found
+
+
+def _axis_name(spec: TensorSpec, axis: int) -> str:
+    return spec.axes[axis] if axis < len(spec.axes) else ""
+
+
+def _draw(random: np.random.Generator, dtype: np.dtype[np.generic], shape: list[int]) -> Array:
+    if dtype == np.object_:
+        return np.full(shape, "a", dtype)
+    if dtype.kind in "iub":
+        return random.integers(0, 2, shape).astype(dtype)
+    return random.normal(size=shape).astype(dtype)
+
+
+def _compare(expected: Mapping[str, Array], found: Mapping[str, Array]) -> str:
+    for name, a in expected.items():
+        b = found[name]
+        if a.shape != b.shape:
+            return f"output {name!r} has the shape {list(b.shape)} instead of {list(a.shape)}"
+        if a.dtype.name not in _TOLERANCE:
+            if not np.array_equal(a, b):
+                return f"output {name!r} is different"
+            continue
+        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+        scale = max(1e-6, float(np.max(np.abs(wide_a), where=np.isfinite(wide_a), initial=0.0)))
+        limit = _TOLERANCE[a.dtype.name] * scale
+        if not np.allclose(wide_a, wide_b, rtol=0, atol=limit, equal_nan=True):
+            with np.errstate(invalid="ignore"):
+                worst = np.nanmax(np.abs(wide_a - wide_b), initial=0.0)
+            return (
+                f"output {name!r} differs by {worst:.3g}, where its largest element is {scale:.3g}"
+            )
+    return ""

@@ -1,0 +1,190 @@
+"""Hands batches to idle instances: the scheduler with an event loop around it.
+
+Everything here runs in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import math
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
+
+import numpy as np
+
+from onward.errors import RequestExpired, ServerOverloaded, ServingError
+from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
+from onward.serving.batching.batch_run import BatchRun, Clock, QueuedRequest
+from onward.serving.batching.scheduler import BatchPolicy, Scheduler
+from onward.serving.batching.sequence_batching import SequenceBatching
+from onward.serving.requests import Array
+
+Sequences = SequenceBatching[QueuedRequest]
+_RETRY_AFTER = (0.1, 60.0)  # seconds, at least and at most
+
+
+class Dispatcher:
+    """The waiting requests of one model, and which of its instances are idle.
+
+    `start` hands a batch to an instance; `refuse` answers a request that will not run.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        policy: BatchPolicy,
+        delay: FixedDelay | LearnedDelay,
+        sequences: Sequences | None,
+        instances: int,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        start: Callable[[BatchRun], None],
+        refuse: Callable[[QueuedRequest, ServingError], None],
+    ) -> None:
+        self._model, self._loop, self._clock = model, loop, clock
+        self._scheduler: Scheduler[QueuedRequest] = Scheduler(policy, delay)
+        self._delay, self._sequences = delay, sequences
+        self._start, self._refuse = start, refuse
+        self._instances = self._idle = instances
+        self._is_awake = False  # a dispatch is due in this iteration of the loop
+        self._timer: TimerHandle | None = None
+        self._timer_at = math.inf
+        self._is_stopped = False
+        self._seconds_per_request = 0.0  # of an instance, as measured lately
+        self.running = 0  # requests
+        self.is_urgent = False  # wait for nobody: set while the model drains
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that have not started."""
+        held = 0 if self._sequences is None else self._sequences.held_count
+        return self._scheduler.count + held
+
+    def add(self, work: QueuedRequest) -> None:
+        """Queue a request, or raise why it cannot be."""
+        if self.waiting >= self._scheduler.policy.max_waiting:
+            raise ServerOverloaded(
+                f"Exceeds maximum queue size: {self.waiting} requests wait for model "
+                f"{self._model!r}",
+                retry_after=self._estimate_wait(),
+            )
+        self._delay.observe_arrival(work.arrival)
+        if self._sequences is None:
+            self._scheduler.add(work)
+        elif self._sequences.enter(work, work.arrival) and not self._admit(work):
+            self._leave(work, None)
+        if self._idle:
+            self.wake()
+        elif work.deadline < self._timer_at:
+            self._set_timer(work.deadline, work.arrival)
+
+    def cancel(self, work: QueuedRequest) -> None:
+        """Drop a request if it waits."""
+        if self._scheduler.remove(work):
+            self._leave(work, None)
+        elif self._sequences is not None and work.part is not None:
+            self._sequences.remove(work)
+
+    def wake(self) -> None:
+        """Dispatch once the requests that the loop has read by now are queued."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon(self.dispatch)
+
+    def dispatch(self) -> None:
+        """Drop what has expired, and give each idle instance a batch that is due."""
+        self._is_awake = False
+        scheduler, now = self._scheduler, self._clock()
+        if scheduler.next_deadline <= now:
+            self._expire(now)
+        again = math.inf
+        while self._idle and scheduler.count:
+            found = scheduler.next_batch(now, is_urgent=self.is_urgent)
+            if not isinstance(found, list):
+                again = found
+                break
+            self._idle -= 1
+            self.running += len(found)
+            self._start(BatchRun(found, now))
+        again = min(again, scheduler.next_deadline)
+        if self._sequences is not None:
+            self._sequences.forget_idle(now)
+            again = min(again, self._sequences.next_timeout)
+        if again < self._timer_at and not self._is_stopped:
+            self._set_timer(again, now)
+
+    def release(self, batch: BatchRun) -> None:
+        """A batch came back: learn from it, and give its instance the next one."""
+        works = batch.works
+        self._idle += 1
+        self.running -= len(works)
+        seconds = batch.split - batch.started
+        if batch.was_joined:
+            run = batch.ran - batch.joined
+            self._delay.observe_run(len(works), batch.rows, run, self._clock())
+        self._seconds_per_request += 0.1 * (seconds / len(works) - self._seconds_per_request)
+        if self._sequences is not None:
+            for work, answer in zip(works, batch.answers):
+                states = None if isinstance(answer, ServingError) else self._take_states(answer)
+                self._leave(work, states)
+        self.dispatch()
+
+    def stop(self) -> list[QueuedRequest]:
+        """Drop and return everything that waits; no timer is set any more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        held = [] if self._sequences is None else self._sequences.take_held()
+        return self._scheduler.take_all() + held
+
+    def _take_states(self, answer: dict[str, Array]) -> dict[str, Array]:
+        """Copies of the state outputs, which would keep the whole batch in memory."""
+        assert self._sequences is not None
+        outputs = self._sequences.state_outputs
+        return {name: np.copy(answer[output]) for output, name in outputs.items()}
+
+    def _admit(self, work: QueuedRequest) -> bool:
+        """Queue the first of a sequence's requests, with the state that it starts from.
+
+        False: it was refused, and must leave its sequence.
+        """
+        assert self._sequences is not None
+        try:
+            extra = self._sequences.feeds(work, work.true_rows)
+        except ServingError as error:
+            self._refuse(work, error)
+            return False
+        work.feeds.update(extra)
+        states = self._sequences.state_outputs.values()
+        work.key = (work.key, *(work.feeds[name].shape for name in states))
+        return self._scheduler.add(work)
+
+    def _leave(self, work: QueuedRequest, states: dict[str, Array] | None) -> None:
+        """A request ran or was dropped: the next one of its sequence is queued."""
+        if self._sequences is None:
+            return
+        following = self._sequences.leave(work, states, self._clock())
+        while following is not None and not self._admit(following):
+            following = self._sequences.leave(following, None, self._clock())
+
+    def _expire(self, now: float) -> None:
+        for work in self._scheduler.take_expired(now):
+            waited = now - work.arrival
+            text = f"Request timeout expired: it waited {waited:.3f} s for model {self._model!r}"
+            self._refuse(work, RequestExpired(text))
+            self._leave(work, None)
+
+    def _estimate_wait(self) -> float:
+        low, high = _RETRY_AFTER
+        wait = self._seconds_per_request * self.waiting / self._instances
+        return min(max(wait, low), high)
+
+    def _set_timer(self, at: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(0.0, at - now), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self.dispatch()

@@ -1,0 +1,173 @@
+"""The gRPC service of the Open Inference Protocol: inference, and all methods by name."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from google.protobuf import json_format
+
+from onward.errors import AccessDenied
+from onward.serving.core import Core
+from onward.serving.grpc.grpc_call import GrpcCall, GrpcMethod
+from onward.serving.grpc.grpc_control import GrpcControl
+from onward.serving.grpc.grpc_messages import (
+    INFERENCE,
+    Message,
+    input_class,
+    message_class,
+    output_class,
+    service_methods,
+)
+from onward.serving.grpc.grpc_request import has_typed_contents, parse_request
+from onward.serving.grpc.grpc_response import serialize_response
+from onward.serving.grpc.grpc_stream import InferStream
+from onward.serving.requests import Cancel, InferResponse
+from onward.serving.shared_memory import SharedMemory
+
+_InferRequest = message_class("inference.ModelInferRequest")
+
+
+class Access(Protocol):
+    """Who may call: raises AccessDenied or QuotaExceeded."""
+
+    def check(self, key: str | None, admin: bool) -> None: ...
+
+
+class GrpcService:
+    """Methods of `inference.GRPCInferenceService`."""
+
+    def __init__(
+        self,
+        core: Core,
+        control: GrpcControl,
+        shared_memory: SharedMemory,
+        access: Access | None,
+    ) -> None:
+        self._core = core
+        self._control = control
+        self._shared_memory = shared_memory
+        self._access = access
+        self._streams: set[InferStream] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # so that they are not collected
+
+    def methods(self) -> dict[str, GrpcMethod]:
+        """Each method of the service."""
+        found = {
+            "ModelInfer": GrpcMethod(answer=self.infer),
+            "ModelStreamInfer": GrpcMethod(open=self._open_stream),
+        }
+        for name, method in service_methods(INFERENCE).items():
+            if name not in found:
+                function = getattr(self._control, name)
+                answer = functools.partial(
+                    self._answer, function, input_class(method), output_class(method)
+                )
+                found[name] = GrpcMethod(answer=answer)
+        return found
+
+    def stop(self) -> None:
+        """Take no more requests of streams: each ends after the answers that it owes."""
+        for stream in list(self._streams):
+            stream.stop()
+
+    def admit(self, call: GrpcCall, admin: bool = False) -> None:
+        """Check the key of a call, and count it against the key's quota."""
+        if self._access is not None:
+            self._access.check(_key(call), admin)
+
+    def infer(self, call: GrpcCall, data: bytes) -> None:
+        """ModelInfer: a client that is gone drops its request."""
+
+        def done(result: bytes | Exception) -> None:
+            if isinstance(result, Exception):
+                call.fail(result)
+            else:
+                call.answer(result)
+
+        try:
+            self.admit(call)
+            call.on_cancel = self.submit(_InferRequest.FromString(data), done)
+        except Exception as error:
+            call.fail(error)
+
+    def submit(
+        self, message: Message, done: Callable[[bytes | Exception], None], **parameters: Any
+    ) -> Cancel:
+        """Queue a request; `done` gets the serialized response, with further parameters."""
+        request = parse_request(message, self._shared_memory)
+        typed = has_typed_contents(message)
+
+        def serialize(result: InferResponse | Exception) -> None:
+            if isinstance(result, Exception):
+                done(result)
+                return
+            try:
+                data = serialize_response(
+                    request, result, self._core, self._shared_memory, parameters, typed
+                )
+            except Exception as error:
+                done(error)
+                return
+            done(data)
+
+        return self._core.submit(request, serialize)
+
+    def _open_stream(self, call: GrpcCall) -> InferStream:
+        stream = InferStream(call, self.submit, self.admit, self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    def _answer(
+        self,
+        function: Callable[[Message], Any],
+        reads: Any,
+        writes: Any,
+        call: GrpcCall,
+        data: bytes,
+    ) -> None:
+        """Any other method: the JSON form of a response becomes its message."""
+        try:
+            message = reads.FromString(data)
+            name = function.__name__
+            if name not in self._control.OPEN:
+                self.admit(call, self._control.needs_admin(name, message))
+            found = function(message)
+            if inspect.iscoroutine(found):
+                task = asyncio.get_running_loop().create_task(_finish(call, found, writes))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                call.answer(_to_message(found, writes))
+        except Exception as error:
+            call.fail(error)
+
+
+async def _finish(call: GrpcCall, found: Coroutine[Any, Any, Any], writes: Any) -> None:
+    try:
+        call.answer(_to_message(await found, writes))
+    except Exception as error:
+        call.fail(error)
+
+
+def _to_message(found: dict[str, Any], writes: Any) -> bytes:
+    message = json_format.ParseDict(found, writes(), ignore_unknown_fields=True)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _key(call: GrpcCall) -> str | None:
+    """The key of a call: `x-api-key: KEY` or `authorization: Bearer KEY`."""
+    key = call.headers.get(b"x-api-key")
+    if key is not None:
+        return key.decode("latin-1")
+    authorization = call.headers.get(b"authorization")
+    if authorization is None:
+        return None
+    scheme, _, value = authorization.decode("latin-1").partition(" ")
+    if scheme.lower() != "bearer":
+        raise AccessDenied("the authorization is not of the form 'Bearer KEY'")
+    return value.strip()

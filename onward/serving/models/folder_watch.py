@@ -1,0 +1,123 @@
+"""Reload models when their files change: wait until changes settle, then act on each model once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from watchfiles import awatch
+
+from onward.serving.models.model_folder import SUFFIXES, find_models
+from onward.serving.models.repository import Repository
+
+_LOG = logging.getLogger("onward.serving")
+_STEP = 50  # milliseconds between looks at the system's events
+_QUIET = 300  # milliseconds without a change, after which a copy is complete
+_TEMPORARY = (".tmp", ".part", ".partial", ".swp", ".crdownload", "~")
+
+
+def models_to_reload(changed: Iterable[Path], root: Path, known: Collection[str]) -> list[str]:
+    """The names of the models that changed files belong to; each once, sorted.
+
+    A model that does not exist any more is among them: reloading it unloads it.
+
+    >>> models_to_reload([Path("models/a/1/model.onnx")], Path("models"), [])
+    ['a']
+    """
+    if _is_file(root):
+        return [root.stem] if any(_visible_parts(path, root.parent) for path in changed) else []
+    names: set[str] = set()
+    for path in changed:
+        parts = _visible_parts(path, root)
+        if not parts:
+            continue
+        if set(known) == {root.name}:  # the folder is one model
+            names |= set(known)
+        elif len(parts) > 1:
+            names.add(parts[0])
+        elif Path(parts[0]).suffix in SUFFIXES:
+            names |= {parts[0], Path(parts[0]).stem}
+        else:  # a model's folder, or external data: those that did not change stay as they are
+            names |= {parts[0], *known}
+    return sorted(names)
+
+
+class FolderWatch:
+    """A task that watches a file's folder, or a folder of models."""
+
+    def __init__(self, root: Path, repository: Repository) -> None:
+        self._root, self._repository = root.absolute(), repository
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Watch until `stop`."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop watching; a reload that runs is finished."""
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        folder = self._root.parent if _is_file(self._root) else self._root
+        changed: set[Path] = set()
+        try:
+            async for changes in awatch(
+                folder,
+                watch_filter=None,
+                stop_event=self._stop,
+                step=_STEP,
+                debounce=_QUIET,
+                rust_timeout=_QUIET,
+                yield_on_timeout=True,
+                recursive=not _is_file(self._root),
+            ):
+                changed |= {Path(path) for _, path in changes}
+                if changes or not changed:
+                    continue  # wait until nothing changes for a while
+                await self.act(changed)
+                changed = set()
+        except Exception:
+            _LOG.exception("%s is no longer watched", self._root)
+
+    async def act(self, changed: Iterable[Path]) -> None:
+        """Reload the models that these changes concern."""
+        names = models_to_reload(changed, self._root, self._repository.table.models)
+        present = await asyncio.to_thread(_present, self._root)
+        for name in names:
+            if name not in present and name not in self._repository.table.models:
+                continue
+            try:
+                await self._repository.reload(name)
+            except Exception:
+                _LOG.exception("model %r could not be reloaded", name)
+
+
+def _present(root: Path) -> set[str]:
+    """The names of the models that are there now."""
+    try:
+        return {model.name for model in find_models(root)}
+    except Exception:
+        return set()
+
+
+def _visible_parts(path: Path, folder: Path) -> tuple[str, ...]:
+    """The path below a folder; () if it is not below it, hidden or temporary."""
+    if folder not in path.parents:
+        return ()
+    parts = path.relative_to(folder).parts
+    return () if any(map(_is_ignored, parts)) else parts
+
+
+def _is_file(path: Path) -> bool:
+    return path.suffix in SUFFIXES and not path.is_dir()
+
+
+def _is_ignored(part: str) -> bool:
+    """Hidden and temporary files; not `..data`, the link by which Kubernetes changes a volume."""
+    is_hidden = part.startswith(".") and not part.startswith("..")
+    return is_hidden or part.startswith("__pycache__") or part.endswith(_TEMPORARY)

@@ -1,0 +1,141 @@
+"""Serve a Python function of arrays: an Instance whose engine is the function.
+
+FunctionInstance(lambda x: {"y": 2 * x}, inputs=[TensorSpec("x", "FP32", (-1, 4))])
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.errors import FeedError, NodeFailed, OnwardError, OptionError, SessionClosed
+from onward.serving.models.function_signature import (
+    input_specs,
+    output_specs,
+    sample_feeds,
+    scalar_names,
+    takes_dictionary,
+)
+from onward.serving.requests import Array, TensorSpec
+from onward.serving.tensor_data import DATATYPES
+
+_LOG = logging.getLogger("onward.serving")
+
+
+class FunctionInstance:
+    """A function that is called with a batch. It takes arrays by name, or one dict of them.
+
+    It returns an array, a tuple of arrays (output_0, output_1, ...), or a dict by name. Inputs are
+    those of its annotations unless they are given; outputs those of a trial call with zeros.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[TensorSpec] | None = None,
+        outputs: Sequence[TensorSpec] | None = None,
+    ) -> None:
+        if not callable(function):
+            raise OptionError(f"{function!r} is not a function, and cannot be served")
+        if inspect.iscoroutinefunction(function):
+            raise OptionError(
+                f"{_name(function)} is a coroutine, and batches run in threads\n"
+                "give a function without async"
+            )
+        self.function, self._is_closed = function, False
+        self._by_dictionary = inputs is not None and takes_dictionary(function)
+        self.name = _name(function)
+        self.inputs = list(inputs) if inputs is not None else input_specs(function)
+        self._scalars = scalar_names(function)
+        self.outputs: list[TensorSpec] = list(outputs) if outputs is not None else []
+        if outputs is None:
+            self.outputs = self._try_outputs()
+
+    def run(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Outputs by name: those asked for, or all."""
+        found = self._call(feeds)
+        if outputs is None:
+            return found
+        missing = [name for name in outputs if name not in found]
+        if missing:
+            raise NodeFailed(f"function {self.name!r} did not return {missing[0]!r}", self.name)
+        return {name: found[name] for name in outputs}
+
+    def close(self) -> None:
+        """Refuse further runs; one that has started ends."""
+        self._is_closed = True
+
+    def _call(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        function = self.function
+        if self._is_closed:
+            raise SessionClosed(f"function {self.name!r} is no longer served")
+        given = {name: _scalar(a) if name in self._scalars else a for name, a in feeds.items()}
+        try:
+            result = function(given) if self._by_dictionary else function(**given)
+        except OnwardError:
+            raise
+        except Exception as error:
+            _LOG.debug("function %r failed", self.name, exc_info=True)
+            text = f"function {self.name!r} failed: {type(error).__name__}: {error}"
+            raise NodeFailed(text, self.name) from error
+        return self._named(result)
+
+    def _named(self, result: Any) -> dict[str, Array]:
+        """What the function returned, by the names of its outputs."""
+        if isinstance(result, Mapping):
+            return {str(name): _array(value) for name, value in result.items()}
+        values = list(result) if isinstance(result, tuple) else [result]
+        names = [spec.name for spec in self.outputs] or _default_names(len(values))
+        if len(names) != len(values):
+            text = f"function {self.name!r} returned {len(values)} outputs, expected {len(names)}"
+            raise NodeFailed(text, self.name)
+        arrays = map(_array, values)
+        declared = [spec.datatype for spec in self.outputs] or [""] * len(names)
+        return {n: _cast(a, datatype) for n, a, datatype in zip(names, arrays, declared)}
+
+    def _try_outputs(self) -> list[TensorSpec]:
+        """The outputs of trial calls with 1 and 2 rows of zeros."""
+        try:
+            small, large = (
+                self._call(sample_feeds(self.inputs, self._scalars, size)) for size in (1, 2)
+            )
+        except (NodeFailed, FeedError) as error:
+            raise OptionError(
+                f"the outputs of function {self.name!r} are not known: a trial call with zeros "
+                f"failed: {error}\n"
+                "give outputs=[TensorSpec(...)], or inputs=[TensorSpec(...)] with their shapes"
+            ) from error
+        arrays = [spec for spec in self.inputs if spec.name not in self._scalars]
+        return output_specs(small, large, all(spec.shape for spec in arrays))
+
+
+def _default_names(count: int) -> list[str]:
+    return ["output"] if count == 1 else [f"output_{place}" for place in range(count)]
+
+
+def _scalar(array: Array) -> Any:
+    return array.item() if array.size == 1 else array
+
+
+def _array(value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        return array.astype(object)
+    return array
+
+
+def _cast(array: Array, datatype: str) -> Array:
+    """Python floats are float64: as the declared type, if there is one."""
+    if not datatype or datatype == "BYTES" or array.dtype == DATATYPES[datatype]:
+        return array
+    return array.astype(DATATYPES[datatype])
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))

@@ -1,0 +1,124 @@
+"""Serve a model file or an open session: an Instance over InferenceSession."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onward.providers.options import SessionOptions
+from onward.providers.ort.bound_session import stop_spinning_after_runs
+from onward.serving.batching.batch_check import random_feeds
+from onward.serving.models.signature import spec_of
+from onward.serving.requests import Array
+from onward.serving.settings import ModelSettings
+from onward.sessions.inference import InferenceSession
+
+_SMALL = 8 << 20  # bytes of a file: a model that is opened twice for a measurement
+_ROWS, _RUNS = 32, 5
+_QUICK = 300e-6  # seconds of a batch on one thread
+
+
+class SessionInstance:
+    """A session that runs batches. `owned=False`: someone else closes the session."""
+
+    is_computation = True  # a quick model may run in the event loop's thread
+
+    def __init__(self, session: InferenceSession, *, owned: bool = True) -> None:
+        self.inputs = [spec_of(arg) for arg in session.get_inputs()]
+        self.outputs = [spec_of(arg) for arg in session.get_outputs()]
+        self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
+        self.providers = session.get_providers()
+        self._names = [spec.name for spec in self.outputs]
+        self._session, self._owned = session, owned
+        self._lock, self._is_closed = threading.Lock(), False
+
+    def run(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Outputs by name: those asked for, or all."""
+        names = self._names if outputs is None else list(outputs)
+        return dict(zip(names, self._session.run(names, feeds), strict=True))
+
+    def close(self) -> None:
+        """Close the session after the runs of other threads. Closing twice is fine."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        if self._owned:
+            self._session.close()
+
+
+def open_session_instance(path: Path, settings: ModelSettings) -> SessionInstance:
+    """Open a model's file with the providers and threads of its settings."""
+    return open_session_instances(path, settings, 1)[0]
+
+
+def open_session_instances(
+    path: Path, settings: ModelSettings, count: int
+) -> list[SessionInstance]:
+    """So many instances over one session: runs are concurrent, the weights are held once."""
+    if count == 1 and not settings.threads and path.stat().st_size < _SMALL:
+        single = SessionInstance(_open(path, settings, 1))
+        if _is_quick(single):
+            return [single]
+        single.close()
+    # each run adds the thread that calls it to the session's own threads
+    threads = count * (settings.threads - 1) + 1 if settings.threads else 0
+    session = _open(path, settings, threads)
+    try:
+        if count == 1:
+            return [SessionInstance(session)]
+        shared = _CloseLast(session, count)
+        return [SessionInstance(shared) for _ in range(count)]  # type: ignore[arg-type]
+    except BaseException:
+        session.close()
+        raise
+
+
+def _open(path: Path, settings: ModelSettings, threads: int) -> InferenceSession:
+    # between runs, its threads leave the cores to the server and to other models
+    options = stop_spinning_after_runs(SessionOptions(intra_op_num_threads=threads))
+    return InferenceSession(path, options, settings.providers)
+
+
+def _is_quick(instance: SessionInstance) -> bool:
+    """Whether a batch takes so little that a second thread would cost more than it saves.
+
+    Sizes that are free, other than that of the batch, would make the measurement a guess.
+    """
+    if any(-1 in spec.shape[1:] for spec in instance.inputs):
+        return False
+    axes = dict.fromkeys([spec.name for spec in instance.inputs if -1 in spec.shape[:1]], 0)
+    feeds = random_feeds(instance.inputs, axes, _ROWS, 1, {}, 0)
+    seconds = []
+    try:
+        for _ in range(_RUNS):
+            start = time.perf_counter()
+            instance.run(feeds)
+            seconds.append(time.perf_counter() - start)
+    except Exception:  # it cannot be run with random feeds
+        return False
+    return statistics.median(seconds) < _QUICK
+
+
+class _CloseLast:
+    """A session of several owners, closed when the last of them closes it."""
+
+    def __init__(self, session: InferenceSession, owners: int) -> None:
+        self._session, self._owners, self._lock = session, owners, threading.Lock()
+        self.run = session.run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def close(self) -> None:
+        with self._lock:
+            self._owners -= 1
+            if self._owners:
+                return
+        self._session.close()

@@ -1,0 +1,154 @@
+"""FunctionInstance: Python functions of arrays, with declared and inferred signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.errors import NodeFailed, OptionError, RequestInvalid, SessionClosed
+from onward.serving.models.function_instance import FunctionInstance
+from onward.serving.requests import TensorSpec
+
+Array = np.ndarray[Any, Any]
+X = np.array([[1, 2], [3, 4]], np.float32)
+
+
+def double(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return 2 * x
+
+
+def typed(
+    x: Annotated[NDArray[np.int64], (-1, 1)], y: Annotated[Array, "FP16", (-1, 3)]
+) -> tuple[Array, Array]:
+    return x + 1, y.sum(-1)
+
+
+def by_name(inputs: dict[str, Array]) -> dict[str, Array]:
+    return {"total": inputs["a"] + inputs["b"]}
+
+
+def scaled(x: np.ndarray, factor: float = 3.0) -> dict[str, Array]:  # type: ignore[type-arg]
+    return {"y": (x * factor).astype(np.float32)}
+
+
+def shout(text: Annotated[Array, "BYTES", (-1,)]) -> list[str]:
+    return [each.upper() for each in text]
+
+
+def test_a_plain_function_takes_arrays_of_any_rank() -> None:
+    instance = FunctionInstance(double)
+    assert instance.inputs == [TensorSpec("x", "FP32", ())]
+    assert instance.outputs == [TensorSpec("output", "FP32", ())]
+    for x in (X, X[0], X[0, 0], X[None]):
+        np.testing.assert_array_equal(instance.run({"x": x})["output"], 2 * x)
+
+
+def test_annotations_declare_types_and_shapes() -> None:
+    instance = FunctionInstance(typed)
+    assert [spec.datatype for spec in instance.inputs] == ["INT64", "FP16"]
+    assert instance.inputs[1].shape == (-1, 3)
+    assert instance.outputs == [
+        TensorSpec("output_0", "INT64", (-1, 1)),
+        TensorSpec("output_1", "FP16", (-1,)),
+    ]
+
+
+def test_dictionaries_and_defaults() -> None:
+    specs = [TensorSpec("a", "FP32", (-1, 2)), TensorSpec("b", "FP32", (-1, 2))]
+    instance = FunctionInstance(by_name, specs)
+    assert instance.outputs == [TensorSpec("total", "FP32", (-1, 2))]
+    np.testing.assert_array_equal(instance.run({"a": X, "b": X}, ["total"])["total"], 2 * X)
+    instance = FunctionInstance(scaled)
+    assert [spec.is_optional for spec in instance.inputs] == [False, True]
+    np.testing.assert_array_equal(instance.run({"x": X})["y"], 3 * X)
+    found = instance.run({"x": X, "factor": np.array(2.0, np.float32)})["y"]
+    np.testing.assert_array_equal(found, 2 * X)
+
+
+def test_text_and_lists() -> None:
+    instance = FunctionInstance(shout)
+    assert instance.outputs == [TensorSpec("output", "BYTES", (-1,))]
+    assert instance.run({"text": np.array(["a", "é"], object)})["output"].tolist() == ["A", "É"]
+
+
+def test_lambdas_and_objects_are_functions() -> None:
+    class Model:
+        def __call__(self, x: NDArray[np.float64]) -> Array:
+            return x.sum(1)
+
+    assert FunctionInstance(Model()).outputs == [TensorSpec("output", "FP64", ())]
+    assert FunctionInstance(lambda x: (x, x)).outputs[1].name == "output_1"
+
+
+def test_declared_outputs_need_no_trial() -> None:
+    calls: list[Any] = []
+
+    def record(x: NDArray[np.float32]) -> float:
+        calls.append(x)
+        return 0.5
+
+    instance = FunctionInstance(record, outputs=[TensorSpec("mean", "FP32", ())])
+    assert not calls
+    assert instance.run({"x": X})["mean"].dtype == np.float32
+
+
+def fails(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    if x.any():
+        raise KeyError("broken")
+    return x
+
+
+def test_errors_of_a_function_name_it() -> None:
+    instance = FunctionInstance(fails)
+    with pytest.raises(NodeFailed, match="function 'fails' failed: KeyError: 'broken'"):
+        instance.run({"x": X})
+    with pytest.raises(NodeFailed, match="did not return 'z'"):
+        instance.run({"x": 0 * X}, ["z"])
+    instance.close()
+    with pytest.raises(SessionClosed, match="no longer served"):
+        instance.run({"x": X})
+
+
+def test_errors_of_serving_pass_through() -> None:
+    def refuse(x: NDArray[np.float32]) -> Array:
+        if x.any():
+            raise RequestInvalid("x must be 0")
+        return x
+
+    with pytest.raises(RequestInvalid, match="x must be 0"):
+        FunctionInstance(refuse).run({"x": X})
+
+
+def many(*arrays: Array) -> Array:
+    return arrays[0]
+
+
+def unknown(x: set[int]) -> Any:
+    return x
+
+
+def picky(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return x.reshape(7, 7)
+
+
+async def later(x: Array) -> Array:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (many, "inputs of function 'many' are not known: .arrays has no fixed names"),
+        (unknown, "parameter 'x' is not declared as an array"),
+        (picky, "outputs of function 'picky' are not known: a trial call with zeros failed"),
+        (later, "later is a coroutine"),
+        (7, "7 is not a function"),
+    ],
+)
+def test_functions_that_cannot_be_served(function: Callable[..., Any], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        FunctionInstance(function)

@@ -1,0 +1,112 @@
+"""SessionInstance: a session's inputs and outputs in the protocol's terms, run and closed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onward.errors import FeedError, SessionClosed, TypeUnsupported
+from onward.serving.models.open_instances import open_instances
+from onward.serving.models.session_instance import SessionInstance, open_session_instances
+from onward.serving.requests import TensorSpec
+from onward.serving.settings import ModelSettings
+from onward.sessions.inference import InferenceSession
+from tests.serving.small_models import scale_model, typed_model, write_model
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def test_the_signature_of_a_session() -> None:
+    instance = SessionInstance(InferenceSession(scale_model(metadata={"a": "b"})))
+    assert instance.inputs == [TensorSpec("x", "FP32", (-1, 4), ("batch", ""))]
+    assert [spec.name for spec in instance.outputs] == ["y"]
+    assert instance.metadata == {"a": "b"}
+    instance.close()
+
+
+@pytest.mark.parametrize(
+    ("onnx_type", "datatype"),
+    [
+        (TensorProto.STRING, "BYTES"), (TensorProto.BFLOAT16, "BF16"), (TensorProto.BOOL, "BOOL"),
+        (TensorProto.FLOAT16, "FP16"), (TensorProto.DOUBLE, "FP64"), (TensorProto.UINT16, "UINT16"),
+        (TensorProto.INT64, "INT64"), (TensorProto.INT8, "INT8"),
+    ],
+)  # fmt: skip
+def test_datatypes(onnx_type: int, datatype: str) -> None:
+    kind = helper.make_tensor_type_proto(onnx_type, [None, 2])
+    instance = SessionInstance(InferenceSession(typed_model(kind)))
+    assert instance.inputs == [TensorSpec("x", datatype, (-1, 2), ("", ""))]
+    instance.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (helper.make_tensor_type_proto(TensorProto.INT4, [2]), "'x' is tensor.int4.*\nadd a Cast"),
+        (helper.make_tensor_type_proto(TensorProto.FLOAT8E4M3FN, [2]), "tensor.float8e4m3fn"),
+        (
+            helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2])),
+            "'x' is seq.tensor.float.., for which .* has no datatype\nserve a model whose",
+        ),
+    ],
+)
+def test_types_that_the_protocol_lacks_are_refused(kind: onnx.TypeProto, text: str) -> None:
+    with pytest.raises(TypeUnsupported, match=text):
+        SessionInstance(InferenceSession(typed_model(kind)))
+
+
+def test_runs_give_outputs_by_name() -> None:
+    instance = SessionInstance(InferenceSession(scale_model()))
+    np.testing.assert_array_equal(instance.run({"x": X})["y"], 2 * X)
+    assert list(instance.run({"x": X}, ["y"])) == ["y"]
+    with pytest.raises(FeedError, match="input 'x' takes shape"):
+        instance.run({"x": X[:, :3]})
+    threads = [threading.Thread(target=instance.close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(SessionClosed):
+        instance.run({"x": X})
+
+
+def test_a_session_of_the_user_stays_open() -> None:
+    session = InferenceSession(scale_model())
+    SessionInstance(session, owned=False).close()
+    assert session.run(None, {"x": X})
+    session.close()
+
+
+def test_instances_share_a_session(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx")
+    first, second = open_session_instances(path, ModelSettings(threads=2), 2)
+    first.close()
+    first.close()
+    np.testing.assert_array_equal(second.run({"x": X})["y"], 2 * X)
+    second.close()
+    with pytest.raises(SessionClosed):
+        second.run({"x": X})
+
+
+def test_settings_say_how_instances_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(tmp_path / "m.onnx")
+
+    def choose(path: Path, settings: ModelSettings) -> ModelSettings:
+        return settings.model_copy(update={"instances": 3, "providers": None})
+
+    monkeypatch.setattr("onward.serving.models.open_instances.choose_instances", choose)
+    instances, settings = open_instances(path, ModelSettings(instances="auto"), "m", "1")
+    assert len(instances) == 3 and settings.instances == 3
+    for each in instances:
+        each.close()
+    instances, _ = open_instances(path, ModelSettings(workers=2), "m", "7")
+    assert [type(each).__name__ for each in instances] == ["WorkerInstance"] * 2
+    for each in instances:
+        each.close()

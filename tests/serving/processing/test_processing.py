@@ -1,0 +1,236 @@
+"""Pre- and postprocessing: Python functions, images, tokenizers, and what training stored."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.errors import FeedError, OptionError
+from onward.runner.data.class_labels import OneHotColumn
+from onward.runner.data.image_pixels import ImagePixels
+from onward.runner.data.number_scaling import Standardize
+from onward.runner.plan.feed_source import FeedSource
+from onward.runner.plan.preprocessing import METADATA_KEY, Preprocessing
+from onward.serving.instance import Instance
+from onward.serving.processing.processing import add_processing, load_function
+from onward.serving.requests import Array, TensorSpec
+from onward.serving.settings import ModelSettings
+
+
+class Recording:
+    """An instance that keeps its feeds, and answers fixed scores for each row."""
+
+    def __init__(self, inputs: list[TensorSpec], scores: list[float], name: str = "scores") -> None:
+        self.inputs = inputs
+        self.outputs = [TensorSpec(name, "FP32", (-1, len(scores)))]
+        self.feeds: dict[str, Array] = {}
+        self.scores, self.is_closed = scores, False
+
+    def run(self, feeds: Any, outputs: Any = None) -> dict[str, Array]:
+        self.feeds = dict(feeds)
+        rows = len(next(iter(feeds.values())))
+        return {self.outputs[0].name: np.array([self.scores] * rows, np.float32)}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+PICTURES = [TensorSpec("pixels", "FP32", (-1, 3, 4, 4))]
+
+
+def processed(
+    instance: Instance, folder: Path, metadata: dict[str, str] | None = None, **settings: Any
+) -> Instance:
+    [found], _ = add_processing([instance], ModelSettings(**settings), folder, metadata or {})
+    return found
+
+
+def objects(*items: Any) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
+
+
+def picture(colour: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.new("RGB", size, colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_plain_model_stays_as_it_is(tmp_path: Path) -> None:
+    instance = Recording(PICTURES, [1.0])
+    assert processed(instance, tmp_path) is instance
+    assert processed(instance, tmp_path, preprocess="none", postprocess="none") is instance
+
+
+FUNCTIONS = """
+from typing import Annotated
+import numpy as np
+
+def before(text: Annotated[np.ndarray, "BYTES", (-1,)]):
+    return {"x": np.array([[len(t), 1] for t in text], np.float32)}
+
+def after(scores, threshold: float = 0.5):
+    return {"good": scores[:, 0] > threshold}
+
+def fails(scores):
+    raise ValueError("no")
+"""
+
+
+def test_python_functions_beside_the_model(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text(FUNCTIONS)
+    instance = Recording([TensorSpec("x", "FP32", (-1, 2))], [0.9, 0.1])
+    found = processed(instance, tmp_path, preprocess="steps:before", postprocess="steps:after")
+    assert list(found.inputs) == [TensorSpec("text", "BYTES", (-1,))]
+    assert list(found.outputs) == [TensorSpec("good", "BOOL", (-1,))]
+    result = found.run({"text": objects("abc", "")})
+    assert result["good"].tolist() == [True, True]
+    assert instance.feeds["x"].tolist() == [[3, 1], [0, 1]]
+    found.close()
+    assert instance.is_closed
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("steps", "'steps' is not a function: write module:function"),
+        ("nowhere_to_be_found:f", "nowhere_to_be_found cannot be imported: ModuleNotFoundError"),
+        ("steps:missing", "module 'steps' has no function 'missing'"),
+        ("broken:f", "broken cannot be imported: SyntaxError"),
+    ],
+)
+def test_functions_that_cannot_be_loaded(tmp_path: Path, text: str, error: str) -> None:
+    (tmp_path / "steps.py").write_text(FUNCTIONS)
+    (tmp_path / "broken.py").write_text("def f(:")
+    with pytest.raises(OptionError, match=error):
+        load_function(text, tmp_path)
+
+
+def test_a_function_that_fails_on_zeros_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text(FUNCTIONS)
+    with pytest.raises(OptionError, match=r"trial call with zeros failed: .* ValueError: no"):
+        processed(Recording(PICTURES, [1.0]), tmp_path, postprocess="steps:fails")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_images_are_decoded_resized_and_scaled(tmp_path: Path, layout: str) -> None:
+    shape = (-1, 3, 4, 5) if layout == "NCHW" else (-1, 4, 5, 3)
+    instance = Recording([TensorSpec("pixels", "FP32", shape)], [0.1, 0.7, 0.2])
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.25, 0.5]})
+    )
+    (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
+    found = processed(
+        instance, tmp_path, preprocess="image", postprocess="top_k:2",
+        labels={"scores": "labels.txt"},
+    )  # fmt: skip
+    [spec] = found.inputs
+    assert (spec.name, spec.datatype, spec.shape, spec.is_binary) == ("image", "BYTES", (-1,), True)
+    result = found.run({"image": objects(picture((255, 255, 0)), picture((0, 0, 0)))})
+    assert result["labels"].tolist() == [["dog", "owl"]] * 2
+    np.testing.assert_allclose(result["scores"], [[0.7, 0.2]] * 2)
+    pixels = instance.feeds["pixels"]
+    assert pixels.shape == (2, *shape[1:]) and pixels.dtype == np.float32
+    colour = pixels[0, :, 0, 0] if layout == "NCHW" else pixels[0, 0, 0]
+    np.testing.assert_allclose(colour, [1, 2, -1], atol=1e-6)
+    with pytest.raises(FeedError, match="'image' is not an image that can be read: its bytes are"):
+        found.run({"image": objects(b"\xff\x00")})
+    assert found.run({"image": objects("warming up")})["labels"].shape == (1, 2)
+
+
+def test_image_processing_needs_an_input_of_images(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="one input of 4 axes"):
+        processed(
+            Recording([TensorSpec("x", "FP32", (-1, 3))], [1.0]), tmp_path, preprocess="image"
+        )
+    (tmp_path / "preprocessor_config.json").write_text("[")
+    with pytest.raises(OptionError, match=r"preprocessor_config\.json cannot be read"):
+        processed(Recording(PICTURES, [1.0]), tmp_path, preprocess="image")
+
+
+def test_softmax_turns_scores_into_probabilities(tmp_path: Path) -> None:
+    found = processed(Recording(PICTURES, [0.0, np.log(3)]), tmp_path, postprocess="softmax")
+    result = found.run({"pixels": np.zeros((1, 3, 4, 4), np.float32)})
+    assert result["labels"].tolist() == [["1", "0"]]
+    np.testing.assert_allclose(result["scores"], [[0.75, 0.25]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+def test_a_tokenizer_makes_ids_and_masks(tmp_path: Path, length: int) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "hello": 2, "world": 3}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    names = ("input_ids", "attention_mask")
+    instance = Recording([TensorSpec(name, "INT64", (-1, length)) for name in names], [1.0])
+    found = processed(instance, tmp_path, preprocess="tokenizer")
+    found.run({"text": objects("hello world there", "hello")})
+    pad = [0] if length == 4 else []
+    assert instance.feeds["input_ids"].tolist() == [[2, 3, 1, *pad], [2, 0, 0, *pad]]
+    assert instance.feeds["attention_mask"].tolist() == [[1, 1, 1, *pad], [1, 0, 0, *pad]]
+    assert instance.feeds["input_ids"].dtype == np.int64
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="but the model takes 'pixels'"):
+        processed(Recording(PICTURES, [1.0]), tmp_path, preprocess="tokenizer")
+    tokens = Recording([TensorSpec("input_ids", "INT64", (-1, -1))], [1.0])
+    with pytest.raises(OptionError, match=r"there is no .*tokenizer\.json"):
+        processed(tokens, tmp_path, preprocess="tokenizer")
+    (tmp_path / "tokenizer.json").write_text("?")
+    with pytest.raises(OptionError, match=r"tokenizer\.json cannot be read"):
+        processed(tokens, tmp_path, preprocess="tokenizer")
+
+
+def test_stored_images_answer_labels_and_scores(tmp_path: Path) -> None:
+    pixels = ImagePixels("image", (4, 4), (0.5,) * 3, (0.5,) * 3)
+    source = FeedSource("pixels", ("image",), {"image": (pixels,)}, "float32", (None, 3, 4, 4))
+    kept = Preprocessing((source,), output="scores", classes=("cat", "dog"))
+    instance = Recording(PICTURES, [0.0, np.log(3)])
+    metadata = {METADATA_KEY: kept.to_json()}
+    [found], labels = add_processing([instance], ModelSettings(), tmp_path, metadata)
+    assert labels == {"scores": ["cat", "dog"]}
+    assert [(spec.name, spec.is_binary) for spec in found.inputs] == [("image", True)]
+    result = found.run({"image": objects(picture((255, 0, 0)))})
+    assert result["labels"].tolist() == [["dog", "cat"]]
+    np.testing.assert_allclose(result["scores"], [[0.75, 0.25]], rtol=1e-6)
+    np.testing.assert_allclose(instance.feeds["pixels"][0, :, 0, 0], [1, -1, -1])
+    plain = processed(instance, tmp_path, metadata, preprocess="none", postprocess="none")
+    assert plain is instance
+
+
+def test_stored_columns_are_inputs(tmp_path: Path) -> None:
+    encoders = {
+        "age": (Standardize("age", (30.0,), (10.0,)),),
+        "city": (OneHotColumn("city", ("Bern", "Rome")),),
+    }
+    source = FeedSource("x", ("age", "city"), encoders, "float32", (None, 3))
+    kept = Preprocessing((source,), output="p", classes=("no", "yes"), probabilities=True)
+    instance = Recording([TensorSpec("x", "FP32", (-1, 3))], [0.8], "p")
+    found = processed(instance, tmp_path, {METADATA_KEY: kept.to_json()})
+    assert list(found.inputs) == [
+        TensorSpec("age", "FP32", (-1,)),
+        TensorSpec("city", "BYTES", (-1,)),
+    ]
+    result = found.run({"age": np.array([40.0], np.float32), "city": objects("Rome")})
+    assert instance.feeds["x"].tolist() == [[1, 0, 1]]
+    assert result["labels"].tolist() == [["yes", "no"]]
+    np.testing.assert_allclose(result["scores"], [[0.8, 0.2]], rtol=1e-6)
+
+
+def test_wrong_data_of_a_client_is_a_feed_error(tmp_path: Path) -> None:
+    source = FeedSource("x", ("n",), {}, "int64", (None,))
+    kept = Preprocessing((source,), output="y")
+    instance = Recording([TensorSpec("x", "INT64", (-1,))], [1.0])
+    found = processed(instance, tmp_path, {METADATA_KEY: kept.to_json()})
+    assert list(found.outputs) == instance.outputs  # without classes, the model's own
+    with pytest.raises(FeedError, match="not a whole number"):
+        found.run({"n": np.array([1.5])})

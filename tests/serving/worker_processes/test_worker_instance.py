@@ -1,0 +1,162 @@
+"""WorkerInstance: answers, errors, deaths, restarts and quarantine of a model in a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onward
+from onward.errors import FeedError, InvalidModel, ModelUnavailable, WorkerDied
+from onward.serving.requests import TensorSpec
+from onward.serving.settings import ModelSettings
+from onward.serving.worker_processes.worker_instance import (
+    WorkerInstance,
+    open_worker_instance,
+    open_worker_instances,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+
+
+def write_model(path: Path, factor: float = 2.0) -> Path:
+    op = onward.OpBuilder()
+    x, names = op.input("x", "float32", ("n", 4)), op.input("names", "string", ("n",))
+    y = op.Mul(x, np.array(factor, np.float32))
+    onward.save(op.model(y=y, same=op.Identity(names)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model.onnx")
+
+
+@pytest.fixture
+def instance(path: Path) -> Iterator[WorkerInstance]:
+    made = open_worker_instance(path, ModelSettings(workers=1), "digits", "1")
+    yield made
+    made.close()
+
+
+def feeds(value: float = 1.0, rows: int = 1) -> dict[str, Any]:
+    return {"x": np.full((rows, 4), value, np.float32), "names": np.array(["é"] * rows, object)}
+
+
+def check(instance: WorkerInstance, value: float = 3.0) -> None:
+    found = instance.run(feeds(value), ["y"])["y"]
+    np.testing.assert_array_equal(found, np.full((1, 4), 2 * value, np.float32))
+
+
+def die_in_next_run(instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker: Any = instance._worker
+    ask = worker.ask
+
+    def ask_dying(*arguments: Any, **options: Any) -> Any:
+        os.kill(worker.pid, signal.SIGKILL)
+        return ask(*arguments, **options)
+
+    monkeypatch.setattr(worker, "ask", ask_dying)
+
+
+def test_a_worker_answers_as_a_session(instance: WorkerInstance) -> None:
+    assert instance.inputs == [
+        TensorSpec("x", "FP32", (-1, 4), ("n", "")),
+        TensorSpec("names", "BYTES", (-1,), ("n",)),
+    ]
+    assert [each.name for each in instance.outputs] == ["y", "same"]
+    first = instance.run(feeds(1.5, rows=100_000))
+    second = instance.run(feeds(-1.0, rows=2))
+    assert (first["y"] == 3.0).all() and first["y"].shape == (100_000, 4)  # not overwritten
+    assert second["same"].tolist() == ["é", "é"]
+    assert list(instance.run(feeds(), ["same"])) == ["same"]
+    with pytest.raises(FeedError, match="input 'x' takes shape"):
+        instance.run({**feeds(), "x": np.zeros((1, 5), np.float32)})
+    check(instance)
+
+
+def test_a_dead_worker_is_replaced(
+    instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = instance.pid
+    die_in_next_run(instance, monkeypatch)
+    with pytest.raises(WorkerDied, match="model 'digits' version 1 died of SIGKILL"):
+        instance.run(feeds())
+    check(instance)
+    assert instance.pid not in (None, old)
+    killed: Any = instance._worker
+    os.kill(killed.pid, signal.SIGKILL)  # between two runs: no request is lost
+    killed._process.wait()
+    check(instance)
+
+
+def test_a_model_that_keeps_dying_is_quarantined(
+    instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        check(instance)
+        die_in_next_run(instance, monkeypatch)
+        with pytest.raises(WorkerDied):
+            instance.run(feeds())
+    with pytest.raises(ModelUnavailable, match=r"'digits' is quarantined.*SIGKILL[^\n]*\nfix it"):
+        instance.run(feeds())
+
+
+def test_a_changed_file_is_not_opened_as_the_old_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(tmp_path / "model.onnx")
+    instance = open_worker_instance(path, ModelSettings(workers=1), "digits", "1")
+    die_in_next_run(instance, monkeypatch)
+    write_model(path, 5.0)
+    with pytest.raises(WorkerDied):
+        instance.run(feeds())
+    with pytest.raises(ModelUnavailable, match="file has changed since it was opened\nload the"):
+        instance.run(feeds())
+    instance.close()
+
+
+def test_closing_ends_a_run_and_the_process(instance: WorkerInstance) -> None:
+    pid, errors = instance.pid, list[Exception]()
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+
+    def run() -> None:
+        try:
+            instance.run(feeds())
+        except (WorkerDied, ModelUnavailable) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    instance.close()
+    thread.join(60)
+    assert len(errors) == 1 and instance.pid is None
+    with pytest.raises(ModelUnavailable, match="was closed"):
+        instance.run(feeds())
+    instance.close()
+
+
+def test_workers_of_one_model_share_a_quarantine(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = open_worker_instances(path, ModelSettings(workers=2), "digits", "1")
+    assert len({each.pid for each in both}) == 2
+    assert both[0]._quarantine is both[1]._quarantine
+    for each in both:
+        check(each)
+        each.close()
+
+
+def test_a_model_that_does_not_open_raises_its_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(InvalidModel):
+        open_worker_instances(path, ModelSettings(workers=2), "digits", "1")
