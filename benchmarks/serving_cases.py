@@ -120,6 +120,8 @@ def _write_minilm(path: Path, rng: np.random.Generator) -> list[Feeds]:
     model.graph.outputs[:] = [value for value in model.graph.outputs if value.name == EMBEDDING]
     onward.save(model, path)
     path.with_suffix(".toml").write_text(
+        "[models.minilm]\ninstances = 2\nthreads = 1\nmax_batch_size = 8\n"
+        "length_buckets = [8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128]\n"
         "[models.minilm.padding]\n"
         'input_ids = { axis = 1, mask = "attention_mask" }\nattention_mask = { axis = 1 }\n'
     )

@@ -43,3 +43,18 @@ def test_measuring_changes_nothing() -> None:
     assert torch.equal(draw, torch.random.get_rng_state())
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_tied_weights_are_measured() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.last.weight, self.last.bias = self.first.weight, self.first.bias
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+    model = Module(Tied(), {"provider": "fastest"})
+    model(torch.ones(2, 3)).sum().backward()
+    assert model.first.weight.grad is not None

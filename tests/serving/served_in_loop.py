@@ -12,7 +12,7 @@ import numpy as np
 
 from onward.serving.batching.served_model import ServedModel
 from onward.serving.instance import Instance
-from onward.serving.observer import RequestTimes
+from onward.serving.observer import NoObserver, RequestTimes
 from onward.serving.requests import InferRequest, InferResponse
 from onward.serving.settings import ModelSettings
 from tests.serving.instances import FunctionInstance, GatedInstance, doubler
@@ -31,7 +31,7 @@ class Clock:
         return self.now
 
 
-class Log:
+class Log(NoObserver):
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:

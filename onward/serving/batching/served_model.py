@@ -66,7 +66,7 @@ class ServedModel:
         self.outputs: list[TensorSpec] = list(instances[0].outputs)
         self._instances, self._settings = list(instances), settings
         self._loop, self._clock, self._wall_clock = loop, clock, wall_clock
-        self._observer = None if isinstance(observer, NoObserver) else observer
+        self._observer = None if type(observer) is NoObserver else observer
         self._statistics = ModelStatistics(name, version)
         self._batches: queue.SimpleQueue[BatchRun | None] = queue.SimpleQueue()
         self._is_accepting = self._is_started = False
@@ -265,6 +265,7 @@ class ServedModel:
     def _finished(self, batch: BatchRun) -> None:
         if self._inline is not None:
             self._inline.observe(batch.split - batch.started)
+        self._tell_queue()  # the queue is longest before the next batch is taken from it
         self._dispatcher.release(batch)  # first, so that the instance runs while answers are sent
         self._answers.finish(batch)
         self._tell_queue()

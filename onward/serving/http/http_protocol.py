@@ -124,14 +124,14 @@ class HttpConnection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self._headers) == limits.MAX_HEADERS:  # at once: more of them cost time
+            raise HttpError(431, f"the request has more than {limits.MAX_HEADERS} headers")
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._reads_head = False
         if len(self._url) > limits.MAX_URL_BYTES:
             raise HttpError(414, "the URL of the request is too long")
-        if len(self._headers) > limits.MAX_HEADERS:
-            raise HttpError(431, f"the request has more than {limits.MAX_HEADERS} headers")
         headers = dict(self._headers)
         expects = headers.get(b"expect", b"").lower() == b"100-continue"
         self._expected = self._read_length(headers)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -14,13 +16,14 @@ from onward.errors import (
     RequestInvalid,
 )
 from onward.serving.batching.served_model import ServedModel
-from onward.serving.requests import InferRequest, InferResponse, RequestedOutput
+from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
 from onward.serving.requests import TensorSpec as Spec
 from onward.serving.settings import ModelSettings
 from tests.serving.instances import FunctionInstance, SessionInstance, doubler
 from tests.serving.served_in_loop import (
     GUARD,
     Answer,
+    Clock,
     Log,
     first,
     gated,
@@ -355,3 +358,29 @@ async def test_each_of_many_requests_gets_its_own_answer_once() -> None:
             assert isinstance(found[0], RequestInvalid)
         elif found:
             assert first(found[0]) == 2.0 * number
+
+
+@in_loop
+async def test_a_quick_model_runs_in_the_loops_thread() -> None:
+    threads: list[int] = []
+
+    class Noting(FunctionInstance):
+        is_computation = True
+
+        def run(
+            self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
+        ) -> dict[str, Array]:
+            threads.append(threading.get_ident())
+            return super().run(feeds, outputs)
+
+    instance = Noting(doubler().inputs, doubler().outputs, lambda x: {"y": 2 * x})
+    clock = Clock()  # stands still: each run takes no time
+    async with served(instance, clock=clock) as model:
+        for n in range(40):
+            assert first(await infer(model, request(float(n)))) == 2.0 * n
+        here = threading.get_ident()
+        assert threads[-1] == here and threads[-40] != here
+        answers = await gather(*[submit(model, request(float(n))) for n in range(5)])
+        assert [first(each) for each in answers] == [0.0, 2.0, 4.0, 6.0, 8.0]
+        bad = await infer(model, InferRequest("m", {"x": np.zeros((1, 3), np.float32)}))
+        assert isinstance(bad, RequestInvalid)
