@@ -109,7 +109,7 @@ class FunctionInstance:
             raise OptionError(
                 f"the outputs of function {self.name!r} are not known: a trial call with zeros "
                 f"failed: {error}\n"
-                "give outputs=[TensorSpec(...)], or inputs=[TensorSpec(...)] with their shapes"
+                "declare its outputs, or the shapes of its inputs, as TensorSpec"
             ) from error
         arrays = [spec for spec in self.inputs if spec.name not in self._scalars]
         return output_specs(small, large, all(spec.shape for spec in arrays))

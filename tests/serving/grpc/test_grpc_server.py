@@ -137,7 +137,8 @@ def test_idle_connections_are_asked_to_leave() -> None:
             assert (await client.call("ServerLive")).live
             clock.now = 100.0
             server._sweep()
-            while server._connections:
+            ready = grpc.ChannelConnectivity.READY
+            while server._connections or client.channel.get_state() is ready:
                 await asyncio.sleep(0)
             assert (await client.call("ServerLive")).live  # the channel connects again
 
