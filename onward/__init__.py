@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward import compat as compat
+    from onward import compress as compress
     from onward import errors as errors
     from onward import losses as losses
     from onward import optimizers as optimizers
@@ -144,7 +145,16 @@ _MODULE_OF = {
     "TrainingProgram": "onward.sessions.training.training_program",
     "TrainingSession": "onward.sessions.training.session",
 }
-_MODULES = ("compat", "errors", "losses", "optimizers", "pytorch", "testing", "training")
+_MODULES = (
+    "compat",
+    "compress",
+    "errors",
+    "losses",
+    "optimizers",
+    "pytorch",
+    "testing",
+    "training",
+)
 _RENAMED = {
     "get_available_providers": ("onward.providers.choose", "available"),
     "get_all_providers": ("onward.providers.choose", "all_provider_names"),
@@ -182,7 +192,7 @@ _REEXPORTED = (  # onnxruntime's own, unchanged
 _ABSENT = {  # onnxruntime's names that are not here: what to do instead
     "ModelCompiler": "compile with onnxruntime itself: `from onnxruntime import ModelCompiler`",
     "capi": "use onnxruntime's own: `from onnxruntime import capi`",
-    "quantization": "not implemented yet; use `onnxruntime.quantization`: Onward runs its models",
+    "quantization": "quantize with `onward.compress.quantize`",
     "tools": "use onnxruntime's own: `import onnxruntime.tools`",
     "transformers": "use onnxruntime's own: `import onnxruntime.transformers`",
     "copy_tensors": "copy through numpy: `OrtValue.ortvalue_from_numpy(value.numpy())`",

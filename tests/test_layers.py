@@ -30,7 +30,8 @@ LAYERS = [
     {"measure.machine", "measure.memory", "measure.tuning"},
     {"sessions"},
     {"measure"},
-    {"pytorch", "runner", "compress", "serving", "signing"},
+    {"pytorch", "runner", "serving", "signing"},
+    {"compress"},
     {"training", "distributed"},
     {"testing", "compat"},
     {"cli"},
@@ -41,7 +42,7 @@ LAYERS = [
 ONLY_IN = {
     "torch": ["providers.torch", "pytorch", "distributed"],
     "transformers": ["pytorch.huggingface_folder"],
-    "onnxruntime": ["providers.ort", "compress.quantize"],
+    "onnxruntime": ["providers.ort", "compress.quantization"],
     "onnxscript": ["providers.torch", "pytorch"],
     "openvino": ["providers.openvino"],
     "model_signing": ["signing"],

@@ -1,0 +1,197 @@
+"""Quality: how far a changed model's outputs are from the original's, and a user's metric.
+
+judge = Judge(original, calibration, metric="accuracy")
+judge.rate(changed).similarity      # 1: equal outputs
+judge.is_within(judge.rate(changed), drop=0.01)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onward.compress.calibration import Array, Calibration
+from onward.errors import MetricError, OptionError
+from onward.providers.choose import Asked
+from onward.providers.options import SessionOptions
+from onward.runner.metrics.make_metric import make_metric
+from onward.runner.metrics.metric import Metric
+from onward.sessions.inference import InferenceSession
+
+if TYPE_CHECKING:
+    from onward.graph.files import Source
+
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]  # feeds to outputs by name
+OwnMetric = Callable[
+    [Run], float
+]  # a user's: it runs the model on data of its own; higher is better
+
+_ROWS_KEPT = 4096  # rows of the original's outputs that are kept in memory to compare with
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How a model's outputs compare with the original's on the same data.
+
+    Attributes:
+        similarity: the mean over rows of the cosine of its outputs with the original's; of several
+            outputs the lowest. A row is what the first axis counts
+        error: |y - y'| / |y|, the norms over all data; of several outputs the largest
+        agreement: the share of rows with the same largest element along the last axis; None where
+            an output is not a table of scores
+        metric: the user's metric; None if there is none
+    """
+
+    similarity: float
+    error: float
+    agreement: float | None = None
+    metric: float | None = None
+
+
+class Judge:
+    """Rates models against an original, which runs once."""
+
+    def __init__(
+        self,
+        original: Source,
+        calibration: Calibration,
+        *,
+        metric: str | Metric | OwnMetric | None = None,
+        providers: Asked = None,
+    ) -> None:
+        self._calibration, self._providers = calibration, providers
+        self._metric = make_metric(metric) if isinstance(metric, str) else metric
+        if self._metric is not None and not callable(self._metric) and calibration.target is None:
+            first = next(calibration.labelled_batches())
+            if first[1] is None:
+                raise OptionError(
+                    f"the metric {self._metric.name!r} compares outputs with targets, and the data "
+                    "has none\ngive target=, the name of the column that holds them"
+                )
+        session = self._open(original)
+        self._names = [output.name for output in session.get_outputs()]
+        self._expected: list[list[Array]] = []
+        rows = 0
+        for feeds in calibration.batches():
+            outputs = session.run(self._names, feeds)
+            self._expected.append(outputs)
+            rows += max((len(y) for y in outputs if np.ndim(y)), default=1)
+            if rows >= _ROWS_KEPT:
+                break
+        self.original = self.rate(original)
+
+    @property
+    def metric_name(self) -> str | None:
+        """The name of the user's metric, for reports."""
+        if self._metric is None:
+            return None
+        return str(getattr(self._metric, "name", getattr(self._metric, "__name__", "metric")))
+
+    def rate(self, model: Source) -> Quality:
+        """Run a model on the data and compare its outputs with the original's."""
+        session = self._open(model)
+        sums = [_Sums() for _ in self._names]
+        for feeds, expected in zip(self._calibration.batches(), self._expected, strict=False):
+            for each, y, z in zip(sums, expected, session.run(self._names, feeds), strict=True):
+                each.add(y, z)
+        agreements = [each.agreement for each in sums if each.agreement is not None]
+        return Quality(
+            similarity=min((each.similarity for each in sums), default=1.0),
+            error=max((each.error for each in sums), default=0.0),
+            agreement=min(agreements, default=None),
+            metric=self._measure_metric(session),
+        )
+
+    def is_within(self, quality: Quality, drop: float) -> bool:
+        """Whether no more than this share of the original's quality is lost.
+
+        With a metric: a share of its value (0.01: 99 % of it are left). Without one:
+        1 - `similarity` may be `drop` at most.
+        """
+        if not math.isfinite(quality.similarity) or not math.isfinite(quality.error):
+            return False
+        if quality.metric is None or self.original.metric is None:
+            return 1 - quality.similarity <= drop
+        before, after = self.original.metric, quality.metric
+        lost = before - after if self._higher_is_better() else after - before
+        return lost <= drop * abs(before) + 1e-12
+
+    def _higher_is_better(self) -> bool:
+        return bool(getattr(self._metric, "higher_is_better", True))
+
+    def _measure_metric(self, session: InferenceSession) -> float | None:
+        metric = self._metric
+        if metric is None:
+            return None
+        if callable(metric):
+            return _call_metric(metric, lambda feeds: _run_by_name(session, self._names, feeds))
+        metric.reset()
+        for feeds, targets in self._calibration.labelled_batches():
+            metric.update(session.run(self._names[:1], feeds)[0], targets)
+        return metric.result()
+
+    def _open(self, model: Source) -> InferenceSession:
+        return InferenceSession(model, SessionOptions(log_severity_level=4), self._providers)
+
+
+def _run_by_name(
+    session: InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
+) -> dict[str, Any]:
+    return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
+
+
+def _call_metric(metric: OwnMetric, run: Run) -> float:
+    try:
+        number = float(metric(run))
+    except Exception as error:  # the user's code
+        raise MetricError(
+            f"the metric raised {type(error).__name__}: {error}\n"
+            "it is called with a function that runs the model: feeds to outputs by name"
+        ) from error
+    if not math.isfinite(number):
+        raise MetricError(f"the metric returned {number}, not a finite number")
+    return number
+
+
+class _Sums:
+    """Running sums of one output's comparison."""
+
+    def __init__(self) -> None:
+        self._cosines = self._rows = self._equal = self._choices = 0.0
+        self._squares = self._distances = 0.0
+
+    def add(self, y: Any, z: Any) -> None:
+        if not isinstance(y, np.ndarray) or y.dtype.kind not in "fiub" or not y.size:
+            return
+        a = np.asarray(y, np.float64).reshape(len(y) if y.ndim else 1, -1)
+        b = np.asarray(z, np.float64).reshape(a.shape)
+        finite = np.isfinite(a)
+        a, b = np.where(finite, a, 0), np.where(finite, b, 0)
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        equal = (a == b).all(axis=1)
+        dots = (a * b).sum(axis=1)
+        cosines = np.where(equal, 1.0, dots / np.where(lengths, lengths, 1.0))
+        self._cosines, self._rows = self._cosines + float(cosines.sum()), self._rows + len(a)
+        self._squares += float((a * a).sum())
+        self._distances += float(((a - b) ** 2).sum())
+        if y.dtype.kind == "f" and y.ndim >= 2 and y.shape[-1] > 1:
+            same = np.argmax(y, -1) == np.argmax(z, -1)
+            self._equal, self._choices = self._equal + float(same.sum()), self._choices + same.size
+
+    @property
+    def similarity(self) -> float:
+        return self._cosines / self._rows if self._rows else 1.0
+
+    @property
+    def error(self) -> float:
+        if not self._distances:
+            return 0.0
+        return math.sqrt(self._distances / self._squares) if self._squares else math.inf
+
+    @property
+    def agreement(self) -> float | None:
+        return self._equal / self._choices if self._choices else None
