@@ -40,7 +40,7 @@ class Answers:
 
     Args:
         teacher: the model that answers
-        names: the outputs to keep, inner values included; None: the model's outputs that are tensors
+        names: the outputs to keep, or inner values; None: the outputs that are tensors
         providers: the providers that run it
         folder: where answers stay for later calls, by the content of the teacher and of the batch;
             None: they are forgotten with this object

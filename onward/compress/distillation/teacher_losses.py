@@ -44,7 +44,8 @@ class SoftenedKL:
         log_t = op.LogSoftmax(t, axis=-1)
         each = op.Mul(op.Exp(log_t), op.Sub(log_t, op.LogSoftmax(x, axis=-1)))
         rows = op.ReduceSum(each, [-1], keepdims=0)
-        return op.Mul(reduced(op, rows, "mean"), self.temperature**2)
+        mean: ir.Value = op.Mul(reduced(op, rows, "mean"), self.temperature**2)
+        return mean
 
 
 def make_teacher_loss(kind: str, output: str, target: str, temperature: float = 1.0) -> Loss:
