@@ -1,7 +1,7 @@
 """Fake quantization: float tensors that are rounded to the integers that they will be stored as.
 
-    steps = round_to_grid(op, model, x, Grid(low=-2, high=1))   # round and clip; x is in steps
-    y = scale_steps(op, steps, scale, zero, axis, block)        # y = (steps - zero) scale
+    grid = Grid(low=-2, high=1, axis=0, block=32)
+    y = fake_quantize(op, model, w, scale, grid)        # scale RoundToGrid(w / scale)
 
 Rounding has no gradient of its own. `round_to_grid` is a call of `onward::RoundToGrid`, whose
 gradient passes straight through where nothing was clipped (gradients/rules/quantized.py); engines
@@ -66,6 +66,42 @@ def round_to_grid(op: GraphOps, model: ir.Model, x: ir.Value, grid: Grid) -> ir.
     model.ir_version = max(model.ir_version or FIRST_IR, FIRST_IR)
     [called] = outline(model.functions, model.opset_imports, nodes, NAME, [x], [y], {})
     return called
+
+
+def fake_quantize(
+    op: GraphOps, model: ir.Model, w: ir.Value, scale: ir.Value, grid: Grid
+) -> ir.Value:
+    """s clip(round(w / s), low, high)"""
+    assert w.shape is not None
+    blocks, wide = to_blocks(op, w, scale, grid)
+    steps = round_to_grid(op, model, op.Div(blocks, wide), grid)
+    return from_blocks(op, op.Mul(steps, wide), tuple(w.shape.numpy()), grid)
+
+
+def best_scales(weight: Array, grid: Grid) -> Array:
+    """The scales, of either sign, with the smallest squared error of the rounded weight."""
+    axis = grid.axis % weight.ndim
+    if grid.block:
+        rest = -weight.shape[axis] % grid.block
+        widths = [(0, rest if place == axis else 0) for place in range(weight.ndim)]
+        padded = np.pad(weight, widths)
+        count = padded.shape[axis] // grid.block
+        shape = (*weight.shape[:axis], count, grid.block, *weight.shape[axis + 1 :])
+        rows = np.moveaxis(padded.reshape(shape), axis + 1, 0).reshape(grid.block, -1)
+        held: tuple[int, ...] = (*shape[: axis + 1], *shape[axis + 2 :])
+    else:
+        rows = np.moveaxis(weight, axis, -1).reshape(-1, weight.shape[axis])
+        held = (weight.shape[axis],)
+    tiny = float(np.finfo(np.float32).tiny) * 256
+    largest = np.maximum(np.abs(rows).max(0), tiny) / max(-grid.low, grid.high)
+    best, least = largest, np.full(largest.shape, np.inf)
+    for share in np.linspace(1.1, 0.35, 24):
+        for scale in (largest * share, -largest * share):
+            steps = np.clip(np.rint(rows / scale), grid.low, grid.high)
+            error = ((steps * scale - rows) ** 2).sum(0)
+            better = error < least
+            best, least = np.where(better, scale, best), np.where(better, error, least)
+    return np.asarray(best.reshape(held), np.float32)
 
 
 def to_blocks(op: GraphOps, x: ir.Value, scale: ir.Value, grid: Grid) -> tuple[ir.Value, ir.Value]:

@@ -1,7 +1,7 @@
 """The quantized weights of a QDQ model: integer initializers behind DequantizeLinear.
 
-    for weight in find_weights(quantized): weight.steps()      # integers, zero point included
-    matching_floats(weights, original)                          # the float weights they came from
+for weight in find_weights(quantized): weight.steps()      # integers, zero point included
+matching_floats(weights, original)                          # the float weights they came from
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def weight_of(node: ir.Node) -> QuantizedWeight | None:
     )
 
 
-def matching_floats(
-    weights: Sequence[QuantizedWeight], original: ir.Model
-) -> dict[str, Array]:
+def matching_floats(weights: Sequence[QuantizedWeight], original: ir.Model) -> dict[str, Array]:
     """The float weight of each quantized one, by the name of its integers, where there is one.
 
     Names differ between quantizers, so it is the weight of the same shape that is most alike.

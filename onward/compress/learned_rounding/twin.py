@@ -11,7 +11,7 @@ floats in units of the scale, `factor` begins at 1. So one learning rate fits we
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from onward.compress.learned_rounding.quantized_weights import (
     is_constant,
     matching_floats,
 )
-from onward.graph.graph_ops import GraphOps, extend, taken_names
+from onward.graph.graph_ops import extend, taken_names
 from onward.passes.fake_quantization import Array, from_blocks, round_to_grid, to_blocks
 from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
@@ -62,7 +62,9 @@ class Twin:
             _replace(held[weight.integers_name], steps)
         before = {name: array_of(held[name]) for name in self.factors}
         for name, factor in self.factors.items():
-            _replace(held[name], before[name] * np.asarray(tensors[factor]).reshape(before[name].shape))
+            _replace(
+                held[name], before[name] * np.asarray(tensors[factor]).reshape(before[name].shape)
+            )
         _scale_biases(model, self.quantized)
         return model
 
@@ -107,7 +109,9 @@ class _Builder:
             parameter = free_name(f"{name}.steps", self.taken)
             self.taken.add(parameter)
             self.steps[name] = parameter
-            self._step_values[name] = round_to_grid(op, self.model, op.initializer(parameter, start), grid)
+            self._step_values[name] = round_to_grid(
+                op, self.model, op.initializer(parameter, start), grid
+            )
         rounded, old = self._step_values[name], weight.node.outputs[0]
         scale = self._scale(weight.node.inputs[1])
         shape = tuple(rounded.shape.numpy())
