@@ -24,6 +24,7 @@ from onward.compress.learned_rounding.quantized_weights import (
     find_weights,
     is_constant,
     matching_floats,
+    replace_tensor,
 )
 from onward.graph.graph_ops import extend, taken_names
 from onward.passes.fake_quantization import Array, from_blocks, round_to_grid, to_blocks
@@ -59,12 +60,11 @@ class Twin:
         held = model.graph.initializers
         for name, weight in self.weights.items():
             steps = weight.grid.to_integers(np.asarray(tensors[name]))
-            _replace(held[weight.integers_name], steps)
+            replace_tensor(held[weight.integers_name], steps)
         before = {name: array_of(held[name]) for name in self.factors}
         for name, factor in self.factors.items():
-            _replace(
-                held[name], before[name] * np.asarray(tensors[factor]).reshape(before[name].shape)
-            )
+            shape = before[name].shape
+            replace_tensor(held[name], before[name] * np.asarray(tensors[factor]).reshape(shape))
         _scale_biases(model, self.quantized)
         return model
 
@@ -78,8 +78,6 @@ def make_twin(quantized: ir.Model, original: ir.Model | None = None) -> Twin:
     for weight in weights:
         builder.add_weight(weight, floats.get(weight.integers_name))
     builder.add_data_scales()
-    own = {str(node.name): node for node in quantized.graph}
-    del own
     model.graph.sort()
     drop_unused(model)
     by_integers = {each.integers_name: each for each in find_weights(quantized)}
@@ -114,7 +112,7 @@ class _Builder:
             )
         rounded, old = self._step_values[name], weight.node.outputs[0]
         scale = self._scale(weight.node.inputs[1])
-        shape = tuple(rounded.shape.numpy())
+        shape = weight.integers().shape
         blocks, wide = to_blocks(op, rounded, scale, grid)
         if weight.zero is not None:
             _, zero = to_blocks(op, rounded, op.constant(weight.zero), grid)
@@ -128,7 +126,7 @@ class _Builder:
             if node.op_type != "QuantizeLinear" or node.domain:
                 continue
             scale = input_of(node, 1)
-            if not _is_trainable_scale(scale):
+            if scale is None or not _is_trainable_scale(scale):
                 continue
             trained = self._scale(scale)
             readers = [each for each, _ in node.outputs[0].uses()]
@@ -138,7 +136,9 @@ class _Builder:
             node.replace_input_with(1, trained)
             for each in pairs:
                 own = input_of(each, 1)
-                if _is_trainable_scale(own) and np.array_equal(array_of(own), array_of(scale)):
+                if own is None or not _is_trainable_scale(own):
+                    continue
+                if np.array_equal(array_of(own), array_of(scale)):
                     self.factors[str(own.name)] = self.factors[str(scale.name)]
                     each.replace_input_with(1, trained)
 
@@ -159,12 +159,37 @@ def _is_trainable_scale(value: ir.Value | None) -> bool:
     return value is not None and is_constant(value) and value.dtype in (None, ir.DataType.FLOAT)
 
 
-def _replace(value: ir.Value, array: Array) -> None:
-    """Give an initializer other numbers of its own type."""
-    old = value.const_value
-    assert old is not None
-    value.const_value = ir.tensor(array.astype(old.dtype.numpy()), dtype=old.dtype, name=value.name)
-
-
 def _scale_biases(model: ir.Model, before: ir.Model) -> None:
     """Write int32 biases again whose scale is that of the data times that of the weight."""
+    old = before.graph.initializers
+    for node in model.graph:
+        parts = [_dequantizer(node, place) for place in range(3)]
+        data, weight, bias = parts
+        if data is None or weight is None or bias is None:
+            continue
+        q, scale = bias.inputs[0], bias.inputs[1]
+        own = [input_of(each, 1) for each in (data, weight)]
+        if q is None or scale is None or not is_constant(q) or not is_constant(scale):
+            continue
+        if q.const_value is None or q.const_value.dtype != ir.DataType.INT32:
+            continue
+        if any(each is None or not is_constant(each) for each in own):
+            continue
+        names = [str(each.name) for each in own if each is not None]
+        first, second = (array_of(old[name]) for name in names)
+        product = np.ravel(first) * np.ravel(second)
+        held = array_of(old[str(scale.name)])
+        if product.size != held.size or not np.allclose(product, held.ravel(), rtol=1e-3):
+            continue
+        floats = array_of(old[str(q.name)]) * held
+        now = np.ravel(array_of(own[0])) * np.ravel(array_of(own[1]))  # type: ignore[arg-type]
+        replace_tensor(scale, now.reshape(held.shape))
+        limit = np.iinfo(np.int32).max
+        replace_tensor(q, np.clip(np.rint(floats / now.reshape(held.shape)), -limit, limit))
+
+
+def _dequantizer(node: ir.Node, place: int) -> ir.Node | None:
+    """The DequantizeLinear that makes an input of a node."""
+    value = input_of(node, place)
+    maker = value.producer() if value is not None else None
+    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
