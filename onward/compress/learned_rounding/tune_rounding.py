@@ -106,7 +106,7 @@ def _train(
 ) -> Trained:
     """Train a twin to give the teacher's outputs, or with the user's loss."""
     steps = _STEPS if tune.steps is None and seconds is None else tune.steps
-    rates = dict.fromkeys(twin.factors.values(), tune.scale_rate)
+    rates = {pattern: tune.scale_rate / levels for pattern, levels in twin.levels.items()}
     if tune.loss is None:
         done: list[Trained] = []
         match_teacher(

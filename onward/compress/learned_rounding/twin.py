@@ -32,6 +32,8 @@ from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import input_of
 
+_DATA_LEVELS = 255  # of 8-bit data
+
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
@@ -42,12 +44,14 @@ class Twin:
         quantized: the model that it was made from, which does not change
         weights: the quantized weights by the name of their steps
         factors: the names of factors by the name of the scale in the quantized model
+        levels: the largest integer that a factor scales, by pattern of factors
     """
 
     model: ir.Model
     quantized: ir.Model
     weights: Mapping[str, QuantizedWeight]
     factors: Mapping[str, str]
+    levels: Mapping[str, int]
 
     @property
     def parameters(self) -> list[str]:
@@ -86,6 +90,7 @@ def make_twin(quantized: ir.Model, original: ir.Model | None = None) -> Twin:
         quantized=quantized,
         weights={name: by_integers[integers] for integers, name in builder.steps.items()},
         factors=builder.factors,
+        levels=builder.levels,
     )
 
 
@@ -96,6 +101,7 @@ class _Builder:
         self.model, self.op, self.taken = model, extend(model), taken_names(model)
         self.steps: dict[str, str] = {}  # name of the integers: name of the parameter
         self.factors: dict[str, str] = {}  # name of the scale: name of the parameter
+        self.levels: dict[str, int] = {}  # pattern of factors: the largest integer
         self._step_values: dict[str, ir.Value] = {}
         self._scales: dict[str, ir.Value] = {}
 
@@ -105,13 +111,12 @@ class _Builder:
         if name not in self._step_values:
             start = weight.integers() if known is None else weight.steps_of(known)
             parameter = free_name(f"{name}.steps", self.taken)
-            self.taken.add(parameter)
             self.steps[name] = parameter
             self._step_values[name] = round_to_grid(
                 op, self.model, op.initializer(parameter, start), grid
             )
         rounded, old = self._step_values[name], weight.node.outputs[0]
-        scale = self._scale(weight.node.inputs[1])
+        scale = self._scale(weight.node.inputs[1], max(-grid.low, grid.high))
         shape = weight.integers().shape
         blocks, wide = to_blocks(op, rounded, scale, grid)
         if weight.zero is not None:
@@ -128,7 +133,7 @@ class _Builder:
             scale = input_of(node, 1)
             if scale is None or not _is_trainable_scale(scale):
                 continue
-            trained = self._scale(scale)
+            trained = self._scale(scale, _DATA_LEVELS)
             readers = [each for each, _ in node.outputs[0].uses()]
             pairs = [each for each in readers if each.op_type == "DequantizeLinear"]
             if len(pairs) != len(readers):
@@ -142,13 +147,13 @@ class _Builder:
                     self.factors[str(own.name)] = self.factors[str(scale.name)]
                     each.replace_input_with(1, trained)
 
-    def _scale(self, scale: ir.Value | None) -> ir.Value:
+    def _scale(self, scale: ir.Value | None, levels: int) -> ir.Value:
         """A scale times its factor."""
         assert scale is not None
         name = str(scale.name)
         if name not in self._scales:
-            parameter = free_name(f"{name}.factor", self.taken)
-            self.taken.add(parameter)
+            parameter = free_name(f"{name}.of{levels}.factor", self.taken)
+            self.levels[f"*.of{levels}.factor*"] = levels
             factor = self.op.initializer(parameter, np.ones(array_of(scale).shape, np.float32))
             self.factors[name] = parameter
             self._scales[name] = self.op.Mul(scale, factor)
