@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def _chains_of(group: Sequence[ir.Value], kinds: Kinds) -> Iterator[Chain]:
             ends: list[ir.Value] = []
             blocks: list[frozenset[ir.Node]] = []
             members = group[start::period]
-            for earlier, later in zip(members, members[1:]):
+            for earlier, later in pairwise(members):
                 met = _match(earlier, later, kinds)
                 if met is not None and not blocks:
                     ends, blocks = [met.entry, earlier, later], [met.earlier, met.later]

@@ -33,6 +33,11 @@ class StoredBatches:
         found = self._kept[number]
         return number, _read(found) if isinstance(found, Path) else found
 
+    def epoch(self, step: int) -> int:
+        """The epoch of a step."""
+        self._number(step)
+        return step // self._count if self._count else 0
+
     @property
     def count(self) -> int:
         """The number of batches; all are read."""
