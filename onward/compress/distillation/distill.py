@@ -50,6 +50,7 @@ def distill(
     target: str | None = None,
     loss: str | Mapping[str, str] = "kl",
     temperature: float = 4.0,
+    standardized: bool = False,
     alpha: float | None = None,
     pairs: Mapping[str, str] | None = None,
     hidden: Sequence[Hidden] = (),
@@ -83,6 +84,8 @@ def distill(
         loss: of outputs: "kl" for logits (with a temperature), "mse", "cosine"; or by the
             student's output: {"logits": "kl", "box": "mse"}
         temperature: T of T^2 KL(softmax(t / T) || softmax(x / T))
+        standardized: with "kl", compare logits minus their mean over their deviation, row by row,
+            so that the student need not reach the scale of the teacher's logits
         alpha: the teacher's share; None: 0.5 with labels, 1 without
         pairs: the student's outputs and the teacher's that they are compared with; None: those of
             the same name
@@ -133,6 +136,7 @@ def distill(
         batches.at(0)[1],
         weights=shares,
         temperature=temperature,
+        standardized=standardized,
         alpha=alpha,
         seed=seed,
     )
@@ -162,7 +166,7 @@ def distill(
         del done.tensors[name]
     progress("compare the student with the teacher", 0.0, None)
     trained = with_tensors(mine, done)
-    return make_report(judge, mine, trained, done, lessons.teacher_runs, timed=providers is None)
+    return make_report(judge, mine, trained, done, lessons, timed=providers is None)
 
 
 def _limits(

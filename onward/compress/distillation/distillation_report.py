@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Array, Calibration, Feeds
 from onward.compress.distillation.answers import Answers
 from onward.compress.distillation.hidden_values import expose_values
-from onward.compress.distillation.lessons import Pair
+from onward.compress.distillation.lessons import Lessons, Pair
 from onward.compress.distillation.student_training import Trained
 from onward.compress.quality import Quality, rate_outputs
 from onward.compress.report import Measured, Report
@@ -37,7 +37,7 @@ def make_report(
     untrained: ir.Model,
     student: ir.Model,
     trained: Trained,
-    teacher_runs: Sequence[int],
+    lessons: Lessons,
     *,
     timed: bool,
 ) -> Report:
@@ -49,6 +49,7 @@ def make_report(
         f"{trained.steps} steps in {trained.seconds:.0f} s; "
         f"similarity to the teacher {before.similarity:.4f} -> {after.similarity:.4f}"
     ]
+    notes += lessons.notes
     if trained.skipped:
         notes.append(f"{trained.skipped} steps were skipped: their gradients were not finite")
     return Report(
@@ -63,7 +64,7 @@ def make_report(
             "steps": trained.steps,
             "skipped_steps": trained.skipped,
             "training_seconds": trained.seconds,
-            "teacher_runs": list(teacher_runs),
+            "teacher_runs": lessons.teacher_runs,
             "losses": list(trained.losses),
         },
     )

@@ -23,6 +23,7 @@ from onward.losses.regression import MSE
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
+_LARGE = 20  # a deviation of logits over the temperature that leaves no soft answers
 LABELS = "onward.labels"  # the input of the loss with the data's targets
 
 
@@ -52,13 +53,16 @@ class Lessons:
         parts: losses and their weights, by name
         sources: for each input of the loss with a teacher's answer: the teacher, the value
         projections: the names of the projections
+        teacher_runs: how often teachers ran in each epoch
+        notes: sentences for the report
     """
 
     model: ir.Model
     parts: dict[str, tuple[Loss, float]] = field(default_factory=dict)
     sources: dict[str, tuple[int, str]] = field(default_factory=dict)
     projections: list[str] = field(default_factory=list)
-    teacher_runs: list[int] = field(default_factory=list)  # in each epoch
+    teacher_runs: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def loss(self) -> Loss:
@@ -96,6 +100,7 @@ def plan_lessons(
     *,
     weights: Sequence[float],
     temperature: float,
+    standardized: bool,
     alpha: float | None,
     seed: int,
 ) -> Lessons:
@@ -109,7 +114,7 @@ def plan_lessons(
     if alpha is None:
         alpha = 0.5 if has_labels else 1.0
     for pair in pairs if alpha else ():
-        _add_pair(lessons, pair, mine, its, weights, temperature, alpha)
+        _add_pair(lessons, pair, mine, its, weights, (temperature, standardized), alpha)
     if has_labels and alpha < 1:
         label = _label_loss(pairs[0].student, mine[pairs[0].student], np.asarray(batch[1]))
         lessons.parts["labels"] = (label, 1 - alpha)
@@ -136,7 +141,7 @@ def _add_pair(
     mine: Mapping[str, Array],
     its: Sequence[Mapping[str, Array]],
     weights: Sequence[float],
-    temperature: float,
+    softening: tuple[float, bool],
     alpha: float,
 ) -> None:
     x = mine[pair.student]
@@ -154,7 +159,15 @@ def _add_pair(
                 f"{pair.student!r} has shape {x.shape}: one number has no probabilities\n"
                 "give loss='mse' for numbers"
             )
-        loss = make_teacher_loss(pair.loss, pair.student, fed, temperature, axis)
+        temperature, standardized = softening
+        loss = make_teacher_loss(pair.loss, pair.student, fed, temperature, axis, standardized)
+        deviation = float(np.std(its[place][name]))
+        if pair.loss == "kl" and not standardized and deviation > _LARGE * temperature:
+            lessons.notes.append(
+                f"the teacher's {name!r} has a deviation of {deviation:.3g}: at temperature "
+                f"{temperature:g}, only its first choices count; standardize the logits, or give "
+                "a higher temperature"
+            )
         lessons.parts[fed] = (loss, alpha * share)
         lessons.sources[fed] = (place, name)
 

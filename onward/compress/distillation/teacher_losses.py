@@ -26,7 +26,9 @@ from onward.losses.loss import (
 )
 from onward.losses.regression import MSE
 from onward.message_text import suggest_names
-from onward.settings import above, check_fields, integer
+from onward.settings import above, check_fields, integer, true_or_false
+
+_TINY = 1e-7  # added to variances: equal logits have a gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +40,25 @@ class SoftenedKL:
         target: the input with the teacher's logits
         temperature: T: higher ones compare unlikely classes as well
         axis: where the classes are
+        standardized: compare logits minus their mean over their deviation, row by row: a student
+            need not reach the scale of its teacher's (Sun et al. 2024)
     """
 
     output: str | None = None
     target: str = "target"
     temperature: float = 1.0
     axis: int = -1
+    standardized: bool = False
 
     def __post_init__(self) -> None:
-        check_loss(self, temperature=above(0.0), axis=integer())
+        check_loss(self, temperature=above(0.0), axis=integer(), standardized=true_or_false)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
         x = read(op, self, values, self.output)
         check_rank(self, x, 1, "logits along an axis")
         t = target_like(op, self, x, values, self.target)
+        if self.standardized:
+            x, t = self._standardized(op, x), self._standardized(op, t)
         if self.temperature != 1:
             x, t = op.Mul(x, 1 / self.temperature), op.Mul(t, 1 / self.temperature)
         log_t = op.LogSoftmax(t, axis=self.axis)
@@ -59,6 +66,13 @@ class SoftenedKL:
         rows = op.ReduceSum(each, [self.axis], keepdims=0)
         mean: ir.Value = op.Mul(reduced(op, rows, "mean"), self.temperature**2)
         return mean
+
+    def _standardized(self, op: GraphOps, x: ir.Value) -> ir.Value:
+        """(x - mean) / deviation, along the classes"""
+        d = op.Sub(x, op.ReduceMean(x, [self.axis], keepdims=1))
+        variance = op.ReduceMean(op.Mul(d, d), [self.axis], keepdims=1)
+        found: ir.Value = op.Div(d, op.Sqrt(op.Add(variance, _TINY)))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +125,12 @@ class Relations:
 
 
 def make_teacher_loss(
-    kind: str, output: str, target: str, temperature: float = 1.0, axis: int = -1
+    kind: str,
+    output: str,
+    target: str,
+    temperature: float = 1.0,
+    axis: int = -1,
+    standardized: bool = False,
 ) -> Loss:
     """The loss of that name between an output and the input with the teacher's answer."""
     if kind == "mse":
@@ -119,5 +138,11 @@ def make_teacher_loss(
     if kind == "cosine":
         return Cosine(output=output, target=target)
     if kind == "kl":
-        return SoftenedKL(output=output, target=target, temperature=temperature, axis=axis)
+        return SoftenedKL(
+            output=output,
+            target=target,
+            temperature=temperature,
+            axis=axis,
+            standardized=standardized,
+        )
     raise OptionError(f"there is no loss {kind!r}\n{suggest_names(kind, ('mse', 'cosine', 'kl'))}")
