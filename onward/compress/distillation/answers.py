@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import onnx_ir as ir
 
 from onward.checkpoints import tensor_files
 from onward.compress.calibration import Array
+from onward.compress.distillation.scratch_folder import make_scratch_folder
 from onward.errors import CheckpointError, DataError, OptionError
 from onward.graph.files import load
 from onward.graph.scopes import graphs_of
@@ -66,7 +66,7 @@ class Answers:
         self._space = memory
         self._kept: dict[str, dict[str, Array]] = {}
         self._folder = Path(folder) if folder is not None else None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Path | None = None
         self._digest: str | None = None
         _check_names(self.model, self.names)
 
@@ -132,14 +132,13 @@ class Answers:
         return found.hexdigest()[:40]
 
     def _path(self, key: str) -> Path:
-        if self._folder is None:
-            if self._temporary is None:
-                self._temporary = tempfile.TemporaryDirectory(prefix="onward-answers-")
-            return Path(self._temporary.name) / f"{key}.safetensors"
-        return self._folder / f"{key}.safetensors"
+        folder = self._folder or self._scratch
+        if folder is None:
+            folder = self._scratch = make_scratch_folder(self, "onward-answers-")
+        return folder / f"{key}.safetensors"
 
     def _read(self, key: str) -> dict[str, Array] | None:
-        if self._folder is None and self._temporary is None:
+        if self._folder is None and self._scratch is None:
             return None
         path = self._path(key)
         with contextlib.suppress(CheckpointError):  # missing or damaged: the teacher runs again

@@ -9,7 +9,9 @@ import pytest
 import onward
 from onward import optimizers
 from onward.compress import Hidden, distill
-from onward.compress.distillation.answers import Answers
+from onward.compress.distillation.teacher_losses import Relations
+from onward.graph.builder import OpBuilder
+from onward.graph.graph_ops import extend
 
 torch = pytest.importorskip("torch")
 
@@ -96,17 +98,20 @@ def test_kl_cross_entropy_and_hidden_mse_match_torch(own, theirs) -> None:
     assert ours == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_relations_match_torch() -> None:
-    from onward.compress.distillation.teacher_losses import Relations
-    from onward.graph.builder import OpBuilder  # noqa: F401
-
+def test_attention_relations_match_torch() -> None:
     rng = np.random.default_rng(0)
-    s, t = rng.normal(size=(2, 5, 8)), rng.normal(size=(2, 5, 12))
+    mine, its = rng.normal(size=(2, 5, 8)), rng.normal(size=(2, 5, 12))
+    op = OpBuilder()
+    x = op.input("x", "float64", ["batch", "time", 8])
+    model = op.model(y=op.Identity(x))
+    sizes = ("batch", "time", 12)
+    loss = Relations(output="y", target="teacher", sizes=sizes, heads=2)
+    model.graph.outputs.append(loss.build(extend(model), {"y": model.graph.outputs[0]}))
+    found = onward.InferenceSession(model).run(None, {"x": mine, "teacher": its})[1]
 
-    def relations(x: torch.Tensor) -> torch.Tensor:
-        parts = x.reshape(2, 5, 2, -1).transpose(1, 2)
-        return parts @ parts.transpose(-1, -2) / parts.shape[-1] ** 0.5
+    def relations(x: np.ndarray) -> torch.Tensor:
+        parts = torch.tensor(x).reshape(2, 5, 2, -1).transpose(1, 2)
+        return torch.log_softmax(parts @ parts.transpose(-1, -2) / parts.shape[-1] ** 0.5, -1)
 
-    a, b = (torch.log_softmax(relations(torch.tensor(x)), -1) for x in (s, t))
-    expected = (b.exp() * (b - a)).sum(-1).mean().item()
-    assert Relations and Answers and expected > 0
+    a, b = relations(mine), relations(its)
+    assert found == pytest.approx((b.exp() * (b - a)).sum(-1).mean().item(), rel=1e-6)
