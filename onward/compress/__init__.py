@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
+    from onward.compress.distillation.distill import distill as distill
+    from onward.compress.distillation.hidden_values import Hidden as Hidden
+    from onward.compress.distillation.shrink import shrink as shrink
     from onward.compress.learned_rounding.quantize_aware import (
         QuantizationAware as QuantizationAware,
     )
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
     "QuantizationAware": "onward.compress.learned_rounding.quantize_aware",
+    "distill": "onward.compress.distillation.distill",
+    "Hidden": "onward.compress.distillation.hidden_values",
+    "shrink": "onward.compress.distillation.shrink",
     "Report": "onward.compress.report",
     "Tune": "onward.compress.learned_rounding.tune_settings",
     "export_quantized": "onward.compress.learned_rounding.quantize_aware",

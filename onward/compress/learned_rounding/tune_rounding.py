@@ -28,6 +28,7 @@ from onward.compress.distillation.student_training import (
     train_student,
 )
 from onward.compress.learned_rounding.fit_layers import fit_layers
+from onward.compress.learned_rounding.larger_batches import fixed_rows, join_batches, open_batch
 from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
 from onward.compress.learned_rounding.tune_settings import Tune
 from onward.compress.learned_rounding.twin import Twin, make_twin
@@ -38,11 +39,14 @@ from onward.optimizers.adam import AdamW
 from onward.optimizers.groups import Group
 from onward.passes.training_mode import eval_mode
 from onward.programs.options import TrainingOptions
+from onward.providers.options import SessionOptions
+from onward.sessions.inference import InferenceSession
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
 
 _STEPS = 300  # if the user gives neither steps nor seconds
+_ROWS = 32  # of a batch to learn from, if the user gives no number
 _HELD_OUT = 8  # every eighth batch is left out to judge with
 _LEAST_TO_SPLIT = 4  # batches; of fewer, all are learned from and judged with
 _LAYERS_SHARE = 0.25  # of the seconds, at most, for fitting layers
@@ -86,13 +90,31 @@ def tune_rounding(
         if value > reached:
             best, reached = fitted, value
     left = None if tune.seconds is None else max(tune.seconds - (clock() - start), 1.0)
-    twin = make_twin(best, teacher)
+    twin, teacher, learned = _for_training(best, teacher, learned, tune)
     try:
         trained = _train(twin, teacher, learned, tune, left, progress, clock)
     except NotFinite:
         return best.clone()
     after = twin.to_quantized(trained.tensors)
     return after if score(after) > reached else best.clone()
+
+
+def _for_training(
+    quantized: ir.Model, teacher: ir.Model, data: Calibration, tune: Tune
+) -> tuple[Twin, ir.Model, Calibration]:
+    """The twin, the teacher and the data in batches of enough rows."""
+    rows, target = tune.batch or _ROWS, data.target
+    twin = make_twin(quantized, teacher)
+    if fixed_rows(quantized) is not None:
+        first = data.first()
+        opened = [open_batch(model, first) for model in (quantized, teacher)]
+        if opened[0] is None or opened[1] is None:
+            return twin, teacher, data
+        twin = dataclasses.replace(make_twin(opened[0], teacher), quantized=quantized)
+        teacher = opened[1]
+    inputs = InferenceSession(teacher, SessionOptions(log_severity_level=4)).get_inputs()
+    joined = Calibration(lambda: join_batches(data.labelled_batches(), rows), inputs, target=target)
+    return twin, teacher, joined
 
 
 def _train(

@@ -32,7 +32,7 @@ class Tune:
             a small share of the scale of 8 bits, and a larger one of 2 bits
         loss: a loss of labelled data (quantization-aware training); None: the float model's outputs
             are learned, without labels
-        batch: rows of a batch; None: as the calibration divides its data
+        batch: rows of a batch, joined from smaller batches of the same shape; None: 32
         layers: whether each layer is fitted to its own float output first
         seed: of the order of batches
         folder: where Ctrl-C saves the state; the same call continues. None: nowhere
