@@ -9,7 +9,6 @@ quantized model. It is measured in the graph, and only H is kept.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,8 @@ from onward.passes.fake_quantization import Array
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
-_BATCHES = 64  # batches that are measured
+_BATCHES = 64  # batches that are measured, and more of them if they have few rows
+_ROWS = 512
 _MEMORY = 256 << 20  # bytes of H at a time
 _SWEEPS = 2
 _LANES = 64  # inputs whose changes are applied to the others at once
@@ -97,7 +97,11 @@ def _measure(
             watched.graph.outputs.append(made[name])
     session = InferenceSession(watched, SessionOptions(log_severity_level=4))
     found = {n: np.zeros((x.inputs, x.inputs), np.float32) for n, x in by_data.items()}
-    for feeds in itertools.islice(data.batches(), _BATCHES):
+    rows_read = 0
+    for count, feeds in enumerate(data.batches()):
+        if count >= _BATCHES and rows_read >= _ROWS:
+            break
+        rows_read += max((len(feed) for feed in feeds.values() if np.ndim(feed)), default=1)
         outputs = dict(zip(names, session.run(names, feeds))) if names else {}
         for name, layer in by_data.items():
             rows = read_rows(layer, outputs[name] if name in outputs else feeds[name])

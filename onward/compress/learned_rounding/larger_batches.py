@@ -111,9 +111,9 @@ def _rows(feeds: Feeds) -> int:
 
 
 def _can_join(a: Labelled, b: Labelled) -> bool:
-    pairs = [(a[0][name], b[0].get(name)) for name in a[0]]
-    if (a[1] is None) != (b[1] is None):
+    if set(a[0]) != set(b[0]) or (a[1] is None) != (b[1] is None):
         return False
+    pairs = [(a[0][name], b[0][name]) for name in a[0]]
     return all(
         np.ndim(x) > 0 and np.shape(x)[1:] == np.shape(y)[1:] and np.ndim(x) == np.ndim(y)
         for x, y in pairs

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.graph.graph_ops import GraphOps, extend, taken_names
+from onward.passes.composites import DOMAIN
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.fake_quantization import Grid, best_scales, fake_quantize
 from onward.passes.pipelines import PREPARE
@@ -164,6 +165,7 @@ def export_quantized(aware: QuantizationAware, tensors: Mapping[str, Any]) -> ir
     drop_unused(model)
     left = {name: array for name, array in trained.items() if name in model.graph.initializers}
     exported = export_model(model, left)
+    exported.opset_imports.pop(DOMAIN, None)  # no fake quantization is left
     if exported.opset_imports[""] <= STOCK_OPSET:
         return exported
     return lower_opset(exported, STOCK_OPSET, _OPSETS[aware.bits])
