@@ -83,8 +83,8 @@ def read_rows(layer: LayerMatrix, data: Array) -> Array:
 def write_matrix(layer: LayerMatrix, integers: Array, scale: Array) -> None:
     """Write integers, and scales where they are not shared between outputs, into the model."""
     source = layer.source
-    q, s = source.node.inputs[0], source.node.inputs[1]
-    assert q is not None and s is not None
+    q, s = source.node.inputs[0], source.stored_scale
+    assert q is not None
     shape = source.integers().shape
     replace_tensor(q, _from_matrix(layer.layer, integers, shape))
     if layer.shared_rows and len(s.uses()) == 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import HALVES
 from onward.passes.fake_quantization import Array, Grid
 from onward.passes.value_facts import attribute, input_of
 
@@ -51,8 +52,11 @@ class QuantizedWeight:
         return str(_given(self.node, 0).name)
 
     @property
-    def scale_name(self) -> str:
-        return str(_given(self.node, 1).name)
+    def stored_scale(self) -> ir.Value:
+        """The initializer of the scales, which may be of 16 bits and cast."""
+        found = stored_scale(_given(self.node, 1))
+        assert found is not None
+        return found
 
     def integers(self) -> Array:
         """The stored integers as float32."""
@@ -90,11 +94,12 @@ def weight_of(node: ir.Node) -> QuantizedWeight | None:
     if node.op_type != "DequantizeLinear" or node.domain != "":
         return None
     q, scale, zero = node.inputs[0], input_of(node, 1), input_of(node, 2)
-    if q is None or scale is None or not is_constant(q) or not is_constant(scale):
+    stored = None if scale is None else stored_scale(scale)
+    if q is None or stored is None or not is_constant(q):
         return None
     if q.const_value is None or q.const_value.dtype not in _INTEGERS:
         return None
-    if scale.dtype not in (None, ir.DataType.FLOAT) or (zero and not is_constant(zero)):
+    if zero is not None and not is_constant(zero):
         return None
     low, high = _INTEGERS[q.const_value.dtype]
     shift = None if zero is None else array_of(zero).astype(np.float32)
@@ -106,7 +111,7 @@ def weight_of(node: ir.Node) -> QuantizedWeight | None:
             axis=int(attribute(node, "axis", 1)),
             block=int(attribute(node, "block_size", 0)),
         ),
-        scale=array_of(scale),
+        scale=array_of(stored).astype(np.float32),
         zero=shift if shift is not None and shift.any() else None,
     )
 
@@ -145,6 +150,18 @@ def float_constants(model: ir.Model) -> list[Array]:
         for tensor in tensors
         if tensor is not None and tensor.dtype == ir.DataType.FLOAT and len(tensor.shape) > 1
     ]
+
+
+def stored_scale(value: ir.Value) -> ir.Value | None:
+    """The initializer of float32 scales: themselves, or 16-bit ones behind Cast; None: neither."""
+    if is_constant(value):
+        return value if array_of(value).dtype == np.float32 else None
+    cast = value.producer()
+    if cast is None or cast.op_type != "Cast" or cast.domain or cast.inputs[0] is None:
+        return None
+    widened = attribute(cast, "to", 0) == ir.DataType.FLOAT
+    source = cast.inputs[0]
+    return source if widened and is_constant(source) and source.dtype in HALVES else None
 
 
 def is_constant(value: ir.Value) -> bool:

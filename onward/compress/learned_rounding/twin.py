@@ -65,7 +65,7 @@ class Twin:
         for name, weight in self.weights.items():
             steps = weight.grid.to_integers(np.asarray(tensors[name]))
             replace_tensor(held[weight.integers_name], steps)
-        before = {name: array_of(held[name]) for name in self.factors}
+        before = {name: array_of(held[name]).astype(np.float32) for name in self.factors}
         for name, factor in self.factors.items():
             shape = before[name].shape
             replace_tensor(held[name], before[name] * np.asarray(tensors[factor]).reshape(shape))
@@ -116,7 +116,7 @@ class _Builder:
                 op, self.model, op.initializer(parameter, start), grid
             )
         rounded, old = self._step_values[name], weight.node.outputs[0]
-        scale = self._scale(weight.node.inputs[1], max(-grid.low, grid.high))
+        scale = self._scale(weight.stored_scale, max(-grid.low, grid.high))
         shape = weight.integers().shape
         blocks, wide = to_blocks(op, rounded, scale, grid)
         if weight.zero is not None:
@@ -147,16 +147,16 @@ class _Builder:
                     self.factors[str(own.name)] = self.factors[str(scale.name)]
                     each.replace_input_with(1, trained)
 
-    def _scale(self, scale: ir.Value | None, levels: int) -> ir.Value:
+    def _scale(self, scale: ir.Value, levels: int) -> ir.Value:
         """A scale times its factor."""
-        assert scale is not None
         name = str(scale.name)
         if name not in self._scales:
             parameter = free_name(f"{name}.of{levels}.factor", self.taken)
             self.levels[f"*.of{levels}.factor*"] = levels
             factor = self.op.initializer(parameter, np.ones(array_of(scale).shape, np.float32))
             self.factors[name] = parameter
-            self._scales[name] = self.op.Mul(scale, factor)
+            held = self.op.constant(array_of(scale).astype(np.float32))
+            self._scales[name] = self.op.Mul(held, factor)
         return self._scales[name]
 
 
