@@ -56,8 +56,9 @@ def matrices_of(
     found = []
     for source in weights:
         readers = list(source.node.outputs[0].uses())
-        weight = floats.get(source.integers_name)
-        if weight is None or len(readers) != 1 or readers[0][1] != 1:
+        weight, integers = floats.get(source.integers_name), source.node.inputs[0]
+        shared = integers is None or len(integers.uses()) != 1
+        if weight is None or shared or len(readers) != 1 or readers[0][1] != 1:
             continue
         layer = readers[0][0]
         if _is_readable(layer, weight):

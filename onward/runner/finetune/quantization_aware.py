@@ -104,7 +104,11 @@ def make_quantization_aware(
             f"the model is of opset {changed.opset_imports['']}, which cannot quantize by channel\n"
             f"export it in opset {_AXIS_SINCE} or newer"
         )
-    layers = [each for each in find_layers(changed, targets) if _is_quantizable(each)]
+    layers = [
+        each
+        for each in find_layers(changed, targets)
+        if _is_quantizable(each) and (bits != 2 or _runs_in_2_bits(each))
+    ]
     if not layers:
         raise OptionError(
             "targets: no layer that matches can be quantized: its weight is not float32, or other "
@@ -229,6 +233,15 @@ def _is_quantizable(layers: Sequence[LinearLayer]) -> bool:
         and layers[0].shape == tuple(weight.const_value.shape.numpy())
         and set(all_readers(weight)) == {each.node for each in layers}
     )
+
+
+def _runs_in_2_bits(layers: Sequence[LinearLayer]) -> bool:
+    """Whether onnxruntime computes a layer with int2 weights.
+
+    Version 1.31 fuses them with MatMul, and is wrong if outputs are not a multiple of 4.
+    """
+    outputs = layers[0].shape[0 if layers[0].out_first else -1]
+    return outputs % 4 == 0 or all(each.node.op_type != "MatMul" for each in layers)
 
 
 def _calibrate(

@@ -46,3 +46,12 @@ def test_int8_rounds_the_data_too() -> None:
 def test_formats_that_do_not_exist_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         quantize_aware(mlp(), **settings)
+
+
+def test_a_matmul_that_onnxruntime_gets_wrong_in_2_bits_stays_float() -> None:
+    op = onward.OpBuilder(opset=23)
+    x = op.input("x", "float32", ("batch", 32))
+    h = op.MatMul(x, op.initializer("w0", random(32, 16)))
+    model = op.model(y=op.MatMul(h, op.initializer("w1", random(16, 7))))
+    assert quantize_aware(model, bits=2).weights == ("w0",)
+    assert quantize_aware(model, bits=4).weights == ("w0", "w1")
