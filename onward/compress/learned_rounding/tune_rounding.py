@@ -30,6 +30,7 @@ from onward.compress.distillation.student_training import (
 from onward.compress.learned_rounding.fit_layers import fit_layers
 from onward.compress.learned_rounding.larger_batches import fixed_rows, join_batches, open_batch
 from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
+from onward.compress.learned_rounding.quantized_weights import find_weights
 from onward.compress.learned_rounding.tune_settings import Tune
 from onward.compress.learned_rounding.twin import Twin, make_twin
 from onward.compress.quality import Judge
@@ -78,11 +79,11 @@ def tune_rounding(
         clock: seconds, for tests
     """
     start = clock()
+    _check_has_weights(quantized)
     teacher = load(original, any_domain=True)
     learned, judged = _split(calibration, tune)
     score = _score(teacher, judged, tune)
     best, reached = quantized, score(quantized)
-    _check_has_weights(quantized, teacher)
     if tune.layers:
         most = None if tune.seconds is None else tune.seconds * _LAYERS_SHARE
         fitted = fit_layers(quantized, teacher, learned, seconds=most, progress=progress)
@@ -176,8 +177,8 @@ def _train(
     )
 
 
-def _check_has_weights(quantized: ir.Model, teacher: ir.Model) -> None:
-    if not make_twin(quantized, teacher).weights:
+def _check_has_weights(quantized: ir.Model) -> None:
+    if not find_weights(quantized):
         raise OptionError(
             "the model has no quantized weights to tune: integer initializers behind "
             "DequantizeLinear that a linear layer reads\nquantize it first"
