@@ -115,7 +115,7 @@ def fixed_batch() -> ir.Model:
     x = op.input("x", "float32", (1, 1, 8, 8))
     conv = op.Conv(x, op.initializer("k", random(4, 1, 3, 3, seed=1)), pads=[1, 1, 1, 1])
     flat = op.Reshape(op.Relu(conv), op.initializer("shape", np.array([1, 256])))
-    return op.model(y=op.MatMul(flat, op.initializer("w", random(256, 3, seed=2) / 16)))
+    return op.model(y=op.MatMul(flat, op.initializer("w", random(256, 4, seed=2) / 16)))
 
 
 def test_a_model_of_one_row_learns_from_larger_batches() -> None:
@@ -126,7 +126,7 @@ def test_a_model_of_one_row_learns_from_larger_batches() -> None:
     tuned = tune_rounding(model, quantized, calibration(model, data), Tune(steps=40))
     one = random(1, 1, 8, 8, seed=8)
     shapes += [run(each, one).shape for each in (quantized, tuned)]
-    assert shapes == [(1, 3), (1, 3)]
+    assert shapes == [(1, 4), (1, 4)]
     images = random(32, 1, 8, 8, seed=9)
     expected, before, after = (
         np.concatenate([run(m, image[None]) for image in images]) for m in (model, quantized, tuned)
