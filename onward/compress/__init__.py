@@ -12,11 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
+    from onward.compress.distillation.distill import distill as distill
+    from onward.compress.distillation.hidden_values import Hidden as Hidden
+    from onward.compress.distillation.shrink import shrink as shrink
+    from onward.compress.learned_rounding.quantize_aware import (
+        QuantizationAware as QuantizationAware,
+    )
+    from onward.compress.learned_rounding.quantize_aware import (
+        export_quantized as export_quantized,
+    )
+    from onward.compress.learned_rounding.quantize_aware import quantize_aware as quantize_aware
+    from onward.compress.learned_rounding.tune_rounding import tune_rounding as tune_rounding
+    from onward.compress.learned_rounding.tune_settings import Tune as Tune
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
+    "QuantizationAware": "onward.compress.learned_rounding.quantize_aware",
+    "distill": "onward.compress.distillation.distill",
+    "Hidden": "onward.compress.distillation.hidden_values",
+    "shrink": "onward.compress.distillation.shrink",
     "Report": "onward.compress.report",
+    "Tune": "onward.compress.learned_rounding.tune_settings",
+    "export_quantized": "onward.compress.learned_rounding.quantize_aware",
+    "quantize_aware": "onward.compress.learned_rounding.quantize_aware",
+    "tune_rounding": "onward.compress.learned_rounding.tune_rounding",
 }
 
 __all__ = [*_MODULE_OF]
