@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
+    from onward.compress.early_exits.add_exits import add_exits as add_exits
+    from onward.compress.early_exits.network import set_thresholds as set_thresholds
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
     "Report": "onward.compress.report",
+    "add_exits": "onward.compress.early_exits.add_exits",
+    "set_thresholds": "onward.compress.early_exits.network",
 }
 
 __all__ = [*_MODULE_OF]
