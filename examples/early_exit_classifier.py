@@ -24,8 +24,8 @@ from onward.optimizers import AdamW
 from onward.optimizers.schedules import Cosine
 from onward.programs.export import export_model
 
-NARROW, WIDE, DEPTH = 24, 64, 5  # channels of the first two convolutions and of the others
-EXIT = "features"
+NARROW, WIDE, DEPTH = 16, 32, 6  # channels of the first two convolutions and of the others
+EXIT = "wide_1"
 Array = np.ndarray[Any, Any]
 
 
@@ -47,10 +47,10 @@ def build(seed: int = 0) -> ir.Model:
 
     x = op.input("image", "float32", ("batch", 1, 8, 8))
     x = conv(conv(x, "narrow_0", 1, NARROW), "narrow_1", NARROW, NARROW)
-    x.name = EXIT
     x = op.MaxPool(x, kernel_shape=[2, 2], strides=[2, 2])
     for layer in range(DEPTH):
         x = conv(x, f"wide_{layer}", WIDE if layer else NARROW, WIDE)
+        x.name = f"wide_{layer}"
     x = op.Flatten(op.MaxPool(x, kernel_shape=[2, 2], strides=[2, 2]))
     return op.model(scores=op.Gemm(x, *weights("head", 10, 4 * WIDE), transB=1))
 
@@ -85,7 +85,8 @@ def main(steps: int = 200) -> tuple[float, float]:
         data={"image": images[second], "label": labels[second]},
         target="label",
         drop=0.002,
-        hidden=64,
+        frozen=False,
+        steps=steps,
         batch=64,
     )
     print(report)
