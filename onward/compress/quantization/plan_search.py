@@ -136,9 +136,7 @@ def _best_over_budget(subject: Subject, full: RatedPlan, undone: dict[str, str])
 def time_against_float(subject: Subject, model: ir.Model) -> tuple[float, float]:
     """The seconds of a run of the float model and of this one, freshly measured."""
     models = {"float": subject.source, "quantized": model}
-    times = time_in_turns(
-        models, subject.feeds, providers=subject.providers, seconds=_SECONDS
-    )
+    times = time_in_turns(models, subject.feeds, providers=subject.providers, seconds=_SECONDS)
     if _SURE[0] < times["float"] / times["quantized"] < _SURE[1]:
         times = time_in_turns(
             models, subject.feeds, providers=subject.providers, seconds=2 * _SECONDS

@@ -15,8 +15,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration
 from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.quality import OwnMetric
-from onward.compress.quantization.plan import Plan, Quantizer
-from onward.compress.quantization.plan_search import Found, Tuner, search_plan
+from onward.compress.quantization.plan_search import search_plan
 from onward.compress.quantization.quantize_report import make_report, report_nothing
 from onward.compress.quantization.quantize_settings import QuantizeSettings, read_settings
 from onward.compress.quantization.quantizers import make_quantizer, make_tuner

@@ -119,9 +119,7 @@ def _notes(
         yield f"speed and quality were not measured: the model has {show_bytes(subject.bytes)}"
 
 
-def _why_not(
-    subject: Subject, settings: QuantizeSettings, found: Found, engine: str
-) -> str:
+def _why_not(subject: Subject, settings: QuantizeSettings, found: Found, engine: str) -> str:
     if not found.plan:
         reasons = Counter(found.undone.values()).most_common(1)
         return f"no node is better as {settings.to} on {engine}" + (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onward.graph.files import Source
 
 _LARGE = 1 << 30  # bytes of weights; such a model is not opened in float to be compared with
+_SMALL = 1 << 20  # bytes of a file; the memory of such a model is lost in the engine's own
 _QUICK_BATCHES = 2
 
 
@@ -72,9 +73,7 @@ class Subject:
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge(
-            self.source, self.calibration, metric=self.metric, providers=self.providers
-        )
+        return Judge(self.source, self.calibration, metric=self.metric, providers=self.providers)
 
     @cached_property
     def quick_judge(self) -> Judge:
@@ -103,7 +102,7 @@ class Subject:
 
     def measure_memory(self, model: Source) -> int | None:
         """The memory of a session and its runs; None where it cannot be measured."""
-        if not self.with_memory:
+        if not self.with_memory or self.bytes < _SMALL:
             return None
         try:
             return measure_memory(model, self.feeds, self.providers).peak
@@ -113,9 +112,7 @@ class Subject:
     def figures(self, seconds: float | None, quality: Quality | None) -> Measured:
         """The figures of the float model."""
         memory = None if self.is_large else self.memory
-        return Measured(
-            file_bytes=self.bytes, seconds=seconds, memory=memory, quality=quality
-        )
+        return Measured(file_bytes=self.bytes, seconds=seconds, memory=memory, quality=quality)
 
 
 def size_of(model: ir.Model) -> int:
