@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
     from onward.compress.early_exits.add_exits import add_exits as add_exits
     from onward.compress.early_exits.network import set_thresholds as set_thresholds
+    from onward.compress.edge.export import export_for_edge as export_for_edge
+    from onward.compress.quantization.quantize import quantize as quantize
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
     "Report": "onward.compress.report",
     "add_exits": "onward.compress.early_exits.add_exits",
+    "export_for_edge": "onward.compress.edge.export",
     "set_thresholds": "onward.compress.early_exits.network",
+    "quantize": "onward.compress.quantization.quantize",
 }
 
 __all__ = [*_MODULE_OF]
