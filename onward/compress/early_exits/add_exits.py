@@ -48,7 +48,7 @@ def add_exits(
     output: str | None = None,
     data: Any = None,
     target: str | None = None,
-    drop: float = 0.002,
+    drop: float | str = 0.002,
     frozen: bool = True,
     criterion: str = "max_softmax",
     head: str = "auto",
@@ -87,6 +87,7 @@ def add_exits(
         seed: of the split, the heads and the training
         progress: called with what begins now, how much is done, and of how much
     """
+    drop = to_share(drop)
     _check_options(drop, criterion, hidden, steps, seconds)
     tell = progress or (lambda what, done, total: None)
     tell("reading the model", 0, None)
@@ -132,6 +133,21 @@ def add_exits(
         exit_output=exit_output,
         drop=drop,
     )
+
+
+def to_share(given: float | str) -> float:
+    """A share as a number; text may be in percent.
+
+    >>> to_share("0.2%")
+    0.002
+    """
+    if not isinstance(given, str):
+        return given
+    text = given.strip()
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise OptionError(f"{given!r} is not a share\ngive 0.2% or 0.002") from None
 
 
 def _check_options(

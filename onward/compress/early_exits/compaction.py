@@ -17,8 +17,9 @@ import onnx_ir as ir
 from onward.compress.early_exits.batch_facts import INDEPENDENT, BatchFacts, shape_derived
 from onward.errors import UnsupportedModel
 from onward.graph.graph_ops import GraphOps, extend
-from onward.graph.shapes.infer import infer_missing
 from onward.graph.scopes import ancestors, bodies, reads, walk
+from onward.graph.shapes.infer import infer_missing
+from onward.passes.prune import drop_unused
 
 EXIT_OUTPUT = "exit"
 
@@ -128,7 +129,7 @@ class Compaction:
         if exit_output:
             self._add_exit_output(stays, merged)
         graph.sort()
-        infer_missing(self._model)
+        infer_missing(drop_unused(self._model))
 
     def _keep(self, stay: ir.Value) -> ir.Value:
         """Which rows go on; with `keep_one`, row 0 does if no other does."""

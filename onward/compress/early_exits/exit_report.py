@@ -19,6 +19,8 @@ from onward.compress.quality import Quality
 from onward.compress.report import Change, Measured, Report
 from onward.compress.timing import time_in_turns
 
+_SECONDS = 0.4  # how long each model is timed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
@@ -59,7 +61,7 @@ def report_exits(
     model, keep_one = write_exits(best.network, best.heads, criterion, exit_output=exit_output)
     opened = replace(best.network, fixed_batch=None)
     timed, _ = write_exits(opened, best.heads, criterion, exit_output=exit_output)
-    times = time_in_turns({"before": before, "after": timed}, feeds)
+    times = time_in_turns({"before": before, "after": timed}, feeds, seconds=_SECONDS)
     labels = original.labels
     truth = labels if labels is not None else original.scores.argmax(axis=1)
     exits = _figures(best, truth)

@@ -36,6 +36,7 @@ from onward.compress.early_exits.open_batch import (
     check_axes,
     input_axes,
     open_fixed_batch,
+    open_observed_reshapes,
     restore_fixed_batch,
 )
 from onward.compress.early_exits.thresholds import NOBODY
@@ -101,6 +102,7 @@ def prepare_network(
         inputs = open_session(model).get_inputs()
         rows = Calibration(data, inputs, target=target, batch=batch, seed=seed)
         feeds = probe_feeds(model, axes, None if data is None else rows.first(), seed)
+        _fix_reshapes(model, feeds, axes)
         stages = divide(model.graph, cuts, scores)
         facts = BatchFacts(model, crossing_values(model.graph, stages), feeds, axes)
     except UnsupportedModel:
@@ -131,6 +133,22 @@ def prepare_network(
         feeds=feeds,
     )
     return network, rows
+
+
+def _fix_reshapes(model: ir.Model, feeds: Feeds, axes: Mapping[str, int]) -> None:
+    """Write sizes of Reshape as numbers, so that it also runs on 0 rows."""
+    for value in model.graph.inputs:
+        for place, size in enumerate(value.shape or ()):
+            if not isinstance(size, int) and axes.get(str(value.name)) != place:
+                return  # a size that was seen is not one for all runs
+    made = [n.outputs[0] for n in model.graph if n.op_type == "Reshape" and not n.domain]
+    if not made:
+        return
+    session = open_session(_with_outputs(model, made))
+    two = session.run(None, select_rows(feeds, axes, np.array([0, 1])))
+    three = session.run(None, select_rows(feeds, axes, np.array([2, 3, 4])))
+    pairs = zip(made, two, three, strict=True)
+    open_observed_reshapes(model, {str(v.name): (np.shape(a), np.shape(b)) for v, a, b in pairs})
 
 
 def _find_scores(model: ir.Model, output: str | None) -> ir.Value:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
 from onward.graph.shapes.infer import infer_shapes
+from onward.passes.training_mode import free_name
 
 _NAME = "batch"
 
@@ -58,30 +59,38 @@ def open_fixed_batch(model: ir.Model) -> int | None:
 
 
 def _open_reshapes(model: ir.Model, batch: int | None) -> None:
-    """Reshape(x, [8, -1]) and Reshape(x, [0, -1]) become Reshape(x, [-1, 1280]).
+    """Reshape(x, [8, -1]) and Reshape(x, [n, -1]) become Reshape(x, [-1, 1280]).
 
     With 0 rows, -1 can only be the batch itself.
     """
     for node in model.graph:
-        if node.op_type != "Reshape" or node.domain:
+        made = node.outputs[0].shape if node.op_type == "Reshape" and not node.domain else None
+        if made is None or not len(made):
             continue
-        if node.attributes.get_int("allowzero", 0):
-            continue
-        shape = node.inputs[1]
-        made = node.outputs[0].shape
-        if shape is None or shape.const_value is None or made is None or not len(made):
-            continue
-        asked = shape.const_value.numpy().tolist()
-        rest = list(made)[1:]
-        is_batch = asked[0] == 0 or (batch is not None and asked[0] in (batch, -1))
-        if batch is not None and made[0] != batch:
-            is_batch = False
-        if is_batch and all(isinstance(size, int) and size > 0 for size in rest):
-            _set_shape(model, node, [-1, *rest])
+        sizes: list[Any] = [size if isinstance(size, int) else -1 for size in made]
+        if batch is not None and sizes[0] == batch and -1 not in sizes:
+            sizes[0] = -1
+        if sizes.count(-1) == 1 and 0 not in sizes:
+            _set_shape(model, node, sizes)
+
+
+def open_observed_reshapes(
+    model: ir.Model, shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+) -> None:
+    """The same from the shapes of two runs, where no size but the batch is open."""
+    for node in model.graph:
+        two, three = shapes.get(str(node.outputs[0].name), ((), ()))
+        sizes = [a if a == b else -1 for a, b in zip(two, three)]
+        if sizes.count(-1) == 1 and 0 not in sizes:
+            _set_shape(model, node, sizes)
 
 
 def _set_shape(model: ir.Model, node: ir.Node, sizes: list[Any]) -> None:
-    name = f"{node.outputs[0].name}_open_shape"
+    known = node.inputs[1]
+    if known is not None and known.const_value is not None:
+        if known.const_value.numpy().tolist() == sizes:
+            return
+    name = free_name(f"{node.outputs[0].name}_open_shape", set(model.graph.initializers))
     tensor = ir.tensor(np.array(sizes, np.int64), name=name)
     value = ir.val(name, dtype=tensor.dtype, shape=ir.Shape([len(sizes)]), const_value=tensor)
     model.graph.register_initializer(value)
