@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
+from onward.compress.edge.unsigned_weights import to_unsigned_weights
 from onward.compress.quality import Judge
 from onward.compress.quantization.int8.quantizer import Int8Quantizer
-from onward.compress.quantization.plan import Plan
 from onward.graph.node_args import describe
 
 _PRODUCTS = ("MatMul", "Gemm", "Gather", "LSTM")
@@ -31,21 +31,25 @@ def int8_candidates(
     """
     inputs = [describe(value) for value in model.graph.inputs if not value.is_initializer()]
     calibration = Calibration(data, inputs, sizes=sizes, batch=batch, limit=32)
-    quantizer = Int8Quantizer(model.clone(), calibration)
-    operators = {str(node.name): node.op_type for node in quantizer.model.graph}
-    plans: dict[str, Plan] = {"int8": quantizer.plan}
-    products = {n: f for n, f in quantizer.plan.items() if operators.get(n) in _PRODUCTS}
-    if len(products) < len(quantizer.plan):
-        plans["int8 matrix products"] = products
-    if not calibration.is_random:
-        other = Int8Quantizer(model.clone(), calibration, dynamic=True)
-        plans["int8 dynamic"] = other.plan
     judge = Judge(model, calibration)
-    found = {}
-    for name, plan in plans.items():
-        if not plan:
-            continue
-        made = (other if name == "int8 dynamic" else quantizer).write(plan)
+    found: dict[str, ir.Model] = {}
+    for name, made in _forms(model, calibration):
         if judge.is_within(judge.rate(made), drop):
             found[name] = made
+            found[f"{name}, unsigned weights"] = to_unsigned_weights(made)
     return found
+
+
+def _forms(model: ir.Model, calibration: Calibration) -> Iterator[tuple[str, ir.Model]]:
+    dynamic = Int8Quantizer(model.clone(), calibration, dynamic=True)
+    if dynamic.plan:
+        yield "int8 dynamic", dynamic.write(dynamic.plan)
+    if calibration.is_random:
+        return
+    static = Int8Quantizer(model.clone(), calibration)
+    operators = {str(node.name): node.op_type for node in static.model.graph}
+    products = {n: f for n, f in static.plan.items() if operators.get(n) in _PRODUCTS}
+    if static.plan:
+        yield "int8", static.write(static.plan)
+    if products and len(products) < len(static.plan):
+        yield "int8 matrix products", static.write(products)

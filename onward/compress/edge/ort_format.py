@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
+import warnings
 from pathlib import Path
 
 from onward.errors import PackageMissing, UnsupportedModel
@@ -56,7 +56,9 @@ def write_operator_config(model: Path, path: Path) -> str:
             "the list of operators needs the package flatbuffers\npip install flatbuffers"
         ) from error
     logging.getLogger("ort_format_model.utils").setLevel(logging.ERROR)
-    create_config_from_models([model], path, True)
+    with warnings.catch_warnings():  # it leaves a file open
+        warnings.simplefilter("ignore", ResourceWarning)
+        create_config_from_models([model], path, True)
     lines = path.read_text("utf-8").splitlines()
     kept = [line for line in lines if not line.startswith("# -")]
     kept[0] = f"# Operators and types of {model.name}"
@@ -86,8 +88,3 @@ def _names(text: str) -> list[str]:
         depth += (letter == "{") - (letter == "}")
         plain.append(letter if depth == 0 and letter != "}" else "")
     return [name for name in "".join(plain).split(",") if name]
-
-
-def file_bytes(path: str | os.PathLike[str]) -> int:
-    """The size of a file."""
-    return Path(path).stat().st_size

@@ -1,4 +1,4 @@
-"""add_exits: rows that go on are unchanged, in every kind of graph; what cannot have exits is refused."""
+"""add_exits: rows that go on are unchanged; what cannot have exits is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def image_model(batch: int | str = "batch", *, final: str = "") -> ir.Model:
 
 
 def token_model() -> ir.Model:
-    """Tokens with a learned first token, expanded to the batch by Shape; a mask crosses the exit."""
+    """Tokens with a learned first token, expanded to the batch by Shape; a mask crosses."""
     op = OpBuilder()
     ids = op.input("ids", "int64", ("batch", "tokens"))
     mask = op.input("mask", "float32", ("batch", "tokens"))
@@ -227,7 +227,7 @@ def test_bad_options_and_data() -> None:
     ]:
         with pytest.raises(OptionError, match=words):
             add_exits(model, ["inner"], data=data, **options)
-    with pytest.raises(DataError, match="30 rows|at least 20|has 5 rows"):
+    with pytest.raises(DataError, match="has 5 rows"):
         add_exits(model, ["inner"], data=feeds_of(model, 5))
     labels = {**data, "label": np.full(30, 9)}
     with pytest.raises(DataError, match="labels are from 9"):
