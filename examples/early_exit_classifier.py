@@ -2,9 +2,10 @@
 
 python examples/early_exit_classifier.py
 
-The network has seven convolutions, the last five of them wide. An exit behind the second one answers
-the images that it is sure of; only the others go through the rest. Data: 1,797 images of digits, which come with Onward: 50 %
-train the network, 30 % its exit and the threshold, and 20 % are read once, at the end.
+The network has eight convolutions, the last six of them wide. An exit behind the second wide one
+answers the images that it is sure of; only the others go through the rest. Data: 1,797 images of
+digits, which come with Onward: 50 % train the network, 30 % its exit and the threshold, and 20 %
+are read once, at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 def build(seed: int = 0) -> ir.Model:
-    """Two narrow convolutions on 8 x 8 pixels, five wide ones on 4 x 4, and a linear layer."""
+    """Two narrow convolutions on 8 x 8 pixels, six wide ones on 4 x 4, and a linear layer."""
     rng, op = np.random.default_rng(seed), OpBuilder()
 
     def weights(name: str, *shape: int) -> list[ir.Value]:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from onward.compress.early_exits import add_exits as shares
     from onward.compress.edge import export as edges
     from onward.compress.edge import int8_candidates as int8
+    from onward.graph import files as files_of_models
 else:  # they load the engines
+    files_of_models = LazyModule("onward.graph.files")
     edges = LazyModule("onward.compress.edge.export")
     int8 = LazyModule("onward.compress.edge.int8_candidates")
     shares = LazyModule("onward.compress.early_exits.add_exits")
@@ -68,7 +70,7 @@ def edge(
     share = shares.to_share(drop)
 
     def make(original: ir.Model) -> Mapping[str, ir.Model]:
-        made = {name: edges.load(path) for name, path in files.items()}
+        made = {name: files_of_models.load(path) for name, path in files.items()}
         if quantize:
             made |= int8.int8_candidates(original, data, drop=share, sizes=sizes)
         return made

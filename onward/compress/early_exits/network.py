@@ -47,6 +47,7 @@ from onward.graph.files import Source, load
 from onward.graph.graph_ops import GraphOps
 from onward.message_text import suggest_names
 from onward.passes.pipelines import PREPARE
+from onward.passes.prune import drop_unused
 
 _FINAL = ("Softmax", "LogSoftmax", "Identity")  # exits answer what these read
 _TOLERANCE = 1e-3  # relative to the largest score, in the check of the written model
@@ -92,7 +93,7 @@ def prepare_network(
 ) -> tuple[Network, Calibration]:
     """Prepare a model for exits; refuse what cannot have them. The source is not changed."""
     loaded = load(source)
-    model = PREPARE(loaded.clone() if loaded is source else loaded)
+    model = drop_unused(PREPARE(loaded.clone() if loaded is source else loaded))
     scores = _find_scores(model, output)
     cuts = _find_cuts(model, at)
     fixed = open_fixed_batch(model)

@@ -86,10 +86,9 @@ def open_observed_reshapes(
 
 
 def _set_shape(model: ir.Model, node: ir.Node, sizes: list[Any]) -> None:
-    known = node.inputs[1]
-    if known is not None and known.const_value is not None:
-        if known.const_value.numpy().tolist() == sizes:
-            return
+    known = node.inputs[1].const_value if node.inputs[1] is not None else None
+    if known is not None and known.numpy().tolist() == sizes:
+        return
     name = free_name(f"{node.outputs[0].name}_open_shape", set(model.graph.initializers))
     tensor = ir.tensor(np.array(sizes, np.int64), name=name)
     value = ir.val(name, dtype=tensor.dtype, shape=ir.Shape([len(sizes)]), const_value=tensor)

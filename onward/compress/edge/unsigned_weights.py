@@ -9,7 +9,7 @@ _PLACES = {"MatMulInteger": (1, 3), "DequantizeLinear": (0, 2)}  # the weight an
 
 
 def to_unsigned_weights(model: ir.Model) -> ir.Model:
-    """A copy whose int8 weights w, zero point z, are w + 128, z + 128: the products are the same."""
+    """A copy with w + 128 and z + 128 for int8 weights w and zero points z: equal products."""
     copy = model.clone()
     graph = copy.graph
     made: dict[ir.Value, ir.Value] = {}
@@ -25,7 +25,7 @@ def to_unsigned_weights(model: ir.Model) -> ir.Model:
             node.replace_input_with(place, made[value])
     for value in made:
         if not value.uses() and value.name in graph.initializers:
-            del graph.initializers[value.name]
+            del graph.initializers[str(value.name)]
     return copy
 
 
