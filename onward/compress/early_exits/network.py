@@ -93,7 +93,7 @@ def prepare_network(
 ) -> tuple[Network, Calibration]:
     """Prepare a model for exits; refuse what cannot have them. The source is not changed."""
     loaded = load(source)
-    model = drop_unused(PREPARE(loaded.clone() if loaded is source else loaded))
+    model = PREPARE(loaded.clone() if loaded is source else loaded)
     scores = _find_scores(model, output)
     cuts = _find_cuts(model, at)
     fixed = open_fixed_batch(model)
@@ -104,6 +104,7 @@ def prepare_network(
         rows = Calibration(data, inputs, target=target, batch=batch, seed=seed)
         feeds = probe_feeds(model, axes, None if data is None else rows.first(), seed)
         _fix_reshapes(model, feeds, axes)
+        drop_unused(model)  # what computed the sizes before
         stages = divide(model.graph, cuts, scores)
         facts = BatchFacts(model, crossing_values(model.graph, stages), feeds, axes)
     except UnsupportedModel:
