@@ -42,7 +42,7 @@ LAYERS = [
 ONLY_IN = {
     "torch": ["providers.torch", "pytorch", "distributed"],
     "transformers": ["pytorch.huggingface_folder"],
-    "onnxruntime": ["providers.ort", "compress.quantization"],
+    "onnxruntime": ["providers.ort", "compress.quantization", "compress.edge"],
     "onnxscript": ["providers.torch", "pytorch"],
     "openvino": ["providers.openvino"],
     "model_signing": ["signing"],

@@ -22,7 +22,7 @@ from onward.cli.option_hints import translate_hints
 from onward.errors import OnwardError
 from onward.lazy import defer_imports
 
-# verb: its module and its line in the list. The function in the module has the verb's name.
+# verb: its module and its line in the list. The function in the module has the verb's name, with _.
 VERBS = {
     "demo": (
         "onward.cli.demo",
@@ -42,7 +42,19 @@ VERBS = {
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
     "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
+    "quantize": (
+        "onward.cli.quantize",
+        "Make a model smaller and faster with integers, as measured.",
+    ),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
+    "early-exit": (
+        "onward.cli.early_exit",
+        "Add exits to a classifier: samples that are easy leave early.",
+    ),
+    "edge": (
+        "onward.cli.edge",
+        "Write a model as a folder for a browser, a phone, Node or a reduced build.",
+    ),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
     "distill": ("onward.cli.distill", "Train a small model on the answers of a large one."),
     "serve": ("onward.cli.serve", "Serve models over HTTP and gRPC."),
@@ -68,7 +80,7 @@ class Verbs(TyperGroup):
 
 def _load_verb(name: str) -> Any:
     module = importlib.import_module(VERBS[name][0])
-    verb = getattr(module, name)
+    verb = getattr(module, name.replace("-", "_"))
     if hasattr(module, "app"):  # a verb with commands of its own
         return typer.main.get_command(module.app)
     single = typer.Typer(add_completion=False)

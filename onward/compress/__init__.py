@@ -15,27 +15,33 @@ if TYPE_CHECKING:
     from onward.compress.distillation.distill import distill as distill
     from onward.compress.distillation.hidden_values import Hidden as Hidden
     from onward.compress.distillation.shrink import shrink as shrink
+    from onward.compress.early_exits.add_exits import add_exits as add_exits
+    from onward.compress.early_exits.network import set_thresholds as set_thresholds
+    from onward.compress.edge.export import export_for_edge as export_for_edge
     from onward.compress.learned_rounding.quantize_aware import (
         QuantizationAware as QuantizationAware,
     )
-    from onward.compress.learned_rounding.quantize_aware import (
-        export_quantized as export_quantized,
-    )
+    from onward.compress.learned_rounding.quantize_aware import export_quantized as export_quantized
     from onward.compress.learned_rounding.quantize_aware import quantize_aware as quantize_aware
     from onward.compress.learned_rounding.tune_rounding import tune_rounding as tune_rounding
     from onward.compress.learned_rounding.tune_settings import Tune as Tune
+    from onward.compress.quantization.quantize import quantize as quantize
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
-    "QuantizationAware": "onward.compress.learned_rounding.quantize_aware",
-    "distill": "onward.compress.distillation.distill",
     "Hidden": "onward.compress.distillation.hidden_values",
-    "shrink": "onward.compress.distillation.shrink",
+    "QuantizationAware": "onward.compress.learned_rounding.quantize_aware",
     "Report": "onward.compress.report",
     "Tune": "onward.compress.learned_rounding.tune_settings",
+    "add_exits": "onward.compress.early_exits.add_exits",
+    "distill": "onward.compress.distillation.distill",
+    "export_for_edge": "onward.compress.edge.export",
     "export_quantized": "onward.compress.learned_rounding.quantize_aware",
+    "quantize": "onward.compress.quantization.quantize",
     "quantize_aware": "onward.compress.learned_rounding.quantize_aware",
+    "set_thresholds": "onward.compress.early_exits.network",
+    "shrink": "onward.compress.distillation.shrink",
     "tune_rounding": "onward.compress.learned_rounding.tune_rounding",
 }
 

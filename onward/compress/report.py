@@ -11,8 +11,9 @@ from __future__ import annotations
 import html
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +21,7 @@ import onnx_ir as ir
 from onward.compress.quality import Quality
 from onward.formatting import show_bytes, show_count, show_seconds
 from onward.graph.files import save
+from onward.graph.paths import to_path
 from onward.measure.page_style import page_style
 
 
@@ -75,6 +77,10 @@ class Report:
         notes: sentences for the user: what was chosen and why, what was undone
         metric_name: the name of the user's metric
         details: figures of a task of its own, which `to_json` includes
+        rejected: the best model that was found where none was good enough; `save` with `force`
+            writes it
+        rejected_figures: its figures
+        after_saving: is called with the path of each file that `save` has written
     """
 
     task: str
@@ -86,6 +92,9 @@ class Report:
     notes: Sequence[str] = ()
     metric_name: str | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    rejected: ir.Model | None = None
+    rejected_figures: Measured | None = None
+    after_saving: Callable[[Path], None] | None = field(default=None, repr=False)
 
     @property
     def speedup(self) -> float | None:
@@ -94,9 +103,12 @@ class Report:
             return None
         return self.before.seconds / self.after.seconds
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model."""
-        save(self.model, path)
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the model; with `force`, the best one that was found even if it did not help."""
+        chosen = self.rejected if force and not self.helped and self.rejected else self.model
+        save(chosen, path)
+        if self.after_saving is not None:
+            self.after_saving(to_path(path))
 
     def to_json(self) -> dict[str, Any]:
         """The report without the model, as values that JSON has."""
@@ -105,6 +117,7 @@ class Report:
             "helped": self.helped,
             "before": asdict(self.before),
             "after": asdict(self.after),
+            "best_found": None if self.rejected_figures is None else asdict(self.rejected_figures),
             "speedup": self.speedup,
             "metric_name": self.metric_name,
             "changes": [asdict(each) for each in self.changes],
@@ -113,13 +126,14 @@ class Report:
         }
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """The figures as text: what, before, after, ratio."""
+        """The figures as text: what, before, after (or of the best one found), ratio."""
+        a, b = self.before, self.rejected_figures or self.after
         pairs = [
-            ("file", show_bytes, self.before.file_bytes, self.after.file_bytes),
-            ("latency", show_seconds, self.before.seconds, self.after.seconds),
-            ("memory", show_bytes, self.before.memory, self.after.memory),
-            ("multiplications", show_count, self.before.macs, self.after.macs),
-            ("parameters", show_count, self.before.parameters, self.after.parameters),
+            ("file", show_bytes, a.file_bytes, b.file_bytes),
+            ("latency", show_seconds, a.seconds, b.seconds),
+            ("memory", show_bytes, a.memory, b.memory),
+            ("multiplications", show_count, a.macs, b.macs),
+            ("parameters", show_count, a.parameters, b.parameters),
         ]
         for name, show, before, after in pairs:
             if before is not None and after is not None:
@@ -130,7 +144,7 @@ class Report:
         yield from self._quality_rows()
 
     def _quality_rows(self) -> Iterator[tuple[str, str, str, str]]:
-        quality, before = self.after.quality, self.before.quality
+        quality, before = (self.rejected_figures or self.after).quality, self.before.quality
         if quality is None:
             return
         yield "similarity", "1", f"{quality.similarity:.4f}", ""
@@ -142,10 +156,14 @@ class Report:
             yield name, f"{before.metric:.4g}", f"{quality.metric:.4g}", f"{change:+.2g}"
 
     def __str__(self) -> str:
-        table = [("", "before", "after", ""), *self.rows()]
+        table = [("", "before", self._second_heading, ""), *self.rows()]
         widths = [max(len(row[place]) for row in table) for place in range(4)]
         lines = ["  ".join(t.ljust(w) for t, w in zip(row, widths)).rstrip() for row in table]
         return "\n".join([*lines, *self.notes])
+
+    @property
+    def _second_heading(self) -> str:
+        return "after" if self.rejected_figures is None else "best found"
 
     def page(self) -> str:
         """The report as one HTML file that needs no network."""
@@ -157,7 +175,7 @@ class Report:
         return (
             f"<!doctype html><meta charset=utf-8><title>onward {self.task}</title>"
             f"<style>{page_style()}</style><h1>onward {html.escape(self.task)}</h1>{notes}"
-            "<table><tr><th></th><th>before</th><th>after</th><th></th></tr>"
+            f"<table><tr><th></th><th>before</th><th>{self._second_heading}</th><th></th></tr>"
             f"{figures}</table><h2>Each node</h2>"
             "<table><tr><th>node</th><th>operator</th><th>format</th><th>why</th></tr>"
             f"{changes}</table>"

@@ -28,7 +28,7 @@ def time_in_turns(
     models: Mapping[str, Source],
     feeds: Mapping[str, Any],
     *,
-    providers: Asked = None,
+    providers: Asked | Mapping[str, Asked] = None,
     seconds: float = 1.0,
     threads: int = 1,
     clock: Callable[[], float] | None = None,
@@ -38,7 +38,7 @@ def time_in_turns(
     Args:
         models: the models by a name
         feeds: what all of them are fed
-        providers: the providers that run them
+        providers: the providers that run them, or those of each model by its name
         seconds: how long to measure one model
         threads: threads inside an operator. With one, the CPU time of this process is read;
             with more, the time that passes
@@ -46,7 +46,11 @@ def time_in_turns(
     """
     read = clock or (time.process_time if threads == 1 else time.perf_counter)
     sessions = {
-        name: InferenceSession(model, _options(threads), providers)
+        name: InferenceSession(
+            model,
+            _options(threads),
+            providers[name] if isinstance(providers, Mapping) else providers,
+        )
         for name, model in models.items()
     }
     runs = {name: _runner(session, feeds) for name, session in sessions.items()}

@@ -1,0 +1,154 @@
+"""onward quantize: make a model smaller and faster with integers or 16 bits, as measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onward.cli import arguments
+from onward.cli.console import make_console, print_json
+from onward.cli.progress import WorkProgress
+from onward.errors import OptionError
+from onward.graph.paths import check_writable, writing
+from onward.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from onward.compress.quantization import quantize as quantization
+    from onward.compress.report import Report
+else:  # it loads the engines
+    quantization = LazyModule("onward.compress.quantization.quantize")
+
+DID_NOT_HELP = 1  # exit code
+
+
+def quantize(
+    model: arguments.Model,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Rows or feeds to calibrate and measure with: .npz, .csv, a folder, ..."),
+    ] = None,
+    to: Annotated[
+        str, typer.Option(help="int8, int4, int2, fp16, bf16, or auto: the best of several.")
+    ] = "int8",
+    drop: Annotated[
+        str, typer.Option(help="The share of the metric, or of similarity, that may be lost.")
+    ] = "1%",
+    metric: Annotated[str | None, typer.Option(help="A metric, such as accuracy.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The column of the data with the metric's targets.")
+    ] = None,
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--provider",
+            "-p",
+            help="The provider that will run the model: cpu, openvino; auto: the fastest.",
+            autocompletion=arguments.complete_providers,
+        ),
+    ] = "cpu",
+    bits: Annotated[
+        float | None, typer.Option(help="The average bits of a weight, for int4 and int2.")
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            "-s",
+            metavar="BYTES|NAME=N",
+            help="The bytes that the file may have, such as 100MB, for int4 and int2; or an open "
+            "dimension to measure the speed with, such as batch=8.",
+        ),
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(help="How many weights share a scale, for int4 and int2.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="How weights are rounded: rtn, mse, gptq, awq or auto.")
+    ] = "auto",
+    batch: Annotated[int | None, typer.Option(help="Rows of a batch of data.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Batches of data to read at most.")] = None,
+    tune: Annotated[
+        str | None, typer.Option(help="Learn the rounding for this time, such as 5min.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="The file for the quantized model.")] = None,
+    page: Annotated[Path | None, typer.Option(help="A file for the report as HTML.")] = None,
+    force: Annotated[
+        bool, typer.Option(help="Save the best model that was found even if it did not help.")
+    ] = False,
+    seed: arguments.Seed = 0,
+    as_json: arguments.Json = False,
+) -> None:
+    """Quantize a model, measure it, and undo what is slower or loses too much.
+
+    If nothing helps, the exit code is 1 and no model is saved.
+
+    \b
+    onward quantize model.onnx --data rows.npz --save small.onnx
+    onward quantize model.onnx --data rows.npz --metric accuracy --target label --drop 0.5%
+    onward quantize model.onnx --to int4 --save small.onnx
+    """
+    _check_files(model, save, page)
+    most_bytes, sizes = _split_sizes(size)
+    with WorkProgress() as work:
+        report = quantization.quantize(
+            model,
+            data,
+            to,
+            drop=drop,
+            metric=metric,
+            target=target,
+            provider=provider,
+            bits=bits,
+            size=most_bytes,
+            block=block,
+            method=method,
+            batch=batch,
+            limit=limit,
+            sizes=sizes,
+            tune=tune,
+            seed=seed,
+            progress=work.show_step,
+        )
+    _finish(report, save, page, force, as_json)
+
+
+def _finish(
+    report: Report, save: Path | None, page: Path | None, force: bool, as_json: bool
+) -> None:
+    """Print the report and write the files."""
+    if as_json:
+        print_json(report.to_json())
+    else:
+        make_console().print(str(report), markup=False, soft_wrap=True)
+    if page is not None:
+        with writing(page):
+            page.write_text(report.page(), "utf-8")
+    is_saved = save is not None and (report.helped or force)
+    if save is not None and is_saved:
+        report.save(save, force=force)
+    console = make_console(stderr=as_json)
+    if is_saved:
+        console.print(f"saved {save}", soft_wrap=True)
+    elif save is not None:
+        console.print(f"{save} was not written; --force saves the best one found", soft_wrap=True)
+    if not report.helped and not is_saved:
+        raise typer.Exit(DID_NOT_HELP)
+
+
+def _check_files(model: Path, save: Path | None, page: Path | None) -> None:
+    """Refuse files that cannot be written, or would replace the model, before the work."""
+    for path in filter(None, (save, page)):
+        if path.exists() and model.exists() and path.samefile(model):
+            raise OptionError(f"{path} is the model itself\ngive another name: it is kept")
+        check_writable(path)
+
+
+def _split_sizes(texts: list[str] | None) -> tuple[str | None, dict[str, int]]:
+    """The bytes of a file, and the sizes of open dimensions."""
+    amounts = [text for text in texts or () if "=" not in text]
+    if len(amounts) > 1:
+        raise OptionError(f"--size gives the bytes of the file twice: {', '.join(amounts)}")
+    dimensions = [text for text in texts or () if "=" in text]
+    return (amounts[0] if amounts else None), arguments.read_sizes(dimensions)

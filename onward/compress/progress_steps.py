@@ -1,0 +1,11 @@
+"""The type of functions that long work tells its steps to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, float, float | None], None]  # what begins now, steps done, steps in all
+
+
+def no_progress(step: str, done: float, total: float | None) -> None:
+    """Show nothing."""

@@ -1,0 +1,93 @@
+"""Find the nodes of a plan that the engine runs in float, with conversions around them.
+
+onnxruntime replaces DequantizeLinear, operator, QuantizeLinear by one integer kernel where it has
+one. Where it has none, it runs the float operator and the conversions: slower than without them.
+The optimised graph of a session shows which.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Collection, Iterator, MutableMapping
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from onward.compress.quantization.plan import Plan, Quantizer
+from onward.errors import ProviderError
+from onward.graph.files import weight_bytes
+from onward.providers.options import SessionOptions
+from onward.sessions.inference import InferenceSession
+
+_ROUNDS = 8  # taking a node out may leave a neighbour that no longer fuses
+_LARGE = 1 << 30  # bytes of weights; the optimised graph of such a model is not written
+_SUFFIX = re.compile(r"(_token_\d+|_nhwc|_nchwc)+$")  # what onnxruntime appends to a node's name
+_DEQUANTIZE = "DequantizeLinear"
+
+UNFUSED = "the engine has no integer kernel for it here"
+
+
+def drop_unfused(
+    quantizer: Quantizer, plan: Plan, undone: MutableMapping[str, str], provider: str
+) -> tuple[Plan, ir.Model]:
+    """The plan without the nodes that stay float in the engine, and its model.
+
+    `undone` receives the reason of each node that is taken out.
+    """
+    model = quantizer.write(plan)
+    if provider != "CPUExecutionProvider" or weight_bytes(model) > _LARGE:
+        return plan, model
+    for _ in range(_ROUNDS):
+        unfused = find_unfused(model, plan)
+        if not unfused:
+            break
+        undone.update(dict.fromkeys(unfused, UNFUSED))
+        plan = {name: form for name, form in plan.items() if name not in unfused}
+        model = quantizer.write(plan)
+    return plan, model
+
+
+def find_unfused(model: ir.Model, names: Collection[str]) -> list[str]:
+    """Those of the named nodes that onnxruntime runs in float on dequantized tensors."""
+    makers = {  # fused nodes may have other names, but they produce the same values
+        str(output.name): str(node.name)
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        for output in node.outputs
+        if node.name in names
+    }
+    found = []
+    for graph in _graphs(_optimized_graph(model)):
+        dequantized = {
+            output for node in graph.node if node.op_type == _DEQUANTIZE for output in node.output
+        }
+        for node in graph.node:
+            if node.op_type == _DEQUANTIZE or not dequantized.intersection(node.input):
+                continue
+            name = _SUFFIX.sub("", node.name)
+            made = (makers[output] for output in node.output if output in makers)
+            found += [name] if name in names else made
+    return found
+
+
+def _optimized_graph(model: ir.Model) -> onnx.GraphProto:
+    """The graph that onnxruntime runs, after all of its fusions."""
+    with tempfile.TemporaryDirectory(prefix="onward-") as folder:
+        file = Path(folder) / "optimized.onnx"
+        options = SessionOptions(
+            optimized_model_filepath=str(file), log_severity_level=4, intra_op_num_threads=1
+        )
+        InferenceSession(model, options, ["CPUExecutionProvider"])
+        if not file.exists():
+            raise ProviderError("onnxruntime did not write its optimised graph")
+        return onnx.load(file, load_external_data=False).graph
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)

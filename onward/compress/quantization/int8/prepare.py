@@ -1,0 +1,59 @@
+"""Prepare a float model for int8: one opset, folded normalization, unique names of nodes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.graph.files import Source, load
+from onward.graph.scopes import graphs_of
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.fuse import convolution
+from onward.passes.pipelines import BASIC, PREPARE
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
+from onward.passes.value_facts import attribute, input_of, ints, rank
+
+_OLDEST_OPSET = 17  # has LayerNormalization, and QuantizeLinear with a scale for each channel
+
+_pooling = Rules()
+
+
+@_pooling("ReduceMean")
+def mean_as_pooling(op: Ops, node: ir.Node) -> Replacement:
+    """mean(x) over all axes but the first two = GlobalAveragePool(x), which has an int8 kernel."""
+    axes, size = ints(input_of(node, 1)), rank(node.inputs[0])
+    if axes is None or size is None or size < 3:
+        return None
+    if sorted(axis % size for axis in axes) != list(range(2, size)):
+        return None
+    if attribute(node, "keepdims", 1):
+        return op.GlobalAveragePool(node.inputs[0])
+    return op.Flatten(op.GlobalAveragePool(node.inputs[0]), axis=1)
+
+
+def prepare(source: Source) -> ir.Model:
+    """A copy of a model that is ready to be quantized; the source does not change.
+
+    BatchNormalization is folded into convolutions, shapes are inferred, constants are folded.
+    The opset is the oldest that the model fits, so that more engines load the result.
+    """
+    model = BASIC(PREPARE(load(source).clone()))
+    if rewrite(model, convolution.rule | _pooling):
+        drop_unused(model)
+        model = BASIC(model)
+    name_nodes(model)
+    return lower_opset(model, STOCK_OPSET, _OLDEST_OPSET)
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Give each node of the model a name that no other node has; good names stay."""
+    taken: set[str] = set()
+    for graph in graphs_of(model):
+        for node in graph:
+            wish = node.name or f"{node.op_type}_{node.outputs[0].name}"
+            name, count = wish, 0
+            while name in taken:
+                count += 1
+                name = f"{wish}_{count}"
+            node.name = name
+            taken.add(name)

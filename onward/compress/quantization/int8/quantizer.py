@@ -1,0 +1,157 @@
+"""Int8Quantizer: prepares a float model, measures it, and writes any int8 plan of it.
+
+quantizer = Int8Quantizer("model.onnx", calibration)
+quantized = quantizer.write(quantizer.plan)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.compress.calibration import Calibration
+from onward.compress.quantization.int8.chains import (
+    MOVING,
+    data_inputs,
+    divide,
+    find_chains,
+    result_of,
+)
+from onward.compress.quantization.int8.dynamic_writer import DynamicWriter
+from onward.compress.quantization.int8.layers import Layer, array_of, find_layers
+from onward.compress.quantization.int8.prepare import prepare
+from onward.compress.quantization.int8.ranges import Range, check_method, choose_range
+from onward.compress.quantization.int8.static_writer import StaticWriter, add_initializer
+from onward.compress.quantization.int8.statistics import (
+    Histogram,
+    measure_bounds,
+    measure_histograms,
+)
+from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
+from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.graph.files import Source
+from onward.passes.normalize import sort_nodes
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import Names
+from onward.passes.value_facts import Array, is_constant
+
+Progress = Callable[[str, float, float | None], None]
+
+
+def _silent(what: str, done: float, total: float | None) -> None:
+    """Show no progress."""
+
+
+@final
+class Int8Quantizer:
+    """Quantizes data and weights to 8 bits; a `Quantizer`."""
+
+    def __init__(
+        self,
+        model: Source,
+        calibration: Calibration | None,
+        *,
+        provider: str = "cpu",
+        dynamic: bool | None = None,
+        ranges: str = "auto",
+        smooth: bool = True,
+        equalize: bool = True,
+        correct_biases: bool = True,
+        progress: Progress = _silent,
+    ) -> None:
+        check_method(ranges)
+        self._model = prepare(model)
+        self._layers, self._refused = find_layers(self._model)
+        self._data = None if calibration is None or calibration.is_random else calibration
+        self._rounded: dict[tuple[str, int], tuple[Array, Array]] = {}
+        self._chains = find_chains(self._model, self._layers) if self._data else []
+        self._plan = self._make_plan(dynamic)
+        self._histograms: dict[str, Histogram] = {}
+        if self._data is not None:
+            self._measure(self._data)
+        self._method = "mse" if ranges == "auto" else ranges
+        self._ranges = self._choose(self._method)
+
+    @property
+    def model(self) -> ir.Model:
+        return self._model
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return self._refused
+
+    def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
+        return divide(self._model, self._layers, plan)
+
+    def write(self, plan: Plan) -> ir.Model:
+        copy = self._model.clone()
+        names = Names(copy)
+        stored: dict[tuple[str, int], ir.Value] = {}
+
+        def store(layer: Layer) -> tuple[ir.Value, Array]:
+            key = (layer.weight, layer.channel_axis)
+            rounded, scales = self._round(layer)
+            if key not in stored:
+                name = names.fresh(f"{layer.weight}/int8")
+                stored[key] = add_initializer(copy.graph, name, rounded)
+            return stored[key], scales
+
+        dynamic = DynamicWriter(copy, store, names.fresh)
+        static = [name for name, each in plan.items() if each.kind == "static"]
+        StaticWriter(copy, self._layers, static, self._ranges, store, names.fresh).write()
+        for node in list(copy.graph):
+            name = str(node.name)
+            if name in plan and plan[name].kind != "static":
+                dynamic.write(node, self._layers[name])
+        return drop_unused(sort_nodes(copy))
+
+    def _round(self, layer: Layer) -> tuple[Array, Array]:
+        """A layer's weight in 8 bits, and its scales."""
+        key = (layer.weight, layer.channel_axis)
+        if key not in self._rounded:
+            weight = array_of(self._model, layer.weight)
+            scales = channel_scales(weight, layer.channel_axis, search=layer.is_linear)
+            self._rounded[key] = round_weight(weight, scales, layer.channel_axis), scales
+        return self._rounded[key]
+
+    def _make_plan(self, dynamic: bool | None) -> dict[str, NodeFormat]:
+        plan: dict[str, NodeFormat] = {}
+        chains = set(self._chains)
+        for node in self._model.graph:
+            name = str(node.name)
+            layer = self._layers.get(name)
+            if layer is None:
+                if name in chains and not dynamic:
+                    plan[name] = NodeFormat(kind="static")
+            elif layer.operator == "Gather":
+                plan[name] = NodeFormat(kind="weights", bits=8, method="rtn")
+            elif layer.operator == "LSTM":
+                plan[name] = NodeFormat(kind="dynamic", method="mse")
+            elif self._data is None or dynamic:
+                if layer.operator == "Conv":
+                    self._refused[name] = "an int8 convolution needs data to measure ranges with"
+                else:
+                    plan[name] = NodeFormat(kind="dynamic", method="mse")
+            else:
+                plan[name] = NodeFormat(kind="static", method="mse")
+        return plan
+
+    def _measure(self, data: Calibration) -> None:
+        values: dict[str, None] = {}
+        for node in self._model.graph:
+            if str(node.name) in self._plan and self._plan[str(node.name)].kind == "static":
+                for value in [*data_inputs(node), result_of(node)]:
+                    if not is_constant(value):
+                        values[str(value.name)] = None
+        bounds = measure_bounds(self._model, list(values), data)
+        self._histograms = measure_histograms(self._model, bounds, data)
+
+    def _choose(self, method: str) -> dict[str, Range]:
+        return {name: choose_range(each, method) for name, each in self._histograms.items()}

@@ -1,0 +1,145 @@
+"""The settings of a quantization, read from what a user writes: "1%", "100MB", "5min"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from onward.errors import OptionError, ProviderMissing
+from onward.providers.choose import available, full_name, install_hint
+from onward.providers.provider_names import AUTO
+
+FORMATS = {  # what a user writes, and the format's name
+    "int8": "int8",
+    "int4": "int4",
+    "int2": "int2",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "auto": "auto",
+}
+_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_SECONDS = {"": 1.0, "S": 1.0, "SEC": 1.0, "MIN": 60.0, "M": 60.0, "H": 3600.0}
+_NUMBER = re.compile(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeSettings:
+    """What `quantize` was asked for, checked.
+
+    Attributes:
+        to: "int8", "int4", "int2", "fp16", "bf16" or "auto"
+        drop: the share of quality that may be lost
+        provider: the full name of the provider that will run the model, or "auto"
+        bits: the average bits of a weight, for int4 and int2
+        size: the bytes that the file may have, for int4 and int2
+        block: weights that share a scale, for int4 and int2
+        method: how weights are rounded, for int4 and int2
+        tune: settings of learned rounding, or None
+        seed: of random feeds and of learned rounding
+    """
+
+    to: str
+    drop: float
+    provider: str
+    bits: float | None = None
+    size: int | None = None
+    block: int | None = None
+    method: str = "auto"
+    tune: Any = None
+    seed: int = 0
+
+    @property
+    def is_for_size(self) -> bool:
+        """Whether the format is asked for to save bytes, even where it costs time."""
+        return self.to in ("int4", "int2")
+
+
+def read_settings(
+    *,
+    to: str,
+    drop: float | str,
+    provider: str,
+    bits: float | None,
+    size: int | str | None,
+    block: int | None,
+    method: str,
+    tune: Any,
+    seed: int,
+) -> QuantizeSettings:
+    """Check the arguments of `quantize` before anything is opened."""
+    if to not in FORMATS:
+        raise OptionError(f"no format {to!r}\nit must be one of {', '.join(FORMATS)}")
+    form = FORMATS[to]
+    for name, given in (("bits", bits), ("size", size), ("block", block)):
+        if given is not None and form not in ("int4", "int2", "auto"):
+            raise OptionError(f"{name} is a setting of int4 and int2, not of {to}\nleave it out")
+    if bits is not None and not 2 <= bits <= 8:
+        raise OptionError(f"bits must be between 2 and 8, not {bits:g}")
+    return QuantizeSettings(
+        to=form,
+        drop=read_drop(drop),
+        provider=read_provider(provider),
+        bits=bits,
+        size=None if size is None else read_bytes(size),
+        block=block,
+        method=method,
+        tune=tune,
+        seed=seed,
+    )
+
+
+def read_drop(given: float | str) -> float:
+    """A share: 0.01, "0.01" or "1%".
+
+    >>> read_drop("1%"), read_drop(0.02)
+    (0.01, 0.02)
+    """
+    text = str(given).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise OptionError(
+            f"drop must be a share from 0 up to 1, such as 0.01 or '1%', not {given!r}"
+        )
+    return share
+
+
+def read_bytes(given: int | str) -> int:
+    """A number of bytes: 1000000, "100MB", "1.5GiB".
+
+    >>> read_bytes("100MB"), read_bytes(2048)
+    (100000000, 2048)
+    """
+    return int(_read_amount(given, _BYTES, "size", "100MB"))
+
+
+def read_seconds(given: float | str) -> float:
+    """A time: 90, "90s", "5min", "1h".
+
+    >>> read_seconds("5min"), read_seconds(90)
+    (300.0, 90.0)
+    """
+    return _read_amount(given, _SECONDS, "tune", "5min")
+
+
+def _read_amount(given: float | str, units: dict[str, Any], name: str, example: str) -> float:
+    match = _NUMBER.fullmatch(str(given).strip())
+    if match is None or match[2].upper() not in units or float(match[1]) <= 0:
+        raise OptionError(f"{name} must be an amount above 0, such as {example!r}, not {given!r}")
+    return float(match[1]) * float(units[match[2].upper()])
+
+
+def read_provider(given: str) -> str:
+    """The full name of a provider of this machine, or "auto"."""
+    if given == AUTO:
+        return AUTO
+    name = full_name(given)
+    if name not in available():
+        raise ProviderMissing(f"{name} is not on this machine\n{install_hint(name)}")
+    return name

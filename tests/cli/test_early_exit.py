@@ -1,0 +1,52 @@
+"""onward early-exit: its report, its file, and bad options in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onward
+from onward.graph.builder import OpBuilder
+from tests.cli.conftest import Call, is_one_line
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    """A deep model whose answer is known early, and rows in rows.npz."""
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 6))
+    for layer in range(4):
+        x = op.MatMul(x, np.eye(6, dtype=np.float32))
+        x.name = f"layer_{layer}"
+    pick = np.zeros((6, 2), np.float32)
+    pick[0] = [9, -9]
+    onward.save(op.model(y=op.MatMul(x, pick)), tmp_path / "deep.onnx")
+    rows = np.random.default_rng(0).standard_normal((120, 6)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", x=rows)
+    return tmp_path / "deep.onnx"
+
+
+def test_a_model_with_exits_is_saved(call: Call, deep: Path) -> None:
+    rows, made = deep.parent / "rows.npz", deep.parent / "exits.onnx"
+    options = ("--at", "layer_0", "--data", rows, "--drop", "5%", "--steps", "60")
+    called = call("early-exit", deep, *options, "--save", made, "--force", "--json")
+    assert called.code == 0, called.err
+    report = json.loads(called.out)
+    assert report["exits"][0]["at"] == "layer_0" and report["lost"] <= 0.05
+    assert "saved" in called.err
+    ran = call("run", made, "--random", "--size", "batch=3")
+    assert ran.code == 0 and "exit" in ran.out
+
+
+def test_bad_options_are_one_line(call: Call, deep: Path) -> None:
+    rows = deep.parent / "rows.npz"
+    data = ("--data", rows)
+    assert is_one_line(call("early-exit", deep, "--at", "lyer_0", *data), "no inner value 'lyer_0'")
+    assert is_one_line(call("early-exit", deep, "--at", "layer_0", *data, "--drop", "x"), "'x'")
+    same = call("early-exit", deep, "--at", "layer_0", *data, "--save", deep)
+    assert is_one_line(same, "is the model itself")
+    missing = call("early-exit", deep, "--at", "layer_0", "--data", deep.parent / "no.npz")
+    assert is_one_line(missing, "no.npz")
