@@ -1,0 +1,1 @@
+def choose_formats(): pass

@@ -1,0 +1,247 @@
+"""WeightQuantizer: weights of 8, 4 or 2 bits, float data.
+
+quantizer = WeightQuantizer("model.onnx", calibration, bits=4)
+model = quantizer.write(quantizer.plan)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onward.compress.calibration import Calibration
+from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.weights.budget import choose_formats
+from onward.compress.quantization.weights.moments import measure_moments, measure_squares
+from onward.compress.quantization.weights.rounding import (
+    METHODS,
+    Inputs,
+    choose_scheme,
+    round_matrix,
+)
+from onward.compress.quantization.weights.sites import LEAST_BLOCK, Site, Store, find_sites
+from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
+from onward.compress.quantization.weights.writer import WeightWriter
+from onward.errors import OptionError
+from onward.graph.files import Source, load
+from onward.graph.scopes import graphs_of
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.pipelines import PREPARE
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import Names, nodes_of
+
+Progress = Callable[[str, float, float | None], None]
+BITS = (8, 4, 2)
+BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
+_OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
+_LARGEST_MEASURED = 2 << 30  # bytes of weights of a model that "auto" runs for its moments
+
+
+def _quiet(text: str, done: float, total: float | None) -> None:
+    pass
+
+
+class WeightQuantizer:
+    """Stores the weights of MatMul, Gemm, Conv and embeddings in few bits (a `Quantizer`).
+
+    Args:
+        model: the model, which does not change
+        calibration: batches to measure the layers' inputs on; None: weights alone decide
+        bits: 8, 4 or 2
+        block: the weights that share a scale, a power of 2 from 16; None: by the bits
+        method: "rtn" (the nearest code, scales by the largest weight), "mse" (scales of the least
+            error), "gptq" (errors are passed on to later inputs; needs calibration), "awq" (inputs
+            of large data get finer steps; needs calibration), "auto" (the best of them)
+        average_bits: choose bits and block of each weight so that the whole model takes this many
+            bits for a weight, scales included
+        size: the same, for the bytes of the model's file
+        progress: is called with what begins now, what is done, and the total
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        calibration: Calibration | None = None,
+        *,
+        bits: int = 4,
+        block: int | None = None,
+        method: str = "auto",
+        average_bits: float | None = None,
+        size: int | None = None,
+        progress: Progress = _quiet,
+    ) -> None:
+        _check(bits, block, method, average_bits, size, calibration)
+        self._calibration, self._method, self._progress = calibration, method, progress
+        progress("prepare the model", 0, None)
+        self._model = _name_nodes(PREPARE(load(model).clone()))
+        self._stores, self._refused = find_sites(self._model)
+        self._sites = {site.name: site for each in self._stores for site in each.sites}
+        self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
+        self._schemes: dict[tuple[Store, int, int], str] = {}
+        if average_bits is None and size is None:
+            formats = {each: self._format(each, bits, block) for each in self._stores}
+        else:
+            formats = self._fit(average_bits, size)
+        chosen = self._round(formats)
+        self._plan = {
+            site.name: chosen[each] for each in self._stores for site in each.sites
+        }
+
+    @property
+    def model(self) -> ir.Model:
+        """The prepared float model; every node has a unique name."""
+        return self._model
+
+    @property
+    def plan(self) -> Plan:
+        """The format of every node whose weight may be stored in few bits."""
+        return self._plan
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Nodes with a weight that stays as it is, and why."""
+        return self._refused
+
+    def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
+        """The nodes that read one weight: it is stored once only if all of them read it."""
+        groups = ([s.name for s in each.sites if s.name in plan] for each in self._stores)
+        return [group for group in groups if group]
+
+    def write(self, plan: Plan) -> ir.Model:
+        """A new model with the weights of a plan's nodes in few bits."""
+        unknown = [name for name in plan if name not in self._sites]
+        if unknown:
+            raise OptionError(
+                f"node {unknown[0]!r} has no weight that can be stored in few bits\n"
+                "take nodes of the quantizer's plan"
+            )
+        wanted = {(self._sites[name].store, format) for name, format in plan.items()}
+        for each, format in sorted(wanted, key=lambda pair: (self._stores.index(pair[0]), str(pair[1]))):
+            if (each, format) not in self._rounded:
+                self._round({each: format})
+        model = self._model.clone()
+        graphs = dict(zip(graphs_of(self._model), graphs_of(model), strict=True))
+        nodes = dict(zip(nodes_of(self._model), nodes_of(model), strict=True))
+        writer = WeightWriter(model)
+        for name, site in self._sites.items():
+            if name in plan:
+                graph = site.store.weight.graph
+                assert graph is not None
+                writer.write(site, nodes[site.node], graphs[graph], self._rounded[site.store, plan[name]])
+        opset = max((_OPSETS[format.bits] for format in plan.values()), default=0)
+        drop_unused(model)
+        return lower_opset(model, STOCK_OPSET, max(opset, 13))
+
+    # -- rounding ----------------------------------------------------------------------------------
+
+    def _format(self, each: Store, bits: int, block: int | None) -> NodeFormat:
+        size = _fit_block(each, block or BLOCKS[bits])
+        return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
+
+    def _round(self, formats: Mapping[Store, NodeFormat]) -> dict[Store, NodeFormat]:
+        """Round weights and keep them; their formats with the method that was used."""
+        done: dict[Store, NodeFormat] = {}
+        total = float(sum(each.size for each in formats))
+        for some, inputs in self._measured(formats):
+            for each in some:
+                passed = float(sum(other.size for other in done))
+                self._progress(f"round {each.weight.name}", passed, total)
+                done[each] = self._round_one(each, formats[each], inputs.get(each, Inputs()))
+        return done
+
+    def _round_one(self, each: Store, format: NodeFormat, inputs: Inputs) -> NodeFormat:
+        w = each.matrix()
+        method = format.method or self._method
+        scheme = self._scheme(each, format, inputs)
+        blocks, used = round_matrix(w, format.bits, format.block, scheme, method, inputs)
+        each.forget()
+        used_format = NodeFormat(
+            kind="weights", bits=format.bits, block=format.block, method=used
+        )
+        stored = store(blocks, LAYOUTS[each.kind])
+        self._rounded[each, used_format] = self._rounded[each, format] = stored
+        return used_format
+
+    def _scheme(self, each: Store, format: NodeFormat, inputs: Inputs) -> str:
+        key = each, format.bits, format.block
+        if key not in self._schemes:
+            self._schemes[key] = (
+                choose_scheme(each.matrix(), format.bits, format.block, inputs)
+                if each.kind == "linear"
+                else "symmetric"
+            )
+        return self._schemes[key]
+
+    def _measured(
+        self, formats: Mapping[Store, NodeFormat]
+    ) -> Iterator[tuple[list[Store], dict[Store, Inputs]]]:
+        """Stores, and what their inputs are, as many at a time as there is memory for."""
+        names = {
+            each: [str(v.name) for v in _inputs(each, self._model)]
+            for each in formats
+            if self._needs_moments(each, formats[each])
+        }
+        names = {each: found for each, found in names.items() if found}
+        rest = [each for each in formats if each not in names]
+        if names:
+            assert self._calibration is not None
+            self._progress("measure the layers' inputs", 0, None)
+            sizes = {name: each.shape[1] for each, found in names.items() for name in found}
+            found: dict[str, object] = {}
+            for moments in measure_moments(self._model, sizes, self._calibration):
+                ready = [e for e, wanted in names.items() if wanted[0] in moments]
+                sums = {e: sum(moments[n] for n in names[e] if n in moments) for e in ready}
+                yield ready, {e: Inputs(moments=h) for e, h in sums.items()}
+        yield rest, {}
+
+    def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
+        if self._calibration is None or each.kind != "linear" or format.method in ("rtn", "mse"):
+            return False
+        return True
+
+    def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
+        raise NotImplementedError
+
+
+def _inputs(each: Store, model: ir.Model) -> list[ir.Value]:
+    """The data that a weight multiplies, where it is a value of the main graph."""
+    values = (site.data for site in each.sites if site.node.graph is model.graph)
+    return list(dict.fromkeys(value for value in values if value is not None))
+
+
+def _fit_block(each: Store, block: int) -> int:
+    """The block of a weight: for a table, one that divides its rows."""
+    while each.is_table and each.shape[1] % block and block > LEAST_BLOCK:
+        block //= 2
+    return block
+
+
+def _name_nodes(model: ir.Model) -> ir.Model:
+    """Give every node a name of its own."""
+    names, seen = Names(model), set[str]()
+    for node in nodes_of(model):
+        if not node.name or node.name in seen:
+            node.name = names.fresh(node.name or f"{node.op_type}_{node.outputs[0].name}")
+        seen.add(node.name)
+    return model
+
+
+def _check(
+    bits: int,
+    block: int | None,
+    method: str,
+    average_bits: float | None,
+    size: int | None,
+    calibration: Calibration | None,
+) -> None:
+    if bits not in BITS:
+        raise OptionError(f"bits must be 8, 4 or 2, not {bits}")
+    if block is not None and (block < LEAST_BLOCK or block & (block - 1)):
+        raise OptionError(f"block must be a power of 2, {LEAST_BLOCK} or more, not {block}")
+    if method not in METHODS:
+        raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if method in ("gptq", "awq") and calibration is None:
+        raise OptionError(f"{method} measures the layers' inputs\ngive data to calibrate with")
+    if average_bits is not None and size is not None:
+        raise OptionError("average_bits and size exclude each other\ngive one of them")
