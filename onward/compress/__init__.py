@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
     from onward.compress.quantization.quantize import quantize as quantize
+    from onward.compress.packing.pack import pack as pack
+    from onward.compress.packing.unpack import unpack as unpack
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
     "Report": "onward.compress.report",
     "quantize": "onward.compress.quantization.quantize",
+    "pack": "onward.compress.packing.pack",
+    "unpack": "onward.compress.packing.unpack",
 }
 
 __all__ = [*_MODULE_OF]
