@@ -14,9 +14,18 @@ import onnx_ir as ir
 
 from onward.gradients.gradient_ops import GradientOps, Size, rank
 from onward.gradients.rule import GradientTable
+from onward.passes.composites import DOMAIN
+from onward.passes.fake_quantization import NAME
 from onward.passes.value_facts import attribute, input_of
 
 gradient = GradientTable()
+
+
+@gradient(NAME, domain=DOMAIN)
+def round_to_grid(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
+    """y = clip(round(x), low, high): dx = dy where nothing was clipped"""
+    x = node.inputs[0]
+    return op.Where(op.Equal(op.Round(x), node.outputs[0]), dy, 0.0)
 
 
 @gradient("QuantizeLinear")

@@ -4,8 +4,9 @@
     session = TrainingSession(aware.model, loss, optimizer, {"frozen": aware.scales})
     quantized = export_quantized(aware, session.parameters)
 
-QuantizeLinear and DequantizeLinear are inserted before the inputs of linear layers: int8 per tensor
-for data, with a range from calibration, and int8 per output for weights, which onnxruntime
+Weights are rounded to int8 per output, or to fewer bits, or in blocks that share a scale
+(passes/fake_quantization.py). With int8 per output, the data of layers is rounded too:
+QuantizeLinear and DequantizeLinear per tensor, with a range from calibration, which onnxruntime
 recommends for CPUs. Gradients pass through the rounding as if it were not there
 (gradients/rules/quantized.py).
 """
@@ -13,7 +14,7 @@ recommends for CPUs. Gradients pass through the rounding as if it were not there
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.graph.graph_ops import GraphOps, extend, taken_names
+from onward.passes.fake_quantization import Grid, best_scales, fake_quantize
+from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import Array
@@ -36,7 +39,8 @@ from onward.sessions.inference import InferenceSession
 from onward.settings import list_of
 
 _AXIS_SINCE = 13  # the opset in which QuantizeLinear got an axis
-_LARGEST_WEIGHT = 127  # weights are symmetric: -127 to 127
+_LARGEST_WEIGHT = 127  # int8 weights are symmetric: -127 to 127
+_INTEGERS = {8: ir.DataType.INT8, 4: ir.DataType.INT4, 2: ir.DataType.INT2}
 _DATA_STEPS = 255  # from -128 to 127
 
 
@@ -48,29 +52,50 @@ class QuantizationAware:
         model: the model that trains
         scales: the names of the scales; freeze them, or train them too (learned step sizes)
         weights: the names of the weights that are quantized
+        bits: of the weights
+        rounded: where each weight is rounded: its grid, its scale and the rounded weight
     """
 
     model: ir.Model
     scales: tuple[str, ...]
     weights: tuple[str, ...]
+    bits: int = 8
+    rounded: Mapping[str, RoundedWeight] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundedWeight:
+    """The grid of a weight, and the names of its scale and of the value that layers read."""
+
+    grid: Grid
+    scale: str
+    value: str
 
 
 def make_quantization_aware(
     model: ir.Model,
     calibration: Iterable[Mapping[str, Any]],
     targets: Sequence[str] = ("*",),
+    *,
+    bits: int = 8,
+    block: int = 0,
 ) -> QuantizationAware:
-    """Insert QuantizeLinear and DequantizeLinear before the linear layers of a copy of a model.
+    """Round the weights, and in int8 the data, of the linear layers of a copy of a model.
 
     Layers are MatMul, Gemm and Conv (not grouped) with float32 weights that no other node reads.
 
     Args:
-        model: the model, which does not change; of opset 13 or newer
-        calibration: some batches of feeds, to find the range of each layer's data
+        model: the model, which does not change; of opset 13 or newer for int8
+        calibration: some batches of feeds, to find the range of each layer's data; it is not read
+            for fewer bits or for blocks, whose data stays float
         targets: names or patterns of weights, or of the nodes that read them
+        bits: of the weights: 8, 4 or 2
+        block: weights of an output that share a scale; 0: all of them
     """
     targets = list_of(str, "a list of names or patterns", "['encoder.*']")("targets", targets)
-    changed = prepare_layers(model)
+    _check_format(bits, block)
+    weights_only = bits < 8 or block > 0
+    changed = prepare_layers(PREPARE(model.clone()) if weights_only else model)
     if changed.opset_imports[""] < _AXIS_SINCE:
         raise UnsupportedModel(
             f"the model is of opset {changed.opset_imports['']}, which cannot quantize by channel\n"
@@ -82,52 +107,102 @@ def make_quantization_aware(
             "targets: no layer that matches can be quantized: its weight is not float32, or other "
             "nodes read it\nchoose other targets"
         )
-    data = list(dict.fromkeys(layer.node.inputs[0] for each in layers for layer in each))
-    ranges = _calibrate(changed, [value for value in data if value is not None], calibration)
     op, taken, scales = extend(changed), taken_names(changed), list[str]()
-    for value, (low, high) in ranges.items():
-        readers = {layer.node for each in layers for layer in each if layer.node.inputs[0] is value}
-        uses = [use for use in value.uses() if use[0] in readers and use[1] == 0]
-        scale = max((high - low) / _DATA_STEPS, float(np.finfo(np.float32).tiny))
-        zero = np.array(np.clip(np.rint(-low / scale) - 128, -128, 127), np.int8)
-        scales.append(_insert(op, taken, value, uses, np.array(scale, np.float32), zero, None))
+    if not weights_only:
+        scales += _round_data(changed, op, taken, layers, calibration)
+    rounded: dict[str, RoundedWeight] = {}
     for each in layers:
-        weight, axis = each[0].weight, 0 if each[0].out_first else 1
-        scale_of_weight = _weight_scales(weight, axis)
-        zeros = np.zeros(scale_of_weight.shape, np.int8)
+        weight, grid = each[0].weight, _weight_grid(each[0], bits, block)
+        scale = op.initializer(
+            free_name(f"{weight.name}.scale", taken), _weight_scales(weight, grid)
+        )
         uses = list(weight.uses())
-        scales.append(_insert(op, taken, weight, uses, scale_of_weight, zeros, axis))
+        value = fake_quantize(op, changed, weight, scale, grid)
+        for node, index in uses:
+            node.replace_input_with(index, value)
+        scales.append(str(scale.name))
+        rounded[str(weight.name)] = RoundedWeight(grid, str(scale.name), str(value.name))
     changed.graph.sort()
-    names = tuple(str(each[0].weight.name) for each in layers)
-    return QuantizationAware(model=changed, scales=tuple(scales), weights=names)
+    return QuantizationAware(
+        model=changed, scales=tuple(scales), weights=tuple(rounded), bits=bits, rounded=rounded
+    )
 
 
 def export_quantized(aware: QuantizationAware, tensors: Mapping[str, Any]) -> ir.Model:
-    """The trained model with int8 weights and DequantizeLinear (a QDQ model), for inference.
+    """The trained model with integer weights and DequantizeLinear (a QDQ model), for inference.
 
     Args:
         aware: what `make_quantization_aware` returned
         tensors: trained tensors by name, such as `session.parameters`
     """
     given = {name: np.asarray(tensors[name]) for name in tensors}
-    model = export_model(aware.model, {**_tied_copies(aware.model, given), **given})
-    for name in aware.weights:
-        weight = model.graph.initializers[name]
-        [(node, _)] = weight.uses()
-        scale, zero = (_array(value) for value in node.inputs[1:3])
-        sizes = [1] * _array(weight).ndim
-        sizes[node.attributes["axis"].as_int()] = -1
-        steps = np.rint(_array(weight) / scale.reshape(sizes)) + zero.reshape(sizes)
-        tensor = ir.tensor(np.clip(steps, -128, 127).astype(np.int8), name=f"{name}.int8")
-        held = ir.val(
-            free_name(f"{name}.int8", taken_names(model)),
-            dtype=tensor.dtype,
-            shape=weight.shape,
-            const_value=tensor,
+    trained = {**_tied_copies(aware.model, given), **given}
+    model = aware.model.clone()
+    op, taken = extend(model), taken_names(model)
+    held = model.graph.initializers
+    values = {str(value.name): value for node in model.graph for value in node.outputs}
+    for name, place in aware.rounded.items():
+        weight = np.asarray(trained.get(name, _array(held[name])))
+        scale = np.asarray(trained.get(place.scale, _array(held[place.scale])))
+        steps = place.grid.to_integers(weight / place.grid.spread(scale, weight.shape))
+        integers = op.initializer(
+            free_name(f"{name}.int{aware.bits}", taken),
+            ir.tensor(steps.astype(_INTEGERS[aware.bits].numpy()), dtype=_INTEGERS[aware.bits]),
         )
-        model.graph.register_initializer(held)
-        node.outputs[0].replace_all_uses_with(held)
-    return drop_unused(model)
+        old = values[place.value]
+        new = op.DequantizeLinear(
+            integers,
+            held[place.scale],
+            axis=place.grid.axis if scale.ndim else None,
+            block_size=place.grid.block or None,
+        )
+        new.shape, new.type = old.shape, old.type
+        old.replace_all_uses_with(new)
+    model.graph.sort()
+    drop_unused(model)
+    left = {name: array for name, array in trained.items() if name in model.graph.initializers}
+    return export_model(model, left)
+
+
+def _check_format(bits: int, block: int) -> None:
+    if bits not in _INTEGERS:
+        raise OptionError(f"bits must be 8, 4 or 2, not {bits!r}")
+    if block and (block < 16 or block & (block - 1)):
+        raise OptionError(
+            f"block must be 0 or a power of 2 from 16 on, not {block!r}\n"
+            "32, 64 and 128 are what engines have kernels for"
+        )
+
+
+def _round_data(
+    model: ir.Model,
+    op: GraphOps,
+    taken: set[str],
+    layers: Sequence[Sequence[LinearLayer]],
+    calibration: Iterable[Mapping[str, Any]],
+) -> list[str]:
+    """Insert QuantizeLinear and DequantizeLinear before the data of layers; the scales' names."""
+    data = list(dict.fromkeys(layer.node.inputs[0] for each in layers for layer in each))
+    ranges = _calibrate(model, [value for value in data if value is not None], calibration)
+    scales = []
+    for value, (low, high) in ranges.items():
+        readers = {layer.node for each in layers for layer in each if layer.node.inputs[0] is value}
+        uses = [use for use in value.uses() if use[0] in readers and use[1] == 0]
+        scale = max((high - low) / _DATA_STEPS, float(np.finfo(np.float32).tiny))
+        zero = np.array(np.clip(np.rint(-low / scale) - 128, -128, 127), np.int8)
+        scales.append(_insert(op, taken, value, uses, np.array(scale, np.float32), zero))
+    return scales
+
+
+def _weight_grid(layer: LinearLayer, bits: int, block: int) -> Grid:
+    """Scales per output, or in blocks of an output's weights if it is a matrix."""
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    if bits == 8:
+        low = -_LARGEST_WEIGHT
+    out = 0 if layer.out_first else 1
+    if block and not layer.is_conv:
+        return Grid(low=low, high=high, axis=1 - out, block=block)
+    return Grid(low=low, high=high, axis=out)
 
 
 def _tied_copies(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -176,10 +251,12 @@ def _calibrate(
     return {value: ranges[str(value.name)] for value in values}
 
 
-def _weight_scales(weight: ir.Value, axis: int) -> Array:
-    """The step of each output's weights."""
+def _weight_scales(weight: ir.Value, grid: Grid) -> Array:
+    """The step of each output's or block's weights."""
     array = _array(weight)
-    others = tuple(i for i in range(array.ndim) if i != axis)
+    if grid.block or grid.high < _LARGEST_WEIGHT:
+        return best_scales(array, grid)
+    others = tuple(i for i in range(array.ndim) if i != grid.axis)
     largest = np.maximum(np.abs(array).max(others), np.finfo(np.float32).tiny * 256)
     return np.asarray(largest / _LARGEST_WEIGHT, np.float32)
 
@@ -191,14 +268,12 @@ def _insert(
     uses: Sequence[tuple[ir.Node, int]],
     scale: Array,
     zero: Array,
-    axis: int | None,
 ) -> str:
     """Let readers read a value rounded to steps of a scale; the name of the scale."""
     name = free_name(f"{value.name}.scale", taken)
     s = op.initializer(name, scale)
     z = op.initializer(free_name(f"{value.name}.zero_point", taken), zero)
-    steps = op.QuantizeLinear(value, s, z, axis=axis)
-    rounded = op.DequantizeLinear(steps, s, z, axis=axis)
+    rounded = op.DequantizeLinear(op.QuantizeLinear(value, s, z), s, z)
     rounded.shape = value.shape
     for node, index in uses:
         node.replace_input_with(index, rounded)

@@ -60,7 +60,7 @@ def test_scales_are_the_range_of_the_data_and_of_each_output() -> None:
 def test_scales_can_be_learned() -> None:
     aware = make_quantization_aware(conv_net(), [{"x": X}], ["fc.*"])
     options = onward.TrainingOptions(trainable=aware.scales)
-    session = onward.TrainingSession(aware.model, MSE(), AdamW(lr=1e-4), options)
+    session = onward.TrainingSession(aware.model, MSE(), AdamW(lr=1e-5), options)
     feeds = {"x": X, "target": run(conv_net(), x=X)[0]}
     losses = [float(session.step(feeds)["loss"]) for _ in range(20)]
     assert min(losses) < losses[0]

@@ -1,0 +1,1 @@
+"""Learned rounding: train the integers and the scales of a quantized model."""

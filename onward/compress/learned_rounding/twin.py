@@ -1,0 +1,170 @@
+"""Twin: a quantized model whose integers and scales can be trained, and the way back.
+
+    twin = make_twin(quantized, original)
+    session = TrainingSession(twin.model, loss, optimizer, {"trainable": twin.parameters})
+    better = twin.to_quantized(session.parameters)
+
+Each DequantizeLinear(integers, scale) becomes (RoundToGrid(steps) - zero) scale factor: `steps` are
+floats in units of the scale, `factor` begins at 1. So one learning rate fits weights of any size:
+0.01 is a hundredth of the distance of two integers, or 1 % of a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.compress.learned_rounding.quantized_weights import (
+    QuantizedWeight,
+    array_of,
+    find_weights,
+    is_constant,
+    matching_floats,
+)
+from onward.graph.graph_ops import extend, taken_names
+from onward.passes.fake_quantization import Array, from_blocks, round_to_grid, to_blocks
+from onward.passes.prune import drop_unused
+from onward.passes.training_mode import free_name
+from onward.passes.value_facts import input_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """A model that trains, and where its parameters belong in the quantized model.
+
+    Attributes:
+        model: the model that trains
+        quantized: the model that it was made from, which does not change
+        weights: the quantized weights by the name of their steps
+        factors: the names of factors by the name of the scale in the quantized model
+    """
+
+    model: ir.Model
+    quantized: ir.Model
+    weights: Mapping[str, QuantizedWeight]
+    factors: Mapping[str, str]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of all parameters."""
+        return [*self.weights, *dict.fromkeys(self.factors.values())]
+
+    def to_quantized(self, tensors: Mapping[str, Any]) -> ir.Model:
+        """The quantized model with the integers and the scales of trained tensors."""
+        model = self.quantized.clone()
+        held = model.graph.initializers
+        for name, weight in self.weights.items():
+            steps = weight.grid.to_integers(np.asarray(tensors[name]))
+            _replace(held[weight.integers_name], steps)
+        before = {name: array_of(held[name]) for name in self.factors}
+        for name, factor in self.factors.items():
+            _replace(
+                held[name], before[name] * np.asarray(tensors[factor]).reshape(before[name].shape)
+            )
+        _scale_biases(model, self.quantized)
+        return model
+
+
+def make_twin(quantized: ir.Model, original: ir.Model | None = None) -> Twin:
+    """The twin of a quantized model; an original's weights say to which side each integer leans."""
+    model = quantized.clone()
+    weights = find_weights(model)
+    floats = {} if original is None else matching_floats(weights, original)
+    builder = _Builder(model)
+    for weight in weights:
+        builder.add_weight(weight, floats.get(weight.integers_name))
+    builder.add_data_scales()
+    own = {str(node.name): node for node in quantized.graph}
+    del own
+    model.graph.sort()
+    drop_unused(model)
+    by_integers = {each.integers_name: each for each in find_weights(quantized)}
+    return Twin(
+        model=model,
+        quantized=quantized,
+        weights={name: by_integers[integers] for integers, name in builder.steps.items()},
+        factors=builder.factors,
+    )
+
+
+class _Builder:
+    """Replaces the nodes of a copy of the quantized model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model, self.op, self.taken = model, extend(model), taken_names(model)
+        self.steps: dict[str, str] = {}  # name of the integers: name of the parameter
+        self.factors: dict[str, str] = {}  # name of the scale: name of the parameter
+        self._step_values: dict[str, ir.Value] = {}
+        self._scales: dict[str, ir.Value] = {}
+
+    def add_weight(self, weight: QuantizedWeight, known: Array | None) -> None:
+        """DequantizeLinear(q, s, z) -> (RoundToGrid(steps) - z) s factor"""
+        name, op, grid = weight.integers_name, self.op, weight.grid
+        if name not in self._step_values:
+            start = weight.integers() if known is None else weight.steps_of(known)
+            parameter = free_name(f"{name}.steps", self.taken)
+            self.taken.add(parameter)
+            self.steps[name] = parameter
+            self._step_values[name] = round_to_grid(
+                op, self.model, op.initializer(parameter, start), grid
+            )
+        rounded, old = self._step_values[name], weight.node.outputs[0]
+        scale = self._scale(weight.node.inputs[1])
+        shape = tuple(rounded.shape.numpy())
+        blocks, wide = to_blocks(op, rounded, scale, grid)
+        if weight.zero is not None:
+            _, zero = to_blocks(op, rounded, op.constant(weight.zero), grid)
+            blocks = op.Sub(blocks, zero)
+        new = from_blocks(op, op.Mul(blocks, wide), shape, grid)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+    def add_data_scales(self) -> None:
+        """QuantizeLinear(x, s), DequantizeLinear(q, s) of data -> the same with s factor"""
+        for node in list(self.model.graph):
+            if node.op_type != "QuantizeLinear" or node.domain:
+                continue
+            scale = input_of(node, 1)
+            if not _is_trainable_scale(scale):
+                continue
+            trained = self._scale(scale)
+            readers = [each for each, _ in node.outputs[0].uses()]
+            pairs = [each for each in readers if each.op_type == "DequantizeLinear"]
+            if len(pairs) != len(readers):
+                continue
+            node.replace_input_with(1, trained)
+            for each in pairs:
+                own = input_of(each, 1)
+                if _is_trainable_scale(own) and np.array_equal(array_of(own), array_of(scale)):
+                    self.factors[str(own.name)] = self.factors[str(scale.name)]
+                    each.replace_input_with(1, trained)
+
+    def _scale(self, scale: ir.Value | None) -> ir.Value:
+        """A scale times its factor."""
+        assert scale is not None
+        name = str(scale.name)
+        if name not in self._scales:
+            parameter = free_name(f"{name}.factor", self.taken)
+            self.taken.add(parameter)
+            factor = self.op.initializer(parameter, np.ones(array_of(scale).shape, np.float32))
+            self.factors[name] = parameter
+            self._scales[name] = self.op.Mul(scale, factor)
+        return self._scales[name]
+
+
+def _is_trainable_scale(value: ir.Value | None) -> bool:
+    return value is not None and is_constant(value) and value.dtype in (None, ir.DataType.FLOAT)
+
+
+def _replace(value: ir.Value, array: Array) -> None:
+    """Give an initializer other numbers of its own type."""
+    old = value.const_value
+    assert old is not None
+    value.const_value = ir.tensor(array.astype(old.dtype.numpy()), dtype=old.dtype, name=value.name)
+
+
+def _scale_biases(model: ir.Model, before: ir.Model) -> None:
+    """Write int32 biases again whose scale is that of the data times that of the weight."""
