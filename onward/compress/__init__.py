@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
-    from onward.compress.quantization.quantize import quantize as quantize
     from onward.compress.packing.pack import pack as pack
     from onward.compress.packing.unpack import unpack as unpack
+    from onward.compress.quantization.quantize import quantize as quantize
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {

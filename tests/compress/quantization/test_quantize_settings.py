@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from onward.compress import quantize
-from onward.compress.quantization.quantize_settings import read_bytes, read_drop, read_seconds
+from onward.compress.learned_rounding.tune_settings import Tune
+from onward.compress.quantization.quantize_settings import read_bytes, read_drop, read_tune
 from onward.errors import OptionError
 from tests.models import mlp
 
@@ -24,9 +25,12 @@ def test_bytes_have_units(given: Any, count: int) -> None:
     assert read_bytes(given) == count
 
 
-@pytest.mark.parametrize(("given", "seconds"), [("5min", 300), ("90s", 90), (12, 12), ("1h", 3600)])
-def test_times_have_units(given: Any, seconds: float) -> None:
-    assert read_seconds(given) == seconds
+@pytest.mark.parametrize(
+    ("given", "tune"),
+    [("5min", Tune(seconds=300)), (12, Tune(seconds=12)), (Tune(steps=3), Tune(steps=3))],
+)
+def test_learning_is_a_time_or_settings(given: Any, tune: Tune) -> None:
+    assert read_tune(given) == tune
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,9 @@ def test_times_have_units(given: Any, seconds: float) -> None:
         ({"drop": "-1%"}, "drop must be a share"),
         ({"bits": 4.5}, "bits is a setting of int4 and int2"),
         ({"to": "int4", "bits": 9}, "bits must be between 2 and 8"),
-        ({"to": "int4", "size": "big"}, "size must be an amount above 0"),
+        ({"to": "int4", "size": "big"}, "size must be a number of bytes"),
+        ({"tune": "soon"}, "'soon' is not a time to tune"),
+        ({"tune": [5]}, "tune must be a time"),
         ({"provider": "cpuu"}, "cpu"),
     ],
 )
