@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration, Feeds
 from onward.compress.quality import Judge, OwnMetric, Quality
+from onward.compress.quantization.plan import Quantizer
 from onward.compress.report import Measured
 from onward.errors import ProviderError
 from onward.graph.files import weight_bytes
@@ -43,6 +44,7 @@ class Subject:
         sizes: sizes of open dimensions that it is timed with; empty: those of the first batch
         seed: of random feeds
         with_memory: whether the memory of sessions is measured
+        quantizers: those that were made, by their format: providers share them
     """
 
     source: Source
@@ -52,6 +54,7 @@ class Subject:
     sizes: Mapping[str, int]
     seed: int
     with_memory: bool
+    quantizers: dict[str, Quantizer] = field(default_factory=dict)
 
     @cached_property
     def model(self) -> ir.Model:
