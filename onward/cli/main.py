@@ -44,7 +44,7 @@ VERBS = {
     "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
     "quantize": (
         "onward.cli.quantize",
-        "Make a model smaller and faster with integers, as measured.",
+        "Quantize a model, measure it, and undo what is slower or loses too much.",
     ),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
