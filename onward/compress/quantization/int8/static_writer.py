@@ -49,12 +49,13 @@ class StaticWriter:
         self._nodes = [node for node in model.graph if str(node.name) in chosen]
         self._chosen = frozenset(str(node.name) for node in self._nodes)
         self._int8: dict[ir.Value, ir.Value] = {}  # a value: the same behind Q and DQ
+        self._quantizer_of: dict[ir.Value, ir.Node] = {}
         self._roots = self._share_ranges()
         self._constants: dict[tuple[str, bytes], ir.Value] = {}
         self._of_constant: dict[ir.Value, ir.Value] = {}
 
-    def write(self) -> None:
-        """Write all of the nodes."""
+    def write(self) -> dict[str, str]:
+        """Write all of the nodes; return the new names of values that are int8 now."""
         results = {node: result_of(node) for node in self._nodes if self._ends_int8(node)}
         ranges = {node: self._range(self._input(node)) for node in self._nodes}
         inputs = {node: data_inputs(node) for node in self._nodes}
@@ -67,8 +68,10 @@ class StaticWriter:
             layer = self._layers.get(str(node.name))
             if layer is not None:
                 self._write_weight(node, layer, ranges[node])
+        renamed = {result: str(result.name) for result in results.values()}
         for node, result in results.items():
             self._end_int8(node, result)
+        return {name: str(self._int8[result].name) for result, name in renamed.items()}
 
     def _input(self, node: ir.Node) -> ir.Value:
         return data_inputs(node)[0]
@@ -112,6 +115,9 @@ class StaticWriter:
             y = self._add("DequantizeLinear", [q, scale, zero], f"{value.name}/dequantized")
             y.type, y.shape = value.type, value.shape
             self._int8[value] = y
+            quantizer = q.producer()
+            assert quantizer is not None
+            self._quantizer_of[value] = quantizer
         return self._int8[value]
 
     def _quantize_constant(self, value: ir.Value) -> ir.Value:
@@ -157,7 +163,7 @@ class StaticWriter:
     def _end_int8(self, node: ir.Node, result: ir.Value) -> None:
         """Let every reader of a result read its int8 form; a range replaces Relu and Clip."""
         y = self._quantize(result)
-        (reader,) = (use.node for use in y.producer().inputs[0].producer().inputs[0].uses() if use.node.op_type == "QuantizeLinear" and use.node.outputs[0] is y.producer().inputs[0])  # type: ignore[union-attr]
+        reader = self._quantizer_of[result]
         for use in list(result.uses()):
             if use.node is not reader:
                 use.node.replace_input_with(use.idx, y)
