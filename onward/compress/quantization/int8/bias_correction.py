@@ -37,8 +37,10 @@ def find_corrections(
     values = {
         name: _output(nodes, layer) for name, layer in layers.items() if _has_output(nodes, layer)
     }
-    axes = {str(value.name): 1 if layers[name].operator == "Conv" else -1
-            for name, value in values.items()}
+    axes = {
+        str(value.name): 1 if layers[name].operator == "Conv" else -1
+        for name, value in values.items()
+    }
     expected = measure_means(model, axes, data)
     found: Corrections = {}
     for _ in range(rounds):
@@ -74,7 +76,9 @@ def apply_corrections(
         layer = layers[name]
         node = nodes[layer.adder or name]
         if layer.adder is not None:
-            index = next(i for i, each in enumerate(node.inputs) if each and each.name == layer.bias)
+            index = next(
+                i for i, each in enumerate(node.inputs) if each and each.name == layer.bias
+            )
         else:
             index = 2
         if input_of(node, index) is None:

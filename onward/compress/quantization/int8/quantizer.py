@@ -26,12 +26,16 @@ from onward.compress.quantization.int8.chains import (
     result_of,
 )
 from onward.compress.quantization.int8.dynamic_writer import DynamicWriter
-from onward.compress.quantization.int8.layers import Layer, array_of, find_layers
+from onward.compress.quantization.int8.layers import Layer, array_of, find_layers, find_ties
 from onward.compress.quantization.int8.prepare import prepare
 from onward.compress.quantization.int8.ranges import Range, check_method, choose_range
 from onward.compress.quantization.int8.smoothing import Smoothed, undo
 from onward.compress.quantization.int8.smoothing import smooth as scale_channels
-from onward.compress.quantization.int8.static_writer import StaticWriter, add_initializer
+from onward.compress.quantization.int8.static_writer import (
+    StaticWriter,
+    StoreWeight,
+    add_initializer,
+)
 from onward.compress.quantization.int8.statistics import (
     Histogram,
     measure_bounds,
@@ -59,7 +63,22 @@ def _silent(what: str, done: float, total: float | None) -> None:
 
 @final
 class Int8Quantizer:
-    """Quantizes data and weights to 8 bits; a `Quantizer`."""
+    """Quantizes data and weights to 8 bits; a `Quantizer`.
+
+    Args:
+        model: a float32 model; it does not change
+        calibration: data to measure with. Without it, or with random data, only MatMul, Gemm and
+            LSTM are quantized, with ranges of each run, and tables of embeddings
+        provider: the engine that the model is for: OpenVINO has no kernels for ranges of each run
+        dynamic: True: ranges of each run for MatMul and Gemm although there is data;
+            None or False: measured ranges where there is data
+        ranges: how to choose ranges: "minmax", "percentile", "mse", "entropy"; "auto": the one
+            with the least error of the model's outputs
+        smooth: whether to move the range of data's channels into the weights of MatMul and Gemm
+        equalize: the same between convolutions
+        correct_biases: whether to restore the means of layers' outputs by their biases
+        progress: called with what begins now, how much is done, and the total
+    """
 
     def __init__(
         self,
@@ -79,9 +98,10 @@ class Int8Quantizer:
         self._model = prepare(model)
         self._layers, self._refused = find_layers(self._model)
         data = None if calibration is None or calibration.is_random else calibration
+        self._ties = find_ties(self._model, self._layers)
         self._rounded: dict[tuple[str, int], tuple[Array, Array]] = {}
         self._chains = find_chains(self._model, self._layers) if data else []
-        self._plan = self._make_plan(dynamic, data is not None)
+        self._plan = self._make_plan(dynamic, data is not None, provider)
         self._histograms: dict[str, Histogram] = {}
         self._ranges: dict[str, Range] = {}
         self._smoothed: list[Smoothed] = []
@@ -92,13 +112,16 @@ class Int8Quantizer:
         expected = _outputs(self._model, few)
         if smooth or equalize:
             progress("scale channels", 0, None)
+            free = {n: each for n, each in self._layers.items() if each.weight not in self._ties}
             self._smoothed = scale_channels(
                 self._model,
-                self._layers,
+                free,
                 data,
                 matrices=smooth,
                 convolutions=equalize and not dynamic,
+                int8=self._int8_results(),
             )
+            self._layers.update(free)
         progress("measure ranges", 0, None)
         self._measure(data)
         progress("choose ranges", 0, None)
@@ -133,16 +156,7 @@ class Int8Quantizer:
                 undo(copy, each, self._layers, names)
         chosen = {name: each for name, each in corrections.items() if name in plan}
         apply_corrections(copy, self._layers, chosen, names)
-        stored: dict[tuple[str, int], ir.Value] = {}
-
-        def store(layer: Layer) -> tuple[ir.Value, Array]:
-            key = (layer.weight, layer.channel_axis)
-            rounded, scales = self._round(layer)
-            if key not in stored:
-                name = names.fresh(f"{layer.weight}/int8")
-                stored[key] = add_initializer(copy.graph, name, rounded)
-            return stored[key], scales
-
+        store = self._storage(copy, names, plan)
         dynamic = DynamicWriter(copy, store, names.fresh)
         static = [name for name, each in plan.items() if each.kind == "static"]
         writer = StaticWriter(copy, self._layers, static, self._ranges, store, names.fresh)
@@ -153,6 +167,32 @@ class Int8Quantizer:
                 dynamic.write(node, self._layers[name])
         return drop_unused(sort_nodes(copy)), renamed
 
+    def _storage(self, copy: ir.Model, names: Names, plan: Plan) -> StoreWeight:
+        """What stores each weight of a model in 8 bits, once."""
+        stored: dict[tuple[str, int], ir.Value] = {}
+        tables = {each.weight: each for name, each in self._layers.items() if name in plan}
+
+        def store(layer: Layer) -> tuple[ir.Value, Array]:
+            key = (layer.weight, layer.channel_axis)
+            table = tables.get(self._ties.get(layer.weight, ""))
+            if table is not None:  # the engine transposes it once, when it loads the model
+                rows, scales = store(table)
+                if key not in stored:
+                    node = ir.node("Transpose", [rows], {"perm": [1, 0]})
+                    node.name = names.fresh(f"{layer.weight}/Transpose")
+                    node.outputs[0].name = names.fresh(f"{layer.weight}/int8")
+                    node.outputs[0].type = rows.type
+                    copy.graph.append(node)
+                    stored[key] = node.outputs[0]
+                return stored[key], scales
+            rounded, scales = self._round(layer)
+            if key not in stored:
+                name = names.fresh(f"{layer.weight}/int8")
+                stored[key] = add_initializer(copy.graph, name, rounded)
+            return stored[key], scales
+
+        return store
+
     def _round(self, layer: Layer) -> tuple[Array, Array]:
         """A layer's weight in 8 bits, and its scales."""
         key = (layer.weight, layer.channel_axis)
@@ -161,6 +201,15 @@ class Int8Quantizer:
             scales = channel_scales(weight, layer.channel_axis, search=layer.is_linear)
             self._rounded[key] = round_weight(weight, scales, layer.channel_axis), scales
         return self._rounded[key]
+
+    def _int8_results(self) -> set[str]:
+        """The values that int8 nodes of the plan make."""
+        found = set()
+        for node in self._model.graph:
+            layer = self._layers.get(str(node.name))
+            if str(node.name) in self._chains or (layer and layer.operator in ("Conv", "Gemm")):
+                found.add(str(result_of(node).name))
+        return found
 
     def _choose_method(self, ranges: str, few: Calibration, expected: Outputs) -> str:
         """The way to choose ranges whose quantized model errs least."""
@@ -186,7 +235,9 @@ class Int8Quantizer:
         if after < before:
             self._corrections = found
 
-    def _make_plan(self, dynamic: bool | None, measured: bool) -> dict[str, NodeFormat]:
+    def _make_plan(
+        self, dynamic: bool | None, measured: bool, provider: str
+    ) -> dict[str, NodeFormat]:
         plan: dict[str, NodeFormat] = {}
         chains = set(self._chains)
         for node in self._model.graph:
@@ -197,6 +248,12 @@ class Int8Quantizer:
                     plan[name] = NodeFormat(kind="static")
             elif layer.operator == "Gather":
                 plan[name] = NodeFormat(kind="weights", bits=8, method="rtn")
+            elif (
+                layer.operator != "Conv"
+                and "openvino" in provider.lower()
+                and (dynamic or not measured or layer.operator == "LSTM")
+            ):
+                self._refused[name] = "OpenVINO has no int8 kernel without measured ranges"
             elif layer.operator == "LSTM":
                 plan[name] = NodeFormat(kind="dynamic", method="mse")
             elif dynamic or not measured:

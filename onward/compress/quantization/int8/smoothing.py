@@ -7,7 +7,7 @@ that has other readers, a Mul is added in front of a MatMul.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,9 +67,19 @@ def smooth(
     *,
     matrices: bool,
     convolutions: bool,
+    int8: Collection[str] = (),
 ) -> list[Smoothed]:
-    """Scale channels between layers in place, where the layers' outputs then err less."""
-    groups = _readers(model, layers, matrices, convolutions)
+    """Scale channels between layers in place, where the layers' outputs then err less.
+
+    Args:
+        model: the model
+        layers: its layers by node; their data and weights get new names here too
+        data: what to measure channels with
+        matrices: whether to scale the data of MatMul and Gemm
+        convolutions: whether to scale the data of Conv
+        int8: values that are int8 already, so that a Mul would make them float again
+    """
+    groups = _readers(model, layers, matrices, convolutions, int8)
     axes = {value: _axis(group) for value, group in groups.items()}
     if not axes:
         return []
@@ -104,7 +114,11 @@ def _with(layer: Layer, **changes: str) -> Layer:
 
 
 def _readers(
-    model: ir.Model, layers: Mapping[str, Layer], matrices: bool, convolutions: bool
+    model: ir.Model,
+    layers: Mapping[str, Layer],
+    matrices: bool,
+    convolutions: bool,
+    int8: Collection[str],
 ) -> dict[str, list[Layer]]:
     """The layers that read each value, where scaling is possible; those of one kind."""
     found: dict[str, list[Layer]] = {}
@@ -123,7 +137,7 @@ def _readers(
             fits = convolutions and all(_is_dense_or_depthwise(each) for each in readers)
             if fits and can_scale(value, readers, 1):
                 kept[name] = group
-        elif matrices:
+        elif matrices and (name not in int8 or can_scale(value, readers, -1)):
             kept[name] = group
     return kept
 

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onward.compress.quantization.int8.chains import (
     MOVING,
-    activation_of,
     data_inputs,
     result_of,
 )
@@ -167,7 +166,7 @@ class StaticWriter:
         for use in list(result.uses()):
             if use.node is not reader:
                 use.node.replace_input_with(use.idx, y)
-        activation = activation_of_written(node, result)
+        activation = activation_between(node, result)
         if activation is not None and self._covers(activation, result):
             reader.replace_input_with(0, node.outputs[0])
         if result.is_graph_output():
@@ -194,9 +193,7 @@ class StaticWriter:
             if value is old:
                 node.replace_input_with(index, new)
 
-    def _add(
-        self, operator: str, inputs: list[ir.Value], name: str, **attributes: Any
-    ) -> ir.Value:
+    def _add(self, operator: str, inputs: list[ir.Value], name: str, **attributes: Any) -> ir.Value:
         node = ir.node(operator, inputs, attributes, name=self._name(f"{name}/{operator}"))
         node.outputs[0].name = self._name(name)
         self._graph.append(node)
@@ -214,7 +211,7 @@ class StaticWriter:
         return add_initializer(self._graph, self._name(name), array)
 
 
-def activation_of_written(node: ir.Node, result: ir.Value) -> ir.Node | None:
+def activation_between(node: ir.Node, result: ir.Value) -> ir.Node | None:
     """The activation between a node and its result."""
     return None if result is node.outputs[0] else result.producer()
 

@@ -136,9 +136,7 @@ def measure_means(model: ir.Model, axes: Mapping[str, int], data: Calibration) -
     return {name: array / batches for name, array in sums.items()}
 
 
-def sample_rows(
-    model: ir.Model, axes: Mapping[str, int], data: Calibration
-) -> dict[str, Array]:
+def sample_rows(model: ir.Model, axes: Mapping[str, int], data: Calibration) -> dict[str, Array]:
     """A few hundred rows (rows, channels) of each value, taken at equal distances."""
     rows: dict[str, list[Array]] = {}
 
@@ -191,9 +189,7 @@ def _reduced(
         yield dict(zip(outputs.values(), arrays, strict=True))
 
 
-def _check_finite(
-    arrays: Iterable[Array], keys: Iterable[tuple[str, str]], number: int
-) -> None:
+def _check_finite(arrays: Iterable[Array], keys: Iterable[tuple[str, str]], number: int) -> None:
     for array, (_, name) in zip(arrays, keys, strict=True):
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise DataError(
