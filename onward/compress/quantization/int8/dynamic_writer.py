@@ -172,5 +172,5 @@ class DynamicWriter:
 
 def _hidden_size(node: ir.Node, r: ir.Value) -> int:
     given = attribute(node, "hidden_size")
-    assert r.shape is not None
-    return int(given if given is not None else r.shape[2])
+    assert r.const_value is not None
+    return int(given if given is not None else r.const_value.shape.numpy()[2])

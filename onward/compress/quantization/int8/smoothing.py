@@ -23,9 +23,9 @@ from onward.compress.quantization.int8.scaling import (
 )
 from onward.compress.quantization.int8.static_writer import add_initializer
 from onward.compress.quantization.int8.statistics import (
+    Channels,
     measure_channels,
     named_values,
-    sample_rows,
 )
 from onward.compress.quantization.int8.weight_scales import (
     channel_scales,
@@ -83,13 +83,11 @@ def smooth(
     axes = {value: _axis(group) for value, group in groups.items()}
     if not axes:
         return []
-    bounds, rows = measure_channels(model, axes, data), sample_rows(model, axes, data)
+    measured = measure_channels(model, axes, data)
     names, added = Names(model), list[Smoothed]()
     values, nodes = named_values(model.graph), {str(node.name): node for node in model.graph}
     for value, group in groups.items():
-        if value not in rows or value not in bounds:
-            continue
-        factors = _choose(model, values[value], group, nodes, bounds[value], rows[value])
+        factors = _choose(values[value], group, nodes, measured[value])
         if factors is None:
             continue
         for layer in group:
@@ -169,15 +167,11 @@ def _in_axis(layer: Layer) -> int:
 
 
 def _choose(
-    model: ir.Model,
-    value: ir.Value,
-    group: Sequence[Layer],
-    nodes: Mapping[str, ir.Node],
-    bounds: tuple[Array, Array],
-    x: Array,
+    value: ir.Value, group: Sequence[Layer], nodes: Mapping[str, ir.Node], measured: Channels
 ) -> Array | None:
     """The factors 1 / s of least error; None if the channels stay as they are."""
-    greatest = np.maximum(np.abs(bounds[0]), np.abs(bounds[1])).astype(np.float64)
+    greatest = np.maximum(np.abs(measured.low), np.abs(measured.high)).astype(np.float64)
+    x = measured.rows
     if not np.isfinite(greatest).all() or greatest.max() <= 0:
         return None
     limit = clip_limit(value) if group[0].operator == "Conv" else None
@@ -190,10 +184,10 @@ def _choose(
     else:
         peak = np.max([np.abs(w).max(axis=1) for w, _ in weights], axis=0)
         candidates = [_factors(greatest, peak, alpha, limit) for alpha in _ALPHAS]
-    before = _error(x, weights, group, np.ones(x.shape[1]))
+    before = _error(x, weights, np.ones(x.shape[1]))
     best, least = None, before * (_WORTH_FOLDED if folded else _WORTH_ADDED)
     for factors in candidates:
-        error = _error(x, weights, group, factors)
+        error = _error(x, weights, factors)
         if error < least:
             best, least = factors.astype(np.float32), error
     return best
@@ -226,9 +220,7 @@ def _as_matrix(node: ir.Node, layer: Layer) -> tuple[Array, int]:
     return (w.T if layer.channel_axis == 0 else w), 1
 
 
-def _error(
-    x: Array, weights: Sequence[tuple[Array, int]], group: Sequence[Layer], factors: Array
-) -> float:
+def _error(x: Array, weights: Sequence[tuple[Array, int]], factors: Array) -> float:
     """The squared error of the layers' outputs if data and weights are rounded, by a sample."""
     scaled = x * factors
     low, high = min(float(scaled.min()), 0.0), max(float(scaled.max()), 0.0)
@@ -236,7 +228,7 @@ def _error(
     zero = np.rint(-low / step)
     rounded = (np.clip(np.rint(scaled / step) + zero, 0, 255) - zero) * step
     total = 0.0
-    for (w, inner), _ in zip(weights, group, strict=True):
+    for w, inner in weights:
         if inner == 0:  # depthwise: each channel for itself, with a scale of its own
             error = (rounded / factors - x) ** 2
             total += float((error.mean(axis=0) * (w * w).sum(axis=1)).sum())

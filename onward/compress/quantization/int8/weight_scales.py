@@ -26,7 +26,7 @@ def channel_scales(weight: Array, axis: int, *, search: bool = True) -> Array:
     greatest = np.abs(rows).max(axis=1) if rows.size else np.zeros(len(rows), np.float32)
     greatest = np.maximum(greatest, _TINY)
     if not search:
-        return (greatest / LARGEST).astype(np.float32)
+        return np.asarray(greatest / LARGEST, np.float32)
     candidates = [greatest * share for share in _SHARES]
     candidates.append(np.full_like(greatest, greatest.max()))
     best = candidates[0] / LARGEST
@@ -36,7 +36,7 @@ def channel_scales(weight: Array, axis: int, *, search: bool = True) -> Array:
         errors = _squared_errors(rows, scales)
         best = np.where(errors < least, scales, best)
         least = np.minimum(errors, least)
-    return best.astype(np.float32)
+    return np.asarray(best, np.float32)
 
 
 def round_weight(weight: Array, scales: Array, axis: int) -> Array:
