@@ -74,7 +74,7 @@ def bits_of(scheme: str, bits: int, block: int) -> float:
 def round_to_half(numbers: Array) -> Array:
     """Scales rounded to float16 where they are in its range; unchanged otherwise."""
     sizes = np.abs(numbers)
-    if not sizes.size or sizes.max() > _LARGEST_HALF or np.median(sizes) < _SMALLEST_HALF:
+    if not sizes.size or sizes.max() > _LARGEST_HALF or sizes.mean() < _SMALLEST_HALF:
         return numbers.astype(np.float32)
     rounded = numbers.astype(np.float16).astype(np.float32)
     return np.where(rounded == 0, np.float32(2**-24), rounded)  # a scale must not be 0
@@ -111,4 +111,4 @@ def unpack(packed: Array, bits: int, size: int) -> Array:
     count = 8 // bits
     shifts = np.arange(count, dtype=np.uint8) * np.uint8(bits)
     codes = (packed.reshape(-1, 1) >> shifts) & np.uint8((1 << bits) - 1)
-    return codes.reshape(-1)[:size]
+    return np.asarray(codes.reshape(-1)[:size])

@@ -10,6 +10,7 @@ A head that is tied to a table reads the table's bytes, as com.microsoft::MatMul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -183,7 +184,7 @@ class WeightWriter:
         self,
         node: ir.Node,
         operator: str,
-        inputs: list[ir.Value | None],
+        inputs: Sequence[ir.Value | None],
         attributes: dict[str, Any] | None = None,
         *,
         domain: str = "",
