@@ -65,12 +65,6 @@ def repeat(numbers: Array, block: int, size: int) -> Array:
     return np.repeat(numbers, block, axis=1)[:, :size]
 
 
-def bits_of(scheme: str, bits: int, block: int) -> float:
-    """The bits that a weight takes, with its share of scales, zero points and offsets."""
-    shared = {"symmetric": 0, "zeros": bits, "offsets": 16}[scheme]
-    return bits + (16 + shared) / block
-
-
 def round_to_half(numbers: Array) -> Array:
     """Scales rounded to float16 where they are in its range; unchanged otherwise."""
     sizes = np.abs(numbers)

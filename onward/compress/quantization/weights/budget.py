@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.quantization.weights.allocation import Option, allocate
-from onward.compress.quantization.weights.blocks import bits_of
 from onward.compress.quantization.weights.rounding import Inputs, relative_error, sample_rows
 from onward.compress.quantization.weights.scales import round_weights
 from onward.compress.quantization.weights.sites import Store
+from onward.compress.quantization.weights.stored import padded_sums
 from onward.graph.dtypes import FLOATS
 from onward.graph.files import weight_bytes
 from onward.graph.protos import to_proto
@@ -83,7 +83,7 @@ def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option
     for choice in choices:
         if each.is_table and each.shape[1] % choice.block:
             continue
-        if choice.scheme == "offsets" and each.kind != "linear":
+        if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
             continue
         blocks = round_weights(rows, *choice, importance=importance)
         error = relative_error(rows, blocks, importance)
@@ -93,8 +93,10 @@ def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option
 
 
 def _nbytes(each: Store, choice: Choice) -> int:
-    """The bytes of a stored weight; the last block of a row may be shorter."""
+    """The bytes of a stored weight, with scales of 16 bits."""
     rows, size = each.shape
-    per_block = (bits_of(choice.scheme, choice.bits, choice.block) - choice.bits) * choice.block
-    scales = rows * -(-size // choice.block) * per_block / 8
-    return -(-rows * size * choice.bits // 8) + int(scales) + 2
+    blocks = -(-size // choice.block)
+    if choice.scheme == "offsets":
+        more = 2 * padded_sums(blocks, choice.block)
+        size, blocks = size + more, blocks + more // choice.block
+    return -(-rows * size * choice.bits // 8) + 2 * rows * blocks

@@ -21,11 +21,13 @@ from onward.compress.quantization.weights.budget import (
     choose_formats,
 )
 from onward.compress.quantization.weights.moments import measure_moments, measure_squares
+from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY, drop_traces, prepare
 from onward.compress.quantization.weights.rounding import (
     METHODS,
     Inputs,
     choose_scheme,
     is_exact,
+    relative_error,
     round_matrix,
 )
 from onward.compress.quantization.weights.sites import LEAST_BLOCK, Store, find_sites
@@ -35,15 +37,13 @@ from onward.errors import OptionError
 from onward.graph.files import Source, load, weight_bytes
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names, nodes_of
+from onward.passes.rewrite import nodes_of
 
 Progress = Callable[[str, float, float | None], None]
 BITS = (8, 4, 2)
 BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
 _OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
-_LARGEST_MEASURED = 2 << 30  # bytes of weights of a model that "auto" runs for its moments
 
 
 def _quiet(text: str, done: float, total: float | None) -> None:
@@ -59,8 +59,8 @@ class WeightQuantizer:
         bits: 8, 4 or 2
         block: the weights that share a scale, a power of 2 from 16; None: by the bits
         method: "rtn" (the nearest code, scales by the largest weight), "mse" (scales of the least
-            error), "gptq" (errors are passed on to later inputs; needs calibration), "awq" (inputs
-            of large data get finer steps; needs calibration), "auto" (the best of them)
+            error), "gptq" (errors are passed on to later inputs; needs calibration), "auto" (the
+            best of them)
         average_bits: choose bits and block of each weight so that the whole model takes this many
             bits for a weight, scales included
         size: the same, for the bytes of the model's file
@@ -82,11 +82,12 @@ class WeightQuantizer:
         _check(bits, block, method, average_bits, size, calibration)
         self._calibration, self._method, self._progress = calibration, method, progress
         progress("prepare the model", 0, None)
-        self._model = _name_nodes(PREPARE(load(model).clone()))
+        self._model = prepare(load(model).clone())
         self._stores, self._refused = find_sites(self._model)
         self._sites = {site.name: site for each in self._stores for site in each.sites}
         self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
         self._schemes: dict[tuple[Store, int, int], str] = {}
+        self._errors: dict[Store, float] = {}  # of weights of 2 bits
         if average_bits is None and size is None:
             formats = {each: self._format(each, bits, block) for each in self._stores}
         else:
@@ -108,6 +109,17 @@ class WeightQuantizer:
     def refused(self) -> Mapping[str, str]:
         """Nodes with a weight that stays as it is, and why."""
         return self._refused
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user must know of the plan: what weights of 2 bits cost."""
+        lost = [self._errors[each] for each in self._stores if each in self._errors]
+        if not lost:
+            return []
+        return [
+            f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their size "
+            "(4 bits: about 8 %): tune the rounding, or use 4 bits"
+        ]
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         """The nodes that read one weight: it is stored once only if all of them read it."""
@@ -140,7 +152,7 @@ class WeightQuantizer:
                     site, nodes[site.node], graphs[graph], self._rounded[site.store, plan[name]]
                 )
         opset = max((_OPSETS[format.bits] for format in plan.values()), default=0)
-        drop_unused(model)
+        drop_traces(drop_unused(model))
         return lower_opset(model, STOCK_OPSET, max(opset, 13))
 
     # -- rounding ----------------------------------------------------------------------------------
@@ -165,6 +177,8 @@ class WeightQuantizer:
         blocks, used = round_matrix(
             each.matrix(), format.bits, format.block, scheme, method, inputs
         )
+        if format.bits == 2:
+            self._errors[each] = relative_error(each.matrix(), blocks, None) ** 0.5
         each.forget()
         stored = store(blocks, LAYOUTS[each.kind])
         final = replace(format, method=used)
@@ -175,7 +189,12 @@ class WeightQuantizer:
         key = each, format.bits, format.block
         if key not in self._schemes:
             self._schemes[key] = (
-                choose_scheme(each.matrix(), format.bits, format.block)
+                choose_scheme(
+                    each.matrix(),
+                    format.bits,
+                    format.block,
+                    offsets=each.allows_offsets(format.block),
+                )
                 if each.kind == "linear"
                 else "symmetric"
             )
@@ -218,7 +237,7 @@ class WeightQuantizer:
             return False
         return (
             self._method not in ("auto", "rtn", "mse")
-            or weight_bytes(self._model) <= _LARGEST_MEASURED
+            or weight_bytes(self._model) <= LARGEST_IN_MEMORY
         )
 
     def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
@@ -269,16 +288,6 @@ def _fit_block(each: Store, block: int) -> int:
     return block
 
 
-def _name_nodes(model: ir.Model) -> ir.Model:
-    """Give every node a name of its own."""
-    names, seen = Names(model), set[str]()
-    for node in nodes_of(model):
-        if not node.name or node.name in seen:
-            node.name = names.fresh(node.name or f"{node.op_type}_{node.outputs[0].name}")
-        seen.add(node.name)
-    return model
-
-
 def _check(
     bits: int,
     block: int | None,
@@ -293,7 +302,7 @@ def _check(
         raise OptionError(f"block must be a power of 2, {LEAST_BLOCK} or more, not {block}")
     if method not in METHODS:
         raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if method in ("gptq", "awq") and calibration is None:
+    if method == "gptq" and calibration is None:
         raise OptionError(f"{method} measures the layers' inputs\ngive data to calibrate with")
     if average_bits is not None and size is not None:
         raise OptionError("average_bits and size exclude each other\ngive one of them")

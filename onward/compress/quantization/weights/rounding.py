@@ -11,7 +11,7 @@ from onward.compress.quantization.weights.blocks import Array, Blocks
 from onward.compress.quantization.weights.gptq import invert_factor, round_by_gptq
 from onward.compress.quantization.weights.scales import SCHEMES, round_weights
 
-METHODS = ("auto", "rtn", "mse", "gptq", "awq")
+METHODS = ("auto", "rtn", "mse", "gptq")
 _SAMPLED_ROWS = 192  # rows that errors are estimated on
 _OFFSETS_PAY = 0.1  # of the symmetric error: weights that lie on a grid with offsets, as GGUF's do
 _ZEROS_PAY = 0.8
@@ -70,12 +70,17 @@ def is_exact(w: Array, bits: int, block: int, scheme: str) -> bool:
     return estimate_error(w, bits, block, scheme) <= _EXACT
 
 
-def choose_scheme(w: Array, bits: int, block: int) -> str:
+def choose_scheme(w: Array, bits: int, block: int, *, offsets: bool) -> str:
     """The scheme of a matrix: symmetric, unless another one is worth its bytes."""
     if bits == 8:
         return "symmetric"
     errors = {scheme: estimate_error(w, bits, block, scheme) for scheme in SCHEMES}
-    if errors["offsets"] <= _OFFSETS_PAY * errors["symmetric"] and errors["symmetric"] > _EXACT:
+    if (
+        offsets
+        and bits == 4
+        and errors["offsets"] <= _OFFSETS_PAY * errors["symmetric"]
+        and errors["symmetric"] > _EXACT
+    ):
         return "offsets"
     return "zeros" if errors["zeros"] <= _ZEROS_PAY * errors["symmetric"] else "symmetric"
 
