@@ -65,16 +65,10 @@ def repeat(numbers: Array, block: int, size: int) -> Array:
     return np.repeat(numbers, block, axis=1)[:, :size]
 
 
-def bits_of(scheme: str, bits: int, block: int) -> float:
-    """The bits that a weight takes, with its share of scales, zero points and offsets."""
-    shared = {"symmetric": 0, "zeros": bits, "offsets": 16}[scheme]
-    return bits + (16 + shared) / block
-
-
 def round_to_half(numbers: Array) -> Array:
     """Scales rounded to float16 where they are in its range; unchanged otherwise."""
     sizes = np.abs(numbers)
-    if not sizes.size or sizes.max() > _LARGEST_HALF or np.median(sizes) < _SMALLEST_HALF:
+    if not sizes.size or sizes.max() > _LARGEST_HALF or sizes.mean() < _SMALLEST_HALF:
         return numbers.astype(np.float32)
     rounded = numbers.astype(np.float16).astype(np.float32)
     return np.where(rounded == 0, np.float32(2**-24), rounded)  # a scale must not be 0
@@ -111,4 +105,4 @@ def unpack(packed: Array, bits: int, size: int) -> Array:
     count = 8 // bits
     shifts = np.arange(count, dtype=np.uint8) * np.uint8(bits)
     codes = (packed.reshape(-1, 1) >> shifts) & np.uint8((1 << bits) - 1)
-    return codes.reshape(-1)[:size]
+    return np.asarray(codes.reshape(-1)[:size])

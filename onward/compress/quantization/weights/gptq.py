@@ -16,17 +16,16 @@ _DAMPING = 0.01  # of the mean of H's diagonal
 _INPUTS = 128  # inputs whose errors are passed on at once to those behind them
 
 
-def round_by_gptq(w: Array, moments: Array, bits: int, block: int, scheme: str) -> Blocks:
+def round_by_gptq(w: Array, factor: Array, bits: int, block: int, scheme: str) -> Blocks:
     """Round a matrix so that the error of the outputs is small, not that of the weights.
 
     Args:
         w: (outputs, inputs)
-        moments: (inputs, inputs): X^T X of the layer's inputs
+        factor: `invert_factor` of X^T X, the moments of the layer's inputs
         bits, block, scheme: see Blocks
     """
     rest = np.array(w.T, np.float32, order="C")  # a copy, (inputs, outputs)
     size = len(rest)
-    factor = invert_factor(moments)
     importance = (1 / np.diag(factor) ** 2).astype(np.float32)
     codes = np.empty(rest.shape, np.uint8)
     grids: list[Grid] = []
@@ -37,9 +36,7 @@ def round_by_gptq(w: Array, moments: Array, bits: int, block: int, scheme: str) 
         for k in range(start, end):
             if k % block == 0:
                 stop = min(k + block, size)
-                grids.append(
-                    find_grid(rest[k:stop].T, bits, scheme, importance=importance[k:stop])
-                )
+                grids.append(find_grid(rest[k:stop].T, bits, scheme, importance=importance[k:stop]))
             column, grid = rest[k][:, None], grids[-1]
             code = grid.encode(column)
             codes[k] = code[:, 0]
@@ -56,15 +53,14 @@ def invert_factor(moments: Array) -> Array:
     diagonal = np.diag(h).copy()
     unused = diagonal <= 0  # inputs that were always 0
     diagonal[unused] = 1.0
-    np.fill_diagonal(h, diagonal)
     mean = float(diagonal[~unused].mean()) if not unused.all() else 1.0
     for damping in (_DAMPING, 10 * _DAMPING, 1.0):
-        damped = h + np.eye(len(h)) * (damping * mean)
+        np.fill_diagonal(h, diagonal + damping * mean)
         try:
-            inverse = np.linalg.inv(np.linalg.cholesky(damped))
-            return np.linalg.cholesky(inverse.T @ inverse).T.astype(np.float32)
+            reverse = np.linalg.cholesky(h[::-1, ::-1])  # h = u u^T with u upper triangular
         except np.linalg.LinAlgError:
             continue
+        return np.linalg.inv(reverse[::-1, ::-1]).astype(np.float32)
     return np.eye(len(h), dtype=np.float32)
 
 

@@ -19,7 +19,6 @@ from onward.graph.graph_ops import GraphOps, extend
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
-Progress = Callable[[str, float, float | None], None]
 _LARGEST_SUMS = 256 << 20  # bytes of moments that are measured at a time
 
 
@@ -51,12 +50,14 @@ def measure_squares(
 
 def _moments(op: GraphOps, x: ir.Value) -> ir.Value:
     """X^T X"""
-    return op.MatMul(op.Transpose(x, perm=[1, 0]), x)
+    product: ir.Value = op.MatMul(op.Transpose(x, perm=[1, 0]), x)
+    return product
 
 
 def _squares(op: GraphOps, x: ir.Value) -> ir.Value:
     """sum(x * x)"""
-    return op.ReduceSum(op.Mul(x, x), np.array([0]), keepdims=0)
+    total: ir.Value = op.ReduceSum(op.Mul(x, x), np.array([0]), keepdims=0)
+    return total
 
 
 def _measure(

@@ -7,35 +7,43 @@ model = quantizer.write(quantizer.plan)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.plan import NodeFormat, Plan
-from onward.compress.quantization.weights.budget import choose_formats
+from onward.compress.quantization.weights.blocks import Array
+from onward.compress.quantization.weights.budget import (
+    bytes_for_bits,
+    bytes_for_file,
+    choose_formats,
+)
 from onward.compress.quantization.weights.moments import measure_moments, measure_squares
+from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY, drop_traces, prepare
 from onward.compress.quantization.weights.rounding import (
     METHODS,
     Inputs,
     choose_scheme,
+    is_exact,
+    relative_error,
     round_matrix,
 )
-from onward.compress.quantization.weights.sites import LEAST_BLOCK, Site, Store, find_sites
+from onward.compress.quantization.weights.sites import LEAST_BLOCK, Store, find_sites
 from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
 from onward.compress.quantization.weights.writer import WeightWriter
 from onward.errors import OptionError
-from onward.graph.files import Source, load
+from onward.graph.files import Source, load, weight_bytes
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names, nodes_of
+from onward.passes.rewrite import nodes_of
 
 Progress = Callable[[str, float, float | None], None]
 BITS = (8, 4, 2)
 BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
 _OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
-_LARGEST_MEASURED = 2 << 30  # bytes of weights of a model that "auto" runs for its moments
 
 
 def _quiet(text: str, done: float, total: float | None) -> None:
@@ -51,8 +59,8 @@ class WeightQuantizer:
         bits: 8, 4 or 2
         block: the weights that share a scale, a power of 2 from 16; None: by the bits
         method: "rtn" (the nearest code, scales by the largest weight), "mse" (scales of the least
-            error), "gptq" (errors are passed on to later inputs; needs calibration), "awq" (inputs
-            of large data get finer steps; needs calibration), "auto" (the best of them)
+            error), "gptq" (errors are passed on to later inputs; needs calibration), "auto" (the
+            best of them)
         average_bits: choose bits and block of each weight so that the whole model takes this many
             bits for a weight, scales included
         size: the same, for the bytes of the model's file
@@ -74,19 +82,18 @@ class WeightQuantizer:
         _check(bits, block, method, average_bits, size, calibration)
         self._calibration, self._method, self._progress = calibration, method, progress
         progress("prepare the model", 0, None)
-        self._model = _name_nodes(PREPARE(load(model).clone()))
+        self._model = prepare(load(model).clone())
         self._stores, self._refused = find_sites(self._model)
         self._sites = {site.name: site for each in self._stores for site in each.sites}
         self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
         self._schemes: dict[tuple[Store, int, int], str] = {}
+        self._errors: dict[Store, float] = {}  # of weights of 2 bits
         if average_bits is None and size is None:
             formats = {each: self._format(each, bits, block) for each in self._stores}
         else:
             formats = self._fit(average_bits, size)
         chosen = self._round(formats)
-        self._plan = {
-            site.name: chosen[each] for each in self._stores for site in each.sites
-        }
+        self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
 
     @property
     def model(self) -> ir.Model:
@@ -103,6 +110,17 @@ class WeightQuantizer:
         """Nodes with a weight that stays as it is, and why."""
         return self._refused
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user must know of the plan: what weights of 2 bits cost."""
+        lost = [self._errors[each] for each in self._stores if each in self._errors]
+        if not lost:
+            return []
+        return [
+            f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their size "
+            "(4 bits: about 8 %): tune the rounding, or use 4 bits"
+        ]
+
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         """The nodes that read one weight: it is stored once only if all of them read it."""
         groups = ([s.name for s in each.sites if s.name in plan] for each in self._stores)
@@ -117,7 +135,9 @@ class WeightQuantizer:
                 "take nodes of the quantizer's plan"
             )
         wanted = {(self._sites[name].store, format) for name, format in plan.items()}
-        for each, format in sorted(wanted, key=lambda pair: (self._stores.index(pair[0]), str(pair[1]))):
+        for each, format in sorted(
+            wanted, key=lambda pair: (self._stores.index(pair[0]), str(pair[1]))
+        ):
             if (each, format) not in self._rounded:
                 self._round({each: format})
         model = self._model.clone()
@@ -128,9 +148,11 @@ class WeightQuantizer:
             if name in plan:
                 graph = site.store.weight.graph
                 assert graph is not None
-                writer.write(site, nodes[site.node], graphs[graph], self._rounded[site.store, plan[name]])
+                writer.write(
+                    site, nodes[site.node], graphs[graph], self._rounded[site.store, plan[name]]
+                )
         opset = max((_OPSETS[format.bits] for format in plan.values()), default=0)
-        drop_unused(model)
+        drop_traces(drop_unused(model))
         return lower_opset(model, STOCK_OPSET, max(opset, 13))
 
     # -- rounding ----------------------------------------------------------------------------------
@@ -151,23 +173,28 @@ class WeightQuantizer:
         return done
 
     def _round_one(self, each: Store, format: NodeFormat, inputs: Inputs) -> NodeFormat:
-        w = each.matrix()
-        method = format.method or self._method
-        scheme = self._scheme(each, format, inputs)
-        blocks, used = round_matrix(w, format.bits, format.block, scheme, method, inputs)
-        each.forget()
-        used_format = NodeFormat(
-            kind="weights", bits=format.bits, block=format.block, method=used
+        method, scheme = format.method or self._method, self._scheme(each, format)
+        blocks, used = round_matrix(
+            each.matrix(), format.bits, format.block, scheme, method, inputs
         )
+        if format.bits == 2:
+            self._errors[each] = relative_error(each.matrix(), blocks, None) ** 0.5
+        each.forget()
         stored = store(blocks, LAYOUTS[each.kind])
-        self._rounded[each, used_format] = self._rounded[each, format] = stored
-        return used_format
+        final = replace(format, method=used)
+        self._rounded[each, final] = self._rounded[each, format] = stored
+        return final
 
-    def _scheme(self, each: Store, format: NodeFormat, inputs: Inputs) -> str:
+    def _scheme(self, each: Store, format: NodeFormat) -> str:
         key = each, format.bits, format.block
         if key not in self._schemes:
             self._schemes[key] = (
-                choose_scheme(each.matrix(), format.bits, format.block, inputs)
+                choose_scheme(
+                    each.matrix(),
+                    format.bits,
+                    format.block,
+                    offsets=each.allows_offsets(format.block),
+                )
                 if each.kind == "linear"
                 else "symmetric"
             )
@@ -176,38 +203,82 @@ class WeightQuantizer:
     def _measured(
         self, formats: Mapping[Store, NodeFormat]
     ) -> Iterator[tuple[list[Store], dict[Store, Inputs]]]:
-        """Stores, and what their inputs are, as many at a time as there is memory for."""
-        names = {
-            each: [str(v.name) for v in _inputs(each, self._model)]
-            for each in formats
-            if self._needs_moments(each, formats[each])
-        }
+        """Stores with the moments of their inputs, as many at a time as there is memory for."""
+        needing = [each for each in formats if self._needs_moments(each, formats[each])]
+        names = {each: _input_names(each, self._model) for each in needing}
         names = {each: found for each, found in names.items() if found}
-        rest = [each for each in formats if each not in names]
-        if names:
+        yield [each for each in formats if each not in names], {}
+        if not names:
+            return
+        assert self._calibration is not None
+        self._progress("measure the layers' inputs", 0, None)
+        sizes = {name: each.shape[1] for each, found in names.items() for name in found}
+        for moments in measure_moments(self._model, sizes, self._calibration):
+            known: dict[tuple[str, ...], Inputs] = {}
+            ready: dict[Store, Inputs] = {}
+            for each, found in names.items():
+                if found[0] in moments:  # of several inputs, those that were measured with it
+                    these = tuple(name for name in found if name in moments)
+                    if these not in known:
+                        known[these] = Inputs(moments=_add([moments[name] for name in these]))
+                    ready[each] = known[these]
+            yield list(ready), ready
+
+    def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
+        if not self._can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
+            return False
+        scheme = self._scheme(each, format)
+        return not is_exact(each.matrix(), format.bits, format.block, scheme)
+
+    @property
+    def _can_measure(self) -> bool:
+        """Whether the float model is run: not a huge one, unless the method needs it."""
+        if self._calibration is None or self._calibration.is_random:
+            return False
+        return (
+            self._method not in ("auto", "rtn", "mse")
+            or weight_bytes(self._model) <= LARGEST_IN_MEMORY
+        )
+
+    def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
+        """The formats of a budget."""
+        if average_bits is not None:
+            budget = bytes_for_bits(self._model, self._stores, average_bits)
+        else:
+            assert size is not None
+            budget = bytes_for_file(self._model, self._stores, size)
+        squares: dict[str, Array] = {}
+        names = {each: _input_names(each, self._model) for each in self._stores}
+        if self._can_measure:
             assert self._calibration is not None
             self._progress("measure the layers' inputs", 0, None)
             sizes = {name: each.shape[1] for each, found in names.items() for name in found}
-            found: dict[str, object] = {}
-            for moments in measure_moments(self._model, sizes, self._calibration):
-                ready = [e for e, wanted in names.items() if wanted[0] in moments]
-                sums = {e: sum(moments[n] for n in names[e] if n in moments) for e in ready}
-                yield ready, {e: Inputs(moments=h) for e, h in sums.items()}
-        yield rest, {}
+            squares = measure_squares(self._model, sizes, self._calibration)
+        self._progress("choose bits for each layer", 0, None)
+        inputs = {
+            each: Inputs(squares=_add([squares[name] for name in found]))
+            for each, found in names.items()
+            if found and found[0] in squares
+        }
+        chosen = choose_formats(self._stores, inputs, budget)
+        for each, choice in chosen.items():
+            self._schemes[each, choice.bits, choice.block] = choice.scheme
+        return {
+            each: NodeFormat(
+                kind="weights", bits=choice.bits, block=choice.block, method=self._method
+            )
+            for each, choice in chosen.items()
+        }
 
-    def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
-        if self._calibration is None or each.kind != "linear" or format.method in ("rtn", "mse"):
-            return False
-        return True
 
-    def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
-        raise NotImplementedError
+def _add(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.sum(arrays, axis=0)
 
 
-def _inputs(each: Store, model: ir.Model) -> list[ir.Value]:
-    """The data that a weight multiplies, where it is a value of the main graph."""
+def _input_names(each: Store, model: ir.Model) -> list[str]:
+    """The names of the data that a weight multiplies, where they are values of the main graph."""
     values = (site.data for site in each.sites if site.node.graph is model.graph)
-    return list(dict.fromkeys(value for value in values if value is not None))
+    return list(dict.fromkeys(str(value.name) for value in values if value is not None))
 
 
 def _fit_block(each: Store, block: int) -> int:
@@ -215,16 +286,6 @@ def _fit_block(each: Store, block: int) -> int:
     while each.is_table and each.shape[1] % block and block > LEAST_BLOCK:
         block //= 2
     return block
-
-
-def _name_nodes(model: ir.Model) -> ir.Model:
-    """Give every node a name of its own."""
-    names, seen = Names(model), set[str]()
-    for node in nodes_of(model):
-        if not node.name or node.name in seen:
-            node.name = names.fresh(node.name or f"{node.op_type}_{node.outputs[0].name}")
-        seen.add(node.name)
-    return model
 
 
 def _check(
@@ -241,7 +302,7 @@ def _check(
         raise OptionError(f"block must be a power of 2, {LEAST_BLOCK} or more, not {block}")
     if method not in METHODS:
         raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if method in ("gptq", "awq") and calibration is None:
+    if method == "gptq" and calibration is None:
         raise OptionError(f"{method} measures the layers' inputs\ngive data to calibrate with")
     if average_bits is not None and size is not None:
         raise OptionError("average_bits and size exclude each other\ngive one of them")

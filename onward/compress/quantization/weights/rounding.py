@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from onward.compress.quantization.weights.blocks import Array, Blocks
-from onward.compress.quantization.weights.gptq import round_by_gptq
-from onward.compress.quantization.weights.scales import round_weights
+from onward.compress.quantization.weights.gptq import invert_factor, round_by_gptq
+from onward.compress.quantization.weights.scales import SCHEMES, round_weights
 
-METHODS = ("auto", "rtn", "mse", "gptq", "awq")
+METHODS = ("auto", "rtn", "mse", "gptq")
 _SAMPLED_ROWS = 192  # rows that errors are estimated on
 _OFFSETS_PAY = 0.1  # of the symmetric error: weights that lie on a grid with offsets, as GGUF's do
 _ZEROS_PAY = 0.8
@@ -29,14 +30,20 @@ class Inputs:
     squares: Array | None = None
     moments: Array | None = None
 
-    @property
+    @functools.cached_property
+    def factor(self) -> Array:
+        """What GPTQ needs of the moments; layers with the same inputs share it."""
+        assert self.moments is not None
+        return invert_factor(self.moments)
+
+    @functools.cached_property
     def importance(self) -> Array | None:
         """The weight of the error of each input: its share of the squares, never 0."""
         squares = self.squares if self.moments is None else np.diag(self.moments)
         if squares is None or not np.isfinite(squares).all() or squares.sum() <= 0:
             return None
         shares = squares / squares.mean()
-        return (shares + 0.01).astype(np.float32)
+        return np.asarray(shares + 0.01, np.float32)
 
 
 def sample_rows(w: Array) -> Array:
@@ -52,18 +59,28 @@ def relative_error(w: Array, blocks: Blocks, importance: Array | None) -> float:
     return lost / max(float((weight * w**2).sum(dtype=np.float64)), 1e-30)
 
 
-def choose_scheme(w: Array, bits: int, block: int, inputs: Inputs) -> str:
+def estimate_error(w: Array, bits: int, block: int, scheme: str) -> float:
+    """The relative error of some rows of a matrix."""
+    rows = sample_rows(w)
+    return relative_error(rows, round_weights(rows, bits, block, scheme), None)
+
+
+def is_exact(w: Array, bits: int, block: int, scheme: str) -> bool:
+    """Whether a matrix loses nothing: it has been rounded in this way before."""
+    return estimate_error(w, bits, block, scheme) <= _EXACT
+
+
+def choose_scheme(w: Array, bits: int, block: int, *, offsets: bool) -> str:
     """The scheme of a matrix: symmetric, unless another one is worth its bytes."""
     if bits == 8:
         return "symmetric"
-    rows, importance = sample_rows(w), inputs.importance
-    errors = {
-        scheme: relative_error(
-            rows, round_weights(rows, bits, block, scheme, importance=importance), importance
-        )
-        for scheme in ("symmetric", "zeros", "offsets")
-    }
-    if errors["offsets"] <= _OFFSETS_PAY * errors["symmetric"] and errors["symmetric"] > _EXACT:
+    errors = {scheme: estimate_error(w, bits, block, scheme) for scheme in SCHEMES}
+    if (
+        offsets
+        and bits == 4
+        and errors["offsets"] <= _OFFSETS_PAY * errors["symmetric"]
+        and errors["symmetric"] > _EXACT
+    ):
         return "offsets"
     return "zeros" if errors["zeros"] <= _ZEROS_PAY * errors["symmetric"] else "symmetric"
 
@@ -81,7 +98,7 @@ def round_matrix(
     w = np.asarray(w, np.float32)
     if relative_error(w, by_scale, importance) <= _EXACT:
         return by_scale, "mse"
-    by_gptq = round_by_gptq(w, inputs.moments, bits, block, scheme)
+    by_gptq = round_by_gptq(w, inputs.factor, bits, block, scheme)
     if method == "auto" and _output_error(w, by_scale, inputs.moments) <= _output_error(
         w, by_gptq, inputs.moments
     ):

@@ -15,7 +15,8 @@ from onward.compress.quantization.weights.blocks import Array, Blocks, round_to_
 
 SCHEMES = ("symmetric", "zeros", "offsets")
 _SHRINKS = tuple(1 - 0.025 * step for step in range(1, 21))  # parts of the range: clipping
-_ROWS = 1 << 22  # weights that are rounded at a time: bounds the memory
+_EXACT = 1e-10  # of the weights' squares
+_WEIGHTS = 1 << 20  # weights that are rounded at a time: bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,8 @@ def find_grid(
     if not search:
         return best
     least = _error(w, best, importance)
+    if least.sum() <= _EXACT * float((w * w).sum()):
+        return best  # the weights have been rounded in this way before
     for shrink in _SHRINKS:
         grid = _make_grid(w, bits, scheme, shrink)
         error = _error(w, grid, importance)
@@ -101,7 +104,7 @@ def _error(w: Array, grid: Grid, importance: Array | None) -> Array:
     squares *= squares
     if importance is not None:
         squares *= importance
-    return squares.sum(-1, keepdims=True)
+    return np.asarray(squares.sum(-1, keepdims=True))
 
 
 def _merge(better: Array, new: Grid, old: Grid) -> Grid:
@@ -149,7 +152,7 @@ def round_weights(
     """
     rows, size = w.shape
     weight = None if importance is None else _to_blocks(importance[None], block, fill=0.0)
-    step = max(1, _ROWS // max(size, 1))
+    step = max(1, _WEIGHTS // max(size, 1))
     parts = []
     for start in range(0, rows, step):
         chunk = np.asarray(w[start : start + step], np.float32)

@@ -58,6 +58,11 @@ class Store:
     def kind(self) -> str:
         return "table" if self.is_table else self.sites[0].kind
 
+    def allows_offsets(self, block: int) -> bool:
+        """Whether the sums of blocks can follow the data that the weight multiplies."""
+        plain = self.kind == "linear" and all(site.data is not None for site in self.sites)
+        return plain and self.shape[1] % block == 0
+
     def matrix(self) -> Array:
         """The weights, (outputs, inputs): a view of the model's tensor where possible."""
         assert self.weight.const_value is not None
@@ -193,7 +198,7 @@ def _share_ties(stores: list[Store]) -> list[Store]:
     tables = [store for store in stores if store.is_table and store.rows_first]
     kept = list(stores)
     for store in stores:
-        if store in tables or store.kind != "linear":
+        if store in tables or not all(map(_is_plain_product, store.sites)):
             continue
         table = next((each for each in tables if _is_same(each, store)), None)
         if table is not None:
@@ -204,6 +209,12 @@ def _share_ties(stores: list[Store]) -> list[Store]:
             table.sites += store.sites
             kept.remove(store)
     return kept
+
+
+def _is_plain_product(site: Site) -> bool:
+    """Whether a node is x w or x w + bias, without factors."""
+    factors = (attribute(site.node, name, 1.0) for name in ("alpha", "beta"))
+    return site.data is not None and all(factor == 1 for factor in factors)
 
 
 def _is_same(a: Store, b: Store) -> bool:

@@ -1,7 +1,7 @@
 """Write stored weights into a model: DequantizeLinear in front of MatMul, Gemm and Conv.
 
     MatMul(x, w)     MatMul(x, DequantizeLinear(codes, scales, block_size)), which onnxruntime fuses
-                     into MatMulNBits; with offsets, + MatMul(block sums of x, offsets)
+                     into MatMulNBits; with offsets, x is Concat(x, sums, sums): see stored.py
     Conv(x, w)       Conv(x, Reshape(DequantizeLinear(codes, scales)))
     Gather(w, i)     Gather(numbers of a byte, Gather(bytes, i)) * Gather(scales, i)
 
@@ -10,12 +10,13 @@ A head that is tied to a table reads the table's bytes, as com.microsoft::MatMul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onward.compress.quantization.weights.blocks import Array, repeat, unpack
+from onward.compress.quantization.weights.blocks import Array, unpack
 from onward.compress.quantization.weights.sites import Site
 from onward.compress.quantization.weights.stored import Stored
 from onward.passes.rewrite import Names, substitute
@@ -51,19 +52,29 @@ class WeightWriter:
 
     def _write_linear(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
         node.replace_input_with(1, self._dequantize(site, node, graph, stored, axis=0))
+        if stored.sums:
+            node.replace_input_with(0, self._append_sums(site, node, stored))
         if node.op_type == "Gemm":
             node.attributes["transB"] = ir.AttrInt64("transB", 0)
-        if stored.offsets is None:
-            return
-        x, y = node.inputs[0], node.outputs[0]
+            self._flatten_bias(node, stored.shape[0])
+
+    def _flatten_bias(self, node: ir.Node, size: int) -> None:
+        """Let a Gemm read a bias of shape (1, size) as (size,): onnxruntime fuses only that."""
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if bias is not None and bias.shape is not None and bias.shape == (1, size):
+            flat = self._add(node, "Reshape", [bias, self._numbers(np.array([size]))])
+            node.replace_input_with(2, flat)
+
+    def _append_sums(self, site: Site, node: ir.Node, stored: Stored) -> ir.Value:
+        """The data, followed by the sums of its blocks, twice: see stored.py."""
+        x = node.inputs[0]
         assert x is not None
-        offsets = self._floats(site, node, graph, "offsets", stored.offsets)
         key = "sums", x, stored.block, node.graph
         if key not in self._kept:
-            ones = self._ones(stored.shape[1], stored.block, site.dtype)
-            self._kept[key] = self._add(node, "MatMul", [x, ones])
-        product = self._add(node, "MatMul", [self._kept[key], offsets], like=y)
-        self._add_to_result(node, product)
+            ones = self._ones(stored, site.dtype)
+            sums = self._add(node, "MatMul", [x, ones])
+            self._kept[key] = self._add(node, "Concat", [x, sums, sums], {"axis": -1})
+        return self._kept[key]
 
     def _write_conv(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
         matrix = self._dequantize(site, node, graph, stored, axis=1)
@@ -172,18 +183,19 @@ class WeightWriter:
         key = dtype, numbers.shape, numbers.tobytes()
         return self._initializer("constant", ir.tensor(numbers), self._model.graph, *key)
 
-    def _ones(self, size: int, block: int, dtype: ir.DataType) -> ir.Value:
-        """A matrix that sums blocks: (inputs, blocks)."""
-        eye = np.eye(-(-size // block), dtype=dtype.numpy())
-        ones = np.ascontiguousarray(repeat(eye, block, size).T)
+    def _ones(self, stored: Stored, dtype: ir.DataType) -> ir.Value:
+        """A matrix that sums blocks: (inputs, sums)."""
+        size, block = stored.shape[1], stored.block
+        eye = np.eye(size // block, stored.sums, dtype=dtype.numpy())
         key = "ones", size, block, dtype
-        return self._initializer("block_sums", ir.tensor(ones), self._model.graph, *key)
+        ones = ir.tensor(np.repeat(eye, block, axis=0))
+        return self._initializer("block_sums", ones, self._model.graph, *key)
 
     def _add(
         self,
         node: ir.Node,
         operator: str,
-        inputs: list[ir.Value | None],
+        inputs: Sequence[ir.Value | None],
         attributes: dict[str, Any] | None = None,
         *,
         domain: str = "",
@@ -199,26 +211,6 @@ class WeightWriter:
         assert node.graph is not None
         node.graph.insert_before(node, made)
         return value
-
-    def _add_to_result(self, node: ir.Node, value: ir.Value) -> None:
-        """Add a value to what a node returns."""
-        assert node.graph is not None
-        y = node.outputs[0]
-        made = ir.node("Add", [y, value], name=self._names.fresh(f"{node.name}/Add"))
-        total = made.outputs[0]
-        total.name = self._names.fresh(f"{y.name}/Add")
-        node.graph.insert_after(node, made)
-        readers = [use for use in y.uses() if use.node is not made]
-        total.type, total.shape = y.type, y.shape
-        if y.is_graph_output():
-            inner = self._names.fresh(f"{y.name}/product")
-            total.name, y.name = y.name, inner
-            outputs = node.graph.outputs
-            for place, each in enumerate(list(outputs)):
-                if each is y:
-                    outputs[place] = total
-        for reader, index in readers:
-            reader.replace_input_with(index, total)
 
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
         """Replace a node by the one that makes a value, which takes its name."""
