@@ -100,15 +100,15 @@ def _rebuild(
                 progress(f"unpacking {tensor.name or 'a tensor'}", count, len(tensors))
             data = file.read_tensor(use.tensor, tensor.name)
             if verify:
-                _verify(file, file.tensors[use.tensor], data, f"tensor {tensor.name!r}")
+                _verify(file, file.tensors[use.tensor], data.data, f"tensor {tensor.name!r}")
             if use.field_name == "external_data":
                 data_files.write(use, data)
             restore(tensor, use, data)
     return proto
 
 
-def _verify(file: PackedFile, block: Block, data: Array | bytes, what: str) -> None:
-    if hashlib.sha256(memoryview(data)).hexdigest() != block.sha256:
+def _verify(file: PackedFile, block: Block, data: memoryview | bytes, what: str) -> None:
+    if hashlib.sha256(data).hexdigest() != block.sha256:
         raise InvalidModel(
             f"{file.name} is damaged: the SHA-256 of {what} differs\n"
             "get the file again, or pack the model again"

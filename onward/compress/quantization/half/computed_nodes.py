@@ -14,14 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.compress.quantization.half.node_groups import connected_nodes
 from onward.compress.quantization.half.node_types import Typed, find_types, why_float
 from onward.compress.quantization.half.rounding import KINDS, LARGEST, clamp, round_to, why_not
 from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.graph.operators import named
 from onward.graph.scopes import graphs_of
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 
+_HEAVY = named("MatMul Gemm Conv ConvTranspose DeformConv Attention")  # worth a Cast
 _MASK = 1e30  # a constant beyond this stands for minus infinity: it is clamped
 
 
@@ -38,8 +41,10 @@ def find_nodes(model: ir.Model, kind: str, ranges: Mapping[str, float]) -> Compu
     opset, dtype = model.opset_imports.get("", 1), KINDS[kind]
     plan: dict[str, NodeFormat] = {}
     refused: dict[str, str] = {}
+    operators: dict[str, str] = {}
     for graph in graphs_of(model):
         for node in graph:
+            operators[str(node.name)] = node.op_type
             typed = find_types(node, opset, dtype)
             if typed is None:
                 continue
@@ -48,7 +53,11 @@ def find_nodes(model: ir.Model, kind: str, ranges: Mapping[str, float]) -> Compu
                 refused[str(node.name)] = why
             else:
                 plan[str(node.name)] = NodeFormat(kind=kind, bits=16)
-    return ComputedNodes(plan=plan, refused=refused)
+    for group in connected_nodes(model, plan, by_values=True):
+        if not any(operators[name] in _HEAVY for name in group):
+            refused.update(dict.fromkeys(group, "its Casts would cost more than it saves"))
+    kept = {name: each for name, each in plan.items() if name not in refused}
+    return ComputedNodes(plan=kept, refused=refused)
 
 
 def _why_out_of_range(node: ir.Node, typed: Typed, kind: str, ranges: Mapping[str, float]) -> str:

@@ -13,31 +13,33 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onward.graph.operators import named
+
 _TYPE_NAMES = {
     ir.DataType.FLOAT16: "tensor(float16)",
     ir.DataType.BFLOAT16: "tensor(bfloat16)",
 }
 
 # Sums of many terms, and functions that grow or fall fast: 16 bits lose too much of them.
-_SENSITIVE = frozenset(
+_SENSITIVE = named(
     "Softmax LogSoftmax LayerNormalization InstanceNormalization GroupNormalization "
     "RMSNormalization MeanVarianceNormalization LpNormalization LRN "
     "ReduceSum ReduceMean ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum "
     "ReduceLogSumExp CumSum CumProd GlobalLpPool Mean Sum "
     "Exp Log Pow Sqrt Reciprocal Sin Cos Tan Softplus Sinh Cosh Acosh Atanh Det Einsum "
-    "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss LSTM GRU RNN".split()
-)  # a recurrent operator sums over time; onnxruntime's LSTM on the CPU ends the process in float16
+    "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss LSTM GRU RNN"
+)  # a recurrent operator sums over many steps
 # They count positions, draw boxes or sample: rounding would change which elements they choose.
-_CHOOSING = frozenset(
+_CHOOSING = named(
     "Resize Upsample GridSample AffineGrid RoiAlign MaxRoiPool NonMaxSuppression TopK ArgMax "
-    "ArgMin Hardmax Range Floor Ceil Round Mod Equal Unique".split()
+    "ArgMin Hardmax Range Floor Ceil Round Mod Equal Unique"
 )
 # Their output's type is an attribute, or they convert between types themselves.
-_TYPED = frozenset(
+_TYPED = named(
     "Cast CastLike BitCast ConstantOfShape EyeLike QuantizeLinear DequantizeLinear "
     "DynamicQuantizeLinear QLinearConv QLinearMatMul MatMulInteger ConvInteger Bernoulli "
     "Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike Constant Identity "
-    "BlackmanWindow HammingWindow HannWindow MelWeightMatrix DFT STFT".split()
+    "BlackmanWindow HammingWindow HannWindow MelWeightMatrix DFT STFT"
 )
 
 
@@ -84,9 +86,9 @@ def find_types(node: ir.Node, opset: int, kind: ir.DataType) -> Typed | None:
 
 def _places(values: Sequence[ir.Value | None], formal: Any, allowed: set[str]) -> Iterator[int]:
     for place, value in enumerate(values):
-        if value is not None and value.dtype == ir.DataType.FLOAT:
-            if _formal(formal, place).type_str in allowed:
-                yield place
+        is_float = value is not None and value.dtype == ir.DataType.FLOAT
+        if is_float and _formal(formal, place).type_str in allowed:
+            yield place
 
 
 def _is_split(node: ir.Node, schema: Any, read: set[str], inputs: tuple[int, ...]) -> bool:

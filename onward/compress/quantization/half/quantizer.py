@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from onward.compress.quantization.half.rounding import check_kind
 from onward.compress.quantization.half.computed_nodes import (
     ComputedNodes,
     find_nodes,
     write_nodes,
 )
 from onward.compress.quantization.half.node_groups import connected_nodes
+from onward.compress.quantization.half.rounding import check_kind
 from onward.compress.quantization.half.stored_weights import (
     StoredWeights,
     find_weights,
