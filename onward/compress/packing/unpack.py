@@ -66,21 +66,17 @@ def unpack(
 def _check_data_files(file: PackedFile, target: Path, overwrite: bool) -> None:
     for name in file.files:
         check_location(name, f"external data of {file.name}")
+    for name in file.files:
         if PurePosixPath(name) == PurePosixPath(target.name):
             raise FileExists(
                 f"{target} cannot be written: the model's external data has that name\n"
                 "give another name"
             )
-        check_target_data(target.parent / name, overwrite)
-
-
-def check_target_data(path: Path, overwrite: bool) -> None:
-    """Refuse to replace a file of external data."""
-    if path.exists() and not overwrite:
-        raise FileExists(
-            f"{path} cannot be written: there is a file of that name\n"
-            "unpack into another folder, or overwrite it"
-        )
+        if (target.parent / name).exists() and not overwrite:
+            raise FileExists(
+                f"{target.parent / name} cannot be written: there is a file of that name\n"
+                "unpack into another folder, or overwrite it"
+            )
 
 
 def _rebuild(
