@@ -199,7 +199,7 @@ def test_truncated_files_are_refused(path: Path, share: float) -> None:
     whole = pack(path).path.read_bytes()
     length = int(len(whole) * share) if 0 < share < 1 else int(share)
     path.with_suffix(".onnxpack").write_bytes(whole[:length])
-    with pytest.raises(InvalidModel, match="damaged|not a packed model"):
+    with pytest.raises(InvalidModel, match=r"damaged|not a packed model"):
         unpack(path.with_suffix(".onnxpack"), path.parent / "u.onnx")
     assert not (path.parent / "u.onnx").exists()
 

@@ -159,7 +159,7 @@ class _Narrowing:
         ]
         graph = _owner(value)
         places = [place for place, output in enumerate(graph.outputs) if output is value]
-        value.dtype = self._dtype
+        value.type = ir.TensorType(self._dtype)  # the old one is the original model's, too
         if not others and not places:
             return
         wide = self._cast(value, ir.DataType.FLOAT, f"{value.name}_32")

@@ -68,11 +68,17 @@ def _why_not(value: ir.Value, kind: str) -> str:
         return "a feed may replace it"
     if value.is_graph_output():
         return "it is an output of its graph"
-    quantizing = [node.op_type for node, _ in value.uses() if "Quantize" in node.op_type]
+    quantizing = [node.op_type for node, _ in value.uses() if _is_quantized(node)]
     if quantizing:
         return f"it is a scale of {quantizing[0]}"
     assert value.const_value is not None
     return why_not(value.const_value.numpy(), kind)
+
+
+def _is_quantized(node: ir.Node) -> bool:
+    """Whether a node reads scales: QuantizeLinear, DequantizeLinear, QLinearConv, MatMulNBits."""
+    name = node.op_type.lower()
+    return "quant" in name or "qlinear" in name or "nbits" in name
 
 
 def write_weights(model: ir.Model, weights: StoredWeights, plan: Plan, kind: str) -> ir.Model:
@@ -111,6 +117,6 @@ def _narrow(graph: ir.Graph, value: ir.Value, kind: str, names: Names) -> None:
         if node is not cast:
             node.replace_input_with(index, wide)
     value.const_value = ir.tensor(array, dtype=KINDS[kind], name=name)
-    value.dtype = KINDS[kind]
+    value.type = ir.TensorType(KINDS[kind])  # the old one is the original model's, too
     first = next(iter(graph))
     graph.insert_before(first, cast)
