@@ -10,7 +10,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,10 @@ class Packed:
     after: int
     tensors: int
     shared: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as values that JSON has."""
+        return {**asdict(self), "path": str(self.path)}
 
 
 def pack(

@@ -66,21 +66,17 @@ def unpack(
 def _check_data_files(file: PackedFile, target: Path, overwrite: bool) -> None:
     for name in file.files:
         check_location(name, f"external data of {file.name}")
+    for name in file.files:
         if PurePosixPath(name) == PurePosixPath(target.name):
             raise FileExists(
                 f"{target} cannot be written: the model's external data has that name\n"
                 "give another name"
             )
-        check_target_data(target.parent / name, overwrite)
-
-
-def check_target_data(path: Path, overwrite: bool) -> None:
-    """Refuse to replace a file of external data."""
-    if path.exists() and not overwrite:
-        raise FileExists(
-            f"{path} cannot be written: there is a file of that name\n"
-            "unpack into another folder, or overwrite it"
-        )
+        if (target.parent / name).exists() and not overwrite:
+            raise FileExists(
+                f"{target.parent / name} cannot be written: there is a file of that name\n"
+                "unpack into another folder, or overwrite it"
+            )
 
 
 def _rebuild(
@@ -100,15 +96,15 @@ def _rebuild(
                 progress(f"unpacking {tensor.name or 'a tensor'}", count, len(tensors))
             data = file.read_tensor(use.tensor, tensor.name)
             if verify:
-                _verify(file, file.tensors[use.tensor], data, f"tensor {tensor.name!r}")
+                _verify(file, file.tensors[use.tensor], data.data, f"tensor {tensor.name!r}")
             if use.field_name == "external_data":
                 data_files.write(use, data)
             restore(tensor, use, data)
     return proto
 
 
-def _verify(file: PackedFile, block: Block, data: Array | bytes, what: str) -> None:
-    if hashlib.sha256(memoryview(data)).hexdigest() != block.sha256:
+def _verify(file: PackedFile, block: Block, data: memoryview | bytes, what: str) -> None:
+    if hashlib.sha256(data).hexdigest() != block.sha256:
         raise InvalidModel(
             f"{file.name} is damaged: the SHA-256 of {what} differs\n"
             "get the file again, or pack the model again"
