@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
+    from onward.compress.distillation.distill import distill as distill
+    from onward.compress.distillation.hidden_values import Hidden as Hidden
+    from onward.compress.distillation.shrink import shrink as shrink
+    from onward.compress.learned_rounding.quantize_aware import (
+        QuantizationAware as QuantizationAware,
+    )
+    from onward.compress.learned_rounding.quantize_aware import (
+        export_quantized as export_quantized,
+    )
+    from onward.compress.learned_rounding.quantize_aware import quantize_aware as quantize_aware
+    from onward.compress.learned_rounding.tune_rounding import tune_rounding as tune_rounding
+    from onward.compress.learned_rounding.tune_settings import Tune as Tune
     from onward.compress.packing.pack import pack as pack
     from onward.compress.packing.unpack import unpack as unpack
     from onward.compress.quantization.quantize import quantize as quantize
@@ -19,10 +31,18 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
+    "QuantizationAware": "onward.compress.learned_rounding.quantize_aware",
+    "distill": "onward.compress.distillation.distill",
+    "Hidden": "onward.compress.distillation.hidden_values",
+    "shrink": "onward.compress.distillation.shrink",
     "Report": "onward.compress.report",
     "quantize": "onward.compress.quantization.quantize",
     "pack": "onward.compress.packing.pack",
     "unpack": "onward.compress.packing.unpack",
+    "Tune": "onward.compress.learned_rounding.tune_settings",
+    "export_quantized": "onward.compress.learned_rounding.quantize_aware",
+    "quantize_aware": "onward.compress.learned_rounding.quantize_aware",
+    "tune_rounding": "onward.compress.learned_rounding.tune_rounding",
 }
 
 __all__ = [*_MODULE_OF]

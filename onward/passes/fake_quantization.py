@@ -134,8 +134,9 @@ def from_blocks(op: GraphOps, x: ir.Value, shape: tuple[int, ...], grid: Grid) -
         return x
     axis = grid.axis % len(shape)
     padded = [*shape[:axis], sizes[axis] * sizes[axis + 1], *shape[axis + 1 :]]
-    whole = op.Reshape(x, np.array(padded, np.int64))
+    whole: ir.Value = op.Reshape(x, np.array(padded, np.int64))
     if padded[axis] == shape[axis]:
         return whole
     ends, axes = np.array([shape[axis]], np.int64), np.array([axis], np.int64)
-    return op.Slice(whole, np.zeros(1, np.int64), ends, axes)
+    cut: ir.Value = op.Slice(whole, np.zeros(1, np.int64), ends, axes)
+    return cut

@@ -27,6 +27,7 @@ _LAYERS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "Ein
 _PASSED = ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Cast")
 _SAMPLE = 4096  # elements that are compared to find the float weight of a quantized one
 _LEAST_COSINE = 0.5
+_LEAN = 0.25  # in steps: nearer to the border, the noise of first updates undoes a rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class QuantizedWeight:
         scale = self.grid.spread(self.scale, q.shape)
         zero = 0.0 if self.zero is None else self.grid.spread(self.zero, q.shape)
         exact = weight / np.where(scale == 0, 1.0, scale) + zero
-        return np.asarray(q + np.clip(exact - q, -0.49, 0.49), np.float32)
+        return np.asarray(q + np.clip(exact - q, -_LEAN, _LEAN), np.float32)
 
 
 def find_weights(model: ir.Model) -> list[QuantizedWeight]:
@@ -154,6 +155,13 @@ def is_constant(value: ir.Value) -> bool:
 def array_of(value: ir.Value) -> Array:
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+def replace_tensor(value: ir.Value, array: Array) -> None:
+    """Give an initializer other numbers of its own type."""
+    old = value.const_value
+    assert old is not None
+    value.const_value = ir.tensor(array.astype(old.dtype.numpy()), dtype=old.dtype, name=value.name)
 
 
 def _feeds_layer(value: ir.Value) -> bool:

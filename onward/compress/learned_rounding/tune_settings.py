@@ -28,10 +28,11 @@ class Tune:
         target: the column of `data` with the targets of `loss`
         learning_rate: of the integers, in steps of the grid: 0.01 is a hundredth of the distance of
             two integers
-        scale_rate: of the scales, as a share of each: 0.001 is 0.1 %
+        scale_rate: of the scales: by how many steps of the grid the largest integer moves; so it is
+            a small share of the scale of 8 bits, and a larger one of 2 bits
         loss: a loss of labelled data (quantization-aware training); None: the float model's outputs
             are learned, without labels
-        batch: rows of a batch; None: as the calibration divides its data
+        batch: rows of a batch, joined from smaller batches of the same shape; None: 32
         layers: whether each layer is fitted to its own float output first
         seed: of the order of batches
         folder: where Ctrl-C saves the state; the same call continues. None: nowhere
@@ -45,7 +46,7 @@ class Tune:
     data: Any = None
     target: str | None = None
     learning_rate: float = 0.01
-    scale_rate: float = 0.0005
+    scale_rate: float = 0.02
     loss: Loss | None = None
     batch: int | None = None
     layers: bool = True

@@ -24,12 +24,15 @@ from onward.compress.learned_rounding.quantized_weights import (
     find_weights,
     is_constant,
     matching_floats,
+    replace_tensor,
 )
 from onward.graph.graph_ops import extend, taken_names
 from onward.passes.fake_quantization import Array, from_blocks, round_to_grid, to_blocks
 from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import input_of
+
+_DATA_LEVELS = 255  # of 8-bit data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +44,14 @@ class Twin:
         quantized: the model that it was made from, which does not change
         weights: the quantized weights by the name of their steps
         factors: the names of factors by the name of the scale in the quantized model
+        levels: the largest integer that a factor scales, by pattern of factors
     """
 
     model: ir.Model
     quantized: ir.Model
     weights: Mapping[str, QuantizedWeight]
     factors: Mapping[str, str]
+    levels: Mapping[str, int]
 
     @property
     def parameters(self) -> list[str]:
@@ -59,12 +64,11 @@ class Twin:
         held = model.graph.initializers
         for name, weight in self.weights.items():
             steps = weight.grid.to_integers(np.asarray(tensors[name]))
-            _replace(held[weight.integers_name], steps)
+            replace_tensor(held[weight.integers_name], steps)
         before = {name: array_of(held[name]) for name in self.factors}
         for name, factor in self.factors.items():
-            _replace(
-                held[name], before[name] * np.asarray(tensors[factor]).reshape(before[name].shape)
-            )
+            shape = before[name].shape
+            replace_tensor(held[name], before[name] * np.asarray(tensors[factor]).reshape(shape))
         _scale_biases(model, self.quantized)
         return model
 
@@ -78,8 +82,6 @@ def make_twin(quantized: ir.Model, original: ir.Model | None = None) -> Twin:
     for weight in weights:
         builder.add_weight(weight, floats.get(weight.integers_name))
     builder.add_data_scales()
-    own = {str(node.name): node for node in quantized.graph}
-    del own
     model.graph.sort()
     drop_unused(model)
     by_integers = {each.integers_name: each for each in find_weights(quantized)}
@@ -88,6 +90,7 @@ def make_twin(quantized: ir.Model, original: ir.Model | None = None) -> Twin:
         quantized=quantized,
         weights={name: by_integers[integers] for integers, name in builder.steps.items()},
         factors=builder.factors,
+        levels=builder.levels,
     )
 
 
@@ -98,6 +101,7 @@ class _Builder:
         self.model, self.op, self.taken = model, extend(model), taken_names(model)
         self.steps: dict[str, str] = {}  # name of the integers: name of the parameter
         self.factors: dict[str, str] = {}  # name of the scale: name of the parameter
+        self.levels: dict[str, int] = {}  # pattern of factors: the largest integer
         self._step_values: dict[str, ir.Value] = {}
         self._scales: dict[str, ir.Value] = {}
 
@@ -107,14 +111,13 @@ class _Builder:
         if name not in self._step_values:
             start = weight.integers() if known is None else weight.steps_of(known)
             parameter = free_name(f"{name}.steps", self.taken)
-            self.taken.add(parameter)
             self.steps[name] = parameter
             self._step_values[name] = round_to_grid(
                 op, self.model, op.initializer(parameter, start), grid
             )
         rounded, old = self._step_values[name], weight.node.outputs[0]
-        scale = self._scale(weight.node.inputs[1])
-        shape = tuple(rounded.shape.numpy())
+        scale = self._scale(weight.node.inputs[1], max(-grid.low, grid.high))
+        shape = weight.integers().shape
         blocks, wide = to_blocks(op, rounded, scale, grid)
         if weight.zero is not None:
             _, zero = to_blocks(op, rounded, op.constant(weight.zero), grid)
@@ -128,9 +131,9 @@ class _Builder:
             if node.op_type != "QuantizeLinear" or node.domain:
                 continue
             scale = input_of(node, 1)
-            if not _is_trainable_scale(scale):
+            if scale is None or not _is_trainable_scale(scale):
                 continue
-            trained = self._scale(scale)
+            trained = self._scale(scale, _DATA_LEVELS)
             readers = [each for each, _ in node.outputs[0].uses()]
             pairs = [each for each in readers if each.op_type == "DequantizeLinear"]
             if len(pairs) != len(readers):
@@ -138,17 +141,19 @@ class _Builder:
             node.replace_input_with(1, trained)
             for each in pairs:
                 own = input_of(each, 1)
-                if _is_trainable_scale(own) and np.array_equal(array_of(own), array_of(scale)):
+                if own is None or not _is_trainable_scale(own):
+                    continue
+                if np.array_equal(array_of(own), array_of(scale)):
                     self.factors[str(own.name)] = self.factors[str(scale.name)]
                     each.replace_input_with(1, trained)
 
-    def _scale(self, scale: ir.Value | None) -> ir.Value:
+    def _scale(self, scale: ir.Value | None, levels: int) -> ir.Value:
         """A scale times its factor."""
         assert scale is not None
         name = str(scale.name)
         if name not in self._scales:
-            parameter = free_name(f"{name}.factor", self.taken)
-            self.taken.add(parameter)
+            parameter = free_name(f"{name}.of{levels}.factor", self.taken)
+            self.levels[f"*.of{levels}.factor*"] = levels
             factor = self.op.initializer(parameter, np.ones(array_of(scale).shape, np.float32))
             self.factors[name] = parameter
             self._scales[name] = self.op.Mul(scale, factor)
@@ -159,12 +164,37 @@ def _is_trainable_scale(value: ir.Value | None) -> bool:
     return value is not None and is_constant(value) and value.dtype in (None, ir.DataType.FLOAT)
 
 
-def _replace(value: ir.Value, array: Array) -> None:
-    """Give an initializer other numbers of its own type."""
-    old = value.const_value
-    assert old is not None
-    value.const_value = ir.tensor(array.astype(old.dtype.numpy()), dtype=old.dtype, name=value.name)
-
-
 def _scale_biases(model: ir.Model, before: ir.Model) -> None:
     """Write int32 biases again whose scale is that of the data times that of the weight."""
+    old = before.graph.initializers
+    for node in model.graph:
+        parts = [_dequantizer(node, place) for place in range(3)]
+        data, weight, bias = parts
+        if data is None or weight is None or bias is None:
+            continue
+        q, scale = bias.inputs[0], bias.inputs[1]
+        own = [input_of(each, 1) for each in (data, weight)]
+        if q is None or scale is None or not is_constant(q) or not is_constant(scale):
+            continue
+        if q.const_value is None or q.const_value.dtype != ir.DataType.INT32:
+            continue
+        if any(each is None or not is_constant(each) for each in own):
+            continue
+        names = [str(each.name) for each in own if each is not None]
+        first, second = (array_of(old[name]) for name in names)
+        product = np.ravel(first) * np.ravel(second)
+        held = array_of(old[str(scale.name)])
+        if product.size != held.size or not np.allclose(product, held.ravel(), rtol=1e-3):
+            continue
+        floats = array_of(old[str(q.name)]) * held
+        now = np.ravel(array_of(own[0])) * np.ravel(array_of(own[1]))  # type: ignore[arg-type]
+        replace_tensor(scale, now.reshape(held.shape))
+        limit = np.iinfo(np.int32).max
+        replace_tensor(q, np.clip(np.rint(floats / now.reshape(held.shape)), -limit, limit))
+
+
+def _dequantizer(node: ir.Node, place: int) -> ir.Node | None:
+    """The DequantizeLinear that makes an input of a node."""
+    value = input_of(node, place)
+    maker = value.producer() if value is not None else None
+    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None

@@ -22,6 +22,8 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.graph.graph_ops import GraphOps, extend, taken_names
+from onward.passes.composites import DOMAIN
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.fake_quantization import Grid, best_scales, fake_quantize
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
@@ -40,6 +42,7 @@ from onward.settings import list_of
 
 _AXIS_SINCE = 13  # the opset in which QuantizeLinear got an axis
 _LARGEST_WEIGHT = 127  # int8 weights are symmetric: -127 to 127
+_OPSETS = {8: 21, 4: 21, 2: 25}  # the first one with blocks and with the type
 _INTEGERS = {8: ir.DataType.INT8, 4: ir.DataType.INT4, 2: ir.DataType.INT2}
 _DATA_STEPS = 255  # from -128 to 127
 
@@ -161,7 +164,11 @@ def export_quantized(aware: QuantizationAware, tensors: Mapping[str, Any]) -> ir
     model.graph.sort()
     drop_unused(model)
     left = {name: array for name, array in trained.items() if name in model.graph.initializers}
-    return export_model(model, left)
+    exported = export_model(model, left)
+    exported.opset_imports.pop(DOMAIN, None)  # no fake quantization is left
+    if exported.opset_imports[""] <= STOCK_OPSET:
+        return exported
+    return lower_opset(exported, STOCK_OPSET, _OPSETS[aware.bits])
 
 
 def _check_format(bits: int, block: int) -> None:

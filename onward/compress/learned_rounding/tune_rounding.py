@@ -1,0 +1,216 @@
+"""tune_rounding: learn the integers and the scales of a quantized model instead of rounding once.
+
+better = tune_rounding("float.onnx", quantized, calibration, Tune(seconds=300))
+
+Each layer is fitted to its own float output first; then the whole quantized model learns the float
+model's outputs, or labels. The better of before and after is returned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onward.compress.calibration import Calibration, Feeds, Labelled
+from onward.compress.distillation.answers import model_digest
+from onward.compress.distillation.match_teacher import batch_norm_names, match_teacher
+from onward.compress.distillation.stored_batches import StoredBatches
+from onward.compress.distillation.student_training import (
+    Limits,
+    ShowStep,
+    Trained,
+    show_nothing,
+    train_student,
+)
+from onward.compress.learned_rounding.fit_layers import fit_layers
+from onward.compress.learned_rounding.larger_batches import fixed_rows, join_batches, open_batch
+from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
+from onward.compress.learned_rounding.tune_settings import Tune
+from onward.compress.learned_rounding.twin import Twin, make_twin
+from onward.compress.quality import Judge
+from onward.errors import NotFinite, OptionError
+from onward.graph.files import load
+from onward.optimizers.adam import AdamW
+from onward.optimizers.groups import Group
+from onward.passes.training_mode import eval_mode
+from onward.programs.options import TrainingOptions
+from onward.providers.options import SessionOptions
+from onward.sessions.inference import InferenceSession
+
+if TYPE_CHECKING:
+    from onward.graph.files import Source
+
+_STEPS = 300  # if the user gives neither steps nor seconds
+_ROWS = 32  # of a batch to learn from, if the user gives no number
+_HELD_OUT = 8  # every eighth batch is left out to judge with
+_LEAST_TO_SPLIT = 4  # batches; of fewer, all are learned from and judged with
+_LAYERS_SHARE = 0.25  # of the seconds, at most, for fitting layers
+
+Score = Callable[[ir.Model], float]  # higher is better
+
+
+def tune_rounding(
+    original: Source,
+    quantized: ir.Model,
+    calibration: Calibration,
+    tune: Tune,
+    *,
+    progress: ShowStep = show_nothing,
+    clock: Callable[[], float] = time.monotonic,
+) -> ir.Model:
+    """The quantized model with integers and scales that were learned; a new model.
+
+    Only the integers and the scales of weights, and the scales of data, change. If training does
+    not help on batches that it has not seen, the result is a copy of `quantized`.
+
+    Args:
+        original: the float model that it was made from
+        quantized: a model with DequantizeLinear behind integer initializers (QDQ), which does not
+            change
+        calibration: batches of the model's inputs; with `tune.data`, they are what it is judged by
+        tune: the settings
+        progress: called with what begins now, the share that is done and the total
+        clock: seconds, for tests
+    """
+    start = clock()
+    teacher = load(original, any_domain=True)
+    learned, judged = _split(calibration, tune)
+    score = _score(teacher, judged, tune)
+    best, reached = quantized, score(quantized)
+    _check_has_weights(quantized, teacher)
+    if tune.layers:
+        most = None if tune.seconds is None else tune.seconds * _LAYERS_SHARE
+        fitted = fit_layers(quantized, teacher, learned, seconds=most, progress=progress)
+        value = score(fitted)
+        if value > reached:
+            best, reached = fitted, value
+    left = None if tune.seconds is None else max(tune.seconds - (clock() - start), 1.0)
+    twin, teacher, learned = _for_training(best, teacher, learned, tune)
+    try:
+        trained = _train(twin, teacher, learned, tune, left, progress, clock)
+    except NotFinite:
+        return best.clone()
+    after = twin.to_quantized(trained.tensors)
+    return after if score(after) > reached else best.clone()
+
+
+def _for_training(
+    quantized: ir.Model, teacher: ir.Model, data: Calibration, tune: Tune
+) -> tuple[Twin, ir.Model, Calibration]:
+    """The twin, the teacher and the data in batches of enough rows."""
+    rows, target = tune.batch or _ROWS, data.target
+    twin = make_twin(quantized, teacher)
+    if fixed_rows(quantized) is not None:
+        first = data.first()
+        opened = [open_batch(model, first) for model in (quantized, teacher)]
+        if opened[0] is None or opened[1] is None:
+            return twin, teacher, data
+        twin = dataclasses.replace(make_twin(opened[0], teacher), quantized=quantized)
+        teacher = opened[1]
+    inputs = InferenceSession(teacher, SessionOptions(log_severity_level=4)).get_inputs()
+    joined = Calibration(lambda: join_batches(data.labelled_batches(), rows), inputs, target=target)
+    return twin, teacher, joined
+
+
+def _train(
+    twin: Twin,
+    teacher: ir.Model,
+    data: Calibration,
+    tune: Tune,
+    seconds: float | None,
+    progress: ShowStep,
+    clock: Callable[[], float],
+) -> Trained:
+    """Train a twin to give the teacher's outputs, or with the user's loss."""
+    steps = _STEPS if tune.steps is None and seconds is None else tune.steps
+    rates = {pattern: tune.scale_rate / levels for pattern, levels in twin.levels.items()}
+    if tune.loss is None:
+        done: list[Trained] = []
+        match_teacher(
+            twin.model,
+            teacher,
+            data,
+            steps=steps,
+            seconds=seconds,
+            learning_rate=tune.learning_rate,
+            groups=rates,
+            trained=twin.parameters,
+            clip_norm=None,
+            folder=tune.folder,
+            seed=tune.seed,
+            progress=progress,
+            on_trained=done.append,
+            clock=clock,
+        )
+        return done[0]
+    batches = StoredBatches(data, tune.seed)
+    name = target_name(twin.model, tune.loss)
+
+    def feeds_at(step: int) -> Feeds:
+        _, (feeds, targets) = batches.at(step)
+        return {**feeds, name: targets}
+
+    settings = dataclasses.replace(tune, data=None, folder=None, steps=None, seconds=None)
+    return train_student(
+        eval_mode(twin.model.clone()),
+        tune.loss,
+        AdamW(lr=tune.learning_rate, weight_decay=0.0),
+        TrainingOptions(
+            trainable=twin.parameters,
+            groups=[Group(parameters=name, lr=rate) for name, rate in rates.items()],
+            frozen_batch_norms=batch_norm_names(twin.model),
+            outputs=[],
+            seed=tune.seed,
+        ),
+        feeds_at,
+        Limits(steps=steps, seconds=seconds),
+        folder=tune.folder,
+        key=hashlib.sha256(f"{model_digest(twin.model)} {settings}".encode()).hexdigest(),
+        progress=progress,
+        clock=clock,
+    )
+
+
+def _check_has_weights(quantized: ir.Model, teacher: ir.Model) -> None:
+    if not make_twin(quantized, teacher).weights:
+        raise OptionError(
+            "the model has no quantized weights to tune: integer initializers behind "
+            "DequantizeLinear that a linear layer reads\nquantize it first"
+        )
+
+
+def _score(teacher: ir.Model, judged: Calibration, tune: Tune) -> Score:
+    """How good a model is: minus its loss, or its similarity to the teacher."""
+    if tune.loss is not None:
+        return LossOnData(tune.loss, judged).score
+    judge = Judge(teacher, judged)
+    return lambda model: -judge.rate(model).error
+
+
+def _split(calibration: Calibration, tune: Tune) -> tuple[Calibration, Calibration]:
+    """The batches to learn from, and those to judge with."""
+    inputs = calibration.inputs
+    if tune.data is not None:
+        learned = Calibration(tune.data, inputs, target=tune.target, batch=tune.batch)
+        has_targets = next(calibration.labelled_batches())[1] is not None
+        if tune.loss is None or has_targets:
+            return learned, calibration
+        calibration = learned
+    count = sum(1 for _ in calibration.labelled_batches())
+    if count < _LEAST_TO_SPLIT:
+        return calibration, calibration
+
+    def choose(held_out: bool) -> Iterator[Labelled]:
+        for place, batch in enumerate(calibration.labelled_batches()):
+            if (place % _HELD_OUT == _HELD_OUT // 2) == held_out:
+                yield batch
+
+    return (
+        Calibration(lambda: choose(False), inputs, target=calibration.target),
+        Calibration(lambda: choose(True), inputs, target=calibration.target),
+    )
