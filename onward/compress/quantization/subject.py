@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 30  # bytes of weights; such a model is not opened in float to be compared with
 _SMALL = 1 << 20  # bytes of a file; the memory of such a model is lost in the engine's own
+_SERIALIZED_AT_MOST = 128 << 20  # bytes of weights that are written to memory to count them
 _QUICK_BATCHES = 2
 
 
@@ -119,6 +120,7 @@ class Subject:
 
 
 def size_of(model: ir.Model) -> int:
-    """The bytes of a model's file, if it were saved."""
-    data = model_bytes(model)
-    return weight_bytes(model) if data is None else len(data)
+    """The bytes of a model's file, if it were saved; of a large one the bytes of its weights."""
+    weights = weight_bytes(model)
+    data = model_bytes(model) if weights < _SERIALIZED_AT_MOST else None
+    return weights if data is None else len(data)

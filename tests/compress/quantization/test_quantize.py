@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.compress import quantize
+from onward.compress.quantization import subject
 from onward.errors import DataError, FeedError, MetricError
 from onward.graph.builder import OpBuilder
 from onward.graph.files import save
@@ -145,6 +146,17 @@ def test_the_steps_are_told(model: ir.Model, rows: dict[str, Any]) -> None:
     quantize(model, rows, memory=False, progress=lambda step, done, total: steps.append(step))
     assert steps[0] == "preparing the model and measuring ranges"
     assert "timing the result against float" in steps
+
+
+def test_a_large_model_is_not_opened_in_float(
+    model: ir.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "_LARGE", 1)
+    monkeypatch.setattr(subject, "_SERIALIZED_AT_MOST", 1)
+    monkeypatch.setattr(subject, "Judge", None)
+    report = quantize(model)
+    assert report.helped and report.after.quality is None and report.speedup is None
+    assert "speed and quality were not measured" in report.notes[-1]
 
 
 def test_the_memory_of_sessions_is_measured(rows: dict[str, Any], tmp_path: Path) -> None:
