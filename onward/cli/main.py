@@ -44,7 +44,7 @@ VERBS = {
     "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
     "quantize": (
         "onward.cli.quantize",
-        "Make a model smaller and faster with integers, as measured.",
+        "Quantize a model, measure it, and undo what is slower or loses too much.",
     ),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "early-exit": (
@@ -60,6 +60,8 @@ VERBS = {
     "serve": ("onward.cli.serve", "Serve models over HTTP and gRPC."),
     "export": ("onward.cli.export", "Write a PyTorch module as ONNX."),
     "grad": ("onward.cli.grad", "Extend a model with the gradients of its outputs."),
+    "pack": ("onward.cli.pack", "Write a model in fewer bytes, without losing a bit."),
+    "unpack": ("onward.cli.unpack", "Write the ONNX model of a packed file."),
     "ops": ("onward.cli.ops", "List which operators each provider runs."),
     "sign": ("onward.cli.sign", "Sign a model and its external data."),
     "verify": ("onward.cli.verify", "Check a model and its external data against its signature."),

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
+import weakref
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +71,6 @@ class Calibration:
         self.target = target
         self.is_random = source is None
         self._limit = limit
-        self._spool: tempfile.TemporaryDirectory[str] | None = None
         self._read = self._reader(source, batch or BATCH, dict(sizes or {}), seed)
 
     def batches(self) -> Iterator[Feeds]:
@@ -100,11 +102,15 @@ class Calibration:
         if isinstance(source, Mapping):
             return self._arrays_reader(source, batch)
         if isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".npz":
-            with np.load(_existing(source), allow_pickle=False) as loaded:
-                return self._arrays_reader({name: loaded[name] for name in loaded.files}, batch)
+            return self._arrays_reader(_read_arrays(_existing(source)), batch)
         if _is_rows(source):
             data = open_data(source, target=self.target)
             return lambda: self._rows(data, batch)
+        if not isinstance(source, Iterable):
+            raise DataError(
+                f"data must be a file, a table, arrays or feeds, not {type(source).__name__}\n"
+                "give a path, a dict of arrays by input, or a list of feeds"
+            )
         if iter(source) is source:  # it can be read once: keep it on disk
             return self._spooled(source)
         return lambda: map(_to_labelled, source)
@@ -155,13 +161,14 @@ class Calibration:
             )
 
     def _spooled(self, source: Iterable[Any]) -> Callable[[], Iterator[Labelled]]:
-        self._spool = tempfile.TemporaryDirectory(prefix="onward-calibration-")
+        folder = tempfile.mkdtemp(prefix="onward-calibration-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         files: list[Path] = []
         for feeds, targets in map(_to_labelled, itertools.islice(source, self._limit)):
             arrays = {f"x{place}": np.asarray(feed) for place, feed in enumerate(feeds.values())}
             if targets is not None:
                 arrays["targets"] = np.asarray(targets)
-            files.append(Path(self._spool.name) / f"{len(files)}.npz")
+            files.append(Path(folder) / f"{len(files)}.npz")
             np.savez(files[-1], allow_pickle=False, names=np.array(list(feeds)), **arrays)
         return lambda: map(_read_spooled, files)
 
@@ -192,6 +199,17 @@ def _is_rows(source: Any) -> bool:
 def _existing(path: str | os.PathLike[str]) -> Path:
     check_exists(Path(path), "data file")
     return Path(path)
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file."""
+    try:
+        with np.load(path, allow_pickle=False) as loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:  # damaged, or pickled objects
+        raise DataError(
+            f"{path} cannot be read: {error}\nwrite it with np.savez, with numbers alone"
+        ) from error
 
 
 def _to_labelled(item: Any) -> Labelled:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.compress.calibration import Array, Calibration
-from onward.errors import MetricError, OptionError
+from onward.errors import MetricError, OnwardError, OptionError
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.runner.metrics.make_metric import make_metric
@@ -31,6 +31,7 @@ OwnMetric = Callable[
 ]  # a user's: it runs the model on data of its own; higher is better
 
 _ROWS_KEPT = 4096  # rows of the original's outputs that are kept in memory to compare with
+_BYTES_KEPT = 256 << 20  # and their bytes at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class Judge:
     ) -> None:
         self._calibration, self._providers = calibration, providers
         self._metric = make_metric(metric) if isinstance(metric, str) else metric
-        if self._metric is not None and not callable(self._metric) and calibration.target is None:
+        if self._metric is not None and not callable(self._metric):
             first = next(calibration.labelled_batches())
             if first[1] is None:
                 raise OptionError(
@@ -75,12 +76,13 @@ class Judge:
         session = self._open(original)
         self._names = [output.name for output in session.get_outputs()]
         self._expected: list[list[Array]] = []
-        rows = 0
+        rows = kept = 0
         for feeds in calibration.batches():
             outputs = session.run(self._names, feeds)
             self._expected.append(outputs)
             rows += max((len(y) for y in outputs if np.ndim(y)), default=1)
-            if rows >= _ROWS_KEPT:
+            kept += sum(getattr(y, "nbytes", 0) for y in outputs)
+            if rows >= _ROWS_KEPT or kept >= _BYTES_KEPT:
                 break
         self.original = self.rate(original)
 
@@ -131,7 +133,16 @@ class Judge:
             return _call_metric(metric, lambda feeds: _run_by_name(session, self._names, feeds))
         metric.reset()
         for feeds, targets in self._calibration.labelled_batches():
-            metric.update(session.run(self._names[:1], feeds)[0], targets)
+            outputs = session.run(self._names[:1], feeds)[0]
+            try:
+                metric.update(outputs, targets)
+            except OnwardError:
+                raise
+            except Exception as error:  # a user's class, or targets of another shape
+                raise MetricError(
+                    f"the metric {metric.name!r} raised {type(error).__name__}: {error}\n"
+                    f"it got outputs {np.shape(outputs)} and targets {np.shape(targets)}"
+                ) from error
         return metric.result()
 
     def _open(self, model: Source) -> InferenceSession:
@@ -168,6 +179,11 @@ class _Sums:
         if not isinstance(y, np.ndarray) or y.dtype.kind not in "fiub" or not y.size:
             return
         a = np.asarray(y, np.float64).reshape(len(y) if y.ndim else 1, -1)
+        if np.shape(z) != y.shape:  # such as another number of found boxes: nothing is alike
+            self._rows += len(a)
+            self._squares += float(np.nansum(a * a))
+            self._distances += float(np.nansum(a * a))
+            return
         b = np.asarray(z, np.float64).reshape(a.shape)
         finite = np.isfinite(a)
         a, b = np.where(finite, a, 0), np.where(finite, b, 0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WARM_UP = 2
 _MIN_ROUNDS = 5
-_LEAST_TURN = 2e-3  # seconds of calls between two readings of the clock
+_LEAST_TURN, _LONGEST_TURN = 2e-3, 5e-2  # seconds of calls between two readings of the clock
 
 
 def time_in_turns(
@@ -39,7 +39,7 @@ def time_in_turns(
         models: the models by a name
         feeds: what all of them are fed
         providers: the providers that run them, or those of each model by its name
-        seconds: how long to measure one model
+        seconds: how long to measure one model, on average
         threads: threads inside an operator. With one, the CPU time of this process is read;
             with more, the time that passes
         clock: another clock, for tests
@@ -54,17 +54,20 @@ def time_in_turns(
         for name, model in models.items()
     }
     runs = {name: _runner(session, feeds) for name, session in sessions.items()}
-    repeats = {name: _warm_up(run, read) for name, run in runs.items()}
+    once = {name: _warm_up(run, read) for name, run in runs.items()}
+    turn = min(max(_LEAST_TURN, *once.values()), _LONGEST_TURN)  # alike for all models
+    repeats = {name: max(1, round(turn / each)) for name, each in once.items()}
     times: dict[str, list[float]] = {name: [] for name in models}
-    used, order = dict.fromkeys(models, 0.0), list(models)
-    while any(len(each) < _MIN_ROUNDS or used[name] < seconds for name, each in times.items()):
+    used, rounds, order = 0.0, 0, list(models)
+    while rounds < _MIN_ROUNDS or used < seconds * len(models):
         for name in order:
             start = read()
             for _ in range(repeats[name]):
                 runs[name]()
             passed = read() - start
             times[name].append(passed / repeats[name])
-            used[name] += max(passed, 1e-4)
+            used += max(passed, 1e-4)
+        rounds += 1
         order.reverse()  # none is always first
     return {name: float(np.median(each)) for name, each in times.items()}
 
@@ -80,10 +83,10 @@ def _runner(session: InferenceSession, feeds: Mapping[str, Any]) -> Callable[[],
     return lambda: session.run(None, ready)
 
 
-def _warm_up(run: Callable[[], object], read: Callable[[], float]) -> int:
-    """Run a few times; return how many runs one turn takes so that the clock is fine enough."""
+def _warm_up(run: Callable[[], object], read: Callable[[], float]) -> float:
+    """Run a few times; return the seconds of the last run."""
     for _ in range(_WARM_UP):
         run()
     start = read()
     run()
-    return max(1, round(_LEAST_TURN / max(read() - start, 1e-6)))
+    return max(read() - start, 1e-6)

@@ -55,6 +55,15 @@ def map_external(model: ir.Model, folder: Path | None) -> None:
         replace(MappedTensor(tensor, mapping, folder))
 
 
+def replace_external(
+    model: ir.Model, make: Callable[[ir.ExternalTensor], ir.TensorProtocol]
+) -> None:
+    """Replace every tensor that is still a reference to another file."""
+    for tensor, replace in list(_holders(model)):
+        if isinstance(tensor, ir.ExternalTensor):
+            replace(make(tensor))
+
+
 @contextmanager
 def embedded(model: ir.Model) -> Iterator[None]:
     """While in this context, the model is written with all its tensors embedded.
@@ -176,7 +185,7 @@ def map_file(file: int) -> tuple[mmap.mmap | None, int]:
 
 def open_inside(folder: Path, location: str, what: str) -> int:
     """Open a regular file below a folder for reading; links and special files are refused."""
-    parts = _parts(location, what)
+    parts = check_location(location, what)
     try:
         file = _open_by_folder(folder, parts, what) if _BY_FOLDER else _open(folder, parts, what)
     except (FileNotFoundError, NotADirectoryError):
@@ -201,7 +210,8 @@ def open_inside(folder: Path, location: str, what: str) -> int:
     return file
 
 
-def _parts(location: str, what: str) -> tuple[str, ...]:
+def check_location(location: str, what: str) -> tuple[str, ...]:
+    """The parts of a location inside the model's folder; any other location is refused."""
     path = PurePosixPath(location)
     outside = path.is_absolute() or ".." in path.parts
     windows = PureWindowsPath(location)

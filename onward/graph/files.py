@@ -1,6 +1,7 @@
 """Load and save ONNX models in any of their formats, weights memory-mapped.
 
 model = load("model.onnx")        # external data is mapped, not read: any size opens
+model = load("model.onnxpack")    # packed tensors are decoded when they are needed
 save(model, "copy.onnx")          # over 1 GiB, the weights go to copy.onnx.data
 """
 
@@ -11,6 +12,7 @@ import errno
 import functools
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +23,8 @@ from google.protobuf.message import DecodeError, EncodeError
 from onward.errors import InvalidModel, OnwardError
 from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
+from onward.graph.packed.container import PackedFile, is_packed, open_packed
+from onward.graph.packed.packed_tensor import attach_tensors
 from onward.graph.paths import read_model, to_path, writing
 from onward.graph.protos import from_proto, without_maps, write_maps
 from onward.graph.scan.model_scan import scan_model
@@ -45,21 +49,25 @@ def load(
     if isinstance(source, ir.Model):
         _check_operators(source, limits, any_domain)
         return source
+    if is_packed(source):
+        return _load_packed(open_packed(source), limits, any_domain)
     proto, folder, scanned = read_proto(source, limits, any_domain=any_domain)
     if scanned:
-        return _from_proto(proto, folder)
+        return _from_proto(proto, functools.partial(map_external, folder=folder))
     return _from_parsed(proto, folder, limits, any_domain)
 
 
 def build_scanned(data: bytes, name: str, folder: Path | None) -> ir.Model:
     """Build a model from bytes that a scan has already checked; `folder` has its external data."""
-    return _from_proto(_parse(data, name), folder)
+    return _from_proto(_parse(data, name), functools.partial(map_external, folder=folder))
 
 
 def read_proto(
     source: Source, limits: ModelLimits = DEFAULT_LIMITS, *, any_domain: bool = False
 ) -> tuple[onnx.ModelProto, Path | None, bool]:
     """ONNX's message, the folder of its external data, and whether it was scanned."""
+    if is_packed(source):
+        return _read_packed(open_packed(source), limits, any_domain), None, True
     if isinstance(source, (str, os.PathLike)):
         return _read_file(Path(source), limits, any_domain)
     if isinstance(source, bytes):
@@ -71,6 +79,18 @@ def read_proto(
         "a model must be a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
         f"not {type(source).__name__}"
     )
+
+
+def _read_packed(file: PackedFile, limits: ModelLimits, any_domain: bool) -> onnx.ModelProto:
+    """The message of a packed model; its tensors are numbers in the packed file."""
+    data = file.read_graph(limits.file_bytes)
+    scan_model(data, limits, any_domain=any_domain, name=file.name)
+    return _parse(data, file.name)
+
+
+def _load_packed(file: PackedFile, limits: ModelLimits, any_domain: bool) -> ir.Model:
+    proto = _read_packed(file, limits, any_domain)
+    return _from_proto(proto, functools.partial(attach_tensors, file=file))
 
 
 def _read_file(
@@ -96,7 +116,7 @@ def _from_parsed(
     """A model from a parsed message; beyond 2 GiB protobuf cannot write it for a scan."""
     with contextlib.suppress(EncodeError):
         scan_model(proto.SerializeToString(), limits, any_domain=any_domain)
-    model = _from_proto(proto, folder)
+    model = _from_proto(proto, functools.partial(map_external, folder=folder))
     _check_operators(model, limits, any_domain)
     return model
 
@@ -123,11 +143,12 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
         ) from error
 
 
-def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
+def _from_proto(proto: onnx.ModelProto, attach: Callable[[ir.Model], None]) -> ir.Model:
+    """A model from its message; `attach` gives it the tensors that are not in the message."""
     try:
         model = from_proto(proto)
         _check_values(model)
-        map_external(model, folder)
+        attach(model)
     except OnwardError:
         raise
     except Exception as error:  # onnx-ir raises many kinds on broken graphs

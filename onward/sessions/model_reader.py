@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onward.graph.packed.container import is_packed
 from onward.graph.paths import check_readable, read_model
 from onward.graph.scan.model_scan import ModelScan, scan_model
 from onward.lazy import LazyModule
@@ -50,7 +51,9 @@ class ModelReader:
 
     @cached_property
     def data(self) -> bytes | None:
-        """The bytes of a binary model; None for text formats, torch programs and objects."""
+        """The bytes of a binary model; None for text, packed models, torch programs and objects."""
+        if is_packed(self.source):
+            return None
         if isinstance(self.source, bytes):
             return self.source
         if self.path is not None and Path(self.path).suffix in (".onnx", ".ort", ""):

@@ -57,7 +57,7 @@ def find_unfused(model: ir.Model, names: Collection[str]) -> list[str]:
         for output in node.outputs
         if node.name in names
     }
-    found = []
+    found: list[str] = []
     for graph in _graphs(_optimized_graph(model)):
         dequantized = {
             output for node in graph.node if node.op_type == _DEQUANTIZE for output in node.output

@@ -6,6 +6,8 @@ must be undone. Weights of few bits get more bits first, and stay float only if 
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,27 +56,24 @@ def undo_lossy(
     judge, quick = judges
     at_most = _GROUPS_OF_LARGE if weight_bytes(quantizer.model) > _LARGE else _GROUPS
     groups = make_groups(quantizer, start.plan, at_most)
-    order = _worst_first(quantizer, start.plan, groups, quick, progress)
+    costs = _measure_costs(quantizer, start.plan, groups, quick, progress)
+    steps = _order_steps(start.plan, groups, costs)
 
-    def rate(plan: Plan) -> RatedPlan:
+    def rate(count: int) -> RatedPlan:
+        progress(f"trying with {count} of {len(steps)} steps back", count, len(steps))
+        plan = _take_steps(start.plan, steps[:count])
         model = quantizer.write(plan)
         return RatedPlan(plan, model, judge.rate(model))
 
-    def is_good(rated: RatedPlan) -> bool:
-        return judge.is_within(rated.quality, drop)
-
-    plan, best = start.plan, start
-    while plan and not is_good(best):
-        best = _soften_fewest(plan, order, rate, is_good, progress)
-        plan = best.plan
-    undone.update({name: TOO_LOSSY for name in start.plan if name not in plan})
+    best = _take_fewest(len(steps), rate, lambda rated: judge.is_within(rated.quality, drop))
+    undone.update({name: TOO_LOSSY for name in start.plan if name not in best.plan})
     return best
 
 
-def _worst_first(
+def _measure_costs(
     quantizer: Quantizer, plan: Plan, groups: Sequence[Group], quick: Judge, progress: Progress
-) -> list[Group]:
-    """Groups in the order of what they cost alone, for each weight that they make smaller."""
+) -> list[float]:
+    """What each group costs if it alone is quantized, for each weight that it makes smaller."""
     total = max(elements_of(quantizer.model, plan), 1)
     costs = []
     for number, group in enumerate(groups):
@@ -82,55 +81,64 @@ def _worst_first(
         alone = quantizer.write({name: plan[name] for name in group})
         share = elements_of(quantizer.model, group) / total
         costs.append(_loss(quick.rate(alone)) / (share + 1 / len(groups)))
-    order = sorted(range(len(groups)), key=lambda number: -costs[number])
-    return [groups[number] for number in order]
+    return costs
 
 
 def _loss(quality: Quality) -> float:
     """What was lost, finer than a metric shows it on little data."""
     loss = 1 - quality.similarity + 0.01 * quality.error
-    return loss if loss == loss else float("inf")
+    return loss if math.isfinite(loss) else math.inf
 
 
-def _soften_fewest(
-    plan: Plan,
-    order: Sequence[Group],
-    rate: Callable[[Plan], RatedPlan],
-    is_good: Callable[[RatedPlan], bool],
-    progress: Progress,
+def _order_steps(plan: Plan, groups: Sequence[Group], costs: Sequence[float]) -> list[Group]:
+    """The groups to step back, always the one that costs most; one with few bits comes often.
+
+    A step doubles the bits of weights, which is expected to divide their cost by 4 ** bits; the
+    last one takes a group out.
+    """
+    waiting = [(-cost, place) for place, cost in enumerate(costs)]
+    heapq.heapify(waiting)
+    formats = [plan[group[0]] for group in groups]
+    steps = []
+    while waiting:
+        cost, place = heapq.heappop(waiting)
+        steps.append(groups[place])
+        softer = _step_back(formats[place])
+        if softer is not None:
+            heapq.heappush(waiting, (cost / 4 ** formats[place].bits, place))
+            formats[place] = softer
+    return steps
+
+
+def _take_fewest(
+    most: int, rate: Callable[[int], RatedPlan], is_good: Callable[[RatedPlan], bool]
 ) -> RatedPlan:
-    """The plan with the fewest of the worst groups softened that is good; else with all of them."""
-    tried: dict[int, RatedPlan] = {}
-
-    def works(count: int) -> bool:
-        if count not in tried:
-            progress(f"trying without the {count} most costly groups", len(tried), None)
-            tried[count] = rate(_soften(plan, order[:count]))
-        return is_good(tried[count])
-
-    low, high = 0, 1  # `low` groups are too few
-    while high < len(order) and not works(high):
-        low, high = high, 2 * high
-    high = min(high, len(order))
+    """The plan with the fewest steps back that is good: double their number, then bisect."""
+    low, high, best = 0, 1, rate(1)
+    while high < most and not is_good(best):
+        low, high = high, min(2 * high, most)
+        best = rate(high)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if works(middle) else (middle, high)
-    works(high)
-    return tried[high]
+        rated = rate(middle)
+        if is_good(rated):
+            high, best = middle, rated
+        else:
+            low = middle
+    return best
 
 
-def _soften(plan: Plan, groups: Sequence[Group]) -> Plan:
-    """A plan in which these groups have more bits, or are taken out."""
-    changed = {name for group in groups for name in group}
-    softened = {}
-    for name, form in plan.items():
-        softer = _softer(form) if name in changed else form
-        if softer is not None:
-            softened[name] = softer
-    return softened
+def _take_steps(plan: Plan, steps: Sequence[Group]) -> Plan:
+    """A plan in which the groups of these steps have more bits, or are taken out."""
+    changed: dict[str, NodeFormat | None] = dict(plan)
+    for group in steps:
+        for name in group:
+            form = changed[name]
+            changed[name] = None if form is None else _step_back(form)
+    return {name: form for name, form in changed.items() if form is not None}
 
 
-def _softer(form: NodeFormat) -> NodeFormat | None:
+def _step_back(form: NodeFormat) -> NodeFormat | None:
     if form.kind == "weights" and form.bits < 8:
         return replace(form, bits=2 * form.bits)
     return None

@@ -63,10 +63,10 @@ def without(plan: Plan, names: Iterable[str]) -> Plan:
     return {name: form for name, form in plan.items() if name not in left_out}
 
 
-def elements_of(model: ir.Model, names: Iterable[str]) -> int:
-    """The elements of the weights that these nodes read."""
+def elements_of(model: ir.Model, names: Iterable[str] | None = None) -> int:
+    """The elements of the weights that these nodes read, or all of them."""
     nodes = {str(node.name): node for node in _nodes(model)}
-    return _elements([tuple(names)], nodes)
+    return _elements([tuple(nodes if names is None else names)], nodes)
 
 
 def _nodes(model: ir.Model) -> Iterable[ir.Node]:

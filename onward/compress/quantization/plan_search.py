@@ -19,7 +19,7 @@ from onward.compress.timing import time_in_turns
 
 SLOWEST = 0.97  # times as fast as float that a result must be
 _FASTER, _SMALLER = 1.03, 0.98  # what counts as a gain
-_SECONDS = 1.0  # of the last measurement of a model
+_SECONDS = 0.6  # of the last measurement of a model
 _SURE = (0.9, 1.1)  # a ratio between these is measured again, for longer
 
 Tuner = Callable[[ir.Model], ir.Model]  # a quantized model to one with learned rounding

@@ -127,8 +127,10 @@ def quantize(
 
 def _quantize_one(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Report:
     """Quantize to one format for one provider."""
-    progress("preparing the model and measuring ranges", 0, None)
-    quantizer = make_quantizer(subject, settings, progress)
+    if settings.to not in subject.quantizers:
+        progress("preparing the model and measuring ranges", 0, None)
+        subject.quantizers[settings.to] = make_quantizer(subject, settings, progress)
+    quantizer = subject.quantizers[settings.to]
     if not quantizer.plan:
         why = sorted(set(quantizer.refused.values()))
         reason = f" ({'; '.join(why[:3])})" if why else ""

@@ -107,6 +107,11 @@ def _notes(
         yield f"{_listed(formats)} of {_count(len(found.plan) + len(found.undone), 'node')}"
     for reason, count in Counter(found.undone.values()).items():
         yield f"{_count(count, 'node')} unchanged: {reason}"
+    asked = int(settings.to.removeprefix("int")) if settings.is_for_size else 0
+    if asked and settings.bits is None and settings.size is None:
+        more = sum(form.bits > asked for form in found.plan.values())
+        if more:
+            yield f"{_count(more, 'node')} with more than {asked} bits: fewer lose too much"
     speedup = found.speedup
     if helped and speedup is not None and speedup < SLOWEST:
         yield (

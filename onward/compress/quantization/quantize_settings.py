@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
+from onward.lazy import LazyModule
 from onward.providers.choose import available, full_name, install_hint
 from onward.providers.provider_names import AUTO
+
+if TYPE_CHECKING:
+    from onward.compress.learned_rounding import tune_settings
+    from onward.compress.learned_rounding.tune_settings import Tune
+else:  # it loads the losses
+    tune_settings = LazyModule("onward.compress.learned_rounding.tune_settings")
 
 FORMATS = {  # what a user writes, and the format's name
     "int8": "int8",
@@ -22,7 +29,6 @@ FORMATS = {  # what a user writes, and the format's name
 }
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_SECONDS = {"": 1.0, "S": 1.0, "SEC": 1.0, "MIN": 60.0, "M": 60.0, "H": 3600.0}
 _NUMBER = re.compile(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)")
 
 
@@ -49,7 +55,7 @@ class QuantizeSettings:
     size: int | None = None
     block: int | None = None
     method: str = "auto"
-    tune: Any = None
+    tune: Tune | None = None
     seed: int = 0
 
     @property
@@ -87,7 +93,7 @@ def read_settings(
         size=None if size is None else read_bytes(size),
         block=block,
         method=method,
-        tune=tune,
+        tune=read_tune(tune),
         seed=seed,
     )
 
@@ -116,23 +122,21 @@ def read_bytes(given: int | str) -> int:
     >>> read_bytes("100MB"), read_bytes(2048)
     (100000000, 2048)
     """
-    return int(_read_amount(given, _BYTES, "size", "100MB"))
-
-
-def read_seconds(given: float | str) -> float:
-    """A time: 90, "90s", "5min", "1h".
-
-    >>> read_seconds("5min"), read_seconds(90)
-    (300.0, 90.0)
-    """
-    return _read_amount(given, _SECONDS, "tune", "5min")
-
-
-def _read_amount(given: float | str, units: dict[str, Any], name: str, example: str) -> float:
     match = _NUMBER.fullmatch(str(given).strip())
-    if match is None or match[2].upper() not in units or float(match[1]) <= 0:
-        raise OptionError(f"{name} must be an amount above 0, such as {example!r}, not {given!r}")
-    return float(match[1]) * float(units[match[2].upper()])
+    if match is None or match[2].upper() not in _BYTES or float(match[1]) <= 0:
+        raise OptionError(f"size must be a number of bytes, such as '100MB', not {given!r}")
+    return int(float(match[1]) * _BYTES[match[2].upper()])
+
+
+def read_tune(given: Any) -> Tune | None:
+    """Settings of learned rounding: a time ("5min", or seconds), a number of steps, or a Tune."""
+    if isinstance(given, str):
+        return tune_settings.Tune.read(given)
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return tune_settings.Tune(seconds=float(given))
+    if given is not None and not isinstance(given, tune_settings.Tune):
+        raise OptionError(f"tune must be a time, such as '5min', or a Tune, not {given!r}")
+    return given
 
 
 def read_provider(given: str) -> str:

@@ -9,18 +9,17 @@ import onnx_ir as ir
 from onward.compress.progress_steps import Progress
 from onward.compress.quantization.plan import Quantizer
 from onward.compress.quantization.plan_search import Tuner
-from onward.compress.quantization.quantize_settings import QuantizeSettings, read_seconds
+from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.subject import Subject
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from onward.compress.learned_rounding import tune_rounding, tune_settings
+    from onward.compress.learned_rounding import tune_rounding
     from onward.compress.quantization.half import quantizer as half
     from onward.compress.quantization.int8 import quantizer as int8
     from onward.compress.quantization.weights import quantizer as weights
 else:
     tune_rounding = LazyModule("onward.compress.learned_rounding.tune_rounding")
-    tune_settings = LazyModule("onward.compress.learned_rounding.tune_settings")
     half = LazyModule("onward.compress.quantization.half.quantizer")
     int8 = LazyModule("onward.compress.quantization.int8.quantizer")
     weights = LazyModule("onward.compress.quantization.weights.quantizer")
@@ -28,7 +27,8 @@ else:
 
 def make_quantizer(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Quantizer:
     """The quantizer of the format that was asked for, with its statistics measured."""
-    model, calibration = subject.copy(), subject.calibration
+    model = subject.copy()
+    calibration = None if subject.calibration.is_random else subject.calibration
     if settings.to == "int8":
         return int8.Int8Quantizer(model, calibration, progress=progress)
     if settings.to in ("int4", "int2"):
@@ -48,11 +48,9 @@ def make_quantizer(subject: Subject, settings: QuantizeSettings, progress: Progr
 
 def make_tuner(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Tuner | None:
     """A function that learns the rounding of a quantized model; None if it is not asked for."""
-    given = settings.tune
-    if given is None:
+    chosen = settings.tune
+    if chosen is None:
         return None
-    is_time = isinstance(given, (str, int, float))
-    chosen = tune_settings.Tune(seconds=read_seconds(given)) if is_time else given
 
     def learn(model: ir.Model) -> ir.Model:
         return tune_rounding.tune_rounding(

@@ -101,9 +101,9 @@ def _measure(
         subject.feeds,
         providers={name: [provider] for name, (_, provider) in names.items()},
     )
-    original = replace(subject, provider=_CPU)
+    judges = {provider: replace(subject, provider=provider).judge for _, provider in models}
     for name, (form, provider) in names.items():
-        judge = replace(original, provider=provider).judge
+        judge = judges[provider]
         quality = judge.rate(models[form, provider])
         within = form == "float32" or judge.is_within(quality, settings.drop)
         size = subject.bytes if form == "float32" else size_of(models[form, provider])
@@ -204,4 +204,8 @@ def _storing(
     same = [each for each in candidates if each.format == chosen.format]
     same.sort(key=lambda each: (each.provider != chosen.provider, each.seconds))
     rows = [Row(ProviderChoice(each.provider), each.seconds, each.seconds) for each in same]
-    return lambda path: store_choice(path, feeds, rows)
+
+    def store(path: Path) -> None:
+        store_choice(path, feeds, rows)
+
+    return store

@@ -8,7 +8,12 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.compress.progress_steps import Progress
-from onward.compress.quantization.node_clusters import Cluster, make_clusters, without
+from onward.compress.quantization.node_clusters import (
+    Cluster,
+    elements_of,
+    make_clusters,
+    without,
+)
 from onward.compress.quantization.plan import Plan, Quantizer
 from onward.compress.timing import time_in_turns
 from onward.graph.files import weight_bytes
@@ -16,6 +21,7 @@ from onward.graph.files import weight_bytes
 CLUSTERS = 12  # variants that are timed in a round
 _ROUNDS = 3
 _GAIN = 0.015  # a variant must be this much faster: less is noise
+_GAIN_OF_ALL = 0.15  # and this much more for each share of the weights that it makes larger
 _AT_ONCE = 1 << 30  # bytes of weights of the models that take turns
 _SECONDS = 0.25  # of measuring one variant
 
@@ -54,6 +60,7 @@ def _find_slower(
 ) -> list[Cluster]:
     """The clusters whose removal makes the model faster, alone and all together."""
     full = quantizer.write(plan)
+    total = max(elements_of(quantizer.model), 1)
     ratios: dict[int, float] = {}
     step = max(1, _AT_ONCE // max(weight_bytes(full), 1) - 1)
     for start in range(0, len(clusters), step):
@@ -61,8 +68,11 @@ def _find_slower(
         models: dict[str, ir.Model] = {"full": full}
         models |= {str(n): quantizer.write(without(plan, clusters[n].names)) for n in part}
         times = time_in_turns(models, feeds, providers=providers, seconds=_SECONDS)
-        ratios |= {number: times[str(number)] / times["full"] for number in part}
-    found = sorted((n for n in ratios if ratios[n] < 1 - _GAIN), key=lambda n: ratios[n])
+        for number in part:
+            wanted = _GAIN + _GAIN_OF_ALL * clusters[number].elements / total
+            ratio = times[str(number)] / times["full"]
+            ratios |= {number: ratio} if ratio < 1 - wanted else {}
+    found = sorted(ratios, key=lambda number: ratios[number])
     return _confirm(quantizer, plan, [clusters[number] for number in found], feeds, providers)
 
 

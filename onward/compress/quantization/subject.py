@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration, Feeds
 from onward.compress.quality import Judge, OwnMetric, Quality
+from onward.compress.quantization.plan import Quantizer
 from onward.compress.report import Measured
 from onward.errors import ProviderError
 from onward.graph.files import weight_bytes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 30  # bytes of weights; such a model is not opened in float to be compared with
 _SMALL = 1 << 20  # bytes of a file; the memory of such a model is lost in the engine's own
+_SERIALIZED_AT_MOST = 128 << 20  # bytes of weights that are written to memory to count them
 _QUICK_BATCHES = 2
 
 
@@ -43,6 +45,7 @@ class Subject:
         sizes: sizes of open dimensions that it is timed with; empty: those of the first batch
         seed: of random feeds
         with_memory: whether the memory of sessions is measured
+        quantizers: those that were made, by their format: providers share them
     """
 
     source: Source
@@ -52,6 +55,7 @@ class Subject:
     sizes: Mapping[str, int]
     seed: int
     with_memory: bool
+    quantizers: dict[str, Quantizer] = field(default_factory=dict)
 
     @cached_property
     def model(self) -> ir.Model:
@@ -116,6 +120,7 @@ class Subject:
 
 
 def size_of(model: ir.Model) -> int:
-    """The bytes of a model's file, if it were saved."""
-    data = model_bytes(model)
-    return weight_bytes(model) if data is None else len(data)
+    """The bytes of a model's file, if it were saved; of a large one the bytes of its weights."""
+    weights = weight_bytes(model)
+    data = model_bytes(model) if weights < _SERIALIZED_AT_MOST else None
+    return weights if data is None else len(data)

@@ -12,6 +12,7 @@ from onward.compress.calibration import Calibration
 from onward.compress.quantization.plan import NodeFormat, Plan
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.pipelines import BASIC, PREPARE
+from onward.passes.prune import drop_unused
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
@@ -26,7 +27,7 @@ class SimpleQuantizer:
         self._model = infer_shapes(BASIC(PREPARE(model)))
         for number, node in enumerate(self._model.graph):
             node.name = f"{node.op_type}_{number}"
-        self._plan = {
+        self.plan: Plan = {
             str(node.name): _STATIC for node in self._model.graph if node.op_type in OPERATORS
         }
         self._ranges = self._measure(calibration)
@@ -35,10 +36,6 @@ class SimpleQuantizer:
     @property
     def model(self) -> ir.Model:
         return self._model
-
-    @property
-    def plan(self) -> Plan:
-        return self._plan
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         return [[name] for name in plan]
@@ -50,9 +47,7 @@ class SimpleQuantizer:
                 for place, value in enumerate(node.inputs):
                     if value is not None and (value.const_value is None or place == 1):
                         node.replace_input_with(place, self._convert(model.graph, node, value))
-        model.graph.opset_imports[""] = 21
-        model.ir_version = 10
-        return model
+        return drop_unused(model)
 
     def _measure(self, calibration: Calibration) -> dict[str, tuple[float, float]]:
         """The smallest and the largest number of each value that a planned node reads."""
@@ -60,7 +55,7 @@ class SimpleQuantizer:
         wanted = {
             str(value.name): value
             for node in model.graph
-            if node.name in self._plan
+            if node.name in self.plan
             for value in node.inputs
             if value is not None and value.const_value is None
         }

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onward.compress.quantization.int8.layers import Layer
+from onward.graph.operators import named
 from onward.passes.value_facts import input_of, is_constant, scalar
 
 # Their int8 result has the scale of their data: moving numbers changes none.
-MOVING = frozenset(
-    "MaxPool Reshape Flatten Transpose Squeeze Unsqueeze Slice Gather DepthToSpace Resize".split()
+MOVING = named(
+    "MaxPool Reshape Flatten Transpose Squeeze Unsqueeze Slice Gather DepthToSpace Resize"
 )
 # They have int8 kernels with scales of their own.
-COMPUTING = frozenset(
-    "Add Mul Concat AveragePool GlobalAveragePool Sigmoid LeakyRelu".split()
-)
+COMPUTING = named("Add Mul Concat AveragePool GlobalAveragePool Sigmoid LeakyRelu")
 _ALL_INPUTS = ("Add", "Mul", "Concat")
 _FOLDED_BEHIND = ("Conv", "Gemm", "Add", "Mul", "AveragePool")
 _LAYERS_IN_GROUP = 4
@@ -93,9 +92,7 @@ def _is_weight(value: ir.Value) -> bool:
     return value.is_initializer() and is_constant(value)
 
 
-def divide(
-    model: ir.Model, layers: Mapping[str, Layer], chosen: Iterable[str]
-) -> list[list[str]]:
+def divide(model: ir.Model, layers: Mapping[str, Layer], chosen: Iterable[str]) -> list[list[str]]:
     """Nodes that are undone together, in the order of the graph.
 
     MatMul and Gemm that read the same value share its int8 form. Convolutions that follow each
@@ -153,6 +150,8 @@ def _data(node: ir.Node) -> ir.Value:
 
 
 def _int8_producer(values: Sequence[ir.Value], group_of: Mapping[str, object]) -> ir.Node | None:
+    """The last int8 node, in the order of the graph, that makes one of these values."""
+    found = []
     for value in values:
         node = value.producer()
         if node is not None and node.op_type in ("Relu", "Clip") and node.inputs[0] is not None:
@@ -160,5 +159,6 @@ def _int8_producer(values: Sequence[ir.Value], group_of: Mapping[str, object]) -
             if behind is not None and str(behind.name) in group_of:
                 node = behind
         if node is not None and str(node.name) in group_of:
-            return node
-    return None
+            found.append(node)
+    order = list(group_of)
+    return max(found, key=lambda node: order.index(str(node.name)), default=None)

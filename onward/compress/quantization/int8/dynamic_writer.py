@@ -1,4 +1,4 @@
-"""Write nodes whose data gets its range in each run: MatMul, Gemm, LSTM; and Gather of int8 rows."""
+"""Write nodes whose data gets its range in each run, and Gather of int8 rows."""
 
 from __future__ import annotations
 
@@ -54,13 +54,9 @@ class DynamicWriter:
         stored, scales = self._store(layer)
         stored, w_scales = self._as_columns(stored, layer), self._scale_value(stored, scales)
         w_zero = self._initializer(f"{layer.node}/zero", np.zeros(len(scales), np.int8))
-        (product,) = self._add(
-            "MatMulInteger", [x8, stored, zero, w_zero], f"{layer.node}/product"
-        )
+        (product,) = self._add("MatMulInteger", [x8, stored, zero, w_zero], f"{layer.node}/product")
         product.type = ir.TensorType(ir.DataType.INT32)
-        (whole,) = self._add(
-            "Cast", [product], f"{layer.node}/float", to=ir.DataType.FLOAT
-        )
+        (whole,) = self._add("Cast", [product], f"{layer.node}/float", to=ir.DataType.FLOAT)
         (both,) = self._add("Mul", [scale, w_scales], f"{layer.node}/scales")
         (y,) = self._add("Mul", [whole, both], f"{layer.node}/scaled")
         bias = input_of(node, 2) if layer.operator == "Gemm" else None
@@ -123,9 +119,7 @@ class DynamicWriter:
             assert w.const_value is not None
             array = np.ascontiguousarray(np.asarray(w.const_value.numpy()).transpose(0, 2, 1))
             scales = np.stack([channel_scales(each, 1) for each in array])
-            rounded = np.stack(
-                [round_weight(a, s, 1) for a, s in zip(array, scales, strict=True)]
-            )
+            rounded = np.stack([round_weight(a, s, 1) for a, s in zip(array, scales, strict=True)])
             self._lstm_weights[w] = (
                 self._initializer(f"{w.name}/int8", rounded),
                 self._initializer(f"{w.name}/scale", scales),
@@ -178,5 +172,5 @@ class DynamicWriter:
 
 def _hidden_size(node: ir.Node, r: ir.Value) -> int:
     given = attribute(node, "hidden_size")
-    assert r.shape is not None
-    return int(given if given is not None else r.shape[2])
+    assert r.const_value is not None
+    return int(given if given is not None else r.const_value.shape.numpy()[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +81,21 @@ def array_of(model: ir.Model, initializer: str) -> Array:
     tensor = model.graph.initializers[initializer].const_value
     assert tensor is not None
     return np.asarray(tensor.numpy())
+
+
+def find_ties(model: ir.Model, layers: Mapping[str, Layer]) -> dict[str, str]:
+    """The weights of MatMuls that are the transpose of a table, and that table."""
+    tables = {layer.weight for layer in layers.values() if layer.operator == "Gather"}
+    ties = {}
+    for layer in layers.values():
+        if layer.operator != "MatMul":
+            continue
+        weight = array_of(model, layer.weight)
+        for table in sorted(tables):
+            other = array_of(model, table)
+            if other.shape == weight.shape[::-1] and np.array_equal(other.T, weight):
+                ties[layer.weight] = table
+    return ties
 
 
 def _examine(node: ir.Node) -> Layer | str:

@@ -7,13 +7,13 @@ import onnx_ir as ir
 from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.fuse import convolution
+from onward.passes.fuse import activation, convolution, gemm, norm
 from onward.passes.pipelines import BASIC, PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 from onward.passes.value_facts import attribute, input_of, ints, rank
 
-_OLDEST_OPSET = 17  # has LayerNormalization, and QuantizeLinear with a scale for each channel
+_OLDEST_OPSET = 18  # has LayerNormalization, reductions with axes as inputs, scales a channel
 
 _pooling = Rules()
 
@@ -31,6 +31,10 @@ def mean_as_pooling(op: Ops, node: ir.Node) -> Replacement:
     return op.Flatten(op.GlobalAveragePool(node.inputs[0]), axis=1)
 
 
+# Not attention: its products stay float, but its weights must be layers of their own.
+_FUSIONS = activation.rule | norm.rule | convolution.rule | gemm.rule | _pooling
+
+
 def prepare(source: Source) -> ir.Model:
     """A copy of a model that is ready to be quantized; the source does not change.
 
@@ -38,7 +42,7 @@ def prepare(source: Source) -> ir.Model:
     The opset is the oldest that the model fits, so that more engines load the result.
     """
     model = BASIC(PREPARE(load(source).clone()))
-    if rewrite(model, convolution.rule | _pooling):
+    if rewrite(model, _FUSIONS):
         drop_unused(model)
         model = BASIC(model)
     name_nodes(model)

@@ -13,22 +13,34 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
+from onward.compress.quantization.int8.bias_correction import (
+    Corrections,
+    Written,
+    apply_corrections,
+    find_corrections,
+)
 from onward.compress.quantization.int8.chains import (
-    MOVING,
     data_inputs,
     divide,
     find_chains,
     result_of,
 )
 from onward.compress.quantization.int8.dynamic_writer import DynamicWriter
-from onward.compress.quantization.int8.layers import Layer, array_of, find_layers
+from onward.compress.quantization.int8.layers import Layer, array_of, find_layers, find_ties
 from onward.compress.quantization.int8.prepare import prepare
 from onward.compress.quantization.int8.ranges import Range, check_method, choose_range
-from onward.compress.quantization.int8.static_writer import StaticWriter, add_initializer
+from onward.compress.quantization.int8.smoothing import Smoothed, undo
+from onward.compress.quantization.int8.smoothing import smooth as scale_channels
+from onward.compress.quantization.int8.static_writer import (
+    StaticWriter,
+    StoreWeight,
+    add_initializer,
+)
 from onward.compress.quantization.int8.statistics import (
     Histogram,
     measure_bounds,
     measure_histograms,
+    open_session,
 )
 from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
 from onward.compress.quantization.plan import NodeFormat, Plan
@@ -38,6 +50,10 @@ from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 from onward.passes.value_facts import Array, is_constant
 
+_FEW = 8  # batches on which ways to quantize are compared
+_TRIED = ("minmax", "percentile", "mse")  # entropy was never the best one
+
+Outputs = list[list[Array]]
 Progress = Callable[[str, float, float | None], None]
 
 
@@ -47,7 +63,22 @@ def _silent(what: str, done: float, total: float | None) -> None:
 
 @final
 class Int8Quantizer:
-    """Quantizes data and weights to 8 bits; a `Quantizer`."""
+    """Quantizes data and weights to 8 bits; a `Quantizer`.
+
+    Args:
+        model: a float32 model; it does not change
+        calibration: data to measure with. Without it, or with random data, only MatMul, Gemm and
+            LSTM are quantized, with ranges of each run, and tables of embeddings
+        provider: the engine that the model is for: OpenVINO has no kernels for ranges of each run
+        dynamic: True: ranges of each run for MatMul and Gemm although there is data;
+            None or False: measured ranges where there is data
+        ranges: how to choose ranges: "minmax", "percentile", "mse", "entropy"; "auto": the one
+            with the least error of the model's outputs
+        smooth: whether to move the range of data's channels into the weights of MatMul and Gemm
+        equalize: the same between convolutions
+        correct_biases: whether to restore the means of layers' outputs by their biases
+        progress: called with what begins now, how much is done, and the total
+    """
 
     def __init__(
         self,
@@ -63,17 +94,41 @@ class Int8Quantizer:
         progress: Progress = _silent,
     ) -> None:
         check_method(ranges)
+        progress("prepare the model", 0, None)
         self._model = prepare(model)
         self._layers, self._refused = find_layers(self._model)
-        self._data = None if calibration is None or calibration.is_random else calibration
+        data = None if calibration is None or calibration.is_random else calibration
+        self._ties = find_ties(self._model, self._layers)
         self._rounded: dict[tuple[str, int], tuple[Array, Array]] = {}
-        self._chains = find_chains(self._model, self._layers) if self._data else []
-        self._plan = self._make_plan(dynamic)
+        self._chains = find_chains(self._model, self._layers) if data else []
+        self._plan = self._make_plan(dynamic, data is not None, provider)
         self._histograms: dict[str, Histogram] = {}
-        if self._data is not None:
-            self._measure(self._data)
-        self._method = "mse" if ranges == "auto" else ranges
-        self._ranges = self._choose(self._method)
+        self._ranges: dict[str, Range] = {}
+        self._smoothed: list[Smoothed] = []
+        self._corrections: Corrections = {}
+        if data is None or not any(layer.is_linear for layer in self._layers.values()):
+            return
+        few = Calibration(data, data.inputs, limit=_FEW)
+        expected = _outputs(self._model, few)
+        if smooth or equalize:
+            progress("scale channels", 0, None)
+            free = {n: each for n, each in self._layers.items() if each.weight not in self._ties}
+            self._smoothed = scale_channels(
+                self._model,
+                free,
+                data,
+                matrices=smooth,
+                convolutions=equalize and not dynamic,
+                int8=self._int8_results(),
+            )
+            self._layers.update(free)
+        progress("measure ranges", 0, None)
+        self._measure(data)
+        progress("choose ranges", 0, None)
+        self._method = self._choose_method(ranges, few, expected)
+        if correct_biases:
+            progress("correct biases", 0, None)
+            self._correct(few, expected)
 
     @property
     def model(self) -> ir.Model:
@@ -91,26 +146,52 @@ class Int8Quantizer:
         return divide(self._model, self._layers, plan)
 
     def write(self, plan: Plan) -> ir.Model:
+        return self._write(plan, self._corrections)[0]
+
+    def _write(self, plan: Plan, corrections: Corrections) -> Written:
         copy = self._model.clone()
         names = Names(copy)
+        for each in self._smoothed:
+            if not any(name in plan for name in each.layers):
+                undo(copy, each, self._layers, names)
+        chosen = {name: each for name, each in corrections.items() if name in plan}
+        apply_corrections(copy, self._layers, chosen, names)
+        store = self._storage(copy, names, plan)
+        dynamic = DynamicWriter(copy, store, names.fresh)
+        static = [name for name, each in plan.items() if each.kind == "static"]
+        writer = StaticWriter(copy, self._layers, static, self._ranges, store, names.fresh)
+        renamed = writer.write()
+        for node in list(copy.graph):
+            name = str(node.name)
+            if name in plan and plan[name].kind != "static":
+                dynamic.write(node, self._layers[name])
+        return drop_unused(sort_nodes(copy)), renamed
+
+    def _storage(self, copy: ir.Model, names: Names, plan: Plan) -> StoreWeight:
+        """What stores each weight of a model in 8 bits, once."""
         stored: dict[tuple[str, int], ir.Value] = {}
+        tables = {each.weight: each for name, each in self._layers.items() if name in plan}
 
         def store(layer: Layer) -> tuple[ir.Value, Array]:
             key = (layer.weight, layer.channel_axis)
+            table = tables.get(self._ties.get(layer.weight, ""))
+            if table is not None:  # the engine transposes it once, when it loads the model
+                rows, scales = store(table)
+                if key not in stored:
+                    node = ir.node("Transpose", [rows], {"perm": [1, 0]})
+                    node.name = names.fresh(f"{layer.weight}/Transpose")
+                    node.outputs[0].name = names.fresh(f"{layer.weight}/int8")
+                    node.outputs[0].type = rows.type
+                    copy.graph.append(node)
+                    stored[key] = node.outputs[0]
+                return stored[key], scales
             rounded, scales = self._round(layer)
             if key not in stored:
                 name = names.fresh(f"{layer.weight}/int8")
                 stored[key] = add_initializer(copy.graph, name, rounded)
             return stored[key], scales
 
-        dynamic = DynamicWriter(copy, store, names.fresh)
-        static = [name for name, each in plan.items() if each.kind == "static"]
-        StaticWriter(copy, self._layers, static, self._ranges, store, names.fresh).write()
-        for node in list(copy.graph):
-            name = str(node.name)
-            if name in plan and plan[name].kind != "static":
-                dynamic.write(node, self._layers[name])
-        return drop_unused(sort_nodes(copy))
+        return store
 
     def _round(self, layer: Layer) -> tuple[Array, Array]:
         """A layer's weight in 8 bits, and its scales."""
@@ -121,7 +202,42 @@ class Int8Quantizer:
             self._rounded[key] = round_weight(weight, scales, layer.channel_axis), scales
         return self._rounded[key]
 
-    def _make_plan(self, dynamic: bool | None) -> dict[str, NodeFormat]:
+    def _int8_results(self) -> set[str]:
+        """The values that int8 nodes of the plan make."""
+        found = set()
+        for node in self._model.graph:
+            layer = self._layers.get(str(node.name))
+            if str(node.name) in self._chains or (layer and layer.operator in ("Conv", "Gemm")):
+                found.add(str(result_of(node).name))
+        return found
+
+    def _choose_method(self, ranges: str, few: Calibration, expected: Outputs) -> str:
+        """The way to choose ranges whose quantized model errs least."""
+        if ranges != "auto":
+            self._ranges = self._choose(ranges)
+            return ranges
+        errors = {}
+        for method in _TRIED:
+            self._ranges = self._choose(method)
+            errors[method] = _output_error(self.write(self._plan), few, expected)
+        best = min(errors, key=lambda method: errors[method])
+        self._ranges = self._choose(best)
+        return best
+
+    def _correct(self, few: Calibration, expected: Outputs) -> None:
+        """Keep corrections of biases if the outputs then err less."""
+        layers = {name: each for name, each in self._layers.items() if name in self._plan}
+        found = find_corrections(
+            self._model, layers, lambda made: self._write(self._plan, made), few
+        )
+        before = _output_error(self.write(self._plan), few, expected)
+        after = _output_error(self._write(self._plan, found)[0], few, expected)
+        if after < before:
+            self._corrections = found
+
+    def _make_plan(
+        self, dynamic: bool | None, measured: bool, provider: str
+    ) -> dict[str, NodeFormat]:
         plan: dict[str, NodeFormat] = {}
         chains = set(self._chains)
         for node in self._model.graph:
@@ -132,9 +248,15 @@ class Int8Quantizer:
                     plan[name] = NodeFormat(kind="static")
             elif layer.operator == "Gather":
                 plan[name] = NodeFormat(kind="weights", bits=8, method="rtn")
+            elif (
+                layer.operator != "Conv"
+                and "openvino" in provider.lower()
+                and (dynamic or not measured or layer.operator == "LSTM")
+            ):
+                self._refused[name] = "OpenVINO has no int8 kernel without measured ranges"
             elif layer.operator == "LSTM":
                 plan[name] = NodeFormat(kind="dynamic", method="mse")
-            elif self._data is None or dynamic:
+            elif dynamic or not measured:
                 if layer.operator == "Conv":
                     self._refused[name] = "an int8 convolution needs data to measure ranges with"
                 else:
@@ -155,3 +277,24 @@ class Int8Quantizer:
 
     def _choose(self, method: str) -> dict[str, Range]:
         return {name: choose_range(each, method) for name, each in self._histograms.items()}
+
+
+def _outputs(model: ir.Model, data: Calibration) -> Outputs:
+    session = open_session(model)
+    return [session.run(None, feeds) for feeds in data.batches()]
+
+
+def _output_error(model: ir.Model, data: Calibration, expected: Outputs) -> float:
+    """The squared error of a model's float outputs, each relative to its own squares."""
+    sums: dict[int, list[float]] = {}
+    for ours, theirs in zip(_outputs(model, data), expected, strict=True):
+        for place, (y, z) in enumerate(zip(ours, theirs, strict=True)):
+            if isinstance(z, np.ndarray) and z.dtype.kind == "f":
+                error, square = sums.setdefault(place, [0.0, 0.0])
+                exact = np.where(np.isfinite(z), z, 0).astype(np.float64)
+                found = np.where(np.isfinite(z), y, 0).astype(np.float64)
+                sums[place] = [
+                    error + float(((found - exact) ** 2).sum()),
+                    square + float((exact * exact).sum()),
+                ]
+    return sum(error / max(square, 1e-30) for error, square in sums.values())

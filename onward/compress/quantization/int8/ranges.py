@@ -59,7 +59,9 @@ def choose_range(histogram: Histogram, method: str) -> Range:
     best, least = Range(low, high), cost(centers, counts, Range(low, high))
     for side in ("high", "low", "high"):  # one side after the other
         for share in _SHARES:
-            trial = Range(best.low, high * share) if side == "high" else Range(low * share, best.high)
+            trial = (
+                Range(best.low, high * share) if side == "high" else Range(low * share, best.high)
+            )
             if trial.high - trial.low < 1e-10:
                 continue
             found = cost(centers, counts, trial)

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onward.compress.quantization.int8.chains import (
     MOVING,
-    activation_of,
     data_inputs,
     result_of,
 )
@@ -49,12 +48,13 @@ class StaticWriter:
         self._nodes = [node for node in model.graph if str(node.name) in chosen]
         self._chosen = frozenset(str(node.name) for node in self._nodes)
         self._int8: dict[ir.Value, ir.Value] = {}  # a value: the same behind Q and DQ
+        self._quantizer_of: dict[ir.Value, ir.Node] = {}
         self._roots = self._share_ranges()
         self._constants: dict[tuple[str, bytes], ir.Value] = {}
         self._of_constant: dict[ir.Value, ir.Value] = {}
 
-    def write(self) -> None:
-        """Write all of the nodes."""
+    def write(self) -> dict[str, str]:
+        """Write all of the nodes; return the new names of values that are int8 now."""
         results = {node: result_of(node) for node in self._nodes if self._ends_int8(node)}
         ranges = {node: self._range(self._input(node)) for node in self._nodes}
         inputs = {node: data_inputs(node) for node in self._nodes}
@@ -67,8 +67,10 @@ class StaticWriter:
             layer = self._layers.get(str(node.name))
             if layer is not None:
                 self._write_weight(node, layer, ranges[node])
+        renamed = {result: str(result.name) for result in results.values()}
         for node, result in results.items():
             self._end_int8(node, result)
+        return {name: str(self._int8[result].name) for result, name in renamed.items()}
 
     def _input(self, node: ir.Node) -> ir.Value:
         return data_inputs(node)[0]
@@ -112,6 +114,9 @@ class StaticWriter:
             y = self._add("DequantizeLinear", [q, scale, zero], f"{value.name}/dequantized")
             y.type, y.shape = value.type, value.shape
             self._int8[value] = y
+            quantizer = q.producer()
+            assert quantizer is not None
+            self._quantizer_of[value] = quantizer
         return self._int8[value]
 
     def _quantize_constant(self, value: ir.Value) -> ir.Value:
@@ -157,11 +162,11 @@ class StaticWriter:
     def _end_int8(self, node: ir.Node, result: ir.Value) -> None:
         """Let every reader of a result read its int8 form; a range replaces Relu and Clip."""
         y = self._quantize(result)
-        (reader,) = (use.node for use in y.producer().inputs[0].producer().inputs[0].uses() if use.node.op_type == "QuantizeLinear" and use.node.outputs[0] is y.producer().inputs[0])  # type: ignore[union-attr]
+        reader = self._quantizer_of[result]
         for use in list(result.uses()):
             if use.node is not reader:
                 use.node.replace_input_with(use.idx, y)
-        activation = activation_of_written(node, result)
+        activation = activation_between(node, result)
         if activation is not None and self._covers(activation, result):
             reader.replace_input_with(0, node.outputs[0])
         if result.is_graph_output():
@@ -188,9 +193,7 @@ class StaticWriter:
             if value is old:
                 node.replace_input_with(index, new)
 
-    def _add(
-        self, operator: str, inputs: list[ir.Value], name: str, **attributes: Any
-    ) -> ir.Value:
+    def _add(self, operator: str, inputs: list[ir.Value], name: str, **attributes: Any) -> ir.Value:
         node = ir.node(operator, inputs, attributes, name=self._name(f"{name}/{operator}"))
         node.outputs[0].name = self._name(name)
         self._graph.append(node)
@@ -208,7 +211,7 @@ class StaticWriter:
         return add_initializer(self._graph, self._name(name), array)
 
 
-def activation_of_written(node: ir.Node, result: ir.Value) -> ir.Node | None:
+def activation_between(node: ir.Node, result: ir.Value) -> ir.Node | None:
     """The activation between a node and its result."""
     return None if result is node.outputs[0] else result.producer()
 

@@ -23,11 +23,11 @@ from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
 BINS = 2048
+_THINNED = 1 << 16  # numbers of a batch that a histogram counts, or a few times as many
 _SAMPLE_BATCHES = 8  # batches of which rows are kept
 _SAMPLE_ROWS = 64  # rows of a batch, up to twice as many
 
 Reduce = Callable[[GraphOps, ir.Value], ir.Value]
-Begin = Callable[[str], None]  # what is told that a pass begins
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,15 @@ class Histogram:
     low: float
     high: float
     counts: Array
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The bounds of each channel of a value, and a few hundred rows (rows, channels) of it."""
+
+    low: Array
+    high: Array
+    rows: Array
 
 
 def measure_bounds(
@@ -60,31 +69,6 @@ def measure_bounds(
     return {name: (low[name], high[name]) for name in values if name in low and name in high}
 
 
-def measure_channels(
-    model: ir.Model, axes: Mapping[str, int], data: Calibration
-) -> dict[str, tuple[Array, Array]]:
-    """The least and the greatest number of each channel of values; `axes` says which axis it is."""
-    low: dict[str, Array] = {}
-    high: dict[str, Array] = {}
-
-    def reduce(operator: str) -> Reduce:
-        def add(op: GraphOps, x: ir.Value) -> ir.Value:
-            axis = axes[str(x.name)] % rank(x)
-            others = [each for each in range(rank(x)) if each != axis]
-            return op.node(operator, [x, np.array(others)], {"keepdims": 0})  # type: ignore[return-value]
-
-        return add
-
-    reductions = {"low": reduce("ReduceMin"), "high": reduce("ReduceMax")}
-    for found in _reduced(model, list(axes), reductions, data):
-        for (kind, name), array in found.items():
-            if kind == "low":
-                low[name] = np.minimum(low[name], array) if name in low else array
-            else:
-                high[name] = np.maximum(high[name], array) if name in high else array
-    return {name: (low[name], high[name]) for name in low}
-
-
 def measure_histograms(
     model: ir.Model, bounds: Mapping[str, tuple[float, float]], data: Calibration
 ) -> dict[str, Histogram]:
@@ -93,9 +77,10 @@ def measure_histograms(
 
     def count(op: GraphOps, x: ir.Value) -> ir.Value:
         low, high = bounds[str(x.name)]
+        x = _thinned(op, x)
         places = op.Mul(op.Sub(x, np.float32(low)), np.float32(BINS / max(high - low, 1e-30)))
         places = op.Clip(op.Floor(places), np.float32(0), np.float32(BINS - 1))
-        flat = op.Reshape(op.Cast(places, to=ir.DataType.INT64), [-1])
+        flat = op.Cast(places, to=ir.DataType.INT64)
         ones = op.Expand(np.int32(1), op.Shape(flat))
         zeros = op.constant(np.zeros(BINS, np.int32))
         return op.ScatterElements(zeros, flat, ones, axis=0, reduction="add")  # type: ignore[no-any-return]
@@ -106,45 +91,73 @@ def measure_histograms(
     return {name: Histogram(*bounds[name], counts[name]) for name in counts}
 
 
+def _thinned(op: GraphOps, x: ir.Value) -> ir.Value:
+    """At most a few hundred thousand numbers of a value, at equal distances.
+
+    The distance is 6 k + 1, so that it has no factor in common with most sizes of axes.
+    """
+    flat = op.Reshape(x, [-1])
+    count = op.Shape(flat)
+    step = op.Add(op.Mul(op.Div(count, np.array([6 * _THINNED])), np.array([6])), np.array([1]))
+    return op.Slice(flat, np.array([0]), count, np.array([0]), step)  # type: ignore[no-any-return]
+
+
 def measure_means(model: ir.Model, axes: Mapping[str, int], data: Calibration) -> dict[str, Array]:
     """The mean of each channel of values; `axes` says which axis that is. Batches count equally."""
     sums: dict[str, Array] = {}
     batches = 0
 
-    def mean(op: GraphOps, x: ir.Value) -> ir.Value:
-        axis = axes[str(x.name)] % rank(x)
-        others = [each for each in range(rank(x)) if each != axis]
-        return op.ReduceMean(x, np.array(others), keepdims=0)  # type: ignore[no-any-return]
-
-    for found in _reduced(model, list(axes), {"mean": mean}, data):
+    for found in _reduced(model, list(axes), {"mean": _reduce_others("ReduceMean", axes)}, data):
         batches += 1
         for (_, name), array in found.items():
             sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
     return {name: array / batches for name, array in sums.items()}
 
 
-def sample_rows(
+def measure_channels(
     model: ir.Model, axes: Mapping[str, int], data: Calibration
-) -> dict[str, Array]:
-    """A few hundred rows (rows, channels) of each value, taken at equal distances."""
+) -> dict[str, Channels]:
+    """The bounds and a sample of values' channels; `axes` says which axis of a value these are."""
+    low: dict[str, Array] = {}
+    high: dict[str, Array] = {}
     rows: dict[str, list[Array]] = {}
+    reductions = {
+        "low": _reduce_others("ReduceMin", axes),
+        "high": _reduce_others("ReduceMax", axes),
+        "rows": lambda op, x: _sample(op, x, axes[str(x.name)]),
+    }
+    for number, found in enumerate(_reduced(model, list(axes), reductions, data)):
+        for (kind, name), array in found.items():
+            if kind == "low":
+                low[name] = np.minimum(low.get(name, array), array)
+            elif kind == "high":
+                high[name] = np.maximum(high.get(name, array), array)
+            elif number < _SAMPLE_BATCHES:
+                rows.setdefault(name, []).append(array[: 2 * _SAMPLE_ROWS])
+    return {name: Channels(low[name], high[name], np.concatenate(rows[name])) for name in low}
 
-    def take(op: GraphOps, x: ir.Value) -> ir.Value:
+
+def _reduce_others(operator: str, axes: Mapping[str, int]) -> Reduce:
+    """A reduction over all axes but that of the channels."""
+
+    def add(op: GraphOps, x: ir.Value) -> ir.Value:
         axis = axes[str(x.name)] % rank(x)
-        if axis != rank(x) - 1:
-            order = [each for each in range(rank(x)) if each != axis]
-            x = op.Transpose(x, perm=[*order, axis])
-        flat = op.Reshape(x, op.shape(-1, op.size(x, -1)))
-        count = op.Shape(flat, start=0, end=1)
-        step = op.Max(op.Div(count, np.array([_SAMPLE_ROWS])), np.array([1]))
-        return op.Slice(flat, np.array([0]), count, np.array([0]), step)  # type: ignore[no-any-return]
+        others = np.array([each for each in range(rank(x)) if each != axis])
+        return op.node(operator, [x, others], {"keepdims": 0})  # type: ignore[return-value]
 
-    for number, found in enumerate(_reduced(model, list(axes), {"rows": take}, data)):
-        for (_, name), array in found.items():
-            rows.setdefault(name, []).append(array[: 2 * _SAMPLE_ROWS])
-        if number + 1 == _SAMPLE_BATCHES:
-            break
-    return {name: np.concatenate(arrays) for name, arrays in rows.items()}
+    return add
+
+
+def _sample(op: GraphOps, x: ir.Value, axis: int) -> ir.Value:
+    """A few rows (rows, channels) of a value, at equal distances."""
+    axis %= rank(x)
+    if axis != rank(x) - 1:
+        order = [each for each in range(rank(x)) if each != axis]
+        x = op.Transpose(x, perm=[*order, axis])
+    flat = op.Reshape(x, op.shape(-1, op.size(x, -1)))
+    count = op.Shape(flat, start=0, end=1)
+    step = op.Max(op.Div(count, np.array([_SAMPLE_ROWS])), np.array([1]))
+    return op.Slice(flat, np.array([0]), count, np.array([0]), step)  # type: ignore[no-any-return]
 
 
 def _reduced(
@@ -178,9 +191,7 @@ def _reduced(
         yield dict(zip(outputs.values(), arrays, strict=True))
 
 
-def _check_finite(
-    arrays: Iterable[Array], keys: Iterable[tuple[str, str]], number: int
-) -> None:
+def _check_finite(arrays: Iterable[Array], keys: Iterable[tuple[str, str]], number: int) -> None:
     for array, (_, name) in zip(arrays, keys, strict=True):
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise DataError(

@@ -7,13 +7,11 @@ import numpy as np
 from onward.passes.value_facts import Array
 
 LARGEST = 127  # symmetric: -128 is not used
-_SHARES = np.linspace(1.0, 0.7, 13)  # of the greatest absolute number that a scale covers
+_SHARES = np.linspace(1.0, 0.7, 7)  # of the greatest absolute number that a scale covers
 _TINY = 1e-9
 
 
-def channel_scales(
-    weight: Array, axis: int, importance: Array | None = None, *, search: bool = True
-) -> Array:
+def channel_scales(weight: Array, axis: int, *, search: bool = True) -> Array:
     """A scale for each channel; the greatest absolute number of it, or less if that errs less.
 
     The scale of the whole tensor is among the candidates, so a channel never errs more than with
@@ -22,25 +20,23 @@ def channel_scales(
     Args:
         weight: the weight
         axis: the axis of channels
-        importance: how much each number of a channel counts, shaped like (channels, rest) or
-            (1, rest): the mean square of the data it is multiplied by
         search: whether to try smaller scales
     """
     rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
     greatest = np.abs(rows).max(axis=1) if rows.size else np.zeros(len(rows), np.float32)
     greatest = np.maximum(greatest, _TINY)
     if not search:
-        return (greatest / LARGEST).astype(np.float32)
+        return np.asarray(greatest / LARGEST, np.float32)
     candidates = [greatest * share for share in _SHARES]
     candidates.append(np.full_like(greatest, greatest.max()))
     best = candidates[0] / LARGEST
-    least = _squared_errors(rows, best, importance)
+    least = _squared_errors(rows, best)
     for candidate in candidates[1:]:
         scales = candidate / LARGEST
-        errors = _squared_errors(rows, scales, importance)
+        errors = _squared_errors(rows, scales)
         best = np.where(errors < least, scales, best)
         least = np.minimum(errors, least)
-    return best.astype(np.float32)
+    return np.asarray(best, np.float32)
 
 
 def round_weight(weight: Array, scales: Array, axis: int) -> Array:
@@ -58,8 +54,7 @@ def dequantize(rounded: Array, scales: Array, axis: int) -> Array:
     return rounded.astype(np.float32) * scales.reshape(shape)
 
 
-def _squared_errors(rows: Array, scales: Array, importance: Array | None) -> Array:
+def _squared_errors(rows: Array, scales: Array) -> Array:
     step = scales[:, None]
     error = np.clip(np.rint(rows / step), -LARGEST, LARGEST) * step - rows
-    squares = error * error
-    return np.asarray((squares if importance is None else squares * importance).sum(axis=1))
+    return np.asarray((error * error).sum(axis=1))

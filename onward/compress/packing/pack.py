@@ -1,0 +1,195 @@
+"""pack: write a model in fewer bytes without losing a bit.
+
+pack("model.onnx", "model.onnxpack")
+onward.load("model.onnxpack")          # reads one tensor at a time
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.compress.packing.message_tensors import (
+    embedded_bytes,
+    entries_of,
+    is_external,
+    refer_to,
+    tensors_of,
+)
+from onward.compress.packing.writer import PackedWriter
+from onward.errors import FileExists, InvalidModel
+from onward.graph.external import map_file, open_inside
+from onward.graph.files import read_proto, save
+from onward.graph.packed.container import SUFFIX, Use, is_packed
+from onward.graph.paths import check_writable, to_path, writing
+
+if TYPE_CHECKING:
+    from onward.graph.files import Source
+
+Progress = Callable[[str, float, float | None], None]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """What a packing did.
+
+    Attributes:
+        path: the file that was written
+        before: bytes of the model's files
+        after: bytes of the file that was written
+        tensors: the number of tensors that were packed
+        shared: how many of them are equal to another and were stored once with it
+    """
+
+    path: Path
+    before: int
+    after: int
+    tensors: int
+    shared: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as values that JSON has."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def pack(
+    model: Source,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Packed:
+    """Write a model as a packed file, from which `unpack` makes the same model, bit for bit.
+
+    Args:
+        model: a path, or a model in memory
+        path: the file to write; by default the model's path with the suffix .onnxpack
+        overwrite: replace a file of this name
+        progress: is told what begins, how many bytes are done, and of how many
+    """
+    target = _target(model, path)
+    if is_packed(model):
+        raise InvalidModel(f"{model!s:.200} is packed already\nonward unpack undoes it")
+    check_target(target, overwrite)
+    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".onward-") as aside:
+        if isinstance(model, ir.Model):
+            save(model, Path(aside) / "model.onnx")
+            model = Path(aside) / "model.onnx"
+        return _pack(model, target, Path(aside) / target.name, progress or _silent)
+
+
+def _target(model: Source, path: str | os.PathLike[str] | None) -> Path:
+    if path is not None:
+        return to_path(path)
+    if not isinstance(model, (str, os.PathLike)):
+        raise InvalidModel("a model in memory has no name\ngive the path of the packed file")
+    return to_path(model).with_suffix(SUFFIX)
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Refuse a file to write that exists or cannot be written, before the work is done."""
+    if path.exists() and not overwrite and not path.is_dir():
+        raise FileExists(
+            f"{path} cannot be written: there is a file of that name\n"
+            "remove it, give another name, or overwrite it"
+        )
+    check_writable(path)
+
+
+def _silent(what: str, done: float, total: float | None) -> None:
+    pass
+
+
+def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed:
+    proto, folder, _ = read_proto(model, any_domain=True)
+    data_files = _DataFiles(folder)
+    tensors = list(tensors_of(proto))
+    before = len(proto.SerializeToString()) if folder is None else _file_size(model)
+    uses: list[Use] = []
+    with writing(target), made.open("wb") as file:
+        writer = PackedWriter(file)
+        for count, tensor in enumerate(tensors):
+            progress(f"packing {tensor.name or 'a tensor'}", count, len(tensors))
+            use = _pack_tensor(tensor, writer, data_files)
+            uses += [use] if use is not None else []
+        graph = proto.SerializeToString(deterministic=True)
+        writer.finish(graph, uses, data_files.sizes)
+        file.flush()
+        os.fsync(file.fileno())
+        after = file.seek(0, os.SEEK_END)
+    with writing(target):
+        os.replace(made, target)
+    return Packed(
+        path=target,
+        before=before + sum(data_files.sizes.values()),
+        after=after,
+        tensors=len(uses),
+        shared=len(uses) - len({use.tensor for use in uses}),
+    )
+
+
+def _file_size(model: Source) -> int:
+    return Path(model).stat().st_size if isinstance(model, (str, os.PathLike)) else 0
+
+
+def _pack_tensor(
+    tensor: onnx.TensorProto, writer: PackedWriter, data_files: _DataFiles
+) -> Use | None:
+    external: dict[str, str] = {}
+    if is_external(tensor):
+        field, data, external = "external_data", data_files.read(tensor), entries_of(tensor)
+    else:
+        found = embedded_bytes(tensor)
+        if found is None:
+            return None
+        field, data = found
+    number = writer.add_tensor(tensor.name, data, ir.DataType(tensor.data_type))
+    refer_to(tensor, number, field, len(data))
+    return Use(tensor=number, field_name=field, external=external)
+
+
+class _DataFiles:
+    """The files of external data, each mapped once, from inside the model's folder alone."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._mappings: dict[str, mmap.mmap | None] = {}
+        self.sizes: dict[str, int] = {}
+
+    def read(self, tensor: onnx.TensorProto) -> Array:
+        """The bytes of a tensor, as a view of its file."""
+        what = f"external data of {tensor.name!r}"
+        entries = entries_of(tensor)
+        location, offset = entries.get("location", ""), int(entries.get("offset", 0))
+        if self._folder is None:
+            raise InvalidModel(
+                f"{what} is in {location!r}, but the model came without a folder\n"
+                "give the model's path"
+            )
+        if location not in self.sizes:
+            file = open_inside(self._folder, location, what)
+            try:
+                self._mappings[location], self.sizes[location] = map_file(file)
+            finally:
+                os.close(file)
+        size = self.sizes[location]
+        needed = ir.DataType(tensor.data_type).bitwidth * int(np.prod(tensor.dims, dtype=np.int64))
+        length = (needed + 7) // 8
+        if not 0 <= offset <= offset + length <= size:
+            raise InvalidModel(
+                f"{what} ends at byte {offset + length:,} of a file of {size:,}: {location}"
+            )
+        mapping = self._mappings[location]
+        if mapping is None or not length:
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mapping, np.uint8, length, offset)

@@ -1,0 +1,1 @@
+"""Weights of few bits, float data: see quantizer.py."""

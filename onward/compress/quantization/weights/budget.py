@@ -1,0 +1,102 @@
+"""Choose bits, block and scheme of each weight under a budget, by the error that each makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.compress.quantization.weights.allocation import Option, allocate
+from onward.compress.quantization.weights.rounding import Inputs, relative_error, sample_rows
+from onward.compress.quantization.weights.scales import round_weights
+from onward.compress.quantization.weights.sites import Store
+from onward.compress.quantization.weights.stored import padded_sums
+from onward.graph.dtypes import FLOATS
+from onward.graph.files import weight_bytes
+from onward.graph.protos import to_proto
+from onward.graph.scopes import graphs_of
+
+_ADDED_NODES = 1500  # bytes of the nodes and small constants that a site adds, at most
+
+
+class Choice(NamedTuple):
+    """How a weight is stored."""
+
+    bits: int
+    block: int
+    scheme: str
+
+
+_USUAL = (
+    Choice(4, 128, "symmetric"),
+    Choice(4, 64, "symmetric"),
+    Choice(4, 32, "symmetric"),
+    Choice(4, 32, "offsets"),
+    Choice(8, 128, "symmetric"),
+    Choice(8, 32, "symmetric"),
+)
+_SMALL = (Choice(2, 64, "symmetric"), Choice(2, 32, "symmetric"))  # where 4 bits are too many
+
+
+def choose_formats(
+    stores: Sequence[Store], inputs: Mapping[Store, Inputs], budget: int
+) -> dict[Store, Choice]:
+    """The format of each weight, so that all of them take at most `budget` bytes."""
+    least = sum(_nbytes(each, _USUAL[0]) for each in stores)
+    choices = _USUAL if least <= budget else _SMALL + _USUAL
+    options = {each: _rate(each, choices, inputs.get(each, Inputs())) for each in stores}
+    return allocate(options, budget)
+
+
+def bytes_for_bits(model: ir.Model, stores: Sequence[Store], average_bits: float) -> int:
+    """The bytes that the stores may take, so that the model's weights have these bits each."""
+    tensors = [v.const_value for graph in graphs_of(model) for v in graph.initializers.values()]
+    count = sum(t.size for t in tensors if t is not None and t.dtype in FLOATS)
+    count -= sum(each.size * len(each.copies) for each in stores)
+    return int(average_bits * count / 8) - _other_bytes(model, stores)
+
+
+def bytes_for_file(model: ir.Model, stores: Sequence[Store], size: int) -> int:
+    """The bytes that the stores may take, so that the model's file has at most `size`."""
+    bare = model.clone()
+    for graph in graphs_of(bare):
+        for value in graph.initializers.values():
+            value.const_value = ir.tensor(np.zeros(0, np.float32), name=value.name)
+    added = _ADDED_NODES * sum(len(each.sites) for each in stores)
+    graph_bytes = int(to_proto(bare).ByteSize())
+    return size - _other_bytes(model, stores) - graph_bytes - added
+
+
+def _other_bytes(model: ir.Model, stores: Sequence[Store]) -> int:
+    """Bytes of the weights that are not in a store."""
+    stored = {value for each in stores for value in (each.weight, *each.copies)}
+    tensors = [value.const_value for value in stored]
+    return weight_bytes(model) - sum(t.nbytes for t in tensors if t is not None)
+
+
+def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option[Choice]]:
+    """The bytes and the error of each way to store a weight."""
+    rows, importance = sample_rows(each.matrix()), inputs.importance
+    options = []
+    for choice in choices:
+        if each.is_table and each.shape[1] % choice.block:
+            continue
+        if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
+            continue
+        blocks = round_weights(rows, *choice, importance=importance)
+        error = relative_error(rows, blocks, importance)
+        options.append(Option(choice, _nbytes(each, choice), error))
+    each.forget()
+    return options
+
+
+def _nbytes(each: Store, choice: Choice) -> int:
+    """The bytes of a stored weight, with scales of 16 bits."""
+    rows, size = each.shape
+    blocks = -(-size // choice.block)
+    if choice.scheme == "offsets":
+        more = 2 * padded_sums(blocks, choice.block)
+        size, blocks = size + more, blocks + more // choice.block
+    return -(-rows * size * choice.bits // 8) + 2 * rows * blocks

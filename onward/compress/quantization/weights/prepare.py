@@ -1,0 +1,51 @@
+"""Prepare a model for weights of few bits: in the newest opset, simplified, every node named."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.graph.files import weight_bytes
+from onward.passes.pipelines import BASIC, PREPARE
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import Names, Ops, Rules, nodes_of, rewrite
+from onward.passes.value_facts import made_by
+
+LARGEST_IN_MEMORY = 2 << 30  # bytes of weights of a model that is simplified and run
+
+_divisions = Rules()
+
+
+@_divisions("Mul")
+def _divide(op: Ops, node: ir.Node) -> ir.Value | None:
+    """x * Reciprocal(y) = x / y, which onnxruntime knows in RMS norms"""
+    for x, factor in (node.inputs, reversed(node.inputs)):
+        maker = made_by(factor, "Reciprocal")
+        if maker is not None:
+            return op.Div(x, maker.inputs[0])
+    return None
+
+
+def prepare(model: ir.Model) -> ir.Model:
+    """A model in the newest opset, without what can be computed before; its weights stay mapped."""
+    model = PREPARE(model)
+    if weight_bytes(model) <= LARGEST_IN_MEMORY:
+        model = BASIC(model)
+        rewrite(model, _divisions)
+    return _name_nodes(drop_unused(model))
+
+
+def _name_nodes(model: ir.Model) -> ir.Model:
+    """Give every node a name of its own."""
+    names, seen = Names(model), set[str]()
+    for node in nodes_of(model):
+        if not node.name or node.name in seen:
+            node.name = names.fresh(node.name or f"{node.op_type}_{node.outputs[0].name}")
+        seen.add(node.name)
+    return model
+
+
+def drop_traces(model: ir.Model) -> None:
+    """Remove what exporters say of each node's origin: megabytes of stack traces."""
+    for node in nodes_of(model):
+        for key in [key for key in node.metadata_props if key.startswith("pkg.torch")]:
+            del node.metadata_props[key]

@@ -1,0 +1,308 @@
+"""WeightQuantizer: weights of 8, 4 or 2 bits, float data.
+
+quantizer = WeightQuantizer("model.onnx", calibration, bits=4)
+model = quantizer.write(quantizer.plan)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.compress.calibration import Calibration
+from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.weights.blocks import Array
+from onward.compress.quantization.weights.budget import (
+    bytes_for_bits,
+    bytes_for_file,
+    choose_formats,
+)
+from onward.compress.quantization.weights.moments import measure_moments, measure_squares
+from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY, drop_traces, prepare
+from onward.compress.quantization.weights.rounding import (
+    METHODS,
+    Inputs,
+    choose_scheme,
+    is_exact,
+    relative_error,
+    round_matrix,
+)
+from onward.compress.quantization.weights.sites import LEAST_BLOCK, Store, find_sites
+from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
+from onward.compress.quantization.weights.writer import WeightWriter
+from onward.errors import OptionError
+from onward.graph.files import Source, load, weight_bytes
+from onward.graph.scopes import graphs_of
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.prune import drop_unused
+from onward.passes.rewrite import nodes_of
+
+Progress = Callable[[str, float, float | None], None]
+BITS = (8, 4, 2)
+BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
+_OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
+
+
+def _quiet(text: str, done: float, total: float | None) -> None:
+    pass
+
+
+class WeightQuantizer:
+    """Stores the weights of MatMul, Gemm, Conv and embeddings in few bits (a `Quantizer`).
+
+    Args:
+        model: the model, which does not change
+        calibration: batches to measure the layers' inputs on; None: weights alone decide
+        bits: 8, 4 or 2
+        block: the weights that share a scale, a power of 2 from 16; None: by the bits
+        method: "rtn" (the nearest code, scales by the largest weight), "mse" (scales of the least
+            error), "gptq" (errors are passed on to later inputs; needs calibration), "auto" (the
+            best of them)
+        average_bits: choose bits and block of each weight so that the whole model takes this many
+            bits for a weight, scales included
+        size: the same, for the bytes of the model's file
+        progress: is called with what begins now, what is done, and the total
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        calibration: Calibration | None = None,
+        *,
+        bits: int = 4,
+        block: int | None = None,
+        method: str = "auto",
+        average_bits: float | None = None,
+        size: int | None = None,
+        progress: Progress = _quiet,
+    ) -> None:
+        _check(bits, block, method, average_bits, size, calibration)
+        self._calibration, self._method, self._progress = calibration, method, progress
+        progress("prepare the model", 0, None)
+        self._model = prepare(load(model).clone())
+        self._stores, self._refused = find_sites(self._model)
+        self._sites = {site.name: site for each in self._stores for site in each.sites}
+        self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
+        self._schemes: dict[tuple[Store, int, int], str] = {}
+        self._errors: dict[Store, float] = {}  # of weights of 2 bits
+        if average_bits is None and size is None:
+            formats = {each: self._format(each, bits, block) for each in self._stores}
+        else:
+            formats = self._fit(average_bits, size)
+        chosen = self._round(formats)
+        self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
+
+    @property
+    def model(self) -> ir.Model:
+        """The prepared float model; every node has a unique name."""
+        return self._model
+
+    @property
+    def plan(self) -> Plan:
+        """The format of every node whose weight may be stored in few bits."""
+        return self._plan
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Nodes with a weight that stays as it is, and why."""
+        return self._refused
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user must know of the plan: what weights of 2 bits cost."""
+        lost = [self._errors[each] for each in self._stores if each in self._errors]
+        if not lost:
+            return []
+        return [
+            f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their size "
+            "(4 bits: about 8 %): tune the rounding, or use 4 bits"
+        ]
+
+    def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
+        """The nodes that read one weight: it is stored once only if all of them read it."""
+        groups = ([s.name for s in each.sites if s.name in plan] for each in self._stores)
+        return [group for group in groups if group]
+
+    def write(self, plan: Plan) -> ir.Model:
+        """A new model with the weights of a plan's nodes in few bits."""
+        unknown = [name for name in plan if name not in self._sites]
+        if unknown:
+            raise OptionError(
+                f"node {unknown[0]!r} has no weight that can be stored in few bits\n"
+                "take nodes of the quantizer's plan"
+            )
+        wanted = {(self._sites[name].store, format) for name, format in plan.items()}
+        for each, format in sorted(
+            wanted, key=lambda pair: (self._stores.index(pair[0]), str(pair[1]))
+        ):
+            if (each, format) not in self._rounded:
+                self._round({each: format})
+        model = self._model.clone()
+        graphs = dict(zip(graphs_of(self._model), graphs_of(model), strict=True))
+        nodes = dict(zip(nodes_of(self._model), nodes_of(model), strict=True))
+        writer = WeightWriter(model)
+        for name, site in self._sites.items():
+            if name in plan:
+                graph = site.store.weight.graph
+                assert graph is not None
+                writer.write(
+                    site, nodes[site.node], graphs[graph], self._rounded[site.store, plan[name]]
+                )
+        opset = max((_OPSETS[format.bits] for format in plan.values()), default=0)
+        drop_traces(drop_unused(model))
+        return lower_opset(model, STOCK_OPSET, max(opset, 13))
+
+    # -- rounding ----------------------------------------------------------------------------------
+
+    def _format(self, each: Store, bits: int, block: int | None) -> NodeFormat:
+        size = _fit_block(each, block or BLOCKS[bits])
+        return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
+
+    def _round(self, formats: Mapping[Store, NodeFormat]) -> dict[Store, NodeFormat]:
+        """Round weights and keep them; their formats with the method that was used."""
+        done: dict[Store, NodeFormat] = {}
+        total = float(sum(each.size for each in formats))
+        for some, inputs in self._measured(formats):
+            for each in some:
+                passed = float(sum(other.size for other in done))
+                self._progress(f"round {each.weight.name}", passed, total)
+                done[each] = self._round_one(each, formats[each], inputs.get(each, Inputs()))
+        return done
+
+    def _round_one(self, each: Store, format: NodeFormat, inputs: Inputs) -> NodeFormat:
+        method, scheme = format.method or self._method, self._scheme(each, format)
+        blocks, used = round_matrix(
+            each.matrix(), format.bits, format.block, scheme, method, inputs
+        )
+        if format.bits == 2:
+            self._errors[each] = relative_error(each.matrix(), blocks, None) ** 0.5
+        each.forget()
+        stored = store(blocks, LAYOUTS[each.kind])
+        final = replace(format, method=used)
+        self._rounded[each, final] = self._rounded[each, format] = stored
+        return final
+
+    def _scheme(self, each: Store, format: NodeFormat) -> str:
+        key = each, format.bits, format.block
+        if key not in self._schemes:
+            self._schemes[key] = (
+                choose_scheme(
+                    each.matrix(),
+                    format.bits,
+                    format.block,
+                    offsets=each.allows_offsets(format.block),
+                )
+                if each.kind == "linear"
+                else "symmetric"
+            )
+        return self._schemes[key]
+
+    def _measured(
+        self, formats: Mapping[Store, NodeFormat]
+    ) -> Iterator[tuple[list[Store], dict[Store, Inputs]]]:
+        """Stores with the moments of their inputs, as many at a time as there is memory for."""
+        needing = [each for each in formats if self._needs_moments(each, formats[each])]
+        names = {each: _input_names(each, self._model) for each in needing}
+        names = {each: found for each, found in names.items() if found}
+        yield [each for each in formats if each not in names], {}
+        if not names:
+            return
+        assert self._calibration is not None
+        self._progress("measure the layers' inputs", 0, None)
+        sizes = {name: each.shape[1] for each, found in names.items() for name in found}
+        for moments in measure_moments(self._model, sizes, self._calibration):
+            known: dict[tuple[str, ...], Inputs] = {}
+            ready: dict[Store, Inputs] = {}
+            for each, found in names.items():
+                if found[0] in moments:  # of several inputs, those that were measured with it
+                    these = tuple(name for name in found if name in moments)
+                    if these not in known:
+                        known[these] = Inputs(moments=_add([moments[name] for name in these]))
+                    ready[each] = known[these]
+            yield list(ready), ready
+
+    def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
+        if not self._can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
+            return False
+        scheme = self._scheme(each, format)
+        return not is_exact(each.matrix(), format.bits, format.block, scheme)
+
+    @property
+    def _can_measure(self) -> bool:
+        """Whether the float model is run: not a huge one, unless the method needs it."""
+        if self._calibration is None or self._calibration.is_random:
+            return False
+        return (
+            self._method not in ("auto", "rtn", "mse")
+            or weight_bytes(self._model) <= LARGEST_IN_MEMORY
+        )
+
+    def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
+        """The formats of a budget."""
+        if average_bits is not None:
+            budget = bytes_for_bits(self._model, self._stores, average_bits)
+        else:
+            assert size is not None
+            budget = bytes_for_file(self._model, self._stores, size)
+        squares: dict[str, Array] = {}
+        names = {each: _input_names(each, self._model) for each in self._stores}
+        if self._can_measure:
+            assert self._calibration is not None
+            self._progress("measure the layers' inputs", 0, None)
+            sizes = {name: each.shape[1] for each, found in names.items() for name in found}
+            squares = measure_squares(self._model, sizes, self._calibration)
+        self._progress("choose bits for each layer", 0, None)
+        inputs = {
+            each: Inputs(squares=_add([squares[name] for name in found]))
+            for each, found in names.items()
+            if found and found[0] in squares
+        }
+        chosen = choose_formats(self._stores, inputs, budget)
+        for each, choice in chosen.items():
+            self._schemes[each, choice.bits, choice.block] = choice.scheme
+        return {
+            each: NodeFormat(
+                kind="weights", bits=choice.bits, block=choice.block, method=self._method
+            )
+            for each, choice in chosen.items()
+        }
+
+
+def _add(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.sum(arrays, axis=0)
+
+
+def _input_names(each: Store, model: ir.Model) -> list[str]:
+    """The names of the data that a weight multiplies, where they are values of the main graph."""
+    values = (site.data for site in each.sites if site.node.graph is model.graph)
+    return list(dict.fromkeys(str(value.name) for value in values if value is not None))
+
+
+def _fit_block(each: Store, block: int) -> int:
+    """The block of a weight: for a table, one that divides its rows."""
+    while each.is_table and each.shape[1] % block and block > LEAST_BLOCK:
+        block //= 2
+    return block
+
+
+def _check(
+    bits: int,
+    block: int | None,
+    method: str,
+    average_bits: float | None,
+    size: int | None,
+    calibration: Calibration | None,
+) -> None:
+    if bits not in BITS:
+        raise OptionError(f"bits must be 8, 4 or 2, not {bits}")
+    if block is not None and (block < LEAST_BLOCK or block & (block - 1)):
+        raise OptionError(f"block must be a power of 2, {LEAST_BLOCK} or more, not {block}")
+    if method not in METHODS:
+        raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if method == "gptq" and calibration is None:
+        raise OptionError(f"{method} measures the layers' inputs\ngive data to calibrate with")
+    if average_bits is not None and size is not None:
+        raise OptionError("average_bits and size exclude each other\ngive one of them")

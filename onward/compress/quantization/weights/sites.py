@@ -1,0 +1,227 @@
+"""Find the weights of a model that can be stored in few bits, and the nodes that read them.
+
+A site is a node with its weight: MatMul, Gemm, Conv, or Gather from a table (an embedding). Nodes
+that read one weight, and an embedding that is also the head, share a store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.compress.quantization.weights.blocks import Array
+from onward.graph.dtypes import FLOATS
+from onward.graph.mapped import MappedTensor
+from onward.passes.rewrite import nodes_of
+from onward.passes.value_facts import attribute, input_of
+from onward.runner.finetune.linear_layers import LinearLayer, layer_of
+
+LEAST_BLOCK = 16  # engines have kernels for blocks of 16 and more
+_LEAST_WEIGHTS = 1024  # a smaller weight costs more in nodes than it saves
+_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+_ROWS_COMPARED = 4096
+
+
+@dataclass(eq=False)
+class Store:
+    """A weight as a matrix, one row for each output, which one or more nodes read.
+
+    Attributes:
+        weight: the initializer
+        shape: of the matrix: (outputs, inputs)
+        copies: initializers that hold the same numbers, transposed: a tied head that was exported
+            twice
+    """
+
+    weight: ir.Value
+    shape: tuple[int, int]
+    view: tuple[int, ...]  # the weight's shape when it is read as a matrix or kernel
+    rows_first: bool
+    sites: list[Site] = field(default_factory=list)
+    copies: list[ir.Value] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether rows of it are looked up."""
+        return any(site.kind == "table" for site in self.sites)
+
+    @property
+    def kind(self) -> str:
+        return "table" if self.is_table else self.sites[0].kind
+
+    def allows_offsets(self, block: int) -> bool:
+        """Whether the sums of blocks can follow the data that the weight multiplies."""
+        plain = self.kind == "linear" and all(site.data is not None for site in self.sites)
+        return plain and self.shape[1] % block == 0
+
+    def matrix(self) -> Array:
+        """The weights, (outputs, inputs): a view of the model's tensor where possible."""
+        assert self.weight.const_value is not None
+        array = np.asarray(self.weight.const_value.numpy()).reshape(self.view)
+        return array.reshape(self.shape) if self.rows_first else array.T
+
+    def forget(self) -> None:
+        """Release the pages of a mapped weight."""
+        if isinstance(self.weight.const_value, MappedTensor):
+            self.weight.const_value.forget_pages()
+
+
+@dataclass(eq=False)
+class Site:
+    """A node that multiplies by a weight, or looks up its rows.
+
+    Attributes:
+        kind: "linear" (MatMul, Gemm), "conv", or "table" (Gather)
+        dtype: of the weights as the node reads them
+    """
+
+    node: ir.Node
+    kind: str
+    dtype: ir.DataType
+    store: Store
+
+    @property
+    def name(self) -> str:
+        return str(self.node.name)
+
+    @property
+    def data(self) -> ir.Value | None:
+        """The value that is multiplied by the weight; None where that is not one matrix."""
+        if self.kind != "linear" or attribute(self.node, "transA", 0):
+            return None
+        return self.node.inputs[0]
+
+
+def find_sites(model: ir.Model) -> tuple[list[Store], dict[str, str]]:
+    """The stores of a model in the order of their nodes, and the nodes that are refused, with why.
+
+    Every node must have a name.
+    """
+    stores: dict[tuple[ir.Value, bool, tuple[int, ...]], Store] = {}
+    refused: dict[str, str] = {}
+    for node in nodes_of(model):
+        found = _read_site(node)
+        if isinstance(found, str):
+            refused[str(node.name)] = found
+        elif found is not None:
+            kind, dtype, store = found
+            key = store.weight, store.rows_first, store.view
+            store = stores.setdefault(key, store)
+            store.sites.append(Site(node, kind, dtype, store))
+    return _share_ties(_refuse_mixed(stores.values(), refused)), refused
+
+
+def _read_site(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
+    """What a node reads; why it is refused; None if it has no weight."""
+    if node.domain != "":
+        return None
+    if node.op_type == "Gather":
+        return _read_table(node)
+    if node.op_type == "Conv":
+        return _read_conv(node)
+    if node.op_type not in ("MatMul", "Gemm"):
+        return None
+    layer = layer_of(node)
+    if layer is None:
+        return None
+    return _read_linear(layer)
+
+
+def _read_linear(layer: LinearLayer) -> tuple[str, ir.DataType, Store] | str:
+    if not layer.is_product:
+        return "the weight is the first factor: engines have no kernel for that"
+    rows, size = layer.shape if layer.out_first else layer.shape[::-1]
+    if reason := _refuse_weight(layer.weight, layer.dtype, rows * size):
+        return reason
+    return "linear", layer.dtype, Store(layer.weight, (rows, size), layer.shape, layer.out_first)
+
+
+def _read_conv(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
+    weight = input_of(node, 1)
+    if weight is None or not weight.is_initializer() or weight.const_value is None:
+        return None
+    shape = tuple(weight.const_value.shape.numpy())
+    if reason := _refuse_weight(weight, weight.const_value.dtype, math.prod(shape)):
+        return reason
+    matrix = shape[0], math.prod(shape[1:])
+    return "conv", weight.const_value.dtype, Store(weight, matrix, shape, rows_first=True)
+
+
+def _read_table(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
+    table = input_of(node, 0)
+    if table is None or not table.is_initializer() or table.const_value is None:
+        return None
+    shape = tuple(table.const_value.shape.numpy())
+    if table.const_value.dtype not in FLOATS or len(shape) != 2 or attribute(node, "axis", 0) != 0:
+        return None
+    if reason := _refuse_weight(table, table.const_value.dtype, math.prod(shape)):
+        return reason
+    if shape[1] % LEAST_BLOCK:
+        return f"its rows have {shape[1]} numbers, not a multiple of {LEAST_BLOCK}"
+    return "table", table.const_value.dtype, Store(table, (shape[0], shape[1]), shape, True)
+
+
+def _refuse_weight(weight: ir.Value, dtype: ir.DataType, size: int) -> str:
+    """Why a weight stays as it is; empty if it does not."""
+    if dtype not in _TYPES:
+        return f"its weight is {dtype.name.lower()}: only float32 and float16 are rounded"
+    if weight.is_graph_output() or weight.is_graph_input():
+        return "its weight is an input or an output of the model"
+    if size < _LEAST_WEIGHTS:
+        return f"its weight has {size} numbers: too few to save anything"
+    return ""
+
+
+def _refuse_mixed(stores: Iterable[Store], refused: dict[str, str]) -> list[Store]:
+    """Without the stores that are read in two types, which no scale can have."""
+    kept = []
+    for store in stores:
+        if len({site.dtype for site in store.sites}) == 1:
+            kept.append(store)
+            continue
+        for site in store.sites:
+            refused[site.name] = "its weight is read in two types"
+    return kept
+
+
+def _share_ties(stores: list[Store]) -> list[Store]:
+    """One store for a table and a head of the same numbers: the table's."""
+    tables = [store for store in stores if store.is_table and store.rows_first]
+    kept = list(stores)
+    for store in stores:
+        if store in tables or not all(map(_is_plain_product, store.sites)):
+            continue
+        table = next((each for each in tables if _is_same(each, store)), None)
+        if table is not None:
+            if store.weight is not table.weight:
+                table.copies.append(store.weight)
+            for site in store.sites:
+                site.store = table
+            table.sites += store.sites
+            kept.remove(store)
+    return kept
+
+
+def _is_plain_product(site: Site) -> bool:
+    """Whether a node is x w or x w + bias, without factors."""
+    factors = (attribute(site.node, name, 1.0) for name in ("alpha", "beta"))
+    return site.data is not None and all(factor == 1 for factor in factors)
+
+
+def _is_same(a: Store, b: Store) -> bool:
+    if a.shape != b.shape or a.sites[0].dtype != b.sites[0].dtype:
+        return False
+    if a.weight is b.weight:
+        return True
+    x, y = a.matrix(), b.matrix()
+    steps = range(0, a.shape[0], _ROWS_COMPARED)
+    return all(np.array_equal(x[i : i + _ROWS_COMPARED], y[i : i + _ROWS_COMPARED]) for i in steps)

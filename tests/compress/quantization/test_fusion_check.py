@@ -1,0 +1,40 @@
+"""The fusion check: what onnxruntime runs in float with conversions around it is taken out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from onward.compress.calibration import Calibration
+from onward.compress.quantization.fusion_check import UNFUSED, drop_unfused, find_unfused
+from onward.sessions.inference import InferenceSession
+from tests.compress.quantization.conftest import count_operators
+from tests.compress.quantization.simple_quantizer import SimpleQuantizer
+
+CPU = "CPUExecutionProvider"
+
+
+def make(model: ir.Model, rows: dict[str, Any]) -> SimpleQuantizer:
+    return SimpleQuantizer(model, Calibration(rows, InferenceSession(model).get_inputs()))
+
+
+def test_operators_without_integer_kernels_are_found(model: ir.Model, rows: dict[str, Any]) -> None:
+    quantizer = make(model, rows)
+    found = find_unfused(quantizer.write(quantizer.plan), quantizer.plan)
+    assert found == ["Tanh_1", "Tanh_3"]
+
+
+def test_they_are_taken_out_of_the_plan(model: ir.Model, rows: dict[str, Any]) -> None:
+    quantizer, undone = make(model, rows), dict[str, str]()
+    plan, written = drop_unfused(quantizer, quantizer.plan, undone, CPU)
+    assert list(plan) == ["MatMul_0", "MatMul_2", "MatMul_4"]
+    assert undone == {"Tanh_1": UNFUSED, "Tanh_3": UNFUSED}
+    assert count_operators(written, "QuantizeLinear") == 3
+    assert find_unfused(written, plan) == []
+
+
+def test_other_engines_are_not_asked(model: ir.Model, rows: dict[str, Any]) -> None:
+    quantizer = make(model, rows)
+    plan, _ = drop_unfused(quantizer, quantizer.plan, {}, "OpenVINOExecutionProvider")
+    assert plan == quantizer.plan

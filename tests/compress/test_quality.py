@@ -1,0 +1,104 @@
+"""Judge: similarity, error, agreement and metrics of a changed model against the original."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onward.compress.calibration import Calibration
+from onward.compress.quality import Judge, Quality
+from onward.errors import MetricError, OptionError
+from onward.graph.builder import OpBuilder
+from onward.sessions.inference import InferenceSession
+
+RNG = np.random.default_rng(0)
+W = RNG.normal(size=(4, 3)).astype(np.float32)
+X = RNG.normal(size=(64, 4)).astype(np.float32)
+LABELS = (X @ W).argmax(1)
+
+
+def product(w: np.ndarray[Any, Any]) -> ir.Model:
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 4))
+    return op.model(y=op.MatMul(x, op.initializer("w", w.astype(np.float32))))
+
+
+def judge(**settings: Any) -> Judge:
+    inputs = InferenceSession(product(W)).get_inputs()
+    data = Calibration({"x": X, "label": LABELS}, inputs, target="label")
+    return Judge(product(W), data, **settings)
+
+
+def test_the_original_is_perfect() -> None:
+    quality = judge(metric="accuracy").original
+    assert quality == Quality(similarity=1.0, error=0.0, agreement=1.0, metric=1.0)
+
+
+def test_a_change_is_measured() -> None:
+    quality = judge().rate(product(1.1 * W))
+    assert quality.similarity == pytest.approx(1) and quality.agreement == 1
+    assert quality.error == pytest.approx(0.1, rel=1e-3)
+    opposite = judge().rate(product(-W))
+    assert opposite.similarity == pytest.approx(-1) and opposite.error == pytest.approx(2, rel=1e-3)
+
+
+def test_not_a_number_is_never_within_a_budget() -> None:
+    rating = judge()
+    assert not rating.is_within(rating.rate(product(W * np.nan)), drop=0.99)
+
+
+def test_outputs_of_another_shape_are_not_alike() -> None:
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 4))
+    quality = judge().rate(op.model(y=op.ReduceMax(x, np.array([1]), keepdims=1)))
+    assert quality.similarity == 0 and quality.error == 1
+
+
+def test_a_budget_is_a_share_of_the_metric() -> None:
+    rating = judge(metric=lambda run: 50.0, providers=["CPUExecutionProvider"])
+    assert rating.original.metric == 50 and rating.metric_name == "<lambda>"
+    worse = Quality(similarity=0.2, error=1.0, metric=49.5)
+    assert rating.is_within(worse, drop=0.01) and not rating.is_within(worse, drop=0.009)
+
+
+def test_without_a_metric_the_budget_is_of_similarity() -> None:
+    close = Quality(similarity=0.995, error=0.1)
+    assert judge().is_within(close, drop=0.01) and not judge().is_within(close, drop=0.001)
+
+
+def test_an_own_metric_runs_the_model() -> None:
+    def score(run: Any) -> float:
+        return float((run({"x": X})["y"].argmax(1) == LABELS).mean())
+
+    rating = judge(metric=score)
+    assert rating.original.metric == 1 and rating.rate(product(-W)).metric == 0
+
+
+def raising(run: Any) -> float:
+    raise ZeroDivisionError("no rows")
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        (raising, "the metric raised ZeroDivisionError: no rows"),
+        (lambda run: float("nan"), "the metric returned nan"),
+        (lambda run: "text", "the metric raised ValueError"),
+    ],
+)
+def test_a_metric_that_fails_is_one_clear_error(metric: Any, words: str) -> None:
+    with pytest.raises(MetricError, match=words):
+        judge(metric=metric)
+
+
+def test_a_metric_needs_targets() -> None:
+    inputs = InferenceSession(product(W)).get_inputs()
+    with pytest.raises(OptionError, match=r"the data has none\ngive target="):
+        Judge(product(W), Calibration({"x": X}, inputs), metric="accuracy")
+    with pytest.raises(OptionError, match="the data has none"):
+        Judge(product(W), Calibration(None, inputs, target="label"), metric="accuracy")
+    with pytest.raises(OptionError, match="no metric 'acuracy'"):
+        judge(metric="acuracy")
