@@ -56,14 +56,17 @@ class WeightWriter:
             node.replace_input_with(0, self._append_sums(site, node, stored))
         if node.op_type == "Gemm":
             node.attributes["transB"] = ir.AttrInt64("transB", 0)
-            self._flatten_bias(node, stored.shape[0])
+        self._replace_relus(node.outputs[0], site.dtype)
 
-    def _flatten_bias(self, node: ir.Node, size: int) -> None:
-        """Let a Gemm read a bias of shape (1, size) as (size,): onnxruntime fuses only that."""
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if bias is not None and bias.shape is not None and bias.shape == (1, size):
-            flat = self._add(node, "Reshape", [bias, self._numbers(np.array([size]))])
-            node.replace_input_with(2, flat)
+    def _replace_relus(self, y: ir.Value, dtype: ir.DataType) -> None:
+        """Relu(y) = Max(y, 0): onnxruntime 1.31 does not fuse a product that Relu reads."""
+        for node in [node for node, _ in y.uses() if node.domain == ""]:
+            if node.op_type == "Add":  # of a bias
+                self._replace_relus(node.outputs[0], dtype)
+            elif node.op_type == "Relu":
+                zero = self._constant(np.array(0), dtype)
+                largest = self._add(node, "Max", [y, zero], like=node.outputs[0])
+                self._replace(node, largest)
 
     def _append_sums(self, site: Site, node: ir.Node, stored: Stored) -> ir.Value:
         """The data, followed by the sums of its blocks, twice: see stored.py."""
@@ -123,7 +126,9 @@ class WeightWriter:
             "accuracy_level": _ACCURACY_LEVEL,
         }  # fmt: skip
         table = self._tensor(site, graph, "bytes", stored.codes)
-        scales = self._floats(site, node, graph, "scales", stored.scales)
+        scales = self._tensor(site, graph, "scales", stored.scales)
+        if stored.scales.dtype != site.dtype:
+            scales = self._add(node, "Cast", [scales], {"to": site.dtype})
         y = self._add(
             node, "MatMulNBits", [node.inputs[0], table, scales], attributes,
             domain=CONTRIB, like=node.outputs[0],
@@ -148,8 +153,13 @@ class WeightWriter:
     def _floats(
         self, site: Site, node: ir.Node, graph: ir.Graph, what: str, tensor: ir.TensorProtocol
     ) -> ir.Value:
-        """Scales or offsets in the type of the site: engines widen constants when they load."""
-        value = self._tensor(site, graph, what, tensor)
+        """Scales in the type of the site: engines widen constants when they load.
+
+        Each node has scales of its own: onnxruntime would merge two equal DequantizeLinear nodes,
+        and not fuse one that two products read.
+        """
+        wish, key = f"{site.store.weight.name}.{what}", (id(tensor), node)
+        value = self._initializer(wish, tensor, graph, *key)
         if tensor.dtype == site.dtype:
             return value
         return self._add(node, "Cast", [value], {"to": site.dtype}, like=None)
