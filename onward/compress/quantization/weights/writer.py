@@ -5,7 +5,8 @@
     Conv(x, w)       Conv(x, Reshape(DequantizeLinear(codes, scales)))
     Gather(w, i)     Gather(numbers of a byte, Gather(bytes, i)) * Gather(scales, i)
 
-A head that is tied to a table reads the table's bytes, as com.microsoft::MatMulNBits.
+A head that is tied to a table reads the table's bytes, as com.microsoft::MatMulNBits; so do products
+that share a weight.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class WeightWriter:
             self._write_table(site, node, graph, stored)
         elif site.kind == "conv":
             self._write_conv(site, node, graph, stored)
-        elif site.store.is_table:
+        elif site.store.is_shared:
             self._write_tied(site, node, graph, stored)
         else:
             self._write_linear(site, node, graph, stored)
@@ -126,9 +127,7 @@ class WeightWriter:
             "accuracy_level": _ACCURACY_LEVEL,
         }  # fmt: skip
         table = self._tensor(site, graph, "bytes", stored.codes)
-        scales = self._tensor(site, graph, "scales", stored.scales)
-        if stored.scales.dtype != site.dtype:
-            scales = self._add(node, "Cast", [scales], {"to": site.dtype})
+        scales = self._floats(site, node, graph, "scales", stored.scales)
         y = self._add(
             node, "MatMulNBits", [node.inputs[0], table, scales], attributes,
             domain=CONTRIB, like=node.outputs[0],
@@ -153,13 +152,8 @@ class WeightWriter:
     def _floats(
         self, site: Site, node: ir.Node, graph: ir.Graph, what: str, tensor: ir.TensorProtocol
     ) -> ir.Value:
-        """Scales in the type of the site: engines widen constants when they load.
-
-        Each node has scales of its own: onnxruntime would merge two equal DequantizeLinear nodes,
-        and not fuse one that two products read.
-        """
-        wish, key = f"{site.store.weight.name}.{what}", (id(tensor), node)
-        value = self._initializer(wish, tensor, graph, *key)
+        """Scales in the type of the site: engines widen constants when they load."""
+        value = self._tensor(site, graph, what, tensor)
         if tensor.dtype == site.dtype:
             return value
         return self._add(node, "Cast", [value], {"to": site.dtype}, like=None)

@@ -150,7 +150,7 @@ def test_a_tied_table_is_stored_once(bits: int, tmp_path: Path) -> None:
     y, operators = run(written, feeds, tmp_path / "m.onnx")
     assert operators["MatMulNBits"] == 2
     assert relative(y, expected) < {8: 0.02, 4: 0.2, 2: 0.9}[bits]
-    large = [v for v in written.graph.initializers.values() if v.const_value.size > 1000]  # type: ignore[union-attr]
+    large = [v for v in written.graph.initializers.values() if v.const_value.size > 1500]  # type: ignore[union-attr]
     assert len(large) == 2
 
 
@@ -166,7 +166,7 @@ def test_weights_of_gguf_files_stay_exact(tmp_path: Path) -> None:
     q[..., 0], q[..., 1] = 0, 15
     d = rng.uniform(0.01, 0.02, (48, 3, 1)).astype(np.float16).astype(np.float32)
     m = rng.uniform(-0.2, -0.05, (48, 3, 1)).astype(np.float16).astype(np.float32)
-    w = (d * q + m).reshape(48, 96)
+    w = (d * q + m).reshape(48, 96).astype(np.float32)
     op = OpBuilder(opset=18)
     x = op.input("x", "float32", ("batch", 7, 96))
     model = op.model(y=op.MatMul(x, op.initializer("w", w.T.copy())))
@@ -211,11 +211,11 @@ def test_a_file_is_not_larger_than_asked_for(tmp_path: Path) -> None:
 
 def test_products_that_share_a_weight_are_fused(tmp_path: Path) -> None:
     op = OpBuilder(opset=18)
-    x = op.input("x", "float32", ("batch", 64))
+    x = op.input("x", "float32", ("batch", 5, 64))
     w = op.initializer("w", noise(64, 64))
     y = op.Add(op.MatMul(x, w), op.MatMul(op.Relu(x), w))
     model = op.model(y=y)
-    feeds = {"x": noise(3, 64)}
+    feeds = {"x": noise(3, 5, 64)}
     quantizer = WeightQuantizer(model)
     assert [len(group) for group in quantizer.groups(quantizer.plan)] == [2]
     _, operators = run(quantizer.write(quantizer.plan), feeds, tmp_path / "m.onnx")
