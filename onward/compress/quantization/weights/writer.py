@@ -5,8 +5,8 @@
     Conv(x, w)       Conv(x, Reshape(DequantizeLinear(codes, scales)))
     Gather(w, i)     Gather(numbers of a byte, Gather(bytes, i)) * Gather(scales, i)
 
-A head that is tied to a table reads the table's bytes, as com.microsoft::MatMulNBits; so do products
-that share a weight.
+A head that is tied to a table reads the table's bytes, as com.microsoft::MatMulNBits; so do
+products that share a weight.
 """
 
 from __future__ import annotations
