@@ -81,7 +81,7 @@ def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option
     rows, importance = sample_rows(each.matrix()), inputs.importance
     options = []
     for choice in choices:
-        if each.is_table and each.shape[1] % choice.block:
+        if each.is_shared and each.shape[1] % choice.block:
             continue
         if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
             continue

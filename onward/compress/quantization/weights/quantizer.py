@@ -180,7 +180,7 @@ class WeightQuantizer:
         if format.bits == 2:
             self._errors[each] = relative_error(each.matrix(), blocks, None) ** 0.5
         each.forget()
-        stored = store(blocks, LAYOUTS[each.kind])
+        stored = store(blocks, "bytes" if each.is_shared else LAYOUTS[each.kind])
         final = replace(format, method=used)
         self._rounded[each, final] = self._rounded[each, format] = stored
         return final
@@ -195,7 +195,7 @@ class WeightQuantizer:
                     format.block,
                     offsets=each.allows_offsets(format.block),
                 )
-                if each.kind == "linear"
+                if each.kind == "linear" and not each.is_shared
                 else "symmetric"
             )
         return self._schemes[key]
@@ -282,8 +282,8 @@ def _input_names(each: Store, model: ir.Model) -> list[str]:
 
 
 def _fit_block(each: Store, block: int) -> int:
-    """The block of a weight: for a table, one that divides its rows."""
-    while each.is_table and each.shape[1] % block and block > LEAST_BLOCK:
+    """The block of a weight: for a shared one, one that divides its rows."""
+    while each.is_shared and each.shape[1] % block and block > LEAST_BLOCK:
         block //= 2
     return block
 

@@ -55,13 +55,24 @@ class Store:
         return any(site.kind == "table" for site in self.sites)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether several nodes read the same bytes: onnxruntime fuses no weight of two products.
+
+        The nodes are then a lookup of rows, or com.microsoft::MatMulNBits.
+        """
+        products = [site for site in self.sites if site.kind == "linear"]
+        shared = len(products) > 1 and len(products) == len(self.sites)
+        plain = shared and all(map(_is_plain_product, products))
+        return self.is_table or (plain and self.shape[1] % LEAST_BLOCK == 0)
+
+    @property
     def kind(self) -> str:
         return "table" if self.is_table else self.sites[0].kind
 
     def allows_offsets(self, block: int) -> bool:
         """Whether the sums of blocks can follow the data that the weight multiplies."""
         plain = self.kind == "linear" and all(site.data is not None for site in self.sites)
-        return plain and self.shape[1] % block == 0
+        return plain and self.shape[1] % block == 0 and not self.is_shared
 
     def matrix(self) -> Array:
         """The weights, (outputs, inputs): a view of the model's tensor where possible."""

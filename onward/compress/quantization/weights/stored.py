@@ -25,7 +25,7 @@ from onward.compress.quantization.weights.blocks import (
     round_to_half,
 )
 
-LAYOUTS = {"linear": "columns", "conv": "rows", "table": "bytes"}  # by the kind of the store
+LAYOUTS = {"linear": "columns", "conv": "rows"}  # by the kind of a store that is not shared
 _SIGNED = {8: ir.DataType.INT8, 4: ir.DataType.INT4, 2: ir.DataType.INT2}
 _UNSIGNED = {8: ir.DataType.UINT8, 4: ir.DataType.UINT4, 2: ir.DataType.UINT2}
 

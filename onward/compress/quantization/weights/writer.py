@@ -5,7 +5,8 @@
     Conv(x, w)       Conv(x, Reshape(DequantizeLinear(codes, scales)))
     Gather(w, i)     Gather(numbers of a byte, Gather(bytes, i)) * Gather(scales, i)
 
-A head that is tied to a table reads the table's bytes, as com.microsoft::MatMulNBits.
+A head that is tied to a table reads the table's bytes, as com.microsoft::MatMulNBits; so do
+products that share a weight.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class WeightWriter:
             self._write_table(site, node, graph, stored)
         elif site.kind == "conv":
             self._write_conv(site, node, graph, stored)
-        elif site.store.is_table:
+        elif site.store.is_shared:
             self._write_tied(site, node, graph, stored)
         else:
             self._write_linear(site, node, graph, stored)
@@ -56,14 +57,17 @@ class WeightWriter:
             node.replace_input_with(0, self._append_sums(site, node, stored))
         if node.op_type == "Gemm":
             node.attributes["transB"] = ir.AttrInt64("transB", 0)
-            self._flatten_bias(node, stored.shape[0])
+        self._replace_relus(node.outputs[0], site.dtype)
 
-    def _flatten_bias(self, node: ir.Node, size: int) -> None:
-        """Let a Gemm read a bias of shape (1, size) as (size,): onnxruntime fuses only that."""
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if bias is not None and bias.shape is not None and bias.shape == (1, size):
-            flat = self._add(node, "Reshape", [bias, self._numbers(np.array([size]))])
-            node.replace_input_with(2, flat)
+    def _replace_relus(self, y: ir.Value, dtype: ir.DataType) -> None:
+        """Relu(y) = Max(y, 0): onnxruntime 1.31 does not fuse a product that Relu reads."""
+        for node in [node for node, _ in y.uses() if node.domain == ""]:
+            if node.op_type == "Add":  # of a bias
+                self._replace_relus(node.outputs[0], dtype)
+            elif node.op_type == "Relu":
+                zero = self._constant(np.array(0), dtype)
+                largest = self._add(node, "Max", [y, zero], like=node.outputs[0])
+                self._replace(node, largest)
 
     def _append_sums(self, site: Site, node: ir.Node, stored: Stored) -> ir.Value:
         """The data, followed by the sums of its blocks, twice: see stored.py."""
@@ -148,7 +152,7 @@ class WeightWriter:
     def _floats(
         self, site: Site, node: ir.Node, graph: ir.Graph, what: str, tensor: ir.TensorProtocol
     ) -> ir.Value:
-        """Scales or offsets in the type of the site: engines widen constants when they load."""
+        """Scales in the type of the site: engines widen constants when they load."""
         value = self._tensor(site, graph, what, tensor)
         if tensor.dtype == site.dtype:
             return value
