@@ -39,7 +39,7 @@ def test_student_learns_without_labels_and_the_second_epoch_runs_no_teacher() ->
     assert report.details["losses"][-1] < 0.5 * report.details["losses"][0]
     assert report.after.parameters < report.before.parameters
     assert 80 <= report.after.macs < 90 and 320 <= report.before.macs < 350  # biases included
-    assert report.helped and report.after.quality.error < 1
+    assert report.helped and report.after.quality.similarity > 0.5
     assert "similarity to the teacher" in str(report)
 
 
@@ -144,7 +144,14 @@ def test_several_outputs_with_losses_of_their_own() -> None:
 def test_logits_before_a_softmax_are_compared() -> None:
     teacher = two_outputs(0, ("class", "size"), probabilities=True)
     student = two_outputs(1, ("class", "size"), probabilities=True)
-    report = train(student, teacher=teacher, loss={"class": "kl"}, temperature=4.0, steps=300)
+    report = train(
+        student,
+        teacher=teacher,
+        loss={"class": "kl"},
+        temperature=4.0,
+        steps=300,
+        learning_rate=5e-2,
+    )
     ours, its = (onward.InferenceSession(m).run(None, {"x": X})[0] for m in (report.model, teacher))
     assert np.abs(ours - its).mean() < 0.05
     assert [v.name for v in report.model.graph.outputs] == ["class", "size"]
