@@ -66,16 +66,19 @@ def test_student_of_a_quarter_of_mnist_8() -> None:
 def test_encoders_of_torch(dynamo: bool, norm_first: bool, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=norm_first)
-    module = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
-    more = {"dynamic_shapes": {"src": {0: "batch"}}} if dynamo else {"dynamic_axes": {"src": [0]}}
+    encoder = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), encoder).eval()
+    more = (
+        {"dynamic_shapes": {"input": {0: "batch"}}} if dynamo else {"dynamic_axes": {"input": [0]}}
+    )
     path = tmp_path / "encoder.onnx"
     torch.onnx.export(
-        module, (torch.randn(2, 5, 16),), path, dynamo=dynamo, input_names=["src"], **more
+        module, (torch.randn(2, 5, 8),), path, dynamo=dynamo, input_names=["input"], **more
     )
     teacher = onward.load(path)
     student = shrink(teacher, layers=2)
     assert sum(c.layers for c in find_chains(student.graph)) == 2
-    feeds = {"src": np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)}
-    module.layers = torch.nn.ModuleList([module.layers[0], module.layers[3]])
-    expected = module(torch.tensor(feeds["src"])).detach().numpy()
+    feeds = {"input": np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)}
+    encoder.layers = torch.nn.ModuleList([encoder.layers[0], encoder.layers[3]])
+    expected = module(torch.tensor(feeds["input"])).detach().numpy()
     assert onward.InferenceSession(student).run(None, feeds)[0] == pytest.approx(expected, abs=1e-4)
