@@ -125,7 +125,8 @@ def distill(
         for place, model in enumerate(models)
     ]
     progress("read the data", 0.0, None)
-    calibration = read_data(data, mine, models, target, batch, seed)
+    labels = None if alpha == 1 and test is not None else target  # the test data alone needs them
+    calibration = read_data(data, mine, models, labels, batch, seed)
     measured_on = calibration if test is None else read_data(test, mine, models, target, batch, 0)
     batches = StoredBatches(calibration, seed)
     lessons = plan_lessons(

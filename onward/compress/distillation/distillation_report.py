@@ -55,7 +55,7 @@ def make_report(
     return Report(
         task="distill",
         model=student,
-        helped=after.error <= before.error,
+        helped=after.similarity >= before.similarity,
         before=_measure(teacher, feeds, times[0], judge.rate_teachers()),
         after=_measure(student, feeds, times[1], after),
         notes=notes,
@@ -120,7 +120,8 @@ class TeacherJudge:
             for feeds, targets in self._batches():
                 found = session.run(names, {n: x for n, x in feeds.items() if n in known})
                 self._add(found.pop(), targets)
-                yield self._mean(feeds, [pair.teachers for pair in self._pairs]), found
+                expected = self._mean(feeds, [pair.teachers for pair in self._pairs])
+                yield self._centered(expected), self._centered(found)
 
         self._reset()
         quality = rate_outputs(compare())
@@ -132,6 +133,13 @@ class TeacherJudge:
         for feeds, targets in self._batches() if self._metric is not None else ():
             self._add(self._mean(feeds, [self._pairs[0].teacher_outputs])[0], targets)
         return Quality(similarity=1.0, error=0.0, metric=self._result())
+
+    def _centered(self, values: Sequence[Array]) -> list[Array]:
+        """Logits minus their mean: a number that is added to a row's logits means nothing."""
+        return [
+            x - x.mean(axis=1 if x.ndim >= 4 else -1, keepdims=True) if pair.loss == "kl" else x
+            for pair, x in zip(self._pairs, values, strict=True)
+        ]
 
     def _mean(self, feeds: Feeds, wanted: Sequence[Sequence[str]]) -> list[Array]:
         """The weighted means of the teachers' values."""

@@ -17,7 +17,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.scopes import bodies
-from onward.passes.value_facts import is_constant
 
 _MOST_CANDIDATES = 400  # values of one kind; more are no layers
 _COMPARED_ELEMENTS = 64  # of integer constants, such as shapes
@@ -207,7 +206,10 @@ def _weight_kind(value: ir.Value | None) -> Any:
 
 def _is_fixed(value: ir.Value | None) -> bool:
     """Whether a value is an initializer or of a Constant node."""
-    return value is None or is_constant(value)
+    if value is None or value.is_initializer():
+        return True
+    node = value.producer()
+    return node is not None and node.op_type == "Constant" and not node.domain
 
 
 def _is_weight(value: ir.Value | None) -> bool:

@@ -24,7 +24,8 @@ def shrink(model: Source, layers: int) -> ir.Model:
 
     Layers are blocks of equal structure whose input and output have one shape: those of
     transformers, the residual blocks of a ResNet's stages. A model with several chains of layers
-    (encoder and decoder, stages) keeps a share of each, at least one.
+    (encoder and decoder, stages) keeps a share of each, at least one. A first layer that an
+    exporter has written in another way than the others is kept, and not counted.
 
     Args:
         model: the teacher; it is not changed

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration
 from onward.errors import DataError
 from onward.graph.node_args import describe
+from onward.graph.signature import NodeArg
 
 BATCH = 32  # rows of a batch if the user gives no number
 
@@ -31,14 +32,21 @@ def read_data(
             "distillation needs data: what the teacher answers\n"
             "give a file, arrays by input name, or feeds; labels are not needed"
         )
-    inputs = {
-        str(value.name): describe(value)
-        for model in (*teachers[::-1], student)
-        for value in model.graph.inputs
-        if not value.is_initializer()
-    }
+    own = {arg.name: arg for arg in _inputs(student)}
+    more = {arg.name: arg for model in reversed(teachers) for arg in _inputs(model)}
+    inputs = {**{name: _with_any_batch(arg) for name, arg in more.items()}, **own}
     rows = _shuffle_rows(data, seed)
     return Calibration(rows, list(inputs.values()), target=target, batch=batch or BATCH)
+
+
+def _inputs(model: ir.Model) -> list[NodeArg]:
+    return [describe(value) for value in model.graph.inputs if not value.is_initializer()]
+
+
+def _with_any_batch(arg: NodeArg) -> NodeArg:
+    """An input that only teachers have: they answer larger batches in parts."""
+    shape = [None, *arg.shape[1:]] if arg.shape else []
+    return NodeArg(arg.name, arg.type, shape, arg.is_ranked)
 
 
 def _shuffle_rows(data: Any, seed: int) -> Any:
