@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.graph.files import Source, load
@@ -46,6 +47,7 @@ def prepare(source: Source) -> ir.Model:
         drop_unused(model)
         model = BASIC(model)
     name_nodes(model)
+    make_contiguous(model)
     return lower_opset(model, STOCK_OPSET, _OLDEST_OPSET)
 
 
@@ -61,3 +63,11 @@ def name_nodes(model: ir.Model) -> None:
                 name = f"{wish}_{count}"
             node.name = name
             taken.add(name)
+
+
+def make_contiguous(model: ir.Model) -> None:
+    """Copy weights that are views, such as a folded Transpose: onnxruntime does not take them."""
+    for name, value in model.graph.initializers.items():
+        held = getattr(value.const_value, "raw", None)
+        if isinstance(held, np.ndarray) and not held.flags.c_contiguous:
+            value.const_value = ir.tensor(np.asarray(held, order="C"), name=name)

@@ -100,7 +100,7 @@ def replace_weight(node: ir.Node, index: int, array: Array, names: Names) -> Non
         name = names.fresh(f"{name}/scaled")
         node.replace_input_with(index, add_initializer(graph, name, array))
         return
-    old.const_value = ir.tensor(array, name=name)
+    old.const_value = ir.tensor(np.asarray(array, order="C"), name=name)
     old.shape = ir.Shape(array.shape)
 
 

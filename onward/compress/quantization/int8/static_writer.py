@@ -225,7 +225,8 @@ def range_of_constant(value: ir.Value) -> Range:
 
 def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     """A new initializer of a graph."""
-    tensor = ir.tensor(array, name=name)
+    # onnxruntime takes a tensor from outside of the model only if it is contiguous
+    tensor = ir.tensor(np.asarray(array, order="C"), name=name)
     value = ir.val(name, dtype=tensor.dtype, shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)
     return value
