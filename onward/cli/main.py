@@ -61,7 +61,7 @@ VERBS = {
     "export": ("onward.cli.export", "Write a PyTorch module as ONNX."),
     "grad": ("onward.cli.grad", "Extend a model with the gradients of its outputs."),
     "pack": ("onward.cli.pack", "Write a model in fewer bytes, without losing a bit."),
-    "unpack": ("onward.cli.unpack", "Write the ONNX model of a packed file."),
+    "unpack": ("onward.cli.unpack", "Write the ONNX model that a packed file was made from."),
     "ops": ("onward.cli.ops", "List which operators each provider runs."),
     "sign": ("onward.cli.sign", "Sign a model and its external data."),
     "verify": ("onward.cli.verify", "Check a model and its external data against its signature."),

@@ -23,8 +23,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from onward.errors import InvalidModel, OnwardError
 from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
-from onward.graph.packed.container import PackedFile, is_packed, open_packed
+from onward.graph.packed.container import PackedFile, open_packed
 from onward.graph.packed.packed_tensor import attach_tensors
+from onward.graph.packed.recognize import is_packed
 from onward.graph.paths import read_model, to_path, writing
 from onward.graph.protos import from_proto, without_maps, write_maps
 from onward.graph.scan.model_scan import scan_model

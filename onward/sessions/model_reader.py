@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.graph.packed.container import is_packed
+from onward.graph.packed.recognize import is_packed
 from onward.graph.paths import check_readable, read_model
 from onward.graph.scan.model_scan import ModelScan, scan_model
 from onward.lazy import LazyModule

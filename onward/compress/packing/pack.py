@@ -29,7 +29,8 @@ from onward.compress.packing.writer import PackedWriter
 from onward.errors import FileExists, InvalidModel
 from onward.graph.external import map_file, open_inside
 from onward.graph.files import read_proto, save
-from onward.graph.packed.container import SUFFIX, Use, is_packed
+from onward.graph.packed.container import Use
+from onward.graph.packed.recognize import SUFFIX, is_packed
 from onward.graph.paths import check_writable, to_path, writing
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.packing.chunk_encoding import deflate_best, encode_tensor
-from onward.graph.packed.container import CHECKSUM, HEADER, HEADER_BYTES, MAGIC, VERSION, Block, Use
+from onward.graph.packed.container import CHECKSUM, HEADER, HEADER_BYTES, VERSION, Block, Use
+from onward.graph.packed.recognize import MAGIC
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -16,11 +15,10 @@ import numpy as np
 from onward.errors import InvalidModel
 from onward.graph.external import map_file
 from onward.graph.packed.chunks import ChunkError, decode_tensor, inflate
+from onward.graph.packed.recognize import is_packed
 from onward.graph.paths import check_readable
 
-MAGIC = b"\x8bONWPCK\n"
 VERSION = 1
-SUFFIX = ".onnxpack"
 HEADER = struct.Struct("<8sIQQI")  # magic, version, begin, length and CRC-32 of the index
 CHECKSUM = struct.Struct("<I")  # of the header
 HEADER_BYTES = HEADER.size + CHECKSUM.size
@@ -148,20 +146,6 @@ class PackedFile:
 
     def _damaged(self, why: str) -> InvalidModel:
         return InvalidModel(f"{self.name} is damaged: {why}\n{_ADVICE}")
-
-
-def is_packed(source: Any) -> bool:
-    """Whether a source is a packed model, by its first bytes, or by its suffix."""
-    if isinstance(source, (bytes, memoryview)):
-        return bytes(source[: len(MAGIC)]) == MAGIC
-    if not isinstance(source, (str, os.PathLike)):
-        return False
-    if Path(source).suffix == SUFFIX:
-        return True
-    if not Path(source).is_file():
-        return False
-    with open(source, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def open_packed(source: Any) -> PackedFile:
