@@ -1,0 +1,1 @@
+"""Distillation: train a small model to answer like a large one."""
