@@ -6,9 +6,11 @@ groups[0].name, groups[0].kind, groups[0].count     # "fc1.weight", "units", 153
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onward.compress.pruning.axes import Array, Axes, Positions, known_sizes
@@ -16,11 +18,15 @@ from onward.compress.pruning.rules.all_rules import RULES
 from onward.graph.dtypes import FLOATS
 from onward.graph.files import Source, load
 from onward.graph.scopes import bodies, graphs_of, walk
+from onward.graph.shapes.fast import size_added_axes
+from onward.graph.shapes.node_inference import infer_outputs
 from onward.passes.deduplicate import share_initializers
 from onward.passes.pipelines import FOLD_SHAPES, PREPARE
+from onward.passes.prune import drop_unused
 
 _NEWEST = 1 << 30
 _RECURRENT = ("LSTM", "GRU", "RNN")
+_MOVING = ("Slice", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Cast")
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
@@ -55,8 +61,50 @@ def prepare(model: Source) -> ir.Model:
     copy.graph.inputs.clear()
     copy.graph.inputs.extend(kept)  # a fed weight could not be cut
     copy = FOLD_SHAPES(copy)
+    complete_sizes(copy)
+    _drop_zero_states(copy)
     _separate_vectors(copy)
-    return copy
+    return drop_unused(copy)
+
+
+def complete_sizes(model: ir.Model) -> None:
+    """Infer sizes node by node where inference of the whole left them open, as behind long biases."""
+    size_added_axes(model)
+    opset = model.opset_imports.get("", 1)
+    for node in walk(model.graph):
+        if node.domain or not onnx.defs.has(node.op_type, max_inclusive_version=opset):
+            continue
+        before = [value.shape for value in node.outputs]
+        if all(shape is not None and shape.is_static() for shape in before):
+            continue
+        if node.op_type == "Expand" and (shape := _expanded(node)) is not None:
+            node.outputs[0].shape = shape
+            continue
+        with contextlib.suppress(ValueError):
+            infer_outputs(node, onnx.defs.get_schema(node.op_type, opset))
+        for value, known in zip(node.outputs, before, strict=True):
+            value.shape = _merged(known, value.shape)
+
+
+def _expanded(node: ir.Node) -> ir.Shape | None:
+    """The shape of an Expand to the shape of another value; None if it is another Expand."""
+    x, target = node.inputs[0], node.inputs[1]
+    maker = target.producer() if target is not None else None
+    if maker is None or maker.op_type != "Shape" or "end" in maker.attributes:
+        return None
+    like = maker.inputs[0]
+    if x is None or x.shape is None or like is None or like.shape is None:
+        return None
+    if len(like.shape) != len(x.shape) or maker.attributes.get_int("start", 0):
+        return None
+    return ir.Shape([m if n == 1 else n for n, m in zip(x.shape, like.shape, strict=True)])
+
+
+def _merged(a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
+    """The sizes that either shape knows; where both do, the first."""
+    if a is None or b is None or len(a) != len(b):
+        return b if a is None else a
+    return ir.Shape([n if isinstance(n, int) or not isinstance(m, int) else m for n, m in zip(a, b)])
 
 
 def finish(model: ir.Model) -> ir.Model:
@@ -70,7 +118,9 @@ def _separate_vectors(model: ir.Model) -> None:
         taken = {str(name) for each in graphs_of(model) for name in each.initializers}
         for value in list(graph.initializers.values()):
             tensor = value.const_value
-            if tensor is None or len(tensor.shape) != 1 or value.is_graph_output():
+            if tensor is None or not tensor.size or value.is_graph_output():
+                continue
+            if tensor.size not in tensor.shape.numpy():  # of several axes, or one number
                 continue
             for number, use in enumerate(list(value.uses())[1:], 1):
                 name = f"{value.name}_{number}"
@@ -80,6 +130,35 @@ def _separate_vectors(model: ir.Model) -> None:
                 copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
                 graph.register_initializer(copy)
                 use.node.replace_input_with(use.idx, copy)
+
+
+def _drop_zero_states(model: ir.Model) -> None:
+    """Leave out initial states that are zero, the default: layers often share one."""
+    for node in walk(model.graph):
+        if node.op_type in _RECURRENT:
+            for place in range(5, min(len(node.inputs), 7)):
+                if _is_zero(node.inputs[place]):
+                    node.replace_input_with(place, None)
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Whether all elements of a value are known to be 0."""
+    while value is not None and value.const_value is None:
+        node = value.producer()
+        if node is None or node.domain:
+            return False
+        if node.op_type == "ConstantOfShape":
+            filled = node.attributes.get_tensor("value", None)
+            return filled is None or not filled.numpy().any()
+        if node.op_type not in _MOVING:
+            return False
+        value = node.inputs[0]
+    return value is not None and not value.is_graph_input() and not _data(value).any()
+
+
+def _data(value: ir.Value) -> Array:
+    assert value.const_value is not None
+    return value.const_value.numpy()
 
 
 def find_positions(model: ir.Model) -> Positions:
