@@ -42,6 +42,10 @@ VERBS = {
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
     "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
+    "prune": (
+        "onward.cli.prune",
+        "Remove the channels, heads, units and layers that a model needs least.",
+    ),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
     "serve": ("onward.cli.serve", "Serve models over HTTP and gRPC."),

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
+    from onward.compress.pruning.prune import prune as prune
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
     "Report": "onward.compress.report",
+    "prune": "onward.compress.pruning.prune",
 }
 
 __all__ = [*_MODULE_OF]

@@ -98,7 +98,12 @@ class Cut:
             reader.replace_input_with(place, chosen)
 
     def _chosen(
-        self, node: ir.Node, sizes: ir.Value, count: int, numbers: dict[int, int], after: bool = False
+        self,
+        node: ir.Node,
+        sizes: ir.Value,
+        count: int,
+        numbers: dict[int, int],
+        after: bool = False,
     ) -> ir.Value:
         mask, given = np.zeros(count, bool), np.zeros(count, np.int64)
         mask[list(numbers)], given[list(numbers)] = True, list(numbers.values())

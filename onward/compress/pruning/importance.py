@@ -25,7 +25,9 @@ KINDS = ("magnitude", "activation", "gradient")
 _LOSS = "onward_loss"
 
 
-def by_magnitude(model: ir.Model, positions: Positions, groups: Sequence[Group]) -> dict[str, Array]:
+def by_magnitude(
+    model: ir.Model, positions: Positions, groups: Sequence[Group]
+) -> dict[str, Array]:
     """The norm of the slices of all weights that belong to a unit."""
     squares = np.zeros(len(positions.labels))
     for value in all_weights(model):

@@ -101,7 +101,5 @@ def read_time(given: float | str | None) -> float | None:
 def check_importance(importance: str) -> str:
     """Check the name of a kind of importance."""
     if importance not in KINDS:
-        raise OptionError(
-            f"there is no importance {importance!r}\nit is one of {', '.join(KINDS)}"
-        )
+        raise OptionError(f"there is no importance {importance!r}\nit is one of {', '.join(KINDS)}")
     return importance

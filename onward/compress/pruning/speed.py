@@ -45,9 +45,9 @@ def measure_prices(
     """
     alike: dict[tuple[Any, ...], list[Group]] = {}
     for group in groups:
-        alike.setdefault((group.kind, group.count, group.width, round(macs[group.name])), []).append(
-            group
-        )
+        alike.setdefault(
+            (group.kind, group.count, group.width, round(macs[group.name])), []
+        ).append(group)
     largest = sorted(
         alike.values(), key=lambda each: -macs[each[0].name] * each[0].count * len(each)
     )[:_MOST_CANDIDATES]

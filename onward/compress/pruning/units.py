@@ -104,7 +104,9 @@ def _merged(a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
     """The sizes that either shape knows; where both do, the first."""
     if a is None or b is None or len(a) != len(b):
         return b if a is None else a
-    return ir.Shape([n if isinstance(n, int) or not isinstance(m, int) else m for n, m in zip(a, b)])
+    return ir.Shape(
+        [n if isinstance(n, int) or not isinstance(m, int) else m for n, m in zip(a, b)]
+    )
 
 
 def finish(model: ir.Model) -> ir.Model:
@@ -211,9 +213,7 @@ def find_groups(model: ir.Model, positions: Positions | None = None) -> list[Gro
     return [group for group in groups if group.count > 1]
 
 
-def _weight_slices(
-    model: ir.Model, positions: Positions
-) -> list[tuple[ir.Value, int, Array]]:
+def _weight_slices(model: ir.Model, positions: Positions) -> list[tuple[ir.Value, int, Array]]:
     """Every axis of every float weight of at least two axes, with the labels along it."""
     found = []
     for value in all_weights(model):
@@ -238,8 +238,12 @@ def all_weights(model: ir.Model) -> list[ir.Value]:
 
 def _kind(weights: list[ir.Value], width: int) -> str:
     readers = {use.node.op_type for weight in weights for use in weight.uses()}
-    if readers & {*_RECURRENT} and len(weights) > 1 and any(
-        use.node.op_type in _RECURRENT and use.idx == 2 for w in weights for use in w.uses()
+    if (
+        readers & {*_RECURRENT}
+        and len(weights) > 1
+        and any(
+            use.node.op_type in _RECURRENT and use.idx == 2 for w in weights for use in w.uses()
+        )
     ):
         return "recurrent"
     if readers & {*_CONVOLUTIONS}:

@@ -14,6 +14,4 @@ from onward.compress.pruning.rules.parts import PARTS
 from onward.compress.pruning.rules.recurrent import RECURRENT
 from onward.compress.pruning.rules.shape import SHAPE
 
-RULES = (
-    ATTENTION | CONVOLUTION | ELEMENTWISE | LINEAR | NORMALIZATION | PARTS | RECURRENT | SHAPE
-)
+RULES = ATTENTION | CONVOLUTION | ELEMENTWISE | LINEAR | NORMALIZATION | PARTS | RECURRENT | SHAPE

@@ -34,9 +34,7 @@ def _split(node: ir.Node, axes: Axes) -> None:
     _tie_parts(axes, x, list(node.outputs), axis, count)
 
 
-def _tie_parts(
-    axes: Axes, whole: ir.Value, parts: list[ir.Value], axis: int, count: int
-) -> None:
+def _tie_parts(axes: Axes, whole: ir.Value, parts: list[ir.Value], axis: int, count: int) -> None:
     """Position i of a part is position i + offset of the whole; other axes are tied."""
     for part in parts:
         for place in range(count):
