@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir._core import Usage
 
 from onward.compress.calibration import Calibration
 from onward.compress.pruning.axes import Array, Positions, constant, rank
@@ -49,8 +50,9 @@ class Consumer:
         array = np.asarray(self.weight.const_value.numpy(), np.float64)
         moved = np.moveaxis(array, self.place, 0)
         if self.node.op_type == "Conv":
-            return moved.reshape(*moved.shape[:2], -1).sum(-1)
-        return moved.reshape(len(moved), -1)
+            moved = moved.reshape(*moved.shape[:2], -1).sum(-1)
+        matrix: Array = moved.reshape(len(moved), -1)
+        return matrix
 
     def column_norms(self) -> Array:
         """The squared norm of the weights that read each position."""
@@ -192,7 +194,7 @@ def _add_behind(node: ir.Node, delta: Array, names: Names) -> None:
     _replace_uses(uses, add.outputs[0])
 
 
-def _replace_uses(uses: Iterable[ir.Usage], value: ir.Value) -> None:
+def _replace_uses(uses: Iterable[Usage], value: ir.Value) -> None:
     for use in uses:
         use.node.replace_input_with(use.idx, value)
 

@@ -139,8 +139,8 @@ def _free_labels(value: ir.Value, axis: int, positions: Positions) -> bool:
 def _add_to_units(changes: Array, product: Array, value: ir.Value, positions: Positions) -> None:
     """Add w dw to the units whose outgoing slices a weight has: the last of its free axes."""
     for axis in range(product.ndim):
-        if _free_labels(value, axis, positions):
-            labels = positions.of((value, axis))
+        labels = positions.of((value, axis))
+        if labels is not None and _free_labels(value, axis, positions):
             others = tuple(place for place in range(product.ndim) if place != axis)
             np.add.at(changes, labels, product.sum(axis=others) / 2)
 

@@ -28,12 +28,13 @@ from onward.compress.quality import Judge, OwnMetric, Quality
 from onward.compress.report import Change, Measured, Report
 from onward.compress.timing import time_in_turns
 from onward.errors import OptionError
-from onward.graph.files import Source, load
+from onward.graph.files import Source, load, weight_bytes
 from onward.losses.loss import Loss
 from onward.providers.choose import Asked
 from onward.runner.metrics.metric import Metric
 from onward.sessions.inference import InferenceSession
 
+_LARGE = 1 << 30  # bytes; a protobuf message ends at 2 GiB
 ShowStep = Callable[[str, float, float | None], None]
 
 
@@ -196,27 +197,27 @@ class _Pruning:
         """Measure the model and the original in turns."""
         self.progress("measure the result", 0, None)
         model = finish(changed.model)
-        model.ir_version = max(model.ir_version or 0, 4)
         times = time_in_turns(
             {"before": self.original, "after": model}, self.timed, providers=self.providers
         )
         before = self._measure(self.original, times["before"], self.judge.original)
         after = self._measure(model, times["after"], self.judge.rate(model))
-        notes = list(changed.notes)
-        reached = changed.reached
-        if self.goal.speedup is not None:
-            found = times["before"] / times["after"]
-            if not reached:
-                notes.insert(
-                    0,
-                    f"{self.goal.speedup:g} times as fast was not reached: the fastest model found "
-                    f"is {found:.2f} times as fast",
-                )
-        helped = bool(changed.changes) and reached and math.isfinite(times["after"])
+        notes, found = list(changed.notes), times["before"] / times["after"]
+        if self.goal.speedup is not None and not changed.reached:
+            notes.insert(
+                0,
+                f"{self.goal.speedup:g} times as fast was not reached: the fastest model found "
+                f"is {found:.2f} times as fast",
+            )
+        elif found < 1 and not self.goal.is_sparse:
+            notes.append(
+                "the model is smaller, but not faster here: kernels like multiples of 16, and a "
+                "model this small spends its time outside of them"
+            )
         return Report(
             task="prune",
             model=model,
-            helped=helped,
+            helped=bool(changed.changes) and changed.reached,
             before=before,
             after=after,
             changes=changed.changes,
@@ -228,7 +229,7 @@ class _Pruning:
         weights = [v.const_value for g in model.graphs() for v in g.initializers.values()]
         tensors = [tensor for tensor in weights if tensor is not None]
         return Measured(
-            file_bytes=len(ir.to_proto(model).SerializeToString()),
+            file_bytes=_count_bytes(model),
             seconds=seconds,
             quality=quality,
             macs=count_macs(model, self.open_sizes()),
@@ -246,6 +247,12 @@ class _Pruning:
                 if isinstance(dim, str):
                     found[dim] = size
         return found
+
+
+def _count_bytes(model: ir.Model) -> int:
+    """The size of a model's file; of a large one, that of its weights."""
+    weights = weight_bytes(model)
+    return weights if weights > _LARGE else len(ir.to_proto(model).SerializeToString())
 
 
 def _is_better(a: Quality, b: Quality) -> bool:
@@ -329,7 +336,8 @@ class _UnitCut:
             raise OptionError(f"the model has {total} multiplications already\nask for fewer")
         fixed = total - costs.macs()  # of other operators
         prices = costs.of_units(self._groups)
-        wanted, removal = macs - fixed, {}
+        wanted = float(macs - fixed)
+        removal: Removal = {}
         for _ in range(4):  # the estimate leaves out operators that become smaller too
             removal = self._choose(costs, prices, wanted)
             counted = count_macs(self._write(removal), self._task.open_sizes())

@@ -36,6 +36,8 @@ def round_count(group: Group, count: float, multiple: int) -> int:
     A group of fewer than twice that many positions is rounded to units.
     """
     width = group.width if group.kind != "recurrent" else 1
+    if group.kind == "channels" and group.count >= 4 * multiple:
+        multiple *= 2  # convolutions have blocks of 16 channels where vectors have 512 bits
     step = multiple // math.gcd(multiple, width)
     if group.count < 2 * step:
         step = 1

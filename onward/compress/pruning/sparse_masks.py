@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir._core import Usage
 
 from onward.compress.pruning.axes import Array
 from onward.compress.pruning.units import all_weights
@@ -61,7 +62,7 @@ def zero_weights(
     return copy, changes
 
 
-def _reduced_axis(use: ir.Usage) -> int:
+def _reduced_axis(use: Usage) -> int:
     """The axis of a weight that its product sums over."""
     if use.node.op_type == "MatMul":
         return -2 if use.idx == 1 else -1

@@ -15,12 +15,14 @@ import onnx_ir as ir
 
 from onward.compress.pruning.axes import Array, Axes, Positions, known_sizes
 from onward.compress.pruning.rules.all_rules import RULES
+from onward.errors import UnsupportedModel
 from onward.graph.dtypes import FLOATS
-from onward.graph.files import Source, load
+from onward.graph.files import Source, least_ir_version, load
 from onward.graph.scopes import bodies, graphs_of, walk
 from onward.graph.shapes.fast import size_added_axes
 from onward.graph.shapes.node_inference import infer_outputs
 from onward.passes.deduplicate import share_initializers
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.pipelines import FOLD_SHAPES, PREPARE
 from onward.passes.prune import drop_unused
 
@@ -68,7 +70,7 @@ def prepare(model: Source) -> ir.Model:
 
 
 def complete_sizes(model: ir.Model) -> None:
-    """Infer sizes node by node where inference of the whole left them open, as behind long biases."""
+    """Infer sizes node by node where inference of the whole leaves them open: after long biases."""
     size_added_axes(model)
     opset = model.opset_imports.get("", 1)
     for node in walk(model.graph):
@@ -95,7 +97,9 @@ def _expanded(node: ir.Node) -> ir.Shape | None:
     like = maker.inputs[0]
     if x is None or x.shape is None or like is None or like.shape is None:
         return None
-    if len(like.shape) != len(x.shape) or maker.attributes.get_int("start", 0):
+    if len(like.shape) != len(x.shape):
+        return None
+    if maker.attributes.get_int("start", 0):
         return None
     return ir.Shape([m if n == 1 else n for n, m in zip(x.shape, like.shape, strict=True)])
 
@@ -110,8 +114,12 @@ def _merged(a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
 
 
 def finish(model: ir.Model) -> ir.Model:
-    """Merge the vectors again that `prepare` separated."""
-    return share_initializers(model)
+    """Merge the vectors again that `prepare` separated; lower the opset for stock engines."""
+    model = share_initializers(model)
+    with contextlib.suppress(UnsupportedModel):  # it needs a newer opset
+        model = lower_opset(model, STOCK_OPSET)
+    model.ir_version = least_ir_version(model)
+    return model
 
 
 def _separate_vectors(model: ir.Model) -> None:
@@ -199,7 +207,8 @@ def find_groups(model: ir.Model, positions: Positions | None = None) -> list[Gro
     for label, numbers in rows.items():
         alike.setdefault(tuple(numbers), []).append(label)
     groups, taken = [], set()
-    for numbers, labels in alike.items():
+    for signature, units in alike.items():
+        numbers = list(signature)
         first = slices[numbers[0]]
         name, number = str(first[0].name), 1
         while name in taken:
@@ -209,7 +218,7 @@ def find_groups(model: ir.Model, positions: Positions | None = None) -> list[Gro
         found = tuple(dict.fromkeys((str(slices[n][0].name), slices[n][1]) for n in numbers))
         width = numbers.count(numbers[0])
         kind = _kind([slices[n][0] for n in dict.fromkeys(numbers)], width)
-        groups.append(Group(name, kind, np.array(labels), width, found))
+        groups.append(Group(name, kind, np.array(units), width, found))
     return [group for group in groups if group.count > 1]
 
 

@@ -60,7 +60,9 @@ def _quantize(node: ir.Node, axes: Axes) -> None:
     """y = x / scale + zero point; scale and zero point are numbers, or vectors along an axis."""
     x, y = given(node, 0), node.outputs[0]
     ranks = {rank(each) for each in node.inputs[1:] if each is not None}
-    if x is None or not ranks <= {0, 1} or node.attributes.get_int("block_size", 0):
+    if x is None or not ranks <= {0, 1}:
+        return
+    if node.attributes.get_int("block_size", 0):
         return
     broadcast(axes, x, y)
     axis = node.attributes.get_int("axis", 1)

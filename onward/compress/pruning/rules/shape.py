@@ -178,7 +178,7 @@ def _transpose(node: ir.Node, axes: Axes) -> None:
     count = rank(x)
     if x is None or count is None or rank(y) != count:
         return
-    order = list(node.attributes.get_ints("perm", None) or range(count - 1, -1, -1))
+    order = list(node.attributes.get_ints("perm", range(count - 1, -1, -1)))
     for place, source in enumerate(order):
         axes.tie((x, source), (y, place))
 
