@@ -20,17 +20,17 @@ Axis = tuple[ir.Value, int]
 
 @dataclass(frozen=True)
 class Factor:
-    """One way to tie two axes of different sizes: by the first or the last factor of the larger.
+    """One way to tie two axes of different sizes: the smaller is one factor of the larger.
 
     Attributes:
         large, small: the axes; the size of the first is a multiple of the other's
-        is_first: position i of the large axis is part of i // (large / small), else of i % small
+        block: position i of the large axis is part of position i // block % size of the small one
         others: axes that must stay whole then
     """
 
     large: Axis
     small: Axis
-    is_first: bool
+    block: int
     others: tuple[Axis, ...] = ()
 
 
@@ -145,9 +145,8 @@ class Axes:
                 continue
             if {self._root(large), self._root(small)} & pinned:
                 continue
-            block = self._sizes[large] // self._sizes[small]
             places = np.arange(self._sizes[large])
-            parts = places // block if choice.is_first else places % self._sizes[small]
+            parts = places // choice.block % self._sizes[small]
             self._ties.append((large, places, small, parts))
             for other in choice.others:
                 self._pin_now(other, pinned)

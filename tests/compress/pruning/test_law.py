@@ -111,6 +111,16 @@ def fused_attention(op: Net) -> list[ir.Value]:
     return [op.MatMul(h, op.weight(32, 16))]
 
 
+def joint_attention(op: Net) -> list[ir.Value]:
+    x = op.input("x", "float32", ("batch", 5, 16))
+    h = op.Reshape(op.MatMul(x, op.weight(16, 72)), [0, 5, 3, 4, 6])
+    h = op.Transpose(h, perm=[2, 0, 3, 1, 4])
+    q, k, v = (op.Gather(h, np.array(part), axis=0) for part in range(3))
+    scores = op.Softmax(op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])))
+    h = op.Transpose(op.MatMul(scores, v), perm=[0, 2, 1, 3])
+    return [op.MatMul(op.Reshape(h, [0, 5, 24]), op.weight(24, 16))]
+
+
 def lstm(op: Net) -> list[ir.Value]:
     x = op.input("x", "float32", (5, 2, 6))
     w, r, b = op.weight(2, 32, 6), op.weight(2, 32, 8), op.weight(2, 64)
@@ -172,6 +182,7 @@ CASES: list[Case] = [
     (flattened, [("channels", 8)]),
     (attention, [("heads", 4), ("units", 32)]),
     (fused_attention, [("heads", 4)]),
+    (joint_attention, [("heads", 4)]),
     (lstm, [("recurrent", 8), ("recurrent", 10)]),
     (group_norm, [("channels", 8), ("channels", 8)]),
     (decomposed_group_norm, [("channels", 4)]),

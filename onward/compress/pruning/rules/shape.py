@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 
@@ -85,23 +88,36 @@ def _equal_products(a: Sizes, b: Sizes) -> tuple[int, int]:
 
 
 def _tie_segment(axes: Axes, left: list[Axis], right: list[Axis]) -> None:
-    """Tie axes that hold the same elements: one by one, or by their first or last factor."""
+    """Tie axes that hold the same elements: one by one, or by a factor."""
     if len(left) == len(right) == 1 and axes.size(left[0]) == axes.size(right[0]):
         axes.tie(left[0], right[0])
         return
-    choices = []
-    known = all(axes.size(each) for each in (*left, *right))
-    for is_first, place in ((True, 0), (False, -1)):
-        if not is_first and not known:
-            continue  # what is left of the last factor is known only with the other sizes
-        a, b = left[place], right[place]
+    choices = list(_factors(axes, left, right))
+    if choices:
+        axes.tie_factor(*choices)
+
+
+def _factors(axes: Axes, left: list[Axis], right: list[Axis]) -> Iterator[Factor]:
+    """Ways to tie them: by the first factor, those in between, the last."""
+    pairs: list[tuple[Axis, Axis, int | None]] = [
+        (left[0], right[0], None)
+    ]  # what is behind the first need not be known
+    sizes = [axes.size(each) for each in (*left, *right)]
+    if None not in sizes:
+        whole, parts = (left, right) if len(left) == 1 else (right, left)
+        behind = [
+            math.prod(axes.size(each) or 1 for each in parts[n:]) for n in range(1, len(parts))
+        ]
+        if len(whole) == 1:
+            pairs += [(whole[0], each, block) for each, block in zip(parts[1:], [*behind[1:], 1])]
+        else:
+            pairs.append((left[-1], right[-1], 1))
+    for a, b, block in pairs:
         n, m = axes.size(a), axes.size(b)
         if n and m and max(n, m) % min(n, m) == 0:
             large, small = (a, b) if n >= m else (b, a)
             others = tuple(each for each in (*left, *right) if each not in (a, b))
-            choices.append(Factor(large, small, is_first, others))
-    if choices:
-        axes.tie_factor(*choices)
+            yield Factor(large, small, block or max(n, m) // min(n, m), others)
 
 
 @CUTS("Reshape", "Expand")
