@@ -48,6 +48,7 @@ VERBS = {
     ),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
+    "distill": ("onward.cli.distill", "Train a small model on the answers of a large one."),
     "serve": ("onward.cli.serve", "Serve models over HTTP and gRPC."),
     "export": ("onward.cli.export", "Write a PyTorch module as ONNX."),
     "grad": ("onward.cli.grad", "Extend a model with the gradients of its outputs."),

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
     from onward.compress.pruning.prune import prune as prune
+    from onward.compress.distillation.distill import distill as distill
+    from onward.compress.distillation.hidden_values import Hidden as Hidden
+    from onward.compress.distillation.shrink import shrink as shrink
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
     "Calibration": "onward.compress.calibration",
+    "distill": "onward.compress.distillation.distill",
+    "Hidden": "onward.compress.distillation.hidden_values",
+    "shrink": "onward.compress.distillation.shrink",
     "Report": "onward.compress.report",
     "prune": "onward.compress.pruning.prune",
 }

@@ -8,7 +8,7 @@ judge.is_within(judge.rate(changed), drop=0.01)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -195,3 +195,18 @@ class _Sums:
     @property
     def agreement(self) -> float | None:
         return self._equal / self._choices if self._choices else None
+
+
+def rate_outputs(pairs: Iterable[tuple[Sequence[Array], Sequence[Array]]]) -> Quality:
+    """Compare outputs with those that are expected, batch by batch: (expected, outputs)."""
+    sums: list[_Sums] = []
+    for expected, outputs in pairs:
+        sums = sums or [_Sums() for _ in expected]
+        for each, y, z in zip(sums, expected, outputs, strict=True):
+            each.add(y, z)
+    agreements = [each.agreement for each in sums if each.agreement is not None]
+    return Quality(
+        similarity=min((each.similarity for each in sums), default=1.0),
+        error=max((each.error for each in sums), default=0.0),
+        agreement=min(agreements, default=None),
+    )

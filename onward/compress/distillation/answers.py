@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import onnx_ir as ir
 
 from onward.checkpoints import tensor_files
 from onward.compress.calibration import Array
+from onward.compress.distillation.scratch_folder import make_scratch_folder
 from onward.errors import CheckpointError, DataError, OptionError
 from onward.graph.files import load
 from onward.graph.scopes import graphs_of
@@ -66,7 +66,7 @@ class Answers:
         self._space = memory
         self._kept: dict[str, dict[str, Array]] = {}
         self._folder = Path(folder) if folder is not None else None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Path | None = None
         self._digest: str | None = None
         _check_names(self.model, self.names)
 
@@ -102,8 +102,10 @@ class Answers:
     def _compute(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         session = self._open()
         known = {arg.name for arg in session.get_inputs()}
-        outputs = session.run(self.names, {n: feed for n, feed in feeds.items() if n in known})
+        given = {name: np.asarray(feed) for name, feed in feeds.items() if name in known}
         self.runs += 1
+        parts = [session.run(self.names, part) for part in _fitting(given, session.get_inputs())]
+        outputs = parts[0] if len(parts) == 1 else [np.concatenate(ys) for ys in zip(*parts)]
         found = {n: np.ascontiguousarray(y) for n, y in zip(self.names, outputs, strict=True)}
         for name, array in found.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -130,14 +132,13 @@ class Answers:
         return found.hexdigest()[:40]
 
     def _path(self, key: str) -> Path:
-        if self._folder is None:
-            if self._temporary is None:
-                self._temporary = tempfile.TemporaryDirectory(prefix="onward-answers-")
-            return Path(self._temporary.name) / f"{key}.safetensors"
-        return self._folder / f"{key}.safetensors"
+        folder = self._folder or self._scratch
+        if folder is None:
+            folder = self._scratch = make_scratch_folder(self, "onward-answers-")
+        return folder / f"{key}.safetensors"
 
     def _read(self, key: str) -> dict[str, Array] | None:
-        if self._folder is None and self._temporary is None:
+        if self._folder is None and self._scratch is None:
             return None
         path = self._path(key)
         with contextlib.suppress(CheckpointError):  # missing or damaged: the teacher runs again
@@ -186,6 +187,17 @@ def _attribute_text(attribute: ir.Attr) -> str:
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return attribute.name  # the graphs are hashed, too
     return f"{attribute.name} {attribute.ref_attr_name or attribute.value}"
+
+
+def _fitting(feeds: Mapping[str, Array], inputs: Sequence[Any]) -> list[dict[str, Array]]:
+    """The feeds in parts of as many rows as a teacher takes that fixes its first dimension."""
+    fixed = {arg.shape[0] for arg in inputs if len(arg.shape) and isinstance(arg.shape[0], int)}
+    rows = {len(feed) for feed in feeds.values() if feed.ndim}
+    size, count = next(iter(fixed), 0), next(iter(rows), 0)
+    if len(fixed) != 1 or len(rows) != 1 or size in (0, count) or count % size:
+        return [dict(feeds)]
+    starts = range(0, count, size)
+    return [{n: x[at : at + size] if x.ndim else x for n, x in feeds.items()} for at in starts]
 
 
 def _tensors(model: ir.Model) -> list[ir.Value]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -26,7 +26,7 @@ from onward.compress.distillation.student_training import (
 from onward.compress.distillation.teacher_losses import make_teacher_loss
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
-from onward.graph.scopes import walk
+from onward.graph.scopes import ancestors, walk
 from onward.losses.combined import Total
 from onward.losses.loss import Loss
 from onward.message_text import list_names, suggest_names
@@ -102,7 +102,7 @@ def match_teacher(
         return {**feeds, **{teacher_input(mine): found[its] for mine, its in matched.items()}}
 
     options = TrainingOptions(
-        trainable=_trainable(student, trained),
+        trainable=trainable_names(student, trained, matched),
         groups=[Group(parameters=name, lr=rate) for name, rate in (groups or {}).items()],
         frozen_batch_norms=batch_norm_names(student),
         clip_norm=clip_norm,
@@ -182,8 +182,14 @@ def _total(matched: Mapping[str, str], loss: str | Loss, temperature: float) -> 
     return next(iter(parts.values())) if len(parts) == 1 else Total(parts)
 
 
-def _trainable(student: ir.Model, patterns: Sequence[str]) -> list[str] | None:
-    """The parameters of the patterns; None: the likely ones."""
+def trainable_names(
+    student: ir.Model, patterns: Sequence[str], compared: Collection[str]
+) -> list[str] | None:
+    """The parameters of the patterns; None: the likely ones.
+
+    With "*" and other patterns: the likely ones and those of the other patterns that the compared
+    outputs depend on.
+    """
     if list(patterns) == ["*"]:
         return None
     if "*" not in patterns:
@@ -192,6 +198,8 @@ def _trainable(student: ir.Model, patterns: Sequence[str]) -> list[str] | None:
     restore_parameters(model, [])
     model = PREPARE(model)
     known = weights(model)
-    likely = likely_parameters(model, known, list(model.graph.outputs))
+    results = [value for value in model.graph.outputs if value.name in compared]
+    needed = {value.name for value in ancestors(model.graph, results)}
     more = matching(known, [pattern for pattern in patterns if pattern != "*"], "trained")
-    return list(dict.fromkeys([*likely, *more]))
+    chosen = [*likely_parameters(model, known, results), *(n for n in more if n in needed)]
+    return list(dict.fromkeys(chosen))

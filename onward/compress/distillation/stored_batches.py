@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from onward.compress.calibration import Array, Calibration, Labelled
+from onward.compress.distillation.scratch_folder import make_scratch_folder
 
 _MEMORY = 256 << 20  # bytes of batches that stay in memory; the others go to disk
 
@@ -24,7 +24,7 @@ class StoredBatches:
         self._seed, self._space = seed, memory
         self._kept: list[Labelled | Path] = []
         self._count: int | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
         self._order: tuple[int, list[int]] = (0, [])
 
     def at(self, step: int) -> tuple[int, Labelled]:
@@ -32,6 +32,11 @@ class StoredBatches:
         number = self._number(step)
         found = self._kept[number]
         return number, _read(found) if isinstance(found, Path) else found
+
+    def epoch(self, step: int) -> int:
+        """The epoch of a step."""
+        self._number(step)
+        return step // self._count if self._count else 0
 
     @property
     def count(self) -> int:
@@ -63,8 +68,8 @@ class StoredBatches:
             self._kept.append(batch)
             return
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="onward-batches-")
-        path = Path(self._folder.name) / f"{len(self._kept)}.npz"
+            self._folder = make_scratch_folder(self, "onward-batches-")
+        path = self._folder / f"{len(self._kept)}.npz"
         named: dict[str, Array] = {f"x{place}": array for place, array in enumerate(arrays)}
         if batch[1] is not None:
             named["targets"] = np.asarray(batch[1])

@@ -121,7 +121,9 @@ def train_student(
         used = _continue(session, path, key)
         losses: list[float] = []
         try:
-            used = _run_steps(session, feeds_at, limits, used, losses, progress, clock)
+            used = _run_steps(
+                session, optimizer.lr, feeds_at, limits, used, losses, progress, clock
+            )
         except KeyboardInterrupt as interrupt:
             if path is not None:
                 seconds = float(getattr(interrupt, "seconds", used))
@@ -152,6 +154,7 @@ def _continue(session: TrainingSession, path: Path | None, key: str) -> float:
 
 def _run_steps(
     session: TrainingSession,
+    rate: float,
     feeds_at: Callable[[int], Feeds],
     limits: Limits,
     used: float,
@@ -160,7 +163,6 @@ def _run_steps(
     clock: Callable[[], float],
 ) -> float:
     start, shown, in_a_row = clock() - used, -math.inf, 0
-    rate = session.learning_rate
     try:
         while True:
             now = clock() - start
