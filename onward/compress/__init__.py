@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration as Calibration
-    from onward.compress.pruning.prune import prune as prune
     from onward.compress.distillation.distill import distill as distill
     from onward.compress.distillation.hidden_values import Hidden as Hidden
     from onward.compress.distillation.shrink import shrink as shrink
+    from onward.compress.pruning.prune import prune as prune
     from onward.compress.report import Report as Report
 
 _MODULE_OF = {
