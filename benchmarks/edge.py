@@ -16,7 +16,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.compression_models import calibration, path
-
 from onward.compress.edge.int8_candidates import int8_candidates
 from onward.compress.edge.node_timing import find_package, package_version, time_in_node
 from onward.graph.files import load

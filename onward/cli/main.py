@@ -24,24 +24,45 @@ from onward.lazy import defer_imports
 
 # verb: its module and its line in the list. The function in the module has the verb's name, with _.
 VERBS = {
-    "demo": ("onward.cli.demo", "Train a digits classifier from scratch, export it and run it on every provider."),
-    "new": ("onward.cli.new", "Write an untrained model of an architecture, such as resnet or gpt2."),
+    "demo": (
+        "onward.cli.demo",
+        "Train a digits classifier from scratch, export it and run it on every provider.",
+    ),
+    "new": (
+        "onward.cli.new",
+        "Write an untrained model of an architecture, such as resnet or gpt2.",
+    ),
     "train": ("onward.cli.train", "Train a model on data."),
     "runs": ("onward.cli.runs", "List the runs of a folder, or compare some of them."),
-    "sweep": ("onward.cli.sweep", "Search for the settings of a run: train with many of them and compare."),
-    "inspect": ("onward.cli.inspect", "Show a model"s inputs, outputs, operators and weights."),
+    "sweep": (
+        "onward.cli.sweep",
+        "Search for the settings of a run: train with many of them and compare.",
+    ),
+    "inspect": ("onward.cli.inspect", "Show a model's inputs, outputs, operators and weights."),
     "run": ("onward.cli.run", "Run a model once and show its outputs."),
     "bench": ("onward.cli.bench", "Measure a model on several providers, side by side."),
     "tune": ("onward.cli.tune", "Measure which provider and settings run a model fastest here."),
     "compare": ("onward.cli.compare", "Compare two models: outputs, latency, size."),
     "profile": ("onward.cli.profile", "Show where the time of a run goes, operator by operator."),
-    "quantize": ("onward.cli.quantize", "Quantize a model, measure it, and undo what is slower or loses too much."),
-    "prune": ("onward.cli.prune", "Remove the channels, heads, units and layers that a model needs least."),
+    "quantize": (
+        "onward.cli.quantize",
+        "Quantize a model, measure it, and undo what is slower or loses too much.",
+    ),
+    "prune": (
+        "onward.cli.prune",
+        "Remove the channels, heads, units and layers that a model needs least.",
+    ),
     "distill": ("onward.cli.distill", "Train a small model on the answers of a large one."),
-    "early-exit": ("onward.cli.early_exit", "Add exits to a classifier: samples that are easy leave early."),
+    "early-exit": (
+        "onward.cli.early_exit",
+        "Add exits to a classifier: samples that are easy leave early.",
+    ),
     "pack": ("onward.cli.pack", "Write a model in fewer bytes, without losing a bit."),
     "unpack": ("onward.cli.unpack", "Write the ONNX model that a packed file was made from."),
-    "edge": ("onward.cli.edge", "Write a model as a folder for a browser, a phone, Node or a reduced build."),
+    "edge": (
+        "onward.cli.edge",
+        "Write a model as a folder for a browser, a phone, Node or a reduced build.",
+    ),
     "serve": ("onward.cli.serve", "Serve models over HTTP and gRPC."),
     "export": ("onward.cli.export", "Write a PyTorch module as ONNX."),
     "grad": ("onward.cli.grad", "Extend a model with the gradients of its outputs."),
