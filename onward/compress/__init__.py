@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from onward.compress.learned_rounding.quantize_aware import quantize_aware as quantize_aware
     from onward.compress.learned_rounding.tune_rounding import tune_rounding as tune_rounding
     from onward.compress.learned_rounding.tune_settings import Tune as Tune
+    from onward.compress.packing.pack import pack as pack
+    from onward.compress.packing.unpack import unpack as unpack
     from onward.compress.pruning.prune import prune as prune
     from onward.compress.quantization.quantize import quantize as quantize
     from onward.compress.report import Report as Report
@@ -39,12 +41,14 @@ _MODULE_OF = {
     "distill": "onward.compress.distillation.distill",
     "export_for_edge": "onward.compress.edge.export",
     "export_quantized": "onward.compress.learned_rounding.quantize_aware",
+    "pack": "onward.compress.packing.pack",
     "prune": "onward.compress.pruning.prune",
     "quantize": "onward.compress.quantization.quantize",
     "quantize_aware": "onward.compress.learned_rounding.quantize_aware",
     "set_thresholds": "onward.compress.early_exits.network",
     "shrink": "onward.compress.distillation.shrink",
     "tune_rounding": "onward.compress.learned_rounding.tune_rounding",
+    "unpack": "onward.compress.packing.unpack",
 }
 
 __all__ = [*_MODULE_OF]

@@ -12,7 +12,12 @@ import logging
 import warnings
 from pathlib import Path
 
-from onward.errors import PackageMissing, UnsupportedModel
+import onnxruntime
+
+from onward.errors import UnsupportedModel
+from onward.lazy import LazyModule
+
+tools = LazyModule("onnxruntime.tools.ort_format_model")
 
 CONFIG = "required_operators_and_types.config"
 _MACHINE_LAYOUT = "NchwcTransformer"
@@ -20,8 +25,6 @@ _MACHINE_LAYOUT = "NchwcTransformer"
 
 def convert_to_ort(source: Path, made: Path, *, is_arm: bool) -> None:
     """Write a model in onnxruntime's format."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(made)
@@ -48,17 +51,11 @@ def write_operator_config(model: Path, path: Path) -> str:
     The model is in onnxruntime's format. The comment that names it has no folder: the same model,
     the same file.
     """
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            from onnxruntime.tools.ort_format_model import create_config_from_models
-    except ImportError as error:
-        raise PackageMissing(
-            "the list of operators needs the package flatbuffers\npip install flatbuffers"
-        ) from error
     logging.getLogger("ort_format_model.utils").setLevel(logging.ERROR)
     with warnings.catch_warnings():  # it leaves a file open
         warnings.simplefilter("ignore", ResourceWarning)
-        create_config_from_models([model], path, True)
+        with contextlib.redirect_stdout(io.StringIO()):  # its import prints
+            tools.create_config_from_models([model], path, True)
     lines = path.read_text("utf-8").splitlines()
     kept = [line for line in lines if not line.startswith("# -")]
     kept[0] = f"# Operators and types of {model.name}"
