@@ -40,6 +40,7 @@ from onward.sessions.feed_files import inputs_of
 from onward.sessions.inference import InferenceSession
 
 HERE = Path(__file__).parent
+NOTHING_HELPS = 1  # the exit code of onward quantize
 LIMIT = 1200  # seconds that one compression may take
 
 
@@ -119,9 +120,11 @@ def _measure_model(
         data = models.FOLDER / f"{model}.npz"
         command = [
             sys.executable, "-m", "onward", case.command[0], str(original), "--data", str(data),
-            *case.command[1:], "--save", str(ours), "--force",
+            *case.command[1:], "--save", str(ours),
         ]  # fmt: skip
         rows.append(_compress("onward", command, ours))
+        if not ours.exists() and rows[-1]["exit_code"] == NOTHING_HELPS:
+            rows[-1] |= {"file": original, "error": "nothing helps: float32 is kept"}
         script = str(HERE / "compression_peers" / "compress_with_peer.py")
         for peer in () if given.no_peers else case.peers:
             out = Path(folder) / f"{peer}.onnx"
@@ -151,13 +154,16 @@ def _write_feeds(model: str, folder: Path) -> str:
 
 
 def _compress(engine: str, command: Sequence[str], out: Path) -> dict[str, Any]:
+    """A row for one engine; where ours says that nothing helps, the user keeps the float model."""
     start = time.monotonic()
     row: dict[str, Any] = {"engine": engine, "file": out, "error": ""}
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False
-        )
+            command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False,
+            cwd=out.parent,
+        )  # fmt: skip
+        row["exit_code"] = done.returncode
         if not out.exists():
             row["error"] = (done.stderr.strip().splitlines() or ["no model was written"])[-1][:200]
     except subprocess.TimeoutExpired:
