@@ -50,7 +50,7 @@ VERBS = {
     ),
     "prune": (
         "onward.cli.prune",
-        "Remove the channels, heads, units and layers that a model needs least.",
+        "Remove the channels, heads, units and layers that a model's outputs need least.",
     ),
     "distill": ("onward.cli.distill", "Train a small model on the answers of a large one."),
     "early-exit": (

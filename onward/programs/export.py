@@ -87,7 +87,7 @@ def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
     if not places.keys() >= tensors.keys():  # weights in functions
         copy = separate_statistics(PREPARE(copy))
         places = {str(value.name): value for value in initializers(copy)}
-    for name, array in {**_tied(copy, tensors), **tensors}.items():
+    for name, array in {**tied_tensors(copy, tensors), **tensors}.items():
         if name not in places:
             raise WeightsError(
                 f"the model has no initializer {name!r}\n{suggest_names(name, places)}"
@@ -96,7 +96,7 @@ def _with_tensors(original: ir.Model, tensors: Mapping[str, Array]) -> ir.Model:
     return copy
 
 
-def _tied(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
+def tied_tensors(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
     """The tensors of tied copies of the parameters."""
     found = {name: each for name, each in find_ties(model).items() if each[0] in tensors}
     return {

@@ -24,7 +24,7 @@ class LossOnData:
         if next(data.labelled_batches())[1] is None:
             raise DataError(
                 "the loss needs targets, and the data has none\n"
-                "give Tune(data=..., target='label'), or batches of (feeds, targets)"
+                "give the name of the target, or batches of (feeds, targets)"
             )
         self._loss, self._data = loss, data
 

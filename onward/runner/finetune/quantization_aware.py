@@ -29,7 +29,7 @@ from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import Array
-from onward.programs.export import export_model
+from onward.programs.export import export_model, tied_tensors
 from onward.programs.select import restore_parameters
 from onward.runner.finetune.linear_layers import (
     LinearLayer,
@@ -217,9 +217,10 @@ def _weight_grid(layer: LinearLayer, bits: int, block: int) -> Grid:
 
 
 def _tied_copies(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The transposed copies of parameters that a session trains as one with them."""
+    """The copies of parameters that a session trains as one with them."""
     tied = restore_parameters(model.clone(), tensors).tied
-    return {copy: tensors[name].T for copy, name in tied.items() if name in tensors}
+    transposed = {copy: tensors[name].T for copy, name in tied.items() if name in tensors}
+    return {**tied_tensors(model, tensors), **transposed}
 
 
 def _is_quantizable(layers: Sequence[LinearLayer]) -> bool:
