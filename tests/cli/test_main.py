@@ -32,7 +32,7 @@ def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_every_verb_is_listed_with_the_first_line_of_its_help(call: Call) -> None:
     listed = call("--help").out
     for name, (module, line) in VERBS.items():
-        function = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name.replace("-", "_"))
         first, _, rest = (inspect.getdoc(function) or "").partition("\n")
         assert first.startswith(line.removesuffix(".")), name
         assert name in listed

@@ -93,7 +93,9 @@ def test_labels_and_a_loss_make_it_quantization_aware_training() -> None:
 
 
 def test_a_loss_needs_targets() -> None:
-    with pytest.raises(DataError, match="the loss needs targets, and the data has none\ngive Tune"):
+    with pytest.raises(
+        DataError, match="the loss needs targets, and the data has none\ngive the name"
+    ):
         tune_rounding(ORIGINAL, rounded(ORIGINAL), calibration(ORIGINAL), Tune(loss=MSE()))
 
 
