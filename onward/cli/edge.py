@@ -56,7 +56,7 @@ def edge(
     force: Annotated[bool, typer.Option(help="Replace files in the folder.")] = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Write a model with a loader, its operators and its sizes for a target.
+    """Write a model as a folder for a browser, a phone, Node or a reduced build.
 
     What the target lacks is refused and named. With --measure, the fastest of the original and its
     candidates is written.
