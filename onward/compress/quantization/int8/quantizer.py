@@ -6,6 +6,7 @@ quantized = quantizer.write(quantizer.plan)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
@@ -42,6 +43,7 @@ from onward.compress.quantization.int8.statistics import (
     measure_histograms,
     open_session,
 )
+from onward.compress.quantization.int8.weight_rounding import round_layers
 from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
 from onward.compress.quantization.plan import NodeFormat, Plan
 from onward.graph.files import Source
@@ -51,6 +53,7 @@ from onward.passes.rewrite import Names
 from onward.passes.value_facts import Array, is_constant
 
 _FEW = 8  # batches on which ways to quantize are compared
+_MOST = 64  # batches that the rounding of weights is learned on
 _TRIED = ("minmax", "percentile", "mse")  # what "auto" compares; entropy only if asked for
 
 Outputs = list[list[Array]]
@@ -122,13 +125,15 @@ class Int8Quantizer:
                 int8=self._int8_results(),
             )
             self._layers.update(free)
+        progress("round weights", 0, None)
+        local = self._round_layers(data)
         progress("measure ranges", 0, None)
         self._measure(data)
         progress("choose ranges", 0, None)
         self._method = self._choose_method(ranges, few, expected)
         if correct_biases:
             progress("correct biases", 0, None)
-            self._correct(few, expected)
+            self._correct(few, expected, local)
 
     @property
     def model(self) -> ir.Model:
@@ -202,6 +207,24 @@ class Int8Quantizer:
             self._rounded[key] = round_weight(weight, scales, layer.channel_axis), scales
         return self._rounded[key]
 
+    def _round_layers(self, data: Calibration) -> Corrections:
+        """Round the weights that one layer reads; return what their biases then lack."""
+        readers = Counter(layer.weight for layer in self._layers.values())
+        free = {
+            name: layer
+            for name, layer in self._layers.items()
+            if layer.is_linear and name in self._plan
+            if readers[layer.weight] == 1 and layer.weight not in self._ties
+        }
+        some = Calibration(data, data.inputs, limit=_MOST)
+        corrections: Corrections = {}
+        for name, rounded in round_layers(self._model, free, some):
+            layer = free[name]
+            self._rounded[layer.weight, layer.channel_axis] = rounded.weight, rounded.scales
+            if layer.operator != "MatMul" or layer.adder is not None:
+                corrections[name] = rounded.correction
+        return corrections
+
     def _int8_results(self) -> set[str]:
         """The values that int8 nodes of the plan make."""
         found = set()
@@ -224,16 +247,16 @@ class Int8Quantizer:
         self._ranges = self._choose(best)
         return best
 
-    def _correct(self, few: Calibration, expected: Outputs) -> None:
+    def _correct(self, few: Calibration, expected: Outputs, local: Corrections) -> None:
         """Keep corrections of biases if the outputs then err less."""
         layers = {name: each for name, each in self._layers.items() if name in self._plan}
         found = find_corrections(
             self._model, layers, lambda made: self._write(self._plan, made), few
         )
-        before = _output_error(self.write(self._plan), few, expected)
-        after = _output_error(self._write(self._plan, found)[0], few, expected)
-        if after < before:
-            self._corrections = found
+        choices: list[Corrections] = [{}, local, found]
+        errors = [_output_error(self._write(self._plan, each)[0], few, expected) for each in choices]
+        print("CORR", errors)
+        self._corrections = choices[int(np.argmin(errors))]
 
     def _make_plan(
         self, dynamic: bool | None, measured: bool, provider: str
