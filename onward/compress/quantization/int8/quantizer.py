@@ -16,9 +16,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.int8.bias_correction import (
     Corrections,
-    Written,
     apply_corrections,
-    find_corrections,
 )
 from onward.compress.quantization.int8.chains import (
     data_inputs,
@@ -151,9 +149,9 @@ class Int8Quantizer:
         return divide(self._model, self._layers, plan)
 
     def write(self, plan: Plan) -> ir.Model:
-        return self._write(plan, self._corrections)[0]
+        return self._write(plan, self._corrections)
 
-    def _write(self, plan: Plan, corrections: Corrections) -> Written:
+    def _write(self, plan: Plan, corrections: Corrections) -> ir.Model:
         copy = self._model.clone()
         names = Names(copy)
         for each in self._smoothed:
@@ -165,12 +163,12 @@ class Int8Quantizer:
         dynamic = DynamicWriter(copy, store, names.fresh)
         static = [name for name, each in plan.items() if each.kind == "static"]
         writer = StaticWriter(copy, self._layers, static, self._ranges, store, names.fresh)
-        renamed = writer.write()
+        writer.write()
         for node in list(copy.graph):
             name = str(node.name)
             if name in plan and plan[name].kind != "static":
                 dynamic.write(node, self._layers[name])
-        return drop_unused(sort_nodes(copy)), renamed
+        return drop_unused(sort_nodes(copy))
 
     def _storage(self, copy: ir.Model, names: Names, plan: Plan) -> StoreWeight:
         """What stores each weight of a model in 8 bits, once."""
@@ -247,16 +245,12 @@ class Int8Quantizer:
         self._ranges = self._choose(best)
         return best
 
-    def _correct(self, few: Calibration, expected: Outputs, local: Corrections) -> None:
+    def _correct(self, few: Calibration, expected: Outputs, found: Corrections) -> None:
         """Keep corrections of biases if the outputs then err less."""
-        layers = {name: each for name, each in self._layers.items() if name in self._plan}
-        found = find_corrections(
-            self._model, layers, lambda made: self._write(self._plan, made), few
-        )
-        choices: list[Corrections] = [{}, local, found]
-        errors = [_output_error(self._write(self._plan, each)[0], few, expected) for each in choices]
-        print("CORR", errors)
-        self._corrections = choices[int(np.argmin(errors))]
+        before = _output_error(self.write(self._plan), few, expected)
+        after = _output_error(self._write(self._plan, found), few, expected)
+        if after < before:
+            self._corrections = found
 
     def _make_plan(
         self, dynamic: bool | None, measured: bool, provider: str

@@ -78,9 +78,7 @@ def round_layers(
                 yield layer.node, _round(_array(nodes[layer.node]), layer, moments, factor)
 
 
-def measure_moments(
-    model: ir.Model, layers: list[Layer], data: Calibration
-) -> dict[str, Moments]:
+def measure_moments(model: ir.Model, layers: list[Layer], data: Calibration) -> dict[str, Moments]:
     """The moments of the data of layers, by the name of the node."""
     copy = model.clone()
     values, nodes = named_values(copy.graph), {str(node.name): node for node in copy.graph}
@@ -106,9 +104,7 @@ def measure_moments(
         products, total, size = sums[3 * place : 3 * place + 3]
         count = max(float(size) / total.size, 1.0)
         mean = total / count
-        moments[layer.node] = Moments(
-            mean, products / count - mean[:, :, None] * mean[:, None, :]
-        )
+        moments[layer.node] = Moments(mean, products / count - mean[:, :, None] * mean[:, None, :])
     return moments
 
 
