@@ -21,7 +21,7 @@ from onward.compress.quantization.int8.weight_scales import LARGEST, channel_sca
 from onward.compress.quantization.weights.gptq import invert_factor
 from onward.graph.graph_ops import GraphOps, extend
 from onward.passes.prune import drop_unused
-from onward.passes.value_facts import Array, rank
+from onward.passes.value_facts import Array
 
 _LARGEST_SUMS = 256 << 20  # bytes of moments that are measured at a time
 _MOST_INPUTS = 2048  # of an output: the moments of more would take longer than they are worth
