@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -97,12 +98,13 @@ class Int8Quantizer:
         check_method(ranges)
         progress("prepare the model", 0, None)
         self._model = prepare(model)
+        self._is_openvino = "openvino" in provider.lower()
         self._layers, self._refused = find_layers(self._model)
         data = None if calibration is None or calibration.is_random else calibration
         self._ties = find_ties(self._model, self._layers)
         self._rounded: dict[tuple[str, int], tuple[Array, Array]] = {}
         self._chains = find_chains(self._model, self._layers) if data else []
-        self._plan = self._make_plan(dynamic, data is not None, provider)
+        self._plan = self._make_plan(dynamic, data is not None)
         self._histograms: dict[str, Histogram] = {}
         self._ranges: dict[str, Range] = {}
         self._smoothed: list[Smoothed] = []
@@ -147,6 +149,18 @@ class Int8Quantizer:
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         return divide(self._model, self._layers, plan)
+
+    def other_kinds(self, plan: Plan) -> Plan:
+        """Ranges of each run for products with measured ones, and measured ones for the others."""
+        found = {}
+        for name, form in plan.items():
+            layer = self._layers.get(name)
+            if layer is None or layer.operator not in ("MatMul", "Gemm") or self._is_openvino:
+                continue
+            if layer.data in self._ranges:
+                kind = "dynamic" if form.kind == "static" else "static"
+                found[name] = replace(form, kind=kind)
+        return found
 
     def write(self, plan: Plan) -> ir.Model:
         return self._write(plan, self._corrections)
@@ -252,9 +266,7 @@ class Int8Quantizer:
         if after < before:
             self._corrections = found
 
-    def _make_plan(
-        self, dynamic: bool | None, measured: bool, provider: str
-    ) -> dict[str, NodeFormat]:
+    def _make_plan(self, dynamic: bool | None, measured: bool) -> dict[str, NodeFormat]:
         plan: dict[str, NodeFormat] = {}
         chains = set(self._chains)
         for node in self._model.graph:
@@ -267,7 +279,7 @@ class Int8Quantizer:
                 plan[name] = NodeFormat(kind="weights", bits=8, method="rtn")
             elif (
                 layer.operator != "Conv"
-                and "openvino" in provider.lower()
+                and self._is_openvino
                 and (dynamic or not measured or layer.operator == "LSTM")
             ):
                 self._refused[name] = "OpenVINO has no int8 kernel without measured ranges"
