@@ -47,7 +47,7 @@ def test_the_faster_kind_is_chosen(cost: float, monkeypatch: pytest.MonkeyPatch)
     def timed(models: Mapping[str, ir.Model], *_: Any, **__: Any) -> dict[str, float]:
         plans = {name: model.meta["plan"] for name, model in models.items()}
         return {
-            n: 5 + sum(cost if f == DYNAMIC else 1 for f in p.values()) for n, p in plans.items()
+            n: 1 + sum(cost if f == DYNAMIC else 1 for f in p.values()) for n, p in plans.items()
         }
 
     monkeypatch.setattr(faster_kinds, "time_in_turns", timed)
