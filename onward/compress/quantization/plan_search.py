@@ -127,7 +127,9 @@ def _keep_budget(
     if judge.is_within(best.quality, settings.drop):
         return best, tuned
     judges = (judge, subject.quick_judge)
-    return undo_lossy(quantizer, full, judges, settings.drop, undone, progress), False
+    feeds = None if settings.is_for_size else subject.feeds
+    found = undo_lossy(quantizer, full, judges, settings.drop, undone, progress, feeds)
+    return found, False
 
 
 def _best_over_budget(subject: Subject, full: RatedPlan, undone: dict[str, str]) -> Found:
