@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.compress.progress_steps import Progress
 from onward.compress.quality import Judge, Quality
 from onward.compress.quantization.node_clusters import Group, elements_of, make_groups
 from onward.compress.quantization.plan import NodeFormat, Plan, Quantizer
+from onward.graph.costs.node_costs import model_costs
 from onward.graph.files import weight_bytes
 
 _GROUPS = 40  # that are tried alone; neighbours are joined if there are more
@@ -42,6 +45,7 @@ def undo_lossy(
     drop: float,
     undone: MutableMapping[str, str],
     progress: Progress,
+    feeds: Mapping[str, Any] | None = None,
 ) -> RatedPlan:
     """The plan within the budget with the fewest nodes taken out; an empty one if need be.
 
@@ -52,11 +56,14 @@ def undo_lossy(
         drop: the share of quality that may be lost
         undone: receives the reason of each node that is taken out
         progress: gets each step
+        feeds: what the model is timed with. If given, int8 groups are weighed by their work, as
+            they are there for speed; else, and for weights alone, by their size
     """
     judge, quick = judges
     at_most = _GROUPS_OF_LARGE if weight_bytes(quantizer.model) > _LARGE else _GROUPS
     groups = make_groups(quantizer, start.plan, at_most)
-    costs = _measure_costs(quantizer, start.plan, groups, quick, progress)
+    shares = _shares(quantizer.model, start.plan, groups, feeds)
+    costs = _measure_costs(quantizer, start.plan, groups, shares, quick, progress)
     steps = _order_steps(start.plan, groups, costs)
 
     def rate(count: int) -> RatedPlan:
@@ -70,16 +77,32 @@ def undo_lossy(
     return best
 
 
-def _measure_costs(
-    quantizer: Quantizer, plan: Plan, groups: Sequence[Group], quick: Judge, progress: Progress
+def _shares(
+    model: ir.Model, plan: Plan, groups: Sequence[Group], feeds: Mapping[str, Any] | None
 ) -> list[float]:
-    """What each group costs if it alone is quantized, for each weight that it makes smaller."""
-    total = max(elements_of(quantizer.model, plan), 1)
+    """What each group is worth: its share of the work if it is there for speed, else of weights."""
+    if feeds is None or all(form.kind == "weights" for form in plan.values()):
+        total = max(elements_of(model, plan), 1)
+        return [elements_of(model, group) / total for group in groups]
+    sizes = {f"{n}:{k}": size for n, feed in feeds.items() for k, size in enumerate(np.shape(feed))}
+    work = {each.name: each.cost.flops for each in model_costs(model, sizes).nodes}
+    flops = [sum(work.get(name, 0.0) for name in group) for group in groups]
+    return [each / max(sum(flops), 1.0) for each in flops]
+
+
+def _measure_costs(
+    quantizer: Quantizer,
+    plan: Plan,
+    groups: Sequence[Group],
+    shares: Sequence[float],
+    quick: Judge,
+    progress: Progress,
+) -> list[float]:
+    """What each group costs if it alone is quantized, for each share that it is worth."""
     costs = []
-    for number, group in enumerate(groups):
+    for number, (group, share) in enumerate(zip(groups, shares, strict=True)):
         progress("measuring what each group of nodes costs", number, len(groups))
         alone = quantizer.write({name: plan[name] for name in group})
-        share = elements_of(quantizer.model, group) / total
         costs.append(_loss(quick.rate(alone)) / (share + 1 / len(groups)))
     return costs
 

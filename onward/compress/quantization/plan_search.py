@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onward.compress.progress_steps import Progress
 from onward.compress.quality import Quality
+from onward.compress.quantization.faster_kinds import choose_kinds
 from onward.compress.quantization.fusion_check import drop_unfused
 from onward.compress.quantization.lossy_groups import RatedPlan, undo_lossy
 from onward.compress.quantization.plan import Plan, Quantizer
@@ -85,6 +86,9 @@ def search_plan(
     else:
         progress("reading the engine's optimised graph", 0, None)
         plan, model = drop_unfused(quantizer, plan, undone, subject.provider)
+        first = plan
+        plan = choose_kinds(quantizer, plan, subject.feeds, subject.providers, progress)
+        model = model if plan == first else quantizer.write(plan)
         faster = undo_slow(quantizer, plan, subject.feeds, subject.providers, undone, progress)
         plan, model = (plan, model) if faster == plan else (faster, quantizer.write(faster))
     if not plan:
@@ -123,7 +127,9 @@ def _keep_budget(
     if judge.is_within(best.quality, settings.drop):
         return best, tuned
     judges = (judge, subject.quick_judge)
-    return undo_lossy(quantizer, full, judges, settings.drop, undone, progress), False
+    feeds = None if settings.is_for_size else subject.feeds
+    found = undo_lossy(quantizer, full, judges, settings.drop, undone, progress, feeds)
+    return found, False
 
 
 def _best_over_budget(subject: Subject, full: RatedPlan, undone: dict[str, str]) -> Found:

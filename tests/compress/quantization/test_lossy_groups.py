@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from onward.compress.progress_steps import no_progress
 from onward.compress.quality import Quality
+from onward.compress.quantization import lossy_groups
 from onward.compress.quantization.lossy_groups import TOO_LOSSY, RatedPlan, undo_lossy
 from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.graph.builder import OpBuilder
 from tests.models import mlp
 
 NAMES = [f"n{number}" for number in range(10)]
@@ -84,3 +87,17 @@ def test_few_plans_are_rated_on_all_data() -> None:
     costs = {name: (16.0 if place < 6 else 0.0) for place, name in enumerate(NAMES)}
     *_, rated = undo(NodeFormat(kind="static"), costs, drop=0.01)
     assert rated <= 8
+
+
+def test_int8_groups_are_worth_their_work_and_weights_their_size() -> None:
+    op = OpBuilder(18)
+    x = op.input("x", "float32", ("batch", 4, "height", "width"))
+    y = op.Conv(x, op.initializer("w", np.ones((4, 4, 1, 1), np.float32)))
+    y = op.Flatten(op.GlobalAveragePool(y))
+    model = op.model(y=op.MatMul(y, op.initializer("v", np.ones((4, 64), np.float32))))
+    groups = [(str(node.name),) for node in model.graph if node.op_type in ("Conv", "MatMul")]
+    feeds = {"x": np.zeros((2, 4, 32, 32), np.float32)}
+    for kind, conv_is_worth_more in (("static", True), ("weights", False)):
+        plan = {name: NodeFormat(kind=kind) for (name,) in groups}
+        conv, product = lossy_groups._shares(model, plan, groups, feeds)
+        assert (conv > product) == conv_is_worth_more

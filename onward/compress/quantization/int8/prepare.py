@@ -5,35 +5,19 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onward.compress.quantization.int8.float_rules import rules_of_int8
 from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.fuse import activation, convolution, gemm, norm
 from onward.passes.pipelines import BASIC, PREPARE
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
-from onward.passes.value_facts import attribute, input_of, ints, rank
+from onward.passes.rewrite import rewrite
 
 _OLDEST_OPSET = 18  # has LayerNormalization, reductions with axes as inputs, scales a channel
 
-_pooling = Rules()
-
-
-@_pooling("ReduceMean")
-def mean_as_pooling(op: Ops, node: ir.Node) -> Replacement:
-    """mean(x) over all axes but the first two = GlobalAveragePool(x), which has an int8 kernel."""
-    axes, size = ints(input_of(node, 1)), rank(node.inputs[0])
-    if axes is None or size is None or size < 3:
-        return None
-    if sorted(axis % size for axis in axes) != list(range(2, size)):
-        return None
-    if attribute(node, "keepdims", 1):
-        return op.GlobalAveragePool(node.inputs[0])
-    return op.Flatten(op.GlobalAveragePool(node.inputs[0]), axis=1)
-
-
 # Not attention: its products stay float, but its weights must be layers of their own.
-_FUSIONS = activation.rule | norm.rule | convolution.rule | gemm.rule | _pooling
+_FUSIONS = activation.rule | norm.rule | convolution.rule | gemm.rule
 
 
 def prepare(source: Source) -> ir.Model:
@@ -43,7 +27,7 @@ def prepare(source: Source) -> ir.Model:
     The opset is the oldest that the model fits, so that more engines load the result.
     """
     model = BASIC(PREPARE(load(source).clone()))
-    if rewrite(model, _FUSIONS):
+    if rewrite(model, _FUSIONS) + rewrite(model, rules_of_int8):  # these read what was fused
         drop_unused(model)
         model = BASIC(model)
     name_nodes(model)

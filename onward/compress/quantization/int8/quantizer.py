@@ -6,7 +6,9 @@ quantized = quantizer.write(quantizer.plan)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -15,9 +17,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.int8.bias_correction import (
     Corrections,
-    Written,
     apply_corrections,
-    find_corrections,
 )
 from onward.compress.quantization.int8.chains import (
     data_inputs,
@@ -42,6 +42,7 @@ from onward.compress.quantization.int8.statistics import (
     measure_histograms,
     open_session,
 )
+from onward.compress.quantization.int8.weight_rounding import round_layers
 from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
 from onward.compress.quantization.plan import NodeFormat, Plan
 from onward.graph.files import Source
@@ -51,6 +52,7 @@ from onward.passes.rewrite import Names
 from onward.passes.value_facts import Array, is_constant
 
 _FEW = 8  # batches on which ways to quantize are compared
+_MOST = 64  # batches that the rounding of weights is learned on
 _TRIED = ("minmax", "percentile", "mse")  # what "auto" compares; entropy only if asked for
 
 Outputs = list[list[Array]]
@@ -96,12 +98,13 @@ class Int8Quantizer:
         check_method(ranges)
         progress("prepare the model", 0, None)
         self._model = prepare(model)
+        self._is_openvino = "openvino" in provider.lower()
         self._layers, self._refused = find_layers(self._model)
         data = None if calibration is None or calibration.is_random else calibration
         self._ties = find_ties(self._model, self._layers)
         self._rounded: dict[tuple[str, int], tuple[Array, Array]] = {}
         self._chains = find_chains(self._model, self._layers) if data else []
-        self._plan = self._make_plan(dynamic, data is not None, provider)
+        self._plan = self._make_plan(dynamic, data is not None)
         self._histograms: dict[str, Histogram] = {}
         self._ranges: dict[str, Range] = {}
         self._smoothed: list[Smoothed] = []
@@ -122,13 +125,15 @@ class Int8Quantizer:
                 int8=self._int8_results(),
             )
             self._layers.update(free)
+        progress("round weights", 0, None)
+        local = self._round_layers(data)
         progress("measure ranges", 0, None)
         self._measure(data)
         progress("choose ranges", 0, None)
         self._method = self._choose_method(ranges, few, expected)
         if correct_biases:
             progress("correct biases", 0, None)
-            self._correct(few, expected)
+            self._correct(few, expected, local)
 
     @property
     def model(self) -> ir.Model:
@@ -145,10 +150,22 @@ class Int8Quantizer:
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         return divide(self._model, self._layers, plan)
 
-    def write(self, plan: Plan) -> ir.Model:
-        return self._write(plan, self._corrections)[0]
+    def other_kinds(self, plan: Plan) -> Plan:
+        """Ranges of each run for products with measured ones, and measured ones for the others."""
+        found = {}
+        for name, form in plan.items():
+            layer = self._layers.get(name)
+            if layer is None or layer.operator not in ("MatMul", "Gemm") or self._is_openvino:
+                continue
+            if layer.data in self._ranges:
+                kind = "dynamic" if form.kind == "static" else "static"
+                found[name] = replace(form, kind=kind)
+        return found
 
-    def _write(self, plan: Plan, corrections: Corrections) -> Written:
+    def write(self, plan: Plan) -> ir.Model:
+        return self._write(plan, self._corrections)
+
+    def _write(self, plan: Plan, corrections: Corrections) -> ir.Model:
         copy = self._model.clone()
         names = Names(copy)
         for each in self._smoothed:
@@ -160,12 +177,12 @@ class Int8Quantizer:
         dynamic = DynamicWriter(copy, store, names.fresh)
         static = [name for name, each in plan.items() if each.kind == "static"]
         writer = StaticWriter(copy, self._layers, static, self._ranges, store, names.fresh)
-        renamed = writer.write()
+        writer.write()
         for node in list(copy.graph):
             name = str(node.name)
             if name in plan and plan[name].kind != "static":
                 dynamic.write(node, self._layers[name])
-        return drop_unused(sort_nodes(copy)), renamed
+        return drop_unused(sort_nodes(copy))
 
     def _storage(self, copy: ir.Model, names: Names, plan: Plan) -> StoreWeight:
         """What stores each weight of a model in 8 bits, once."""
@@ -202,6 +219,24 @@ class Int8Quantizer:
             self._rounded[key] = round_weight(weight, scales, layer.channel_axis), scales
         return self._rounded[key]
 
+    def _round_layers(self, data: Calibration) -> Corrections:
+        """Round the weights that one layer reads; return what their biases then lack."""
+        readers = Counter(layer.weight for layer in self._layers.values())
+        free = {
+            name: layer
+            for name, layer in self._layers.items()
+            if layer.is_linear and name in self._plan
+            if readers[layer.weight] == 1 and layer.weight not in self._ties
+        }
+        some = Calibration(data, data.inputs, limit=_MOST)
+        corrections: Corrections = {}
+        for name, rounded in round_layers(self._model, free, some):
+            layer = free[name]
+            self._rounded[layer.weight, layer.channel_axis] = rounded.weight, rounded.scales
+            if layer.operator != "MatMul" or layer.adder is not None:
+                corrections[name] = rounded.correction
+        return corrections
+
     def _int8_results(self) -> set[str]:
         """The values that int8 nodes of the plan make."""
         found = set()
@@ -224,20 +259,14 @@ class Int8Quantizer:
         self._ranges = self._choose(best)
         return best
 
-    def _correct(self, few: Calibration, expected: Outputs) -> None:
+    def _correct(self, few: Calibration, expected: Outputs, found: Corrections) -> None:
         """Keep corrections of biases if the outputs then err less."""
-        layers = {name: each for name, each in self._layers.items() if name in self._plan}
-        found = find_corrections(
-            self._model, layers, lambda made: self._write(self._plan, made), few
-        )
         before = _output_error(self.write(self._plan), few, expected)
-        after = _output_error(self._write(self._plan, found)[0], few, expected)
+        after = _output_error(self._write(self._plan, found), few, expected)
         if after < before:
             self._corrections = found
 
-    def _make_plan(
-        self, dynamic: bool | None, measured: bool, provider: str
-    ) -> dict[str, NodeFormat]:
+    def _make_plan(self, dynamic: bool | None, measured: bool) -> dict[str, NodeFormat]:
         plan: dict[str, NodeFormat] = {}
         chains = set(self._chains)
         for node in self._model.graph:
@@ -250,7 +279,7 @@ class Int8Quantizer:
                 plan[name] = NodeFormat(kind="weights", bits=8, method="rtn")
             elif (
                 layer.operator != "Conv"
-                and "openvino" in provider.lower()
+                and self._is_openvino
                 and (dynamic or not measured or layer.operator == "LSTM")
             ):
                 self._refused[name] = "OpenVINO has no int8 kernel without measured ranges"

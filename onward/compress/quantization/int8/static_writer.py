@@ -53,8 +53,8 @@ class StaticWriter:
         self._constants: dict[tuple[str, bytes], ir.Value] = {}
         self._of_constant: dict[ir.Value, ir.Value] = {}
 
-    def write(self) -> dict[str, str]:
-        """Write all of the nodes; return the new names of values that are int8 now."""
+    def write(self) -> None:
+        """Write all of the nodes."""
         results = {node: result_of(node) for node in self._nodes if self._ends_int8(node)}
         ranges = {node: self._range(self._input(node)) for node in self._nodes}
         inputs = {node: data_inputs(node) for node in self._nodes}
@@ -67,10 +67,8 @@ class StaticWriter:
             layer = self._layers.get(str(node.name))
             if layer is not None:
                 self._write_weight(node, layer, ranges[node])
-        renamed = {result: str(result.name) for result in results.values()}
         for node, result in results.items():
             self._end_int8(node, result)
-        return {name: str(self._int8[result].name) for result, name in renamed.items()}
 
     def _input(self, node: ir.Node) -> ir.Value:
         return data_inputs(node)[0]

@@ -102,18 +102,6 @@ def _thinned(op: GraphOps, x: ir.Value) -> ir.Value:
     return op.Slice(flat, np.array([0]), count, np.array([0]), step)  # type: ignore[no-any-return]
 
 
-def measure_means(model: ir.Model, axes: Mapping[str, int], data: Calibration) -> dict[str, Array]:
-    """The mean of each channel of values; `axes` says which axis that is. Batches count equally."""
-    sums: dict[str, Array] = {}
-    batches = 0
-
-    for found in _reduced(model, list(axes), {"mean": _reduce_others("ReduceMean", axes)}, data):
-        batches += 1
-        for (_, name), array in found.items():
-            sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
-    return {name: array / batches for name, array in sums.items()}
-
-
 def measure_channels(
     model: ir.Model, axes: Mapping[str, int], data: Calibration
 ) -> dict[str, Channels]:
