@@ -45,7 +45,7 @@ def make_report(
         before=before,
         after=figures if helped else before,
         changes=list(_changes(quantizer, found)),
-        notes=list(_notes(subject, settings, found, helped)),
+        notes=[*_notes(subject, settings, found, helped), *getattr(quantizer, "notes", ())],
         metric_name=subject.judge.metric_name if is_measured else None,
         details=_details(subject, settings, found),
         rejected=rejected,

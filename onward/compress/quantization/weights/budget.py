@@ -83,6 +83,8 @@ def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option
     for choice in choices:
         if each.is_shared and each.shape[1] % choice.block:
             continue
+        if not each.allows_bits(choice.bits):
+            continue
         if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
             continue
         blocks = round_weights(rows, *choice, importance=importance)

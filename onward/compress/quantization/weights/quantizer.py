@@ -92,6 +92,7 @@ class WeightQuantizer:
             formats = {each: self._format(each, bits, block) for each in self._stores}
         else:
             formats = self._fit(average_bits, size)
+        self._widened = [] if bits > 2 else _name_widened(self._stores)
         chosen = self._round(formats)
         self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
 
@@ -114,12 +115,13 @@ class WeightQuantizer:
     def notes(self) -> list[str]:
         """What a user must know of the plan: what weights of 2 bits cost."""
         lost = [self._errors[each] for each in self._stores if each in self._errors]
-        if not lost:
-            return []
-        return [
-            f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their size "
-            "(4 bits: about 8 %): tune the rounding, or use 4 bits"
-        ]
+        lines = list(self._widened)
+        if lost:
+            lines.append(
+                f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their "
+                "size (4 bits: about 8 %): tune the rounding, or use 4 bits"
+            )
+        return lines
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         """The nodes that read one weight: it is stored once only if all of them read it."""
@@ -135,6 +137,12 @@ class WeightQuantizer:
                 "take nodes of the quantizer's plan"
             )
         wanted = {(self._sites[name].store, format) for name, format in plan.items()}
+        for each, format in wanted:
+            if not each.allows_bits(format.bits):
+                raise OptionError(
+                    f"{each.sites[0].name!r} has {each.shape[0]} outputs, and onnxruntime errs "
+                    "with 2 bits where they are not a multiple of 4\ngive it 4 bits"
+                )
         for each, format in sorted(
             wanted, key=lambda pair: (self._stores.index(pair[0]), str(pair[1]))
         ):
@@ -158,6 +166,7 @@ class WeightQuantizer:
     # -- rounding ----------------------------------------------------------------------------------
 
     def _format(self, each: Store, bits: int, block: int | None) -> NodeFormat:
+        bits = bits if each.allows_bits(bits) else 4
         size = _fit_block(each, block or BLOCKS[bits])
         return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
 
@@ -286,6 +295,18 @@ def _fit_block(each: Store, block: int) -> int:
     while each.is_shared and each.shape[1] % block and block > LEAST_BLOCK:
         block //= 2
     return block
+
+
+def _name_widened(stores: Sequence[Store]) -> list[str]:
+    """A line about the weights that get 4 bits where 2 are asked for, if there are any."""
+    names = [site.name for each in stores if not each.allows_bits(2) for site in each.sites]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"4 bits for {names[0]}{more}: onnxruntime errs with 2 bits where the outputs are not "
+        "a multiple of 4"
+    ]
 
 
 def _check(
