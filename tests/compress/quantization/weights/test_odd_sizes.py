@@ -64,7 +64,9 @@ def test_2_bits_are_4_where_onnxruntime_would_err(outputs: int, mean: float) -> 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("mean", [0.0, 0.3])
 @pytest.mark.parametrize(("inputs", "outputs"), [(17, 65), (65, 33), (100, 31), (33, 47)])
-def test_odd_sizes_are_computed_as_stored(bits: int, mean: float, inputs: int, outputs: int) -> None:
+def test_odd_sizes_are_computed_as_stored(
+    bits: int, mean: float, inputs: int, outputs: int
+) -> None:
     assert check(bits, inputs, outputs, mean) == bits
     assert check(bits, inputs, outputs, mean, block=128) == bits  # larger than a row
 
