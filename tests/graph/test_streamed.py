@@ -24,7 +24,9 @@ def model_of(size: int) -> ir.Model:
     w = op.initializer("w", np.random.default_rng(0).normal(size=(size, size)).astype(np.float32))
     y = op.Add(op.MatMul(x, w), op.initializer("b", np.arange(size, dtype=np.float32)))
     codes = ir.tensor(np.arange(size * 33).reshape(-1, 33).astype(ml_dtypes.int4), name="codes")
-    value = ir.val("codes", dtype=codes.dtype, shape=codes.shape, const_value=codes)
+    value = ir.val(
+        "codes", dtype=codes.dtype, shape=ir.Shape(codes.shape.numpy()), const_value=codes
+    )
     codes.metadata_props["origin"] = "here"
     model = op.model(y=y)
     model.graph.register_initializer(value)

@@ -1,6 +1,6 @@
 """AWQ: the weights of large inputs get finer steps, and the inputs are divided by as much.
 
-x w = (x / s) (w s): with s = rms(x)^alpha, the codes of a block follow the weights that matter most.
+x w = (x / s) (w s): with s = rms(x)^alpha, the weights that matter most are rounded in finer steps;
 alpha is the one of the least error of the outputs. See "AWQ: Activation-aware Weight Quantization
 for LLM Compression and Acceleration", Lin et al., 2023.
 """

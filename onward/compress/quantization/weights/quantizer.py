@@ -6,10 +6,9 @@ model = quantizer.write(quantizer.plan)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
@@ -21,12 +20,8 @@ from onward.compress.quantization.weights.budget import (
     bytes_for_file,
     choose_formats,
 )
-from onward.compress.quantization.weights.moments import (
-    fits_at_once,
-    measure_moments,
-    measure_squares,
-)
-from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY, drop_traces, prepare
+from onward.compress.quantization.weights.measured_inputs import MeasuredInputs, Progress
+from onward.compress.quantization.weights.prepare import drop_traces, prepare
 from onward.compress.quantization.weights.rounding import (
     METHODS,
     Inputs,
@@ -39,13 +34,12 @@ from onward.compress.quantization.weights.sites import LEAST_BLOCK, Store, find_
 from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
 from onward.compress.quantization.weights.writer import WeightWriter
 from onward.errors import OptionError
-from onward.graph.files import Source, load, weight_bytes
+from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, nodes_of
 
-Progress = Callable[[str, float, float | None], None]
 BITS = (8, 4, 2)
 BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
 _OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
@@ -86,7 +80,7 @@ class WeightQuantizer:
         progress: Progress = _quiet,
     ) -> None:
         _check(bits, block, method, average_bits, size, calibration)
-        self._calibration, self._method, self._progress = calibration, method, progress
+        self._method, self._progress = method, progress
         progress("prepare the model", 0, None)
         self._model = prepare(load(model).clone())
         self._stores, self._refused = find_sites(self._model)
@@ -94,7 +88,7 @@ class WeightQuantizer:
         self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
         self._schemes: dict[tuple[Store, int, int], str] = {}
         self._errors: dict[Store, float] = {}  # of weights of 2 bits
-        self._moments: dict[str, Array] = {}  # while the first plan is made
+        self._inputs = MeasuredInputs(self._model, calibration, method, progress)
         if average_bits is None and size is None:
             formats = {each: self._format(each, bits, block) for each in self._stores}
         else:
@@ -102,7 +96,7 @@ class WeightQuantizer:
         self._widened = [] if bits > 2 else _name_widened(self._stores)
         chosen = self._round(formats)
         self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
-        self._moments = {}
+        self._inputs.forget()
 
     @property
     def model(self) -> ir.Model:
@@ -206,13 +200,14 @@ class WeightQuantizer:
         alike: dict[tuple[Inputs, int, int, str], list[Store]] = {}
         for each, known in inputs.items():
             form = formats[each]
-            if form.method == "awq" and len(_input_names(each, self._model)) == 1:
+            if form.method == "awq" and len(self._inputs.names(each)) == 1:
                 key = known, form.bits, form.block, self._scheme(each, form)
                 alike.setdefault(key, []).append(each)
         found: dict[Store, Array] = {}
-        for (known, *how), stores in alike.items():
+        for (known, bits, block, scheme), stores in alike.items():
             assert known.moments is not None
-            factors = choose_factors([each.matrix() for each in stores], known.moments, *how)
+            weights = [each.matrix() for each in stores]
+            factors = choose_factors(weights, known.moments, bits, block, scheme)
             found |= {} if factors is None else dict.fromkeys(stores, factors)
         return found
 
@@ -253,47 +248,22 @@ class WeightQuantizer:
         self, formats: Mapping[Store, NodeFormat]
     ) -> Iterator[tuple[list[Store], dict[Store, Inputs]]]:
         """Stores with the moments of their inputs, as many at a time as there is memory for."""
-        needing = [each for each in formats if self._needs_moments(each, formats[each])]
-        names = {each: _input_names(each, self._model) for each in needing}
-        names = {each: found for each, found in names.items() if found}
-        yield [each for each in formats if each not in names], {}
-        if not names:
-            return
-        assert self._calibration is not None
-        self._progress("measure the layers' inputs", 0, None)
-        sizes = {name: each.shape[1] for each, found in names.items() for name in found}
-        if all(name in self._moments for name in sizes):
-            measured: Iterable[dict[str, Array]] = [self._moments]
-        else:
-            measured = measure_moments(self._model, sizes, self._calibration)
-        for moments in measured:
-            known: dict[tuple[str, ...], Inputs] = {}
-            ready: dict[Store, Inputs] = {}
-            for each, found in names.items():
-                if found[0] in moments:  # of several inputs, those that were measured with it
-                    these = tuple(name for name in found if name in moments)
-                    if these not in known:
-                        known[these] = Inputs(moments=_add([moments[name] for name in these]))
-                    ready[each] = known[these]
+        needing = [
+            each
+            for each in formats
+            if self._needs_moments(each, formats[each]) and self._inputs.names(each)
+        ]
+        yield [each for each in formats if each not in needing], {}
+        for ready in self._inputs.moments(needing):
             yield list(ready), ready
 
     def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
-        if not self._can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
+        if not self._inputs.can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
             return False
         if self._method == "auto" and format.bits == 8:
             return False  # what is left to gain is not worth a run of the float model
         scheme = self._scheme(each, format)
         return not is_exact(each.matrix(), format.bits, format.block, scheme)
-
-    @property
-    def _can_measure(self) -> bool:
-        """Whether the float model is run: not a huge one, unless the method needs it."""
-        if self._calibration is None or self._calibration.is_random:
-            return False
-        return (
-            self._method not in ("auto", "rtn", "mse")
-            or weight_bytes(self._model) <= LARGEST_IN_MEMORY
-        )
 
     def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
         """The formats of a budget."""
@@ -302,24 +272,8 @@ class WeightQuantizer:
         else:
             assert size is not None
             budget = bytes_for_file(self._model, self._stores, size)
-        squares: dict[str, Array] = {}
-        names = {each: _input_names(each, self._model) for each in self._stores}
-        if self._can_measure:
-            assert self._calibration is not None
-            self._progress("measure the layers' inputs", 0, None)
-            sizes = {name: each.shape[1] for each, found in names.items() for name in found}
-            if fits_at_once(sizes.values()):  # rounding needs them too
-                for moments in measure_moments(self._model, sizes, self._calibration):
-                    self._moments |= moments
-                squares = {name: np.diag(each) for name, each in self._moments.items()}
-            else:
-                squares = measure_squares(self._model, sizes, self._calibration)
+        inputs = self._inputs.squares(self._stores)
         self._progress("choose bits for each layer", 0, None)
-        inputs = {
-            each: Inputs(squares=_add([squares[name] for name in found]))
-            for each, found in names.items()
-            if found and found[0] in squares
-        }
         chosen = choose_formats(self._stores, inputs, budget)
         for each, choice in chosen.items():
             self._schemes[each, choice.bits, choice.block] = choice.scheme
@@ -329,16 +283,6 @@ class WeightQuantizer:
             )
             for each, choice in chosen.items()
         }
-
-
-def _add(arrays: Sequence[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.sum(arrays, axis=0)
-
-
-def _input_names(each: Store, model: ir.Model) -> list[str]:
-    """The names of the data that a weight multiplies, where they are values of the main graph."""
-    values = (site.data for site in each.sites if site.node.graph is model.graph)
-    return list(dict.fromkeys(str(value.name) for value in values if value is not None))
 
 
 def _fit_block(each: Store, block: int) -> int:
