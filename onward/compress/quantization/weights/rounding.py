@@ -13,6 +13,7 @@ from onward.compress.quantization.weights.scales import SCHEMES, round_weights
 
 METHODS = ("auto", "rtn", "mse", "gptq", "awq")
 _SAMPLED_ROWS = 192  # rows that errors are estimated on
+_SAMPLED_WEIGHTS = 1 << 18  # and their weights, about
 _OFFSETS_PAY = 0.1  # of the symmetric error: weights that lie on a grid with offsets, as GGUF's do
 _ZEROS_PAY = 0.8
 _EXACT = 1e-7  # a relative error that nothing has to be done about
@@ -53,6 +54,7 @@ class Inputs:
 
 def sample_rows(w: Array, most: int = _SAMPLED_ROWS) -> Array:
     """Some rows of a matrix, the same ones each time."""
+    most = min(most, max(16, _SAMPLED_WEIGHTS // max(w.shape[1], 1)))
     step = max(1, len(w) // most)
     return np.asarray(w[::step][:most], np.float32)
 
