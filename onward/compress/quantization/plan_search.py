@@ -54,7 +54,7 @@ class Found:
 
     def helps(self, subject: Subject, settings: QuantizeSettings) -> bool:
         """Whether it is smaller or faster, not slower, and within the budget."""
-        if not self.plan or not self.is_within:
+        if not self.plan or not (self.is_within or settings.is_sized):
             return False
         if settings.size is not None and self.bytes > settings.size:
             return False
@@ -124,7 +124,7 @@ def _keep_budget(
         rated = RatedPlan(full.plan, model, judge.rate(model))
         tuned = rated.quality.error < full.quality.error
         best = rated if tuned else full
-    if judge.is_within(best.quality, settings.drop):
+    if judge.is_within(best.quality, settings.drop) or settings.is_sized:
         return best, tuned
     judges = (judge, subject.quick_judge)
     feeds = None if settings.is_for_size else subject.feeds

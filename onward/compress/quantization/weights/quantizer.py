@@ -6,22 +6,22 @@ model = quantizer.write(quantizer.plan)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.weights.awq import choose_factors, divide_inputs
 from onward.compress.quantization.weights.blocks import Array
 from onward.compress.quantization.weights.budget import (
     bytes_for_bits,
     bytes_for_file,
     choose_formats,
 )
-from onward.compress.quantization.weights.moments import measure_moments, measure_squares
-from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY, drop_traces, prepare
+from onward.compress.quantization.weights.measured_inputs import MeasuredInputs, Progress
+from onward.compress.quantization.weights.prepare import drop_traces, prepare
 from onward.compress.quantization.weights.rounding import (
     METHODS,
     Inputs,
@@ -34,13 +34,12 @@ from onward.compress.quantization.weights.sites import LEAST_BLOCK, Store, find_
 from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
 from onward.compress.quantization.weights.writer import WeightWriter
 from onward.errors import OptionError
-from onward.graph.files import Source, load, weight_bytes
+from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import nodes_of
+from onward.passes.rewrite import Names, nodes_of
 
-Progress = Callable[[str, float, float | None], None]
 BITS = (8, 4, 2)
 BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
 _OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
@@ -59,8 +58,9 @@ class WeightQuantizer:
         bits: 8, 4 or 2
         block: the weights that share a scale, a power of 2 from 16; None: by the bits
         method: "rtn" (the nearest code, scales by the largest weight), "mse" (scales of the least
-            error), "gptq" (errors are passed on to later inputs; needs calibration), "auto" (the
-            best of them)
+            error), "gptq" (errors are passed on to later inputs), "awq" (the weights of large
+            inputs are rounded in finer steps), "auto" (the best of rtn, mse and gptq); gptq and
+            awq need calibration
         average_bits: choose bits and block of each weight so that the whole model takes this many
             bits for a weight, scales included
         size: the same, for the bytes of the model's file
@@ -80,7 +80,7 @@ class WeightQuantizer:
         progress: Progress = _quiet,
     ) -> None:
         _check(bits, block, method, average_bits, size, calibration)
-        self._calibration, self._method, self._progress = calibration, method, progress
+        self._method, self._progress = method, progress
         progress("prepare the model", 0, None)
         self._model = prepare(load(model).clone())
         self._stores, self._refused = find_sites(self._model)
@@ -88,12 +88,15 @@ class WeightQuantizer:
         self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
         self._schemes: dict[tuple[Store, int, int], str] = {}
         self._errors: dict[Store, float] = {}  # of weights of 2 bits
+        self._inputs = MeasuredInputs(self._model, calibration, method, progress)
         if average_bits is None and size is None:
             formats = {each: self._format(each, bits, block) for each in self._stores}
         else:
             formats = self._fit(average_bits, size)
+        self._widened = [] if bits > 2 else _name_widened(self._stores)
         chosen = self._round(formats)
         self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
+        self._inputs.forget()
 
     @property
     def model(self) -> ir.Model:
@@ -114,12 +117,13 @@ class WeightQuantizer:
     def notes(self) -> list[str]:
         """What a user must know of the plan: what weights of 2 bits cost."""
         lost = [self._errors[each] for each in self._stores if each in self._errors]
-        if not lost:
-            return []
-        return [
-            f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their size "
-            "(4 bits: about 8 %): tune the rounding, or use 4 bits"
-        ]
+        lines = list(self._widened)
+        if lost:
+            lines.append(
+                f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their "
+                "size (4 bits: about 8 %): tune the rounding, or use 4 bits"
+            )
+        return lines
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         """The nodes that read one weight: it is stored once only if all of them read it."""
@@ -135,22 +139,36 @@ class WeightQuantizer:
                 "take nodes of the quantizer's plan"
             )
         wanted = {(self._sites[name].store, format) for name, format in plan.items()}
-        for each, format in sorted(
-            wanted, key=lambda pair: (self._stores.index(pair[0]), str(pair[1]))
-        ):
-            if (each, format) not in self._rounded:
-                self._round({each: format})
+        for each, format in wanted:
+            if not each.allows_bits(format.bits):
+                raise OptionError(
+                    f"{each.sites[0].name!r} has {each.shape[0]} outputs, and onnxruntime errs "
+                    "with 2 bits where they are not a multiple of 4\ngive it 4 bits"
+                )
+        missing = {pair for pair in wanted if pair not in self._rounded}
+        while missing:  # one format of each weight at a time: their inputs are measured once
+            places = {each: place for place, each in enumerate(self._stores)}
+            ordered = sorted(missing, key=lambda pair: (places[pair[0]], str(pair[1])))
+            some = dict(ordered)
+            self._round(some)
+            missing -= set(some.items())
         model = self._model.clone()
         graphs = dict(zip(graphs_of(self._model), graphs_of(model), strict=True))
         nodes = dict(zip(nodes_of(self._model), nodes_of(model), strict=True))
         writer = WeightWriter(model)
+        divided: dict[tuple[ir.Value, int], tuple[Array, list[ir.Node]]] = {}
         for name, site in self._sites.items():
             if name in plan:
-                graph = site.store.weight.graph
+                graph, stored = site.store.weight.graph, self._rounded[site.store, plan[name]]
                 assert graph is not None
-                writer.write(
-                    site, nodes[site.node], graphs[graph], self._rounded[site.store, plan[name]]
-                )
+                node = nodes[site.node]
+                writer.write(site, node, graphs[graph], stored)
+                if stored.factors is not None and node.inputs[0] is not None:
+                    key = node.inputs[0], id(stored.factors)
+                    divided.setdefault(key, (stored.factors, []))[1].append(node)
+        names = Names(model)
+        for (value, _), (factors, readers) in divided.items():
+            divide_inputs(model, value, readers, factors, names)
         opset = max((_OPSETS[format.bits] for format in plan.values()), default=0)
         drop_traces(drop_unused(model))
         return lower_opset(model, STOCK_OPSET, max(opset, 13))
@@ -158,6 +176,7 @@ class WeightQuantizer:
     # -- rounding ----------------------------------------------------------------------------------
 
     def _format(self, each: Store, bits: int, block: int | None) -> NodeFormat:
+        bits = bits if each.allows_bits(bits) else 4
         size = _fit_block(each, block or BLOCKS[bits])
         return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
 
@@ -166,21 +185,46 @@ class WeightQuantizer:
         done: dict[Store, NodeFormat] = {}
         total = float(sum(each.size for each in formats))
         for some, inputs in self._measured(formats):
+            factors = self._choose_factors(formats, inputs)
             for each in some:
                 passed = float(sum(other.size for other in done))
                 self._progress(f"round {each.weight.name}", passed, total)
-                done[each] = self._round_one(each, formats[each], inputs.get(each, Inputs()))
+                known = inputs.get(each, Inputs())
+                done[each] = self._round_one(each, formats[each], known, factors.get(each))
         return done
 
-    def _round_one(self, each: Store, format: NodeFormat, inputs: Inputs) -> NodeFormat:
+    def _choose_factors(
+        self, formats: Mapping[Store, NodeFormat], inputs: Mapping[Store, Inputs]
+    ) -> dict[Store, Array]:
+        """AWQ's factors: the same ones for weights that read the same data in the same format."""
+        alike: dict[tuple[Inputs, int, int, str], list[Store]] = {}
+        for each, known in inputs.items():
+            form = formats[each]
+            if form.method == "awq" and len(self._inputs.names(each)) == 1:
+                key = known, form.bits, form.block, self._scheme(each, form)
+                alike.setdefault(key, []).append(each)
+        found: dict[Store, Array] = {}
+        for (known, bits, block, scheme), stores in alike.items():
+            assert known.moments is not None
+            weights = [each.matrix() for each in stores]
+            factors = choose_factors(weights, known.moments, bits, block, scheme)
+            found |= {} if factors is None else dict.fromkeys(stores, factors)
+        return found
+
+    def _round_one(
+        self, each: Store, format: NodeFormat, inputs: Inputs, factors: Array | None
+    ) -> NodeFormat:
         method, scheme = format.method or self._method, self._scheme(each, format)
-        blocks, used = round_matrix(
-            each.matrix(), format.bits, format.block, scheme, method, inputs
-        )
+        w = each.matrix()
+        if factors is not None:
+            w, inputs = w * factors, inputs.divided(factors)
+        blocks, used = round_matrix(w, format.bits, format.block, scheme, method, inputs)
         if format.bits == 2:
-            self._errors[each] = relative_error(each.matrix(), blocks, None) ** 0.5
+            self._errors[each] = relative_error(w, blocks, None) ** 0.5
         each.forget()
         stored = store(blocks, "bytes" if each.is_shared else LAYOUTS[each.kind])
+        if factors is not None:
+            stored, used = replace(stored, factors=factors), "awq"
         final = replace(format, method=used)
         self._rounded[each, final] = self._rounded[each, format] = stored
         return final
@@ -193,7 +237,7 @@ class WeightQuantizer:
                     each.matrix(),
                     format.bits,
                     format.block,
-                    offsets=each.allows_offsets(format.block),
+                    offsets=format.method != "awq" and each.allows_offsets(format.block),
                 )
                 if each.kind == "linear" and not each.is_shared
                 else "symmetric"
@@ -204,41 +248,22 @@ class WeightQuantizer:
         self, formats: Mapping[Store, NodeFormat]
     ) -> Iterator[tuple[list[Store], dict[Store, Inputs]]]:
         """Stores with the moments of their inputs, as many at a time as there is memory for."""
-        needing = [each for each in formats if self._needs_moments(each, formats[each])]
-        names = {each: _input_names(each, self._model) for each in needing}
-        names = {each: found for each, found in names.items() if found}
-        yield [each for each in formats if each not in names], {}
-        if not names:
-            return
-        assert self._calibration is not None
-        self._progress("measure the layers' inputs", 0, None)
-        sizes = {name: each.shape[1] for each, found in names.items() for name in found}
-        for moments in measure_moments(self._model, sizes, self._calibration):
-            known: dict[tuple[str, ...], Inputs] = {}
-            ready: dict[Store, Inputs] = {}
-            for each, found in names.items():
-                if found[0] in moments:  # of several inputs, those that were measured with it
-                    these = tuple(name for name in found if name in moments)
-                    if these not in known:
-                        known[these] = Inputs(moments=_add([moments[name] for name in these]))
-                    ready[each] = known[these]
+        needing = [
+            each
+            for each in formats
+            if self._needs_moments(each, formats[each]) and self._inputs.names(each)
+        ]
+        yield [each for each in formats if each not in needing], {}
+        for ready in self._inputs.moments(needing):
             yield list(ready), ready
 
     def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
-        if not self._can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
+        if not self._inputs.can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
             return False
+        if self._method == "auto" and format.bits == 8:
+            return False  # what is left to gain is not worth a run of the float model
         scheme = self._scheme(each, format)
         return not is_exact(each.matrix(), format.bits, format.block, scheme)
-
-    @property
-    def _can_measure(self) -> bool:
-        """Whether the float model is run: not a huge one, unless the method needs it."""
-        if self._calibration is None or self._calibration.is_random:
-            return False
-        return (
-            self._method not in ("auto", "rtn", "mse")
-            or weight_bytes(self._model) <= LARGEST_IN_MEMORY
-        )
 
     def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
         """The formats of a budget."""
@@ -247,19 +272,8 @@ class WeightQuantizer:
         else:
             assert size is not None
             budget = bytes_for_file(self._model, self._stores, size)
-        squares: dict[str, Array] = {}
-        names = {each: _input_names(each, self._model) for each in self._stores}
-        if self._can_measure:
-            assert self._calibration is not None
-            self._progress("measure the layers' inputs", 0, None)
-            sizes = {name: each.shape[1] for each, found in names.items() for name in found}
-            squares = measure_squares(self._model, sizes, self._calibration)
+        inputs = self._inputs.squares(self._stores)
         self._progress("choose bits for each layer", 0, None)
-        inputs = {
-            each: Inputs(squares=_add([squares[name] for name in found]))
-            for each, found in names.items()
-            if found and found[0] in squares
-        }
         chosen = choose_formats(self._stores, inputs, budget)
         for each, choice in chosen.items():
             self._schemes[each, choice.bits, choice.block] = choice.scheme
@@ -271,21 +285,23 @@ class WeightQuantizer:
         }
 
 
-def _add(arrays: Sequence[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.sum(arrays, axis=0)
-
-
-def _input_names(each: Store, model: ir.Model) -> list[str]:
-    """The names of the data that a weight multiplies, where they are values of the main graph."""
-    values = (site.data for site in each.sites if site.node.graph is model.graph)
-    return list(dict.fromkeys(str(value.name) for value in values if value is not None))
-
-
 def _fit_block(each: Store, block: int) -> int:
     """The block of a weight: for a shared one, one that divides its rows."""
     while each.is_shared and each.shape[1] % block and block > LEAST_BLOCK:
         block //= 2
     return block
+
+
+def _name_widened(stores: Sequence[Store]) -> list[str]:
+    """A line about the weights that get 4 bits where 2 are asked for, if there are any."""
+    names = [site.name for each in stores if not each.allows_bits(2) for site in each.sites]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"4 bits for {names[0]}{more}: onnxruntime errs with 2 bits where the outputs are not "
+        "a multiple of 4"
+    ]
 
 
 def _check(
@@ -302,7 +318,7 @@ def _check(
         raise OptionError(f"block must be a power of 2, {LEAST_BLOCK} or more, not {block}")
     if method not in METHODS:
         raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if method == "gptq" and calibration is None:
+    if method in ("gptq", "awq") and calibration is None:
         raise OptionError(f"{method} measures the layers' inputs\ngive data to calibrate with")
     if average_bits is not None and size is not None:
         raise OptionError("average_bits and size exclude each other\ngive one of them")

@@ -6,6 +6,7 @@ codes = grid.encode(blocks)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ from onward.compress.quantization.weights.blocks import Array, Blocks, round_to_
 SCHEMES = ("symmetric", "zeros", "offsets")
 _SHRINKS = tuple(1 - 0.025 * step for step in range(1, 21))  # parts of the range: clipping
 _EXACT = 1e-10  # of the weights' squares
-_WEIGHTS = 1 << 20  # weights that are rounded at a time: bounds the memory
+_COARSE = (0.93, 0.86, 0.78)  # the same, of large weights
+_LARGE = 1 << 22  # weights of a matrix
+_WEIGHTS = 1 << 17  # weights that are rounded at a time: what a processor's cache holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,13 @@ class Grid:
 
 
 def find_grid(
-    w: Array, bits: int, scheme: str, *, search: bool = True, importance: Array | None = None
+    w: Array,
+    bits: int,
+    scheme: str,
+    *,
+    search: bool = True,
+    importance: Array | None = None,
+    shrinks: Sequence[float] = _SHRINKS,
 ) -> Grid:
     """The grid of each block: w is (..., weights of the block).
 
@@ -54,6 +63,7 @@ def find_grid(
         scheme: one of SCHEMES
         search: try smaller ranges too, and keep the one of the least error; else the whole range
         importance: the weight of each error, as an array that broadcasts to w; None: all equal
+        shrinks: the parts of the range that are tried
     """
     best = _make_grid(w, bits, scheme, 1.0)
     if not search:
@@ -61,7 +71,7 @@ def find_grid(
     least = _error(w, best, importance)
     if least.sum() <= _EXACT * float((w * w).sum()):
         return best  # the weights have been rounded in this way before
-    for shrink in _SHRINKS:
+    for shrink in shrinks:
         grid = _make_grid(w, bits, scheme, shrink)
         error = _error(w, grid, importance)
         better = error < least
@@ -100,11 +110,15 @@ def _half(offset: Array) -> Array:
 
 
 def _error(w: Array, grid: Grid, importance: Array | None) -> Array:
-    squares = grid.decode(grid.encode(w)) - w
+    exact = (w if grid.offset is None else w - grid.offset) / grid.scale  # in steps from the zero
+    squares = np.rint(exact)
+    np.maximum(squares, -grid.zero, out=squares)
+    np.minimum(squares, np.float32((1 << grid.bits) - 1) - grid.zero, out=squares)
+    squares -= exact
     squares *= squares
     if importance is not None:
         squares *= importance
-    return np.asarray(squares.sum(-1, keepdims=True))
+    return np.asarray(squares.sum(-1, keepdims=True) * grid.scale**2)
 
 
 def _merge(better: Array, new: Grid, old: Grid) -> Grid:
@@ -153,11 +167,12 @@ def round_weights(
     rows, size = w.shape
     weight = None if importance is None else _to_blocks(importance[None], block, fill=0.0)
     step = max(1, _WEIGHTS // max(size, 1))
+    shrinks = _COARSE if rows * size > _LARGE else _SHRINKS
     parts = []
     for start in range(0, rows, step):
         chunk = np.asarray(w[start : start + step], np.float32)
         blocks = _to_blocks(chunk, block)
-        grid = find_grid(blocks, bits, scheme, search=search, importance=weight)
+        grid = find_grid(blocks, bits, scheme, search=search, importance=weight, shrinks=shrinks)
         codes = grid.encode(blocks).astype(np.uint8).reshape(len(chunk), -1)[:, :size]
         parts.append((codes, grid))
     return join_grids([grid for _, grid in parts], np.concatenate([c for c, _ in parts]), block)

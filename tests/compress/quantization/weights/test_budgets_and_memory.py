@@ -1,0 +1,67 @@
+"""quantize(to="int4"): bits that were asked for are kept; a large model is never all in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onward.compress import quantize
+from onward.compress.quantization import subject
+from onward.compress.quantization.weights import prepare
+from onward.graph import files
+from onward.graph.builder import OpBuilder
+from onward.graph.files import weight_bytes
+from onward.sessions.inference import InferenceSession
+
+
+def chain(layers: int, size: int) -> ir.Model:
+    """x (batch, size) times one weight after another."""
+    rng = np.random.default_rng(0)
+    op = OpBuilder(opset=18)
+    y = op.input("x", "float32", ("batch", size))
+    for place in range(layers):
+        w = rng.normal(size=(size, size)) / size**0.5
+        y = op.MatMul(y, op.initializer(f"w{place}", w.astype(np.float32)))
+    return op.model(y=y)
+
+
+@pytest.mark.parametrize("asked", [{"bits": 4.5}, {"size": 16_000}])
+def test_bits_and_sizes_that_were_asked_for_are_kept(asked: dict[str, float]) -> None:
+    model = chain(2, 128)
+    rows = {"x": np.random.default_rng(1).normal(size=(64, 128)).astype(np.float32)}
+    report = quantize(model, rows, "int4", drop=0.0001, memory=False, **asked)  # type: ignore[arg-type]
+    assert report.helped and report.details["within_budget"] is False
+    [line] = [note for note in report.notes if note.startswith("costs ")]
+    assert line.endswith("asked for") and "of the outputs' similarity, more than 0.01%" in line
+    assert not [change for change in report.changes if change.reason]
+    assert weight_bytes(report.model) * 8 <= 4.5 * 2 * 128 * 128
+    without = quantize(model, rows, "int4", drop=0.0001, memory=False)
+    assert weight_bytes(without.model) > weight_bytes(report.model)
+
+
+def test_a_large_model_is_read_and_written_one_weight_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, small = tmp_path / "m.onnx", tmp_path / "small.onnx"
+    ir.save(chain(24, 512), path, external_data="m.data")
+    given = (tmp_path / "m.data").stat().st_size
+    monkeypatch.setattr(subject, "_LARGE", 1 << 20)
+    monkeypatch.setattr(subject, "_SERIALIZED_AT_MOST", 1)
+    monkeypatch.setattr(prepare, "LARGEST_IN_MEMORY", 1 << 20)
+    monkeypatch.setattr(files, "_COPIED_AT_MOST", 1 << 20)
+    quantize(path, to="int4", method="rtn").save(
+        small
+    )  # what is imported and cached is not counted
+    tracemalloc.start()
+    quantize(path, to="int4", method="rtn").save(small)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < given / 2
+    assert small.stat().st_size < given / 6
+    x = np.random.default_rng(0).normal(size=(1, 512)).astype(np.float32)
+    expected, found = (InferenceSession(each).run(None, {"x": x})[0] for each in (path, small))
+    assert np.corrcoef(expected[0], found[0])[0, 1] > 0.8  # 24 layers of 4 bits
