@@ -112,6 +112,7 @@ def _notes(
         more = sum(form.bits > asked for form in found.plan.values())
         if more:
             yield f"{_count(more, 'node')} with more than {asked} bits: fewer lose too much"
+    yield from found.notes
     speedup = found.speedup
     if helped and speedup is not None and speedup < SLOWEST:
         yield (
