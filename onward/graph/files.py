@@ -29,12 +29,12 @@ from onward.graph.packed.recognize import is_packed
 from onward.graph.paths import read_model, to_path, writing
 from onward.graph.protos import from_proto, without_maps, write_maps
 from onward.graph.scan.model_scan import scan_model
+from onward.graph.streamed import write_streamed
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 
-_EMBEDDED_AT_MOST = (
-    1 << 30
-)  # bytes of weights that go into the file itself (protobuf ends at 2 GiB)
+_EMBEDDED_AT_MOST = 1 << 30  # bytes of weights in the file itself (protobuf ends at 2 GiB)
+_COPIED_AT_MOST = 64 << 20  # bytes of weights that are copied to be written
 
 _FIRST_FREE_IR = 4  # since this IR version initializers need not be inputs
 
@@ -97,7 +97,7 @@ def _load_packed(file: PackedFile, limits: ModelLimits, any_domain: bool) -> ir.
 def _read_file(
     path: Path, limits: ModelLimits, any_domain: bool
 ) -> tuple[onnx.ModelProto, Path | None, bool]:
-    form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    form = _form(path)
     if form in (None, "protobuf"):
         data = read_model(path, limits.file_bytes)
         scan_model(data, limits, any_domain=any_domain, name=str(path))
@@ -232,18 +232,32 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") ->
         model.ir_version = version
 
 
+def _form(path: Path) -> str | None:
+    """The name of a file's format by its suffix; None: not known."""
+    form: str | None = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    return form
+
+
+def _write_copied(model: ir.Model, path: Path, outside: str | None) -> None:
+    with without_maps(model) as maps:
+        ir.save(model, path, external_data=outside)
+    if maps:
+        proto = onnx.load(path, load_external_data=False)
+        write_maps(proto, maps)
+        path.write_bytes(proto.SerializeToString())
+
+
 def _save(model: ir.Model, path: Path, more: bytes) -> None:
-    outside = f"{path.name}.data" if weight_bytes(model) > _EMBEDDED_AT_MOST else None
+    weights = weight_bytes(model)
+    outside = f"{path.name}.data" if weights > _EMBEDDED_AT_MOST else None
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         made = Path(aside) / path.name
-        with without_maps(model) as maps:
-            ir.save(model, made, external_data=outside)
-        if maps:
-            proto = onnx.load(made, load_external_data=False)
-            write_maps(proto, maps)
-            made.write_bytes(proto.SerializeToString())
+        if outside is None and weights > _COPIED_AT_MOST and _form(path) in (None, "protobuf"):
+            write_streamed(model, made)
+        else:
+            _write_copied(model, made, outside)
         if more:
             with made.open("ab") as file:
                 file.write(more)

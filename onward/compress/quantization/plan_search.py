@@ -63,7 +63,7 @@ class Found:
 
     def helps(self, subject: Subject, settings: QuantizeSettings) -> bool:
         """Whether it is smaller or faster, not slower, and within the budget."""
-        if not self.plan or not self.is_within:
+        if not self.plan or not (self.is_within or settings.is_sized):
             return False
         if settings.size is not None and self.bytes > settings.size:
             return False
@@ -144,6 +144,8 @@ def _keep_budget(
     for each in (whole, full):
         if subject.judge.is_within(each.quality, settings.drop):
             return each, each is not full
+    if settings.is_sized:
+        return whole, tuned
     writer = carry_over.LearnedWeights(quantizer, whole.model) if tuned else quantizer
     judges = (subject.judge, subject.quick_judge)
     return undo_lossy(writer, whole, judges, settings.drop, undone, progress), tuned

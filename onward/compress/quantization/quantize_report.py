@@ -45,7 +45,7 @@ def make_report(
         before=before,
         after=figures if helped else before,
         changes=list(_changes(quantizer, found)),
-        notes=list(_notes(subject, settings, found, helped)),
+        notes=[*_notes(subject, settings, found, helped), *getattr(quantizer, "notes", ())],
         metric_name=subject.judge.metric_name if is_measured else None,
         details=_details(subject, settings, found),
         rejected=rejected,
@@ -113,6 +113,10 @@ def _notes(
         if more:
             yield f"{_count(more, 'node')} with more than {asked} bits: fewer lose too much"
     yield from found.notes
+    if helped and not found.is_within and found.quality is not None:
+        asked_for = "bits were" if settings.bits is not None else "a size was"
+        lost = _lost(subject, found.quality)
+        yield f"costs {lost}, more than {settings.drop:.2%} (drop): {asked_for} asked for"
     speedup = found.speedup
     if helped and speedup is not None and speedup < SLOWEST:
         yield (

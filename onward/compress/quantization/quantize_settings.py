@@ -63,6 +63,11 @@ class QuantizeSettings:
         """Whether the format is asked for to save bytes, even where it costs time."""
         return self.to in ("int4", "int2")
 
+    @property
+    def is_sized(self) -> bool:
+        """Whether bits or bytes are asked for: they are kept, and the loss is reported."""
+        return self.is_for_size and (self.bits is not None or self.size is not None)
+
 
 def read_settings(
     *,

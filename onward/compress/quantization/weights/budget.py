@@ -18,6 +18,7 @@ from onward.graph.files import weight_bytes
 from onward.graph.protos import to_proto
 from onward.graph.scopes import graphs_of
 
+_RATED_ROWS = 64  # of a weight, to see what formats cost
 _ADDED_NODES = 1500  # bytes of the nodes and small constants that a site adds, at most
 
 
@@ -78,10 +79,12 @@ def _other_bytes(model: ir.Model, stores: Sequence[Store]) -> int:
 
 def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option[Choice]]:
     """The bytes and the error of each way to store a weight."""
-    rows, importance = sample_rows(each.matrix()), inputs.importance
+    rows, importance = sample_rows(each.matrix(), _RATED_ROWS), inputs.importance
     options = []
     for choice in choices:
         if each.is_shared and each.shape[1] % choice.block:
+            continue
+        if not each.allows_bits(choice.bits):
             continue
         if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
             continue

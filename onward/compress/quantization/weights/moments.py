@@ -8,7 +8,7 @@ The memory does not depend on the number of batches: a run returns sums, not dat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,7 @@ from onward.graph.graph_ops import GraphOps, extend
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
-_LARGEST_SUMS = 256 << 20  # bytes of moments that are measured at a time
+_LARGEST_SUMS = 512 << 20  # bytes of moments that are measured at a time
 
 
 def measure_moments(
@@ -39,6 +39,11 @@ def measure_moments(
             total += 4 * sizes[names[0]] ** 2
             taken.append(names.pop(0))
         yield _measure(model, {name: sizes[name] for name in taken}, calibration, _moments)
+
+
+def fits_at_once(sizes: Iterable[int]) -> bool:
+    """Whether the moments of values of these sizes are measured in one pass."""
+    return sum(4 * size**2 for size in sizes) <= _LARGEST_SUMS
 
 
 def measure_squares(

@@ -6,7 +6,7 @@ model = quantizer.write(quantizer.plan)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +14,18 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.weights.awq import choose_factors, divide_inputs
 from onward.compress.quantization.weights.blocks import Array
 from onward.compress.quantization.weights.budget import (
     bytes_for_bits,
     bytes_for_file,
     choose_formats,
 )
-from onward.compress.quantization.weights.moments import measure_moments, measure_squares
+from onward.compress.quantization.weights.moments import (
+    fits_at_once,
+    measure_moments,
+    measure_squares,
+)
 from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY, drop_traces, prepare
 from onward.compress.quantization.weights.rounding import (
     METHODS,
@@ -38,7 +43,7 @@ from onward.graph.files import Source, load, weight_bytes
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import nodes_of
+from onward.passes.rewrite import Names, nodes_of
 
 Progress = Callable[[str, float, float | None], None]
 BITS = (8, 4, 2)
@@ -59,8 +64,9 @@ class WeightQuantizer:
         bits: 8, 4 or 2
         block: the weights that share a scale, a power of 2 from 16; None: by the bits
         method: "rtn" (the nearest code, scales by the largest weight), "mse" (scales of the least
-            error), "gptq" (errors are passed on to later inputs; needs calibration), "auto" (the
-            best of them)
+            error), "gptq" (errors are passed on to later inputs), "awq" (the weights of large
+            inputs are rounded in finer steps), "auto" (the best of rtn, mse and gptq); gptq and
+            awq need calibration
         average_bits: choose bits and block of each weight so that the whole model takes this many
             bits for a weight, scales included
         size: the same, for the bytes of the model's file
@@ -88,12 +94,15 @@ class WeightQuantizer:
         self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
         self._schemes: dict[tuple[Store, int, int], str] = {}
         self._errors: dict[Store, float] = {}  # of weights of 2 bits
+        self._moments: dict[str, Array] = {}  # while the first plan is made
         if average_bits is None and size is None:
             formats = {each: self._format(each, bits, block) for each in self._stores}
         else:
             formats = self._fit(average_bits, size)
+        self._widened = [] if bits > 2 else _name_widened(self._stores)
         chosen = self._round(formats)
         self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
+        self._moments = {}
 
     @property
     def model(self) -> ir.Model:
@@ -114,12 +123,13 @@ class WeightQuantizer:
     def notes(self) -> list[str]:
         """What a user must know of the plan: what weights of 2 bits cost."""
         lost = [self._errors[each] for each in self._stores if each in self._errors]
-        if not lost:
-            return []
-        return [
-            f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their size "
-            "(4 bits: about 8 %): tune the rounding, or use 4 bits"
-        ]
+        lines = list(self._widened)
+        if lost:
+            lines.append(
+                f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their "
+                "size (4 bits: about 8 %): tune the rounding, or use 4 bits"
+            )
+        return lines
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         """The nodes that read one weight: it is stored once only if all of them read it."""
@@ -135,22 +145,36 @@ class WeightQuantizer:
                 "take nodes of the quantizer's plan"
             )
         wanted = {(self._sites[name].store, format) for name, format in plan.items()}
-        for each, format in sorted(
-            wanted, key=lambda pair: (self._stores.index(pair[0]), str(pair[1]))
-        ):
-            if (each, format) not in self._rounded:
-                self._round({each: format})
+        for each, format in wanted:
+            if not each.allows_bits(format.bits):
+                raise OptionError(
+                    f"{each.sites[0].name!r} has {each.shape[0]} outputs, and onnxruntime errs "
+                    "with 2 bits where they are not a multiple of 4\ngive it 4 bits"
+                )
+        missing = {pair for pair in wanted if pair not in self._rounded}
+        while missing:  # one format of each weight at a time: their inputs are measured once
+            places = {each: place for place, each in enumerate(self._stores)}
+            ordered = sorted(missing, key=lambda pair: (places[pair[0]], str(pair[1])))
+            some = dict(ordered)
+            self._round(some)
+            missing -= set(some.items())
         model = self._model.clone()
         graphs = dict(zip(graphs_of(self._model), graphs_of(model), strict=True))
         nodes = dict(zip(nodes_of(self._model), nodes_of(model), strict=True))
         writer = WeightWriter(model)
+        divided: dict[tuple[ir.Value, int], tuple[Array, list[ir.Node]]] = {}
         for name, site in self._sites.items():
             if name in plan:
-                graph = site.store.weight.graph
+                graph, stored = site.store.weight.graph, self._rounded[site.store, plan[name]]
                 assert graph is not None
-                writer.write(
-                    site, nodes[site.node], graphs[graph], self._rounded[site.store, plan[name]]
-                )
+                node = nodes[site.node]
+                writer.write(site, node, graphs[graph], stored)
+                if stored.factors is not None and node.inputs[0] is not None:
+                    key = node.inputs[0], id(stored.factors)
+                    divided.setdefault(key, (stored.factors, []))[1].append(node)
+        names = Names(model)
+        for (value, _), (factors, readers) in divided.items():
+            divide_inputs(model, value, readers, factors, names)
         opset = max((_OPSETS[format.bits] for format in plan.values()), default=0)
         drop_traces(drop_unused(model))
         return lower_opset(model, STOCK_OPSET, max(opset, 13))
@@ -158,6 +182,7 @@ class WeightQuantizer:
     # -- rounding ----------------------------------------------------------------------------------
 
     def _format(self, each: Store, bits: int, block: int | None) -> NodeFormat:
+        bits = bits if each.allows_bits(bits) else 4
         size = _fit_block(each, block or BLOCKS[bits])
         return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
 
@@ -166,21 +191,45 @@ class WeightQuantizer:
         done: dict[Store, NodeFormat] = {}
         total = float(sum(each.size for each in formats))
         for some, inputs in self._measured(formats):
+            factors = self._choose_factors(formats, inputs)
             for each in some:
                 passed = float(sum(other.size for other in done))
                 self._progress(f"round {each.weight.name}", passed, total)
-                done[each] = self._round_one(each, formats[each], inputs.get(each, Inputs()))
+                known = inputs.get(each, Inputs())
+                done[each] = self._round_one(each, formats[each], known, factors.get(each))
         return done
 
-    def _round_one(self, each: Store, format: NodeFormat, inputs: Inputs) -> NodeFormat:
+    def _choose_factors(
+        self, formats: Mapping[Store, NodeFormat], inputs: Mapping[Store, Inputs]
+    ) -> dict[Store, Array]:
+        """AWQ's factors: the same ones for weights that read the same data in the same format."""
+        alike: dict[tuple[Inputs, int, int, str], list[Store]] = {}
+        for each, known in inputs.items():
+            form = formats[each]
+            if form.method == "awq" and len(_input_names(each, self._model)) == 1:
+                key = known, form.bits, form.block, self._scheme(each, form)
+                alike.setdefault(key, []).append(each)
+        found: dict[Store, Array] = {}
+        for (known, *how), stores in alike.items():
+            assert known.moments is not None
+            factors = choose_factors([each.matrix() for each in stores], known.moments, *how)
+            found |= {} if factors is None else dict.fromkeys(stores, factors)
+        return found
+
+    def _round_one(
+        self, each: Store, format: NodeFormat, inputs: Inputs, factors: Array | None
+    ) -> NodeFormat:
         method, scheme = format.method or self._method, self._scheme(each, format)
-        blocks, used = round_matrix(
-            each.matrix(), format.bits, format.block, scheme, method, inputs
-        )
+        w = each.matrix()
+        if factors is not None:
+            w, inputs = w * factors, inputs.divided(factors)
+        blocks, used = round_matrix(w, format.bits, format.block, scheme, method, inputs)
         if format.bits == 2:
-            self._errors[each] = relative_error(each.matrix(), blocks, None) ** 0.5
+            self._errors[each] = relative_error(w, blocks, None) ** 0.5
         each.forget()
         stored = store(blocks, "bytes" if each.is_shared else LAYOUTS[each.kind])
+        if factors is not None:
+            stored, used = replace(stored, factors=factors), "awq"
         final = replace(format, method=used)
         self._rounded[each, final] = self._rounded[each, format] = stored
         return final
@@ -193,7 +242,7 @@ class WeightQuantizer:
                     each.matrix(),
                     format.bits,
                     format.block,
-                    offsets=each.allows_offsets(format.block),
+                    offsets=format.method != "awq" and each.allows_offsets(format.block),
                 )
                 if each.kind == "linear" and not each.is_shared
                 else "symmetric"
@@ -213,7 +262,11 @@ class WeightQuantizer:
         assert self._calibration is not None
         self._progress("measure the layers' inputs", 0, None)
         sizes = {name: each.shape[1] for each, found in names.items() for name in found}
-        for moments in measure_moments(self._model, sizes, self._calibration):
+        if all(name in self._moments for name in sizes):
+            measured: Iterable[dict[str, Array]] = [self._moments]
+        else:
+            measured = measure_moments(self._model, sizes, self._calibration)
+        for moments in measured:
             known: dict[tuple[str, ...], Inputs] = {}
             ready: dict[Store, Inputs] = {}
             for each, found in names.items():
@@ -227,6 +280,8 @@ class WeightQuantizer:
     def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
         if not self._can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
             return False
+        if self._method == "auto" and format.bits == 8:
+            return False  # what is left to gain is not worth a run of the float model
         scheme = self._scheme(each, format)
         return not is_exact(each.matrix(), format.bits, format.block, scheme)
 
@@ -253,7 +308,12 @@ class WeightQuantizer:
             assert self._calibration is not None
             self._progress("measure the layers' inputs", 0, None)
             sizes = {name: each.shape[1] for each, found in names.items() for name in found}
-            squares = measure_squares(self._model, sizes, self._calibration)
+            if fits_at_once(sizes.values()):  # rounding needs them too
+                for moments in measure_moments(self._model, sizes, self._calibration):
+                    self._moments |= moments
+                squares = {name: np.diag(each) for name, each in self._moments.items()}
+            else:
+                squares = measure_squares(self._model, sizes, self._calibration)
         self._progress("choose bits for each layer", 0, None)
         inputs = {
             each: Inputs(squares=_add([squares[name] for name in found]))
@@ -288,6 +348,18 @@ def _fit_block(each: Store, block: int) -> int:
     return block
 
 
+def _name_widened(stores: Sequence[Store]) -> list[str]:
+    """A line about the weights that get 4 bits where 2 are asked for, if there are any."""
+    names = [site.name for each in stores if not each.allows_bits(2) for site in each.sites]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"4 bits for {names[0]}{more}: onnxruntime errs with 2 bits where the outputs are not "
+        "a multiple of 4"
+    ]
+
+
 def _check(
     bits: int,
     block: int | None,
@@ -302,7 +374,7 @@ def _check(
         raise OptionError(f"block must be a power of 2, {LEAST_BLOCK} or more, not {block}")
     if method not in METHODS:
         raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if method == "gptq" and calibration is None:
+    if method in ("gptq", "awq") and calibration is None:
         raise OptionError(f"{method} measures the layers' inputs\ngive data to calibrate with")
     if average_bits is not None and size is not None:
         raise OptionError("average_bits and size exclude each other\ngive one of them")

@@ -11,7 +11,7 @@ from onward.compress.quantization.weights.blocks import Array, Blocks
 from onward.compress.quantization.weights.gptq import invert_factor, round_by_gptq
 from onward.compress.quantization.weights.scales import SCHEMES, round_weights
 
-METHODS = ("auto", "rtn", "mse", "gptq")
+METHODS = ("auto", "rtn", "mse", "gptq", "awq")
 _SAMPLED_ROWS = 192  # rows that errors are estimated on
 _OFFSETS_PAY = 0.1  # of the symmetric error: weights that lie on a grid with offsets, as GGUF's do
 _ZEROS_PAY = 0.8
@@ -30,6 +30,11 @@ class Inputs:
     squares: Array | None = None
     moments: Array | None = None
 
+    def divided(self, factors: Array) -> Inputs:
+        """What is known of the data when each input is divided by its factor."""
+        squares = self.squares if self.moments is None else np.diag(self.moments)
+        return Inputs(None if squares is None else squares / factors**2)
+
     @functools.cached_property
     def factor(self) -> Array:
         """What GPTQ needs of the moments; layers with the same inputs share it."""
@@ -46,10 +51,10 @@ class Inputs:
         return np.asarray(shares + 0.01, np.float32)
 
 
-def sample_rows(w: Array) -> Array:
+def sample_rows(w: Array, most: int = _SAMPLED_ROWS) -> Array:
     """Some rows of a matrix, the same ones each time."""
-    step = max(1, len(w) // _SAMPLED_ROWS)
-    return np.asarray(w[::step][:_SAMPLED_ROWS], np.float32)
+    step = max(1, len(w) // most)
+    return np.asarray(w[::step][:most], np.float32)
 
 
 def relative_error(w: Array, blocks: Blocks, importance: Array | None) -> float:
@@ -93,20 +98,19 @@ def round_matrix(
     if method == "rtn":
         return round_weights(w, bits, block, scheme, search=False), "rtn"
     by_scale = round_weights(w, bits, block, scheme, importance=importance)
-    if method == "mse" or inputs.moments is None:
+    if method in ("mse", "awq") or inputs.moments is None:
         return by_scale, "mse"
     w = np.asarray(w, np.float32)
     if relative_error(w, by_scale, importance) <= _EXACT:
         return by_scale, "mse"
     by_gptq = round_by_gptq(w, inputs.factor, bits, block, scheme)
-    if method == "auto" and _output_error(w, by_scale, inputs.moments) <= _output_error(
-        w, by_gptq, inputs.moments
+    if method == "auto" and output_error(by_scale.widen() - w, inputs.moments) <= output_error(
+        by_gptq.widen() - w, inputs.moments
     ):
         return by_scale, "mse"
     return by_gptq, "gptq"
 
 
-def _output_error(w: Array, blocks: Blocks, moments: Array) -> float:
+def output_error(change: Array, moments: Array) -> float:
     """tr(D H D^T), with D the change of the weights."""
-    change = blocks.widen() - w
     return float(((change @ moments) * change).sum(dtype=np.float64))

@@ -69,6 +69,14 @@ class Store:
     def kind(self) -> str:
         return "table" if self.is_table else self.sites[0].kind
 
+    def allows_bits(self, bits: int) -> bool:
+        """Whether engines compute it rightly in these bits.
+
+        onnxruntime 1.31 fuses 2 bits with outputs that are not a multiple of 4, and errs.
+        """
+        product = self.kind == "linear" and not self.is_shared
+        return bits != 2 or not product or self.shape[0] % 4 == 0
+
     def allows_offsets(self, block: int) -> bool:
         """Whether the sums of blocks can follow the data that the weight multiplies."""
         plain = self.kind == "linear" and all(site.data is not None for site in self.sites)

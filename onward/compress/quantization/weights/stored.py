@@ -41,6 +41,7 @@ class Stored:
     scales: ir.TensorProtocol
     zeros: ir.TensorProtocol | None
     sums: int = 0  # sums of blocks that follow the data, twice; 0: there are no offsets
+    factors: Array | None = None  # what weights were multiplied by, and data is divided by
 
     @property
     def nbytes(self) -> int:

@@ -86,7 +86,9 @@ class WeightWriter:
         node.replace_input_with(1, self._add(node, "Reshape", [matrix, shape]))
 
     def _write_table(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
-        indices, bits = node.inputs[1], stored.bits
+        given, bits = node.inputs[1], stored.bits
+        assert given is not None
+        indices = self._one_axis(node, given)
         table = self._tensor(site, graph, "bytes", stored.codes)
         found = self._add(node, "Gather", [table, indices], {"axis": 0})
         if bits == 8:
@@ -105,15 +107,18 @@ class WeightWriter:
         axes = self._numbers(np.array([-1] if bits == 8 else [-2, -1]))
         scales = self._add(node, "Unsqueeze", [scales, axes])
         product = self._add(node, "Mul", [numbers, scales])
-        self._replace(node, self._flatten(node, product, indices, stored.shape[1]))
+        self._replace(node, self._flatten(node, product, given, stored.shape[1]))
 
-    def _flatten(
-        self, node: ir.Node, rows: ir.Value, indices: ir.Value | None, size: int
-    ) -> ir.Value:
-        """Rows of blocks as rows of `size` numbers."""
-        assert indices is not None
+    def _one_axis(self, node: ir.Node, indices: ir.Value) -> ir.Value:
+        """Computed indices in one axis: else nobody knows how large the product of constants is."""
+        if indices.producer() is None:
+            return indices
+        return self._add(node, "Reshape", [indices, self._numbers(np.array([-1]))])
+
+    def _flatten(self, node: ir.Node, rows: ir.Value, indices: ir.Value, size: int) -> ir.Value:
+        """Rows of blocks as rows of `size` numbers, in the shape of the indices."""
         last = np.array([size])
-        if indices.shape is not None:
+        if indices.shape is not None and indices.producer() is None:
             shape = self._numbers(np.concatenate([np.zeros(len(indices.shape), np.int64), last]))
         else:
             sizes = self._add(node, "Shape", [indices])

@@ -18,6 +18,7 @@ from onward.compress.quantization.weights.quantizer import WeightQuantizer
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.files import load, save
+from onward.graph.protos import to_proto
 from onward.sessions.inference import InferenceSession
 
 Array = np.ndarray[Any, Any]
@@ -267,3 +268,19 @@ def test_nodes_that_are_not_in_the_plan_are_refused() -> None:
     quantizer = WeightQuantizer(perceptron())
     with pytest.raises(OptionError, match="node 'nothing' has no weight"):
         quantizer.write({"nothing": NodeFormat(kind="weights", bits=4, block=32)})
+
+
+def test_a_table_that_is_read_at_computed_places_opens_within_the_limits() -> None:
+    """Places that depend on an input's shape alone, as BERT's positions do."""
+    op = OpBuilder(opset=18)
+    x = op.input("x", "float32", ("batch", "time", 384))
+    places = op.initializer("places", np.arange(512)[None])
+    time = op.Shape(x, start=1, end=2)
+    found = op.Slice(places, np.array([0]), time, np.array([1]))
+    table = op.initializer("table", noise(512, 384))
+    model = op.model(y=op.Add(x, op.Gather(table, found)))
+    quantizer = WeightQuantizer(model)
+    data = to_proto(quantizer.write(quantizer.plan)).SerializeToString()
+    feeds = {"x": np.zeros((2, 7, 384), np.float32)}
+    [y] = InferenceSession(data).run(None, feeds)
+    assert relative(y[1], noise(512, 384)[:7]) < 0.15

@@ -1,0 +1,86 @@
+"""Weights of odd sizes: stock onnxruntime computes what the stored codes and scales say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from onward.compress.quantization.plan import NodeFormat
+from onward.compress.quantization.weights.quantizer import WeightQuantizer
+from onward.errors import OptionError
+from onward.graph.builder import OpBuilder
+from onward.graph.protos import to_proto
+
+Array = np.ndarray[Any, Any]
+
+
+def product(inputs: int, outputs: int, mean: float = 0.0) -> ir.Model:
+    """x (batch, inputs) times a weight."""
+    w = np.random.default_rng(inputs + outputs).normal(mean, 0.1, (inputs, outputs))
+    op = OpBuilder(opset=18)
+    x = op.input("x", "float32", ("batch", inputs))
+    return op.model(y=op.MatMul(x, op.initializer("w", w.astype(np.float32))))
+
+
+def stored_weight(model: ir.Model) -> Array:
+    """What the stored tensors say, in numpy: (codes - zeros) * scales."""
+    found = {str(name): value.const_value for name, value in model.graph.initializers.items()}
+    arrays = {name: np.asarray(t.numpy(), np.float32) for name, t in found.items() if t is not None}
+    codes = next(array for name, array in arrays.items() if ".int" in name)
+    [wide] = [node for node in model.graph if node.op_type == "DequantizeLinear"]
+    block = wide.attributes["block_size"].as_int()
+    spread = {
+        name: np.repeat(array, block, axis=0)[: len(codes)]
+        for name, array in arrays.items()
+        if array is not codes
+    }
+    return (codes - spread.get("w.zeros", np.float32(0))) * spread["w.scales"]
+
+
+def check(bits: int, inputs: int, outputs: int, mean: float, block: int | None = None) -> int:
+    """Compare the written model with numpy; the bits that were used."""
+    quantizer = WeightQuantizer(product(inputs, outputs, mean), bits=bits, block=block)
+    [format] = quantizer.plan.values()
+    model = quantizer.write(quantizer.plan)
+    session = onnxruntime.InferenceSession(to_proto(model).SerializeToString())
+    for rows in (1, 3):
+        x = np.random.default_rng(rows).normal(size=(rows, inputs)).astype(np.float32)
+        expected = x @ stored_weight(model)
+        lost = np.linalg.norm(session.run(None, {"x": x})[0] - expected)
+        assert lost < 0.03 * np.linalg.norm(expected)  # the data is rounded to int8
+    return format.bits
+
+
+@pytest.mark.parametrize("outputs", [5, 6, 7, 8])
+@pytest.mark.parametrize("mean", [0.0, 0.3])
+def test_2_bits_are_4_where_onnxruntime_would_err(outputs: int, mean: float) -> None:
+    assert check(2, 256, outputs, mean) == (2 if outputs == 8 else 4)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("mean", [0.0, 0.3])
+@pytest.mark.parametrize(("inputs", "outputs"), [(17, 65), (65, 33), (100, 31), (33, 47)])
+def test_odd_sizes_are_computed_as_stored(
+    bits: int, mean: float, inputs: int, outputs: int
+) -> None:
+    assert check(bits, inputs, outputs, mean) == bits
+    assert check(bits, inputs, outputs, mean, block=128) == bits  # larger than a row
+
+
+def test_a_budget_gives_4_bits_too() -> None:
+    model = product(256, 6)
+    with pytest.raises(OptionError, match="in the smallest formats"):
+        WeightQuantizer(model, average_bits=3)
+    assert WeightQuantizer(product(256, 8), average_bits=3).notes
+
+
+def test_the_notes_name_the_weights_and_plans_are_checked() -> None:
+    quantizer = WeightQuantizer(product(256, 6), bits=2)
+    [name], [note] = quantizer.plan, quantizer.notes
+    assert note.startswith(f"4 bits for {name}: onnxruntime errs with 2 bits")
+    with pytest.raises(OptionError, match="not a multiple of 4"):
+        quantizer.write({name: NodeFormat(kind="weights", bits=2, block=32)})
