@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration, Feeds, Labelled
 from onward.compress.distillation.answers import model_digest
-from onward.compress.distillation.joined_batches import ROWS
+from onward.compress.distillation.joined_batches import ROWS, count_rows
 from onward.compress.distillation.match_teacher import batch_norm_names, match_teacher
 from onward.compress.distillation.stored_batches import StoredBatches
 from onward.compress.distillation.student_training import (
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _STEPS = 300  # if the user gives neither steps nor seconds
 _HELD_OUT = 8  # every eighth batch is left out to judge with
+_MOST_HELD_OUT = 256  # rows, about
 _LEAST_TO_SPLIT = 4  # batches; of fewer, all are learned from and judged with
 _LAYERS_SHARE = 0.25  # of the seconds, at most, for fitting layers
 _KEY = "onward.fitted"  # what a kept model was made from
@@ -76,7 +77,7 @@ def tune_rounding(
         original: the float model that it was made from
         quantized: a model with DequantizeLinear behind integer initializers (QDQ), which does not
             change
-        calibration: batches of the model's inputs; with `tune.data`, they are what it is judged by
+        calibration: batches of the model's inputs
         tune: the settings
         progress: called with what begins now, the share that is done and the total
         clock: seconds, for tests
@@ -273,24 +274,25 @@ def _score(teacher: ir.Model, judged: Calibration, tune: Tune) -> Score:
 
 
 def _split(calibration: Calibration, tune: Tune) -> tuple[Calibration, Calibration]:
-    """The batches to learn from, and those to judge with."""
-    inputs = calibration.inputs
+    """The batches to learn from, and those to judge with.
+
+    Rows of `tune.data` judge, if there are enough: a quantizer may have fitted the calibration's.
+    """
+    inputs, source = calibration.inputs, calibration
     if tune.data is not None:
-        learned = Calibration(tune.data, inputs, target=tune.target, batch=tune.batch)
+        source = Calibration(tune.data, inputs, target=tune.target, batch=tune.batch)
+    sizes = [count_rows(feeds) for feeds in source.batches()]
+    if len(sizes) < _LEAST_TO_SPLIT:
         has_targets = next(calibration.labelled_batches())[1] is not None
-        if tune.loss is None or has_targets:
-            return learned, calibration
-        calibration = learned
-    count = sum(1 for _ in calibration.labelled_batches())
-    if count < _LEAST_TO_SPLIT:
-        return calibration, calibration
+        return source, calibration if tune.loss is None or has_targets else source
+    every = max(_HELD_OUT, sum(sizes) // _MOST_HELD_OUT)
 
     def choose(held_out: bool) -> Iterator[Labelled]:
-        for place, batch in enumerate(calibration.labelled_batches()):
-            if (place % _HELD_OUT == _HELD_OUT // 2) == held_out:
+        for place, batch in enumerate(source.labelled_batches()):
+            if (place % every == every // 2) == held_out:
                 yield batch
 
     return (
-        Calibration(lambda: choose(False), inputs, target=calibration.target),
-        Calibration(lambda: choose(True), inputs, target=calibration.target),
+        Calibration(lambda: choose(False), inputs, target=source.target),
+        Calibration(lambda: choose(True), inputs, target=source.target),
     )

@@ -23,8 +23,8 @@ class Tune:
 
     Attributes:
         steps, seconds: when to end, whichever is first; both None: after 300 steps
-        data: batches to learn from, as `Calibration` takes them; None: the calibration's, of which
-            every eighth batch is left out to judge with
+        data: batches to learn from, as `Calibration` takes them; None: the calibration's. Every
+            eighth batch, 256 rows at most, is left out to judge with
         target: the column of `data` with the targets of `loss`
         learning_rate: of the integers, in steps of the grid: 0.005 is a two hundredth of the
             distance of two integers
