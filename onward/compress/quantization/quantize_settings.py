@@ -135,7 +135,7 @@ def read_bytes(given: int | str) -> int:
     return int(float(match[1]) * _BYTES[match[2].upper()])
 
 
-def read_tune(given: Any, seed: int) -> Tune | None:
+def read_tune(given: Any, seed: int = 0) -> Tune | None:
     """Settings of learned rounding: a time ("5min", or seconds), a number of steps, or a Tune."""
     if isinstance(given, str):
         return replace(tune_settings.Tune.read(given), seed=seed)
