@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onward.cli import arguments
-from onward.cli.console import make_console, print_json
+from onward.cli.console import make_console, print_json, warn
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError
 from onward.graph.paths import check_writable, writing
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
+    from onward.compress.learned_rounding import tune_settings
+    from onward.compress.learned_rounding.tune_settings import Tune
     from onward.compress.quantization import quantize as quantization
     from onward.compress.report import Report
-else:  # it loads the engines
+else:  # they load the engines and the losses
+    tune_settings = LazyModule("onward.compress.learned_rounding.tune_settings")
     quantization = LazyModule("onward.compress.quantization.quantize")
 
 DID_NOT_HELP = 1  # exit code
@@ -72,6 +77,10 @@ def quantize(
     tune: Annotated[
         str | None, typer.Option(help="Learn the rounding for this time, such as 5min.")
     ] = None,
+    tune_data: Annotated[
+        str | None,
+        typer.Option(help="Rows or feeds to learn the rounding from; else those of --data."),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="The file for the quantized model.")] = None,
     page: Annotated[Path | None, typer.Option(help="A file for the report as HTML.")] = None,
     force: Annotated[
@@ -82,36 +91,58 @@ def quantize(
 ) -> None:
     """Quantize a model, measure it, and undo what is slower or loses too much.
 
-    If nothing helps, the exit code is 1 and no model is saved.
+    If nothing helps, the exit code is 1 and no model is saved. Ctrl-C while tuning keeps its state
+    next to --save; the same command continues.
 
     \b
     onward quantize model.onnx --data rows.npz --save small.onnx
     onward quantize model.onnx --data rows.npz --metric accuracy --target label --drop 0.5%
     onward quantize model.onnx --to int4 --save small.onnx
+    onward quantize model.onnx --data rows.npz --to int2 --tune 10min --save small.onnx
     """
     _check_files(model, save, page)
     most_bytes, sizes = _split_sizes(size)
-    with WorkProgress() as work:
-        report = quantization.quantize(
-            model,
-            data,
-            to,
-            drop=drop,
-            metric=metric,
-            target=target,
-            provider=provider,
-            bits=bits,
-            size=most_bytes,
-            block=block,
-            method=method,
-            batch=batch,
-            limit=limit,
-            sizes=sizes,
-            tune=tune,
-            seed=seed,
-            progress=work.show_step,
-        )
+    folder = save.with_name(f"{save.name}.tuning") if save is not None and tune else None
+    try:
+        with WorkProgress() as work:
+            report = quantization.quantize(
+                model,
+                data,
+                to,
+                drop=drop,
+                metric=metric,
+                target=target,
+                provider=provider,
+                bits=bits,
+                size=most_bytes,
+                block=block,
+                method=method,
+                batch=batch,
+                limit=limit,
+                sizes=sizes,
+                tune=_make_tune(tune, tune_data, folder, seed),
+                seed=seed,
+                progress=work.show_step,
+            )
+    except KeyboardInterrupt:
+        if folder is not None and folder.exists():
+            warn(
+                make_console(stderr=True),
+                f"interrupted; the same command continues from {folder}",
+            )
+        raise
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     _finish(report, save, page, force, as_json)
+
+
+def _make_tune(text: str | None, data: str | None, folder: Path | None, seed: int) -> Tune | None:
+    """The settings of learned rounding, with a folder to continue from."""
+    if text is None:
+        if data is not None:
+            raise OptionError("--tune-data is read by --tune\ngive a time, such as --tune 5min")
+        return None
+    return replace(tune_settings.Tune.read(text), data=data, folder=folder, seed=seed)
 
 
 def _finish(

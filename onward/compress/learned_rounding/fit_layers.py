@@ -28,8 +28,8 @@ from onward.passes.fake_quantization import Array
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
-_BATCHES = 64  # batches that are measured, and more of them if they have few rows
-_ROWS = 512
+_ROWS = 512  # that are measured
+_MEASURING = 0.5  # of the time for layers, at most, to measure
 _MEMORY = 256 << 20  # bytes of H at a time
 _SWEEPS = 2
 _LANES = 64  # inputs whose changes are applied to the others at once
@@ -54,11 +54,15 @@ def fit_layers(
     weights = find_weights(model)
     layers = matrices_of(weights, matching_floats(weights, original))
     start, done = clock(), 0
+
+    def is_late() -> bool:
+        return seconds is not None and clock() - start > seconds * _MEASURING
+
     for part in _parts(layers):
         if seconds is not None and clock() - start > seconds:
             break
         progress("measure layers", done, len(layers))
-        measured = _measure(model, part, data)
+        measured = _measure(model, part, data, is_late)
         for layer in part:
             if seconds is not None and clock() - start > seconds:
                 break
@@ -84,7 +88,10 @@ def _parts(layers: Sequence[LayerMatrix]) -> Iterator[list[LayerMatrix]]:
 
 
 def _measure(
-    model: ir.Model, layers: Sequence[LayerMatrix], data: Calibration
+    model: ir.Model,
+    layers: Sequence[LayerMatrix],
+    data: Calibration,
+    is_late: Callable[[], bool],
 ) -> Mapping[str, Array]:
     """H = X^T X of each layer's data."""
     watched = model.clone()
@@ -98,8 +105,8 @@ def _measure(
     session = InferenceSession(watched, SessionOptions(log_severity_level=4))
     found = {n: np.zeros((x.inputs, x.inputs), np.float32) for n, x in by_data.items()}
     rows_read = 0
-    for count, feeds in enumerate(data.batches()):
-        if count >= _BATCHES and rows_read >= _ROWS:
+    for feeds in data.batches():
+        if rows_read >= _ROWS or (rows_read and is_late()):
             break
         rows_read += max((len(feed) for feed in feeds.values() if np.ndim(feed)), default=1)
         outputs = dict(zip(names, session.run(names, feeds))) if names else {}

@@ -119,22 +119,30 @@ def weight_of(node: ir.Node) -> QuantizedWeight | None:
 def matching_floats(weights: Sequence[QuantizedWeight], original: ir.Model) -> dict[str, Array]:
     """The float weight of each quantized one, by the name of its integers, where there is one.
 
-    Names differ between quantizers, so it is the weight of the same shape that is most alike.
+    Names and shapes differ between quantizers, so it is the weight of the same size that is most
+    alike: as it is, as a matrix, or turned.
     """
-    known: dict[tuple[int, ...], list[Array]] = {}
+    known: dict[int, list[Array]] = {}
     for value in float_constants(original):
-        known.setdefault(tuple(value.shape), []).append(value)
+        known.setdefault(value.size, []).append(value)
     found: dict[str, Array] = {}
     for weight in weights:
         dequantized = weight.dequantized()
         best, likeness = None, _LEAST_COSINE
-        for candidate in known.get(dequantized.shape, []):
-            cosine = _cosine(candidate, dequantized)
-            if cosine > likeness:
-                best, likeness = candidate, cosine
+        for value in known.get(dequantized.size, []):
+            for candidate in _arranged(value, dequantized.shape):
+                cosine = _cosine(candidate, dequantized)
+                if cosine > likeness:
+                    best, likeness = candidate, cosine
         if best is not None:
             found[weight.integers_name] = best
     return found
+
+
+def _arranged(value: Array, shape: tuple[int, ...]) -> list[Array]:
+    """An array in a shape: its elements in their order, and a matrix turned."""
+    turned = value.ndim == 2 and value.shape == shape[::-1]
+    return [value.reshape(shape), *([value.T] if turned else [])]
 
 
 def float_constants(model: ir.Model) -> list[Array]:

@@ -12,12 +12,14 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration, Feeds, Labelled
 from onward.compress.distillation.answers import model_digest
+from onward.compress.distillation.joined_batches import ROWS, count_rows
 from onward.compress.distillation.match_teacher import batch_norm_names, match_teacher
 from onward.compress.distillation.stored_batches import StoredBatches
 from onward.compress.distillation.student_training import (
@@ -27,15 +29,16 @@ from onward.compress.distillation.student_training import (
     show_nothing,
     train_student,
 )
+from onward.compress.distillation.trimmed_batches import training_batches, trimmed_batches
 from onward.compress.learned_rounding.fit_layers import fit_layers
-from onward.compress.learned_rounding.larger_batches import fixed_rows, join_batches, open_batch
 from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
+from onward.compress.learned_rounding.open_batch import fixed_rows, open_batch
 from onward.compress.learned_rounding.quantized_weights import find_weights
 from onward.compress.learned_rounding.tune_settings import Tune
 from onward.compress.learned_rounding.twin import Twin, make_twin
 from onward.compress.quality import Judge
 from onward.errors import NotFinite, OptionError
-from onward.graph.files import load
+from onward.graph.files import load, save
 from onward.optimizers.adam import AdamW
 from onward.optimizers.groups import Group
 from onward.passes.training_mode import eval_mode
@@ -47,10 +50,11 @@ if TYPE_CHECKING:
     from onward.graph.files import Source
 
 _STEPS = 300  # if the user gives neither steps nor seconds
-_ROWS = 32  # of a batch to learn from, if the user gives no number
 _HELD_OUT = 8  # every eighth batch is left out to judge with
+_MOST_HELD_OUT = 256  # rows, about
 _LEAST_TO_SPLIT = 4  # batches; of fewer, all are learned from and judged with
 _LAYERS_SHARE = 0.25  # of the seconds, at most, for fitting layers
+_KEY = "onward.fitted"  # what a kept model was made from
 
 Score = Callable[[ir.Model], float]  # higher is better
 
@@ -73,38 +77,113 @@ def tune_rounding(
         original: the float model that it was made from
         quantized: a model with DequantizeLinear behind integer initializers (QDQ), which does not
             change
-        calibration: batches of the model's inputs; with `tune.data`, they are what it is judged by
+        calibration: batches of the model's inputs
         tune: the settings
         progress: called with what begins now, the share that is done and the total
         clock: seconds, for tests
     """
+    return learn_rounding(
+        original, quantized, calibration, tune, progress=progress, clock=clock
+    ).model
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """What learning the rounding gave.
+
+    Attributes:
+        model: the better of before and after
+        helped: whether it is better than before
+        note: a sentence about it
+    """
+
+    model: ir.Model
+    helped: bool
+    note: str
+
+
+def learn_rounding(
+    original: Source,
+    quantized: ir.Model,
+    calibration: Calibration,
+    tune: Tune,
+    *,
+    progress: ShowStep = show_nothing,
+    clock: Callable[[], float] = time.monotonic,
+) -> Learned:
+    """As `tune_rounding`, with what came of it."""
     start = clock()
     _check_has_weights(quantized)
     teacher = load(original, any_domain=True)
     learned, judged = _split(calibration, tune)
     score = _score(teacher, judged, tune)
-    best, reached = quantized, score(quantized)
+    before = score(quantized)
+    best, reached, note = quantized, before, ""
     if tune.layers:
-        most = None if tune.seconds is None else tune.seconds * _LAYERS_SHARE
-        fitted = fit_layers(quantized, teacher, learned, seconds=most, progress=progress)
+        fitted = _fit(quantized, teacher, learned, tune, progress)
         value = score(fitted)
         if value > reached:
             best, reached = fitted, value
     left = None if tune.seconds is None else max(tune.seconds - (clock() - start), 1.0)
-    twin, teacher, learned = _for_training(best, teacher, learned, tune)
+    twin, opened, batches = _for_training(best, teacher, learned, tune)
     try:
-        trained = _train(twin, teacher, learned, tune, left, progress, clock)
-    except NotFinite:
-        return best.clone()
-    after = twin.to_quantized(trained.tensors)
-    return after if score(after) > reached else best.clone()
+        trained = _train(twin, opened, batches, tune, left, progress, clock)
+    except NotFinite as error:
+        note = f"tuning ended early: {str(error).splitlines()[0]}; a lower learning rate may help"
+    else:
+        after = twin.to_quantized(trained.tensors)
+        value = score(after)
+        if value > reached:
+            best, reached = after, value
+        steps = f"{trained.steps} steps of tuning"
+        if trained.skipped:
+            steps += f" ({trained.skipped} more were not finite)"
+    _forget_fitted(tune)
+    measure = "error" if tune.loss is None else "loss"
+    gain = f"{measure} {-before:.4g} to {-reached:.4g} on rows that were not learned from"
+    if not note:
+        note = f"{steps}: {gain}" if reached > before else f"{steps} did not help"
+    elif reached > before:
+        note = f"{note}; {gain} by fitting layers"
+    return Learned(best.clone(), reached > before, note)
+
+
+def _fit(
+    quantized: ir.Model, teacher: ir.Model, data: Calibration, tune: Tune, progress: ShowStep
+) -> ir.Model:
+    """The model with fitted layers; with a folder it is kept, as its end depends on the clock."""
+    path = _fitted_path(tune)
+    key = hashlib.sha256(f"{model_digest(quantized)} {model_digest(teacher)}".encode()).hexdigest()
+    if path is not None and path.exists():
+        kept = load(path)
+        if kept.metadata_props.pop(_KEY, None) == key:
+            return kept
+    most = None if tune.seconds is None else tune.seconds * _LAYERS_SHARE
+    measured = trimmed_batches(teacher, data) or data
+    fitted = fit_layers(quantized, teacher, measured, seconds=most, progress=progress)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fitted.metadata_props[_KEY] = key
+        save(fitted, path)
+        del fitted.metadata_props[_KEY]
+    return fitted
+
+
+def _fitted_path(tune: Tune) -> Path | None:
+    return None if tune.folder is None else Path(tune.folder) / "fitted.onnx"
+
+
+def _forget_fitted(tune: Tune) -> None:
+    path = _fitted_path(tune)
+    if path is not None:
+        path.unlink(missing_ok=True)
 
 
 def _for_training(
     quantized: ir.Model, teacher: ir.Model, data: Calibration, tune: Tune
 ) -> tuple[Twin, ir.Model, Calibration]:
     """The twin, the teacher and the data in batches of enough rows."""
-    rows, target = tune.batch or _ROWS, data.target
+    rows = tune.batch or ROWS
     twin = make_twin(quantized, teacher)
     if fixed_rows(quantized) is not None:
         first = data.first()
@@ -114,8 +193,8 @@ def _for_training(
         twin = dataclasses.replace(make_twin(opened[0], teacher), quantized=quantized)
         teacher = opened[1]
     inputs = InferenceSession(teacher, SessionOptions(log_severity_level=4)).get_inputs()
-    joined = Calibration(lambda: join_batches(data.labelled_batches(), rows), inputs, target=target)
-    return twin, teacher, joined
+    opened_data = Calibration(data.labelled_batches, inputs, target=data.target)
+    return twin, teacher, training_batches(teacher, opened_data, rows)
 
 
 def _train(
@@ -187,6 +266,7 @@ def _check_has_weights(quantized: ir.Model) -> None:
 
 def _score(teacher: ir.Model, judged: Calibration, tune: Tune) -> Score:
     """How good a model is: minus its loss, or its similarity to the teacher."""
+    judged = trimmed_batches(teacher, judged) or judged
     if tune.loss is not None:
         return LossOnData(tune.loss, judged).score
     judge = Judge(teacher, judged)
@@ -194,24 +274,25 @@ def _score(teacher: ir.Model, judged: Calibration, tune: Tune) -> Score:
 
 
 def _split(calibration: Calibration, tune: Tune) -> tuple[Calibration, Calibration]:
-    """The batches to learn from, and those to judge with."""
-    inputs = calibration.inputs
+    """The batches to learn from, and those to judge with.
+
+    Rows of `tune.data` judge, if there are enough: a quantizer may have fitted the calibration's.
+    """
+    inputs, source = calibration.inputs, calibration
     if tune.data is not None:
-        learned = Calibration(tune.data, inputs, target=tune.target, batch=tune.batch)
+        source = Calibration(tune.data, inputs, target=tune.target, batch=tune.batch)
+    sizes = [count_rows(feeds) for feeds in source.batches()]
+    if len(sizes) < _LEAST_TO_SPLIT:
         has_targets = next(calibration.labelled_batches())[1] is not None
-        if tune.loss is None or has_targets:
-            return learned, calibration
-        calibration = learned
-    count = sum(1 for _ in calibration.labelled_batches())
-    if count < _LEAST_TO_SPLIT:
-        return calibration, calibration
+        return source, calibration if tune.loss is None or has_targets else source
+    every = max(_HELD_OUT, sum(sizes) // _MOST_HELD_OUT)
 
     def choose(held_out: bool) -> Iterator[Labelled]:
-        for place, batch in enumerate(calibration.labelled_batches()):
-            if (place % _HELD_OUT == _HELD_OUT // 2) == held_out:
+        for place, batch in enumerate(source.labelled_batches()):
+            if (place % every == every // 2) == held_out:
                 yield batch
 
     return (
-        Calibration(lambda: choose(False), inputs, target=calibration.target),
-        Calibration(lambda: choose(True), inputs, target=calibration.target),
+        Calibration(lambda: choose(False), inputs, target=source.target),
+        Calibration(lambda: choose(True), inputs, target=source.target),
     )

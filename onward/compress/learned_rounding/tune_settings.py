@@ -23,11 +23,11 @@ class Tune:
 
     Attributes:
         steps, seconds: when to end, whichever is first; both None: after 300 steps
-        data: batches to learn from, as `Calibration` takes them; None: the calibration's, of which
-            every eighth batch is left out to judge with
+        data: batches to learn from, as `Calibration` takes them; None: the calibration's. Every
+            eighth batch, 256 rows at most, is left out to judge with
         target: the column of `data` with the targets of `loss`
-        learning_rate: of the integers, in steps of the grid: 0.01 is a hundredth of the distance of
-            two integers
+        learning_rate: of the integers, in steps of the grid: 0.005 is a two hundredth of the
+            distance of two integers
         scale_rate: of the scales: by how many steps of the grid the largest integer moves; so it is
             a small share of the scale of 8 bits, and a larger one of 2 bits
         loss: a loss of labelled data (quantization-aware training); None: the float model's outputs
@@ -38,14 +38,14 @@ class Tune:
         folder: where Ctrl-C saves the state; the same call continues. None: nowhere
 
     >>> Tune(steps=200).learning_rate
-    0.01
+    0.005
     """
 
     steps: int | None = None
     seconds: float | None = None
     data: Any = None
     target: str | None = None
-    learning_rate: float = 0.01
+    learning_rate: float = 0.005
     scale_rate: float = 0.02
     loss: Loss | None = None
     batch: int | None = None

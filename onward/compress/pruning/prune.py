@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
 from onward.compress.distillation.match_teacher import match_teacher
+from onward.compress.distillation.trimmed_batches import trimmed_batches
 from onward.compress.pruning import activations, importance, sizes, sparse_masks, speed
 from onward.compress.pruning.axes import Array, Positions
 from onward.compress.pruning.layers import remove_layers
@@ -175,18 +176,20 @@ class _Pruning:
         folder: str | os.PathLike[str] | None,
     ) -> _Changed:
         """Train the pruned model to give the original's outputs; the better of both stays."""
-        before = self.judge.rate(changed.model)
+        trimmed = trimmed_batches(self.original, self.calibration)
+        judge = self.judge if trimmed is None else Judge(self.original, trimmed)
+        before = judge.rate(changed.model)
         tuned = match_teacher(
             changed.model,
             self.original,
-            self.calibration,
+            trimmed or self.calibration,
             seconds=seconds,
             learning_rate=rate,
             folder=folder,
             seed=self.seed,
             progress=self.progress,
         )
-        after = self.judge.rate(tuned)
+        after = judge.rate(tuned)
         if not _is_better(after, before):
             note = "tuning did not help; the model is as it was cut"
             return replace(changed, notes=[*changed.notes, note])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -17,13 +18,20 @@ from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.slow_groups import undo_slow
 from onward.compress.quantization.subject import Subject, size_of
 from onward.compress.timing import time_in_turns
+from onward.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from onward.compress.learned_rounding import carry_over
+    from onward.compress.learned_rounding.tune_rounding import Learned
+else:
+    carry_over = LazyModule("onward.compress.learned_rounding.carry_over")
 
 SLOWEST = 0.97  # times as fast as float that a result must be
 _FASTER, _SMALLER = 1.03, 0.98  # what counts as a gain
 _SECONDS = 0.6  # of the last measurement of a model
 _SURE = (0.9, 1.1)  # a ratio between these is measured again, for longer
 
-Tuner = Callable[[ir.Model], ir.Model]  # a quantized model to one with learned rounding
+Tuner = Callable[[ir.Model], "Learned"]  # a quantized model to one with learned rounding
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Found:
         undone: why nodes were taken out of the quantizer's plan
         is_within: whether it keeps the budget
         tuned: whether its rounding was learned
+        notes: sentences about learning the rounding
     """
 
     plan: Plan
@@ -47,6 +56,7 @@ class Found:
     undone: dict[str, str] = field(default_factory=dict)
     is_within: bool = True
     tuned: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float | None:
@@ -73,8 +83,8 @@ def search_plan(
 ) -> Found:
     """The best plan of a quantizer.
 
-    What the engine does not fuse and what is slower is undone first; then, if the whole loses more
-    than the budget, its rounding is learned (with `tune`), or its most costly nodes are undone.
+    What the engine does not fuse and what is slower is undone first; then the rounding of the whole
+    is learned (with `tune`); if it loses more than the budget, its most costly nodes are undone.
     """
     plan, undone = quantizer.plan, dict[str, str]()
     if not plan or subject.is_large:
@@ -95,41 +105,56 @@ def search_plan(
         return Found(plan, model, size_of(model), undone=undone)
     progress("comparing outputs with float", 0, None)
     full = RatedPlan(plan, model, subject.judge.rate(model))
-    found, tuned = _keep_budget(subject, quantizer, settings, full, undone, tune, progress)
-    result = Found(found.plan, found.model, size_of(found.model), found.quality, undone=undone)
-    result = replace(result, is_within=subject.judge.is_within(found.quality, settings.drop))
-    result = replace(result, tuned=tuned)
-    if not found.plan:
-        return _best_over_budget(subject, full, undone)
-    progress("timing the result against float", 0, None)
-    result = replace(result, seconds=time_against_float(subject, result.model))
-    if found.plan != full.plan and not result.helps(subject, settings):
-        return _best_over_budget(subject, full, undone)
-    return result
+    whole, notes = full, tuple[str, ...]()
+    if tune is not None:
+        learned = tune(model)
+        notes = (learned.note,)
+        if learned.helped:
+            whole = RatedPlan(plan, learned.model, subject.judge.rate(learned.model))
+    found, tuned = _keep_budget(subject, quantizer, settings, (full, whole), undone, progress)
+    if found.plan:
+        progress("timing the result against float", 0, None)
+        result = Found(
+            found.plan,
+            found.model,
+            size_of(found.model),
+            found.quality,
+            time_against_float(subject, found.model),
+            undone,
+            is_within=subject.judge.is_within(found.quality, settings.drop),
+            tuned=tuned,
+            notes=notes,
+        )
+        if found.plan == plan or result.helps(subject, settings):
+            return result
+    return replace(_best_over_budget(subject, whole, undone), tuned=whole is not full, notes=notes)
 
 
 def _keep_budget(
     subject: Subject,
     quantizer: Quantizer,
     settings: QuantizeSettings,
-    full: RatedPlan,
+    rated: tuple[RatedPlan, RatedPlan],
     undone: dict[str, str],
-    tune: Tuner | None,
     progress: Progress,
 ) -> tuple[RatedPlan, bool]:
-    """The plan within the budget, and whether its rounding was learned."""
-    judge, best, tuned = subject.judge, full, False
-    if tune is not None and full.plan:
-        model = tune(full.model)
-        rated = RatedPlan(full.plan, model, judge.rate(model))
-        tuned = rated.quality.error < full.quality.error
-        best = rated if tuned else full
-    if judge.is_within(best.quality, settings.drop) or settings.is_sized:
-        return best, tuned
-    judges = (judge, subject.quick_judge)
+    """The plan within the budget, and whether its rounding was learned.
+
+    Args:
+        rated: the whole plan as it was rounded, and with learned rounding (or the same again)
+    """
+    full, whole = rated
+    tuned = whole is not full
+    for each in (whole, full):
+        if subject.judge.is_within(each.quality, settings.drop):
+            return each, each is not full
+    if settings.is_sized:
+        return whole, tuned
+    writer = carry_over.LearnedWeights(quantizer, whole.model) if tuned else quantizer
+    judges = (subject.judge, subject.quick_judge)
     feeds = None if settings.is_for_size else subject.feeds
-    found = undo_lossy(quantizer, full, judges, settings.drop, undone, progress, feeds)
-    return found, False
+    found = undo_lossy(writer, whole, judges, settings.drop, undone, progress, feeds)
+    return found, tuned
 
 
 def _best_over_budget(subject: Subject, full: RatedPlan, undone: dict[str, str]) -> Found:

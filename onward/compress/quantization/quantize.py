@@ -7,7 +7,8 @@ if report.helped:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -115,6 +116,7 @@ def quantize(
         data, inputs, target=target, batch=batch, limit=limit, sizes=sizes, seed=seed
     )
     calibration.first()  # wrong data is an error before anything is measured
+    settings = _with_tuning_data(settings, inputs)
     subject = Subject(
         model, calibration, metric, settings.provider, dict(sizes or {}), seed, memory
     )
@@ -123,6 +125,16 @@ def quantize(
     if settings.to == "auto" or settings.provider == AUTO:
         return choose_candidate(subject, settings, _quantize_one, progress)
     return _quantize_one(subject, settings, progress)
+
+
+def _with_tuning_data(settings: QuantizeSettings, inputs: Sequence[Any]) -> QuantizeSettings:
+    """The settings with opened data to tune with: wrong data is an error before the work."""
+    tune = settings.tune
+    if tune is None or tune.data is None:
+        return settings
+    opened = Calibration(tune.data, inputs, target=tune.target)
+    opened.first()
+    return replace(settings, tune=replace(tune, data=opened))
 
 
 def _quantize_one(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Report:

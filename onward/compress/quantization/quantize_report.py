@@ -112,6 +112,7 @@ def _notes(
         more = sum(form.bits > asked for form in found.plan.values())
         if more:
             yield f"{_count(more, 'node')} with more than {asked} bits: fewer lose too much"
+    yield from found.notes
     if helped and not found.is_within and found.quality is not None:
         asked_for = "bits were" if settings.bits is not None else "a size was"
         lost = _lost(subject, found.quality)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
@@ -88,6 +88,8 @@ def read_settings(
     for name, given in (("bits", bits), ("size", size), ("block", block)):
         if given is not None and form not in ("int4", "int2", "auto"):
             raise OptionError(f"{name} is a setting of int4 and int2, not of {to}\nleave it out")
+    if tune is not None and form in ("fp16", "bf16"):
+        raise OptionError(f"tune learns how to round to integers, not to {to}\nleave it out")
     if bits is not None and not 2 <= bits <= 8:
         raise OptionError(f"bits must be between 2 and 8, not {bits:g}")
     return QuantizeSettings(
@@ -98,7 +100,7 @@ def read_settings(
         size=None if size is None else read_bytes(size),
         block=block,
         method=method,
-        tune=read_tune(tune),
+        tune=read_tune(tune, seed),
         seed=seed,
     )
 
@@ -133,12 +135,12 @@ def read_bytes(given: int | str) -> int:
     return int(float(match[1]) * _BYTES[match[2].upper()])
 
 
-def read_tune(given: Any) -> Tune | None:
+def read_tune(given: Any, seed: int = 0) -> Tune | None:
     """Settings of learned rounding: a time ("5min", or seconds), a number of steps, or a Tune."""
     if isinstance(given, str):
-        return tune_settings.Tune.read(given)
+        return replace(tune_settings.Tune.read(given), seed=seed)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return tune_settings.Tune(seconds=float(given))
+        return tune_settings.Tune(seconds=float(given), seed=seed)
     if given is not None and not isinstance(given, tune_settings.Tune):
         raise OptionError(f"tune must be a time, such as '5min', or a Tune, not {given!r}")
     return given

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -14,11 +16,15 @@ from onward.compress.quantization.subject import Subject
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from onward.compress.learned_rounding import tune_rounding
+    from onward.compress.distillation import answers
+    from onward.compress.learned_rounding import quantized_weights, tune_rounding
+    from onward.compress.learned_rounding.tune_rounding import Learned
     from onward.compress.quantization.half import quantizer as half
     from onward.compress.quantization.int8 import quantizer as int8
     from onward.compress.quantization.weights import quantizer as weights
 else:
+    answers = LazyModule("onward.compress.distillation.answers")
+    quantized_weights = LazyModule("onward.compress.learned_rounding.quantized_weights")
     tune_rounding = LazyModule("onward.compress.learned_rounding.tune_rounding")
     half = LazyModule("onward.compress.quantization.half.quantizer")
     int8 = LazyModule("onward.compress.quantization.int8.quantizer")
@@ -49,12 +55,17 @@ def make_quantizer(subject: Subject, settings: QuantizeSettings, progress: Progr
 def make_tuner(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Tuner | None:
     """A function that learns the rounding of a quantized model; None if it is not asked for."""
     chosen = settings.tune
-    if chosen is None:
+    if chosen is None or not settings.to.startswith("int"):
         return None
 
-    def learn(model: ir.Model) -> ir.Model:
-        return tune_rounding.tune_rounding(
-            subject.copy(), model, subject.calibration, chosen, progress=progress
+    def learn(model: ir.Model) -> Learned:
+        if not quantized_weights.find_weights(model):
+            return tune_rounding.Learned(model, False, "no weight has a rounding to tune")
+        tune = chosen
+        if chosen.folder is not None:  # a plan depends on timings, and each has its own state
+            tune = replace(chosen, folder=Path(chosen.folder) / answers.model_digest(model)[:16])
+        return tune_rounding.learn_rounding(
+            subject.copy(), model, subject.calibration, tune, progress=progress
         )
 
     return learn

@@ -1,13 +1,11 @@
-"""Larger batches to learn from: join batches of few rows, open a model's fixed batch dimension."""
+"""Open a model's fixed batch dimension, so that it can learn from larger batches."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
-from onward.compress.calibration import Array, Feeds, Labelled
+from onward.compress.calibration import Array, Feeds
 from onward.errors import OnwardError
 from onward.graph.scopes import reads
 from onward.passes.value_facts import ints
@@ -16,21 +14,6 @@ from onward.sessions.inference import InferenceSession
 
 _DIMENSION = "batch"
 _CLOSE = 1e-3  # of the largest number: joined rows must give the outputs of single ones
-
-
-def join_batches(batches: Iterable[Labelled], rows: int) -> Iterator[Labelled]:
-    """Consecutive batches as one of about this many rows, where their shapes allow it."""
-    waiting: list[Labelled] = []
-    for batch in batches:
-        if waiting and not _can_join(waiting[0], batch):
-            yield _joined(waiting)
-            waiting = []
-        waiting.append(batch)
-        if sum(_rows(each[0]) for each in waiting) >= rows:
-            yield _joined(waiting)
-            waiting = []
-    if waiting:
-        yield _joined(waiting)
 
 
 def fixed_rows(model: ir.Model) -> int | None:
@@ -104,25 +87,3 @@ def _is_twice(y: Array, z: Array, size: int) -> bool:
 
 def _first_size(value: ir.Value) -> object:
     return value.shape[0] if value.shape is not None and len(value.shape) else None
-
-
-def _rows(feeds: Feeds) -> int:
-    return max((len(feed) for feed in feeds.values() if np.ndim(feed)), default=1)
-
-
-def _can_join(a: Labelled, b: Labelled) -> bool:
-    if set(a[0]) != set(b[0]) or (a[1] is None) != (b[1] is None):
-        return False
-    pairs = [(a[0][name], b[0][name]) for name in a[0]]
-    return all(
-        np.ndim(x) > 0 and np.shape(x)[1:] == np.shape(y)[1:] and np.ndim(x) == np.ndim(y)
-        for x, y in pairs
-    )
-
-
-def _joined(batches: list[Labelled]) -> Labelled:
-    if len(batches) == 1:
-        return batches[0]
-    feeds = {name: np.concatenate([each[0][name] for each in batches]) for name in batches[0][0]}
-    targets = [np.atleast_1d(each[1]) for each in batches if each[1] is not None]
-    return feeds, np.concatenate(targets) if targets else None
