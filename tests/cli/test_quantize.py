@@ -73,7 +73,8 @@ def test_what_helped_is_shown_and_saved(
     assert called.code == 0 and "2.00 times as fast" in called.out and "saved" in called.out
     assert has_pow(small) and "onward quantize" in page.read_text()
     _, data, to, settings = asked[0]
-    assert (data, to, settings["drop"], settings["tune"]) == ("rows.npz", "int4", "2%", "5min")
+    assert (data, to, settings["drop"]) == ("rows.npz", "int4", "2%")
+    assert settings["tune"].seconds == 300 and settings["tune"].folder == Path(f"{small}.tuning")
     assert settings["size"] == "100MB" and settings["sizes"] == {"batch": 8}
 
 
