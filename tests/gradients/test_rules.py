@@ -112,9 +112,10 @@ def test_every_rule_has_a_case() -> None:
         for domain, operator in GRADIENTS
         if not isinstance(GRADIENTS.find(domain, operator, OPSET), NoGradient)
     }
-    rules.discard(
-        "onward::Attention"
-    )  # of recognised nodes: tests/passes/test_recognize_composites.py
+    rules -= {  # of calls that passes write: test_recognize_composites, test_fake_quantization
+        "onward::Attention",
+        "onward::RoundToGrid",
+    }
     assert rules - shown == set()
     assert shown - rules == set()
 

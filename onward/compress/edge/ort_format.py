@@ -12,11 +12,10 @@ import logging
 import warnings
 from pathlib import Path
 
-import onnxruntime
-
 from onward.errors import UnsupportedModel
 from onward.lazy import LazyModule
 
+onnxruntime = LazyModule("onnxruntime")
 tools = LazyModule("onnxruntime.tools.ort_format_model")
 
 CONFIG = "required_operators_and_types.config"

@@ -176,7 +176,8 @@ class WeightQuantizer:
     # -- rounding ----------------------------------------------------------------------------------
 
     def _format(self, each: Store, bits: int, block: int | None) -> NodeFormat:
-        bits = bits if each.allows_bits(bits) else 4
+        if not each.allows_bits(bits) or each.is_table:  # what a table loses, no layer can correct
+            bits = max(bits, 4)
         size = _fit_block(each, block or BLOCKS[bits])
         return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
 
@@ -295,13 +296,16 @@ def _fit_block(each: Store, block: int) -> int:
 def _name_widened(stores: Sequence[Store]) -> list[str]:
     """A line about the weights that get 4 bits where 2 are asked for, if there are any."""
     names = [site.name for each in stores if not each.allows_bits(2) for site in each.sites]
-    if not names:
-        return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [
-        f"4 bits for {names[0]}{more}: onnxruntime errs with 2 bits where the outputs are not "
-        "a multiple of 4"
-    ]
+    lines = (
+        ["4 bits for tables whose rows are looked up"] if any(s.is_table for s in stores) else []
+    )
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        lines.append(
+            f"4 bits for {names[0]}{more}: onnxruntime errs with 2 bits where the outputs are not "
+            "a multiple of 4"
+        )
+    return lines
 
 
 def _check(
