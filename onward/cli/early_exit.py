@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.console import make_console, print_json
+from onward.cli.compression_files import check_files, show_report
+from onward.cli.console import make_console
 from onward.cli.progress import WorkProgress
-from onward.errors import OptionError
-from onward.graph.paths import check_writable, writing
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -73,10 +72,7 @@ def early_exit(
     \b
     onward early-exit model.onnx --at NAME --data rows.npz --target label --drop 0.2% --save e.onnx
     """
-    for path in filter(None, (save, page)):
-        if path.exists() and model.exists() and path.samefile(model):
-            raise OptionError(f"{path} is the model itself\ngive another name: it is kept")
-        check_writable(path)
+    check_files(model, save, page)
     with WorkProgress() as work:
         report = exits.add_exits(
             model,
@@ -96,13 +92,7 @@ def early_exit(
             seed=seed,
             progress=work.show_step,
         )
-    if as_json:
-        print_json(report.to_json())
-    else:
-        make_console().print(str(report), markup=False, soft_wrap=True)
-    if page is not None:
-        with writing(page):
-            page.write_text(report.page(), "utf-8")
+    show_report(report, page, as_json)
     is_saved = save is not None and (report.helped or force)
     if save is not None and is_saved:
         report.save(save, force=force)

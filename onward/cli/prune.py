@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.console import make_console, print_json, warn
+from onward.cli.compression_files import check_files, show_report
+from onward.cli.console import make_console, warn
 from onward.cli.progress import WorkProgress
-from onward.errors import OptionError
-from onward.graph.paths import check_writable, writing
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def prune(
     onward prune model.onnx --keep 0.5 --data rows.npz --tune 5min --save pruned.onnx
     onward prune model.onnx --speedup 1.5 --data rows.npz --importance activation --save fast.onnx
     """
-    _check_files(model, save, page)
+    check_files(model, save, page)
     folder = save.with_name(f"{save.name}.tuning") if save is not None and tune else None
     try:
         with WorkProgress() as work:
@@ -133,13 +132,7 @@ def _finish(
     report: Report, save: Path | None, page: Path | None, force: bool, as_json: bool
 ) -> None:
     """Print the report and write the files."""
-    if as_json:
-        print_json(report.to_json())
-    else:
-        make_console().print(str(report), markup=False, soft_wrap=True)
-    if page is not None:
-        with writing(page):
-            page.write_text(report.page(), "utf-8")
+    show_report(report, page, as_json)
     console = make_console(stderr=as_json)
     if save is not None and (report.helped or force):
         report.save(save)
@@ -149,11 +142,3 @@ def _finish(
         console.print(text, soft_wrap=True, markup=False)
     if not report.helped:
         raise typer.Exit(DID_NOT_HELP)
-
-
-def _check_files(model: Path, save: Path | None, page: Path | None) -> None:
-    """Refuse files that cannot be written, or would replace the model, before the work."""
-    for path in filter(None, (save, page)):
-        if path.exists() and model.exists() and path.samefile(model):
-            raise OptionError(f"{path} is the model itself\ngive another name: it is kept")
-        check_writable(path)

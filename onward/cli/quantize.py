@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.console import make_console, print_json, warn
+from onward.cli.compression_files import check_files, show_report
+from onward.cli.console import make_console, warn
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError
-from onward.graph.paths import check_writable, writing
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def quantize(
     onward quantize model.onnx --to int4 --save small.onnx
     onward quantize model.onnx --data rows.npz --to int2 --tune 10min --save small.onnx
     """
-    _check_files(model, save, page)
+    check_files(model, save, page)
     most_bytes, sizes = _split_sizes(size)
     folder = save.with_name(f"{save.name}.tuning") if save is not None and tune else None
     try:
@@ -149,13 +149,7 @@ def _finish(
     report: Report, save: Path | None, page: Path | None, force: bool, as_json: bool
 ) -> None:
     """Print the report and write the files."""
-    if as_json:
-        print_json(report.to_json())
-    else:
-        make_console().print(str(report), markup=False, soft_wrap=True)
-    if page is not None:
-        with writing(page):
-            page.write_text(report.page(), "utf-8")
+    show_report(report, page, as_json)
     is_saved = save is not None and (report.helped or force)
     if save is not None and is_saved:
         report.save(save, force=force)
@@ -166,14 +160,6 @@ def _finish(
         console.print(f"{save} was not written; --force saves the best one found", soft_wrap=True)
     if not report.helped and not is_saved:
         raise typer.Exit(DID_NOT_HELP)
-
-
-def _check_files(model: Path, save: Path | None, page: Path | None) -> None:
-    """Refuse files that cannot be written, or would replace the model, before the work."""
-    for path in filter(None, (save, page)):
-        if path.exists() and model.exists() and path.samefile(model):
-            raise OptionError(f"{path} is the model itself\ngive another name: it is kept")
-        check_writable(path)
 
 
 def _split_sizes(texts: list[str] | None) -> tuple[str | None, dict[str, int]]:

@@ -118,10 +118,10 @@ def to_blocks(op: GraphOps, x: ir.Value, scale: ir.Value, grid: Grid) -> tuple[i
     if rest:  # the last block is smaller
         missing = np.array([0, grid.block - rest], np.int64)
         x = op.Pad(x, missing, None, np.array([axis], np.int64))
-    apart = [*sizes[:axis], count, grid.block, *sizes[axis + 1 :]]
+    split = [*sizes[:axis], count, grid.block, *sizes[axis + 1 :]]
     wide = [*held[: axis + 1], 1, *held[axis + 1 :]]
     return (
-        op.Reshape(x, np.array(apart, np.int64)),
+        op.Reshape(x, np.array(split, np.int64)),
         op.Reshape(scale, np.array(wide, np.int64)),
     )
 

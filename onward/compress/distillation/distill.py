@@ -22,13 +22,9 @@ from onward.compress.distillation.hidden_values import Hidden
 from onward.compress.distillation.lessons import Pair, plan_lessons
 from onward.compress.distillation.match_teacher import trainable_names, with_tensors
 from onward.compress.distillation.stored_batches import StoredBatches
-from onward.compress.distillation.student_training import (
-    Limits,
-    ShowStep,
-    show_nothing,
-    train_student,
-)
+from onward.compress.distillation.student_training import Limits, train_student
 from onward.compress.distillation.training_data import read_data
+from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.report import Report
 from onward.errors import OptionError
 from onward.graph.files import load
@@ -70,7 +66,7 @@ def distill(
     test: Any = None,
     metric: str | Metric | None = None,
     seed: int = 0,
-    progress: ShowStep = show_nothing,
+    progress: Progress = no_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> Report:
     """Train a student so that it answers like its teacher; the report's model is the student alone.

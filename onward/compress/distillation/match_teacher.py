@@ -16,14 +16,9 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration, Feeds
 from onward.compress.distillation.answers import Answers, model_digest
 from onward.compress.distillation.stored_batches import StoredBatches
-from onward.compress.distillation.student_training import (
-    Limits,
-    ShowStep,
-    Trained,
-    show_nothing,
-    train_student,
-)
+from onward.compress.distillation.student_training import Limits, Trained, train_student
 from onward.compress.distillation.teacher_losses import make_teacher_loss
+from onward.compress.progress_steps import Progress, no_progress
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import ancestors, walk
@@ -60,7 +55,7 @@ def match_teacher(
     clip_norm: float | None = 1.0,
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    progress: ShowStep = show_nothing,
+    progress: Progress = no_progress,
     on_trained: Callable[[Trained], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ir.Model:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from onward.checkpoints import tensor_files
 from onward.compress.calibration import Array, Feeds
+from onward.compress.progress_steps import Progress, no_progress
 from onward.errors import NotFinite, OptionError
 from onward.providers.choose import Asked
 from onward.sessions.training.session import TrainingSession
@@ -23,17 +24,12 @@ if TYPE_CHECKING:
     from onward.optimizers.optimizer import Optimizer
     from onward.programs.options import TrainingOptions
 
-ShowStep = Callable[[str, float, float | None], None]
 
 STEPS = 500  # if the user gives neither steps nor seconds
 _MOST_SKIPPED = 20  # updates in a row that are not finite, after which training stops
 _SHOWN_EACH = 0.2  # seconds between two calls of `progress`
 _FILE = "student.safetensors"
 _SCHEDULES = ("cosine", "high-low", "constant")
-
-
-def show_nothing(what: str, done: float, total: float | None) -> None:
-    """The default of `progress`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +103,7 @@ def train_student(
     folder: str | os.PathLike[str] | None = None,
     key: str = "",
     providers: Asked = None,
-    progress: ShowStep = show_nothing,
+    progress: Progress = no_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> Trained:
     """Train a model; `feeds_at(step)` are the feeds of a step.
@@ -159,7 +155,7 @@ def _run_steps(
     limits: Limits,
     used: float,
     losses: list[float],
-    progress: ShowStep,
+    progress: Progress,
     clock: Callable[[], float],
 ) -> float:
     start, shown, in_a_row = clock() - used, -math.inf, 0

@@ -26,11 +26,11 @@ from onward.compress.early_exits.network import (
 from onward.compress.early_exits.thresholds import choose_thresholds
 from onward.compress.early_exits.training import (
     Answers,
-    Progress,
     collect_answers,
     train_head,
     train_together,
 )
+from onward.compress.progress_steps import Progress
 from onward.compress.report import Report
 from onward.errors import DataError, OptionError
 from onward.graph.files import Source

@@ -182,7 +182,7 @@ class Compaction:
         if axis is None:
             raise UnsupportedModel(
                 f"{value.name!r} is read behind the exit at {self._stages.cuts[stage - 1].name!r} "
-                "and has no batch axis: its rows cannot be taken apart\n"
+                "and has no batch axis: its rows cannot be separated\n"
                 "put the exit elsewhere, such as behind the node that reads it"
             )
         source = self._view(value, stage - 1)

@@ -13,7 +13,7 @@ from onward.compress.calibration import Array, Feeds
 from onward.compress.early_exits.batch_facts import count_rows
 from onward.compress.early_exits.heads import Head, initial_weights
 from onward.compress.early_exits.network import Network, write_exits
-from onward.compress.early_exits.thresholds import NOBODY, Thresholds
+from onward.compress.early_exits.thresholds import NEVER, Thresholds
 from onward.compress.early_exits.training import Answers
 from onward.compress.quality import Quality
 from onward.compress.report import Change, Measured, Report
@@ -113,7 +113,7 @@ def report_untrained(
         replace(
             head,
             weights=initial_weights(head.channels, network.classes, hidden, rng),
-            threshold=NOBODY,
+            threshold=NEVER,
         )
         for head in network.heads
     ]
@@ -127,7 +127,7 @@ def report_untrained(
         after=Measured(parameters=_parameters(model)),
         changes=[_change(number, head, "untrained") for number, head in enumerate(heads)],
         notes=[note, *_keep_one_note(keep_one)],
-        details={"thresholds": [NOBODY] * len(heads), "criterion": criterion},
+        details={"thresholds": [NEVER] * len(heads), "criterion": criterion},
     )
 
 

@@ -39,7 +39,7 @@ from onward.compress.early_exits.open_batch import (
     open_observed_reshapes,
     restore_fixed_batch,
 )
-from onward.compress.early_exits.thresholds import NOBODY
+from onward.compress.early_exits.thresholds import NEVER
 from onward.compress.early_exits.training import are_probabilities, collect_answers
 from onward.errors import OnwardError, OptionError, UnsupportedModel
 from onward.graph.costs.node_costs import model_costs
@@ -328,8 +328,8 @@ def _check(network: Network, model: ir.Model, heads: Sequence[Head], criterion: 
         for x, h in zip(probe.features, heads, strict=True)
     ]
     count = len(heads)
-    tries = [[NOBODY] * count]
-    tries += [[-1.0 if i == number else NOBODY for i in range(count)] for number in range(count)]
+    tries = [[NEVER] * count]
+    tries += [[-1.0 if i == number else NEVER for i in range(count)] for number in range(count)]
     tries += [[float(np.median(each)) for each in sure]]
     for thresholds in tries:
         session = open_session(set_thresholds(model.clone(), thresholds))

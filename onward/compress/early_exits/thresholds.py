@@ -14,7 +14,7 @@ import numpy as np
 
 from onward.compress.calibration import Array
 
-NOBODY = 2.0  # a threshold above every confidence
+NEVER = 2.0  # a threshold above every confidence
 _RISKS = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 120)])
 
 
@@ -52,7 +52,7 @@ def choose_thresholds(
         drop: the share of rows that may be lost
     """
     lost = [final_right & ~each for each in right]
-    best = apply_thresholds([NOBODY] * len(costs), confidences, lost, costs)
+    best = apply_thresholds([NEVER] * len(costs), confidences, lost, costs)
     for risk in _RISKS:
         values = [_lowest(c, x, risk) for c, x in zip(confidences, lost, strict=True)]
         found = apply_thresholds(values, confidences, lost, costs)
@@ -85,7 +85,7 @@ def _lowest(confidence: Array, lost: Array, risk: float) -> float:
     is_end = np.append(sure[1:] < sure[:-1], True)  # equal confidences leave together
     allowed = np.flatnonzero((share <= risk) & is_end)
     if not len(allowed):
-        return NOBODY
+        return NEVER
     last = int(allowed[-1])
     if last + 1 == len(sure):
         return float(sure[last])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Array, Feeds
 from onward.compress.early_exits.batch_facts import count_rows, open_session, select_rows
 from onward.compress.early_exits.heads import Head, initial_weights, pool, score, weight_names
+from onward.compress.progress_steps import Progress
 from onward.errors import DataError
 from onward.graph.builder import OpBuilder
 from onward.graph.graph_ops import extend
@@ -24,7 +25,6 @@ from onward.programs.options import TrainingOptions
 from onward.runner.finetune.batch_norms import batch_norm_names
 from onward.sessions.training.session import TrainingSession
 
-Progress = Callable[[str, float, float | None], None]
 _BATCH = 64
 _HEAD_RATE = 1e-2
 _LEAST_SPREAD = 1e-6  # a feature that does not vary is not divided by its spread

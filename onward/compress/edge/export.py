@@ -25,6 +25,7 @@ from onward.compress.edge.ort_format import (
     write_operator_config,
 )
 from onward.compress.edge.targets import Target, check_target, find_target
+from onward.compress.progress_steps import Progress
 from onward.errors import FileExists, OptionError, UnsupportedModel
 from onward.formatting import show_bytes, show_seconds
 from onward.graph.dtypes import numpy_type
@@ -32,7 +33,6 @@ from onward.graph.files import Source, load, save
 from onward.graph.node_args import describe
 from onward.graph.paths import writing
 
-Progress = Callable[[str, float, float | None], None]
 MakeCandidates = Callable[[ir.Model], Mapping[str, ir.Model]]
 ORIGINAL = "original"
 _LEAST_GAIN = 1.03  # a candidate must be this many times as fast to be preferred

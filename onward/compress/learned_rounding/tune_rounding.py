@@ -22,13 +22,7 @@ from onward.compress.distillation.answers import model_digest
 from onward.compress.distillation.joined_batches import ROWS, count_rows
 from onward.compress.distillation.match_teacher import batch_norm_names, match_teacher
 from onward.compress.distillation.stored_batches import StoredBatches
-from onward.compress.distillation.student_training import (
-    Limits,
-    ShowStep,
-    Trained,
-    show_nothing,
-    train_student,
-)
+from onward.compress.distillation.student_training import Limits, Trained, train_student
 from onward.compress.distillation.trimmed_batches import training_batches, trimmed_batches
 from onward.compress.learned_rounding.fit_layers import fit_layers
 from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
@@ -36,6 +30,7 @@ from onward.compress.learned_rounding.open_batch import fixed_rows, open_batch
 from onward.compress.learned_rounding.quantized_weights import find_weights
 from onward.compress.learned_rounding.tune_settings import Tune
 from onward.compress.learned_rounding.twin import Twin, make_twin
+from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.quality import Judge
 from onward.errors import NotFinite, OptionError
 from onward.graph.files import load, save
@@ -65,7 +60,7 @@ def tune_rounding(
     calibration: Calibration,
     tune: Tune,
     *,
-    progress: ShowStep = show_nothing,
+    progress: Progress = no_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> ir.Model:
     """The quantized model with integers and scales that were learned; a new model.
@@ -108,7 +103,7 @@ def learn_rounding(
     calibration: Calibration,
     tune: Tune,
     *,
-    progress: ShowStep = show_nothing,
+    progress: Progress = no_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> Learned:
     """As `tune_rounding`, with what came of it."""
@@ -149,7 +144,7 @@ def learn_rounding(
 
 
 def _fit(
-    quantized: ir.Model, teacher: ir.Model, data: Calibration, tune: Tune, progress: ShowStep
+    quantized: ir.Model, teacher: ir.Model, data: Calibration, tune: Tune, progress: Progress
 ) -> ir.Model:
     """The model with fitted layers; with a folder it is kept, as its end depends on the clock."""
     path = _fitted_path(tune)
@@ -203,7 +198,7 @@ def _train(
     data: Calibration,
     tune: Tune,
     seconds: float | None,
-    progress: ShowStep,
+    progress: Progress,
     clock: Callable[[], float],
 ) -> Trained:
     """Train a twin to give the teacher's outputs, or with the user's loss."""

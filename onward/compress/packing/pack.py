@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from onward.compress.packing.message_tensors import (
     tensors_of,
 )
 from onward.compress.packing.writer import PackedWriter
+from onward.compress.progress_steps import Progress, no_progress
 from onward.errors import FileExists, InvalidModel
 from onward.graph.external import map_file, open_inside
 from onward.graph.files import read_proto, save
@@ -36,7 +36,6 @@ from onward.graph.paths import check_writable, to_path, writing
 if TYPE_CHECKING:
     from onward.graph.files import Source
 
-Progress = Callable[[str, float, float | None], None]
 Array = np.ndarray[Any, Any]
 
 
@@ -86,7 +85,7 @@ def pack(
         if isinstance(model, ir.Model):
             save(model, Path(aside) / "model.onnx")
             model = Path(aside) / "model.onnx"
-        return _pack(model, target, Path(aside) / target.name, progress or _silent)
+        return _pack(model, target, Path(aside) / target.name, progress or no_progress)
 
 
 def _target(model: Source, path: str | os.PathLike[str] | None) -> Path:
@@ -105,10 +104,6 @@ def check_target(path: Path, overwrite: bool) -> None:
             "remove it, give another name, or overwrite it"
         )
     check_writable(path)
-
-
-def _silent(what: str, done: float, total: float | None) -> None:
-    pass
 
 
 def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed:

@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 
 from onward.compress.packing.message_tensors import is_reference, restore, tensors_of
-from onward.compress.packing.pack import Progress, check_target
+from onward.compress.packing.pack import check_target
+from onward.compress.progress_steps import Progress
 from onward.errors import FileExists, InvalidModel
 from onward.graph.external import check_location
 from onward.graph.limits import DEFAULT_LIMITS

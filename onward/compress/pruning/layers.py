@@ -5,18 +5,16 @@ y = x + f(x) becomes y = x, for the blocks that change the outputs least.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onward.compress.progress_steps import Progress
 from onward.compress.pruning.axes import known_sizes
 from onward.compress.quality import Judge
 from onward.errors import OptionError
 from onward.graph.scopes import reads
 from onward.passes.prune import drop_unused
-
-ShowStep = Callable[[str, float, float | None], None]
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def skip_blocks(model: ir.Model, names: set[str]) -> ir.Model:
 
 
 def remove_layers(
-    model: ir.Model, count: int, judge: Judge, progress: ShowStep
+    model: ir.Model, count: int, judge: Judge, progress: Progress
 ) -> tuple[ir.Model, list[str]]:
     """The model without the blocks that its outputs need least, and their names."""
     blocks = find_blocks(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration
 from onward.compress.distillation.match_teacher import match_teacher
 from onward.compress.distillation.trimmed_batches import trimmed_batches
+from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.pruning import activations, importance, sizes, sparse_masks, speed
 from onward.compress.pruning.axes import Array, Positions
 from onward.compress.pruning.layers import remove_layers
@@ -36,11 +37,6 @@ from onward.runner.metrics.metric import Metric
 from onward.sessions.inference import InferenceSession
 
 _LARGE = 1 << 30  # bytes; a protobuf message ends at 2 GiB
-ShowStep = Callable[[str, float, float | None], None]
-
-
-def _show_nothing(what: str, done: float, total: float | None) -> None:
-    pass
 
 
 def prune(
@@ -67,7 +63,7 @@ def prune(
     limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    progress: ShowStep = _show_nothing,
+    progress: Progress = no_progress,
 ) -> Report:
     """Remove what a model's outputs need least, whole units at a time; the model is not changed.
 
@@ -136,7 +132,7 @@ class _Pruning:
     judge: Judge
     providers: Asked
     goal: Goal
-    progress: ShowStep
+    progress: Progress
     seed: int
     multiple: int
 

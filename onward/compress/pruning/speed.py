@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onward.compress.progress_steps import Progress
 from onward.compress.pruning.removal import Removal, remove_units
 from onward.compress.pruning.units import Group
 from onward.compress.timing import time_in_turns
 from onward.providers.choose import Asked
 
-ShowStep = Callable[[str, float, float | None], None]
 _MOST_CANDIDATES = 8  # kinds of groups whose price is measured
 _MOST_ROUNDS = 7
 _CLOSE = 1.06  # how far above the wanted speedup a search stops
@@ -36,7 +36,7 @@ def measure_prices(
     macs: Mapping[str, float],
     feeds: Mapping[str, Any],
     providers: Asked,
-    progress: ShowStep,
+    progress: Progress,
 ) -> dict[str, float]:
     """The seconds that one unit of each group costs: measured with half of the group gone.
 
@@ -81,7 +81,7 @@ def reach_speedup(
     speedup: float,
     feeds: Mapping[str, Any],
     providers: Asked,
-    progress: ShowStep,
+    progress: Progress,
 ) -> Found:
     """Search for the largest share of multiplications at which the model is fast enough.
 

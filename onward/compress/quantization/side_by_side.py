@@ -32,7 +32,7 @@ QuantizeOne = Callable[[Subject, QuantizeSettings, Progress], Report]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model in one format on one provider, measured beside the others.
+    """A model in one format on one provider, measured together with the others.
 
     Attributes:
         format: "float32", "int8", ...

@@ -83,7 +83,7 @@ def _confirm(
     feeds: Mapping[str, Any],
     providers: Sequence[str],
 ) -> list[Cluster]:
-    """As many of the clusters, the worst first, as are fastest to undo, in a measurement anew."""
+    """As many of the clusters, the worst first, as are fastest to undo, measured again."""
     if not slower:
         return []
     models = {"0": quantizer.write(plan)}

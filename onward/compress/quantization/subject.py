@@ -68,7 +68,7 @@ class Subject:
 
     @property
     def is_large(self) -> bool:
-        """Whether the model is too large to be opened beside its quantized form."""
+        """Whether the model is too large to be opened together with its quantized form."""
         return weight_bytes(self.model) > _LARGE
 
     @property

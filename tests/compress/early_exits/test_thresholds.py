@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onward.compress.early_exits.thresholds import NOBODY, choose_thresholds
+from onward.compress.early_exits.thresholds import NEVER, choose_thresholds
 
 SURE = np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32)
 ALL_RIGHT = np.ones(5, np.bool_)
@@ -33,7 +33,7 @@ def test_equal_confidences_leave_together() -> None:
     same = np.full(5, 0.5, np.float32)
     right = np.array([True, True, True, True, False])
     found = choose_thresholds([same], [right], ALL_RIGHT, [0.25], drop=0.0)
-    assert found.values == [NOBODY] and (found.taken == 1).all()
+    assert found.values == [NEVER] and (found.taken == 1).all()
 
 
 def test_a_row_takes_the_first_exit_that_is_sure() -> None:

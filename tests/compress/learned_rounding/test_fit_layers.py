@@ -8,8 +8,8 @@ import pytest
 
 import onward
 from onward.compress import Calibration
-from onward.compress.distillation.student_training import show_nothing
 from onward.compress.learned_rounding.fit_layers import fit_layers
+from onward.compress.progress_steps import no_progress
 from onward.sessions.inference import InferenceSession
 from tests.compress.learned_rounding.small_models import Array, random, rounded, run, tensors
 
@@ -39,7 +39,7 @@ def test_a_fitted_layer_is_nearer_to_its_float_output(kind: str, block: int) -> 
     quantized = rounded(model, 2, block)
     inputs = InferenceSession(model).get_inputs()
     data = Calibration({"x": correlated(128, *shape, seed=2)}, inputs, batch=32)
-    fitted = fit_layers(quantized, model, data, progress=show_nothing)
+    fitted = fit_layers(quantized, model, data, progress=no_progress)
     unseen = correlated(64, *shape, seed=4)
     before, after = (
         ((run(m, unseen) - run(model, unseen)) ** 2).mean() for m in (quantized, fitted)
@@ -53,5 +53,5 @@ def test_a_layer_without_its_float_weight_stays() -> None:
     other, _ = linear("MatMul")
     other.graph.initializers["w"].const_value = ir.tensor(random(40, 8, seed=9), name="w")
     data = Calibration({"x": random(32, 40)}, InferenceSession(model).get_inputs())
-    fitted = fit_layers(quantized, other, data, progress=show_nothing)
+    fitted = fit_layers(quantized, other, data, progress=no_progress)
     assert tensors(fitted) == tensors(quantized)

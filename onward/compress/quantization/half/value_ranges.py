@@ -5,20 +5,18 @@ The reductions are nodes of the graph, so that no value leaves the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from onward.compress.progress_steps import Progress
 from onward.graph.graph_ops import extend
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
 if TYPE_CHECKING:
     from onward.compress.calibration import Calibration
-
-Progress = Callable[[str, float, float | None], None]
 
 
 def measure_ranges(

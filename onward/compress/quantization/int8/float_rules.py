@@ -1,4 +1,4 @@
-"""Rewrites of float nodes between int8 ones: beside int8 products, these take most of the time."""
+"""Rewrites of float nodes between int8 ones: next to int8 products, they take most of the time."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.quantization.int8.float_rules import rules_of_int8
+from onward.compress.quantization.node_names import name_nodes
 from onward.graph.files import Source, load
-from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.fuse import activation, convolution, gemm, norm
 from onward.passes.pipelines import BASIC, PREPARE
@@ -33,20 +33,6 @@ def prepare(source: Source) -> ir.Model:
     name_nodes(model)
     make_contiguous(model)
     return lower_opset(model, STOCK_OPSET, _OLDEST_OPSET)
-
-
-def name_nodes(model: ir.Model) -> None:
-    """Give each node of the model a name that no other node has; good names stay."""
-    taken: set[str] = set()
-    for graph in graphs_of(model):
-        for node in graph:
-            wish = node.name or f"{node.op_type}_{node.outputs[0].name}"
-            name, count = wish, 0
-            while name in taken:
-                count += 1
-                name = f"{wish}_{count}"
-            node.name = name
-            taken.add(name)
 
 
 def make_contiguous(model: ir.Model) -> None:

@@ -7,7 +7,7 @@ quantized = quantizer.write(quantizer.plan)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
+from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.quantization.int8.bias_correction import (
     Corrections,
     apply_corrections,
@@ -56,11 +57,6 @@ _MOST = 64  # batches that the rounding of weights is learned on
 _TRIED = ("minmax", "percentile", "mse")  # what "auto" compares; entropy only if asked for
 
 Outputs = list[list[Array]]
-Progress = Callable[[str, float, float | None], None]
-
-
-def _silent(what: str, done: float, total: float | None) -> None:
-    """Show no progress."""
 
 
 @final
@@ -93,7 +89,7 @@ class Int8Quantizer:
         smooth: bool = True,
         equalize: bool = True,
         correct_biases: bool = True,
-        progress: Progress = _silent,
+        progress: Progress = no_progress,
     ) -> None:
         check_method(ranges)
         progress("prepare the model", 0, None)

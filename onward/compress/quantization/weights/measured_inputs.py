@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
+from onward.compress.progress_steps import Progress
 from onward.compress.quantization.weights.blocks import Array
 from onward.compress.quantization.weights.moments import (
     fits_at_once,
@@ -18,8 +19,6 @@ from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY
 from onward.compress.quantization.weights.rounding import Inputs
 from onward.compress.quantization.weights.sites import Store
 from onward.graph.files import weight_bytes
-
-Progress = Callable[[str, float, float | None], None]
 
 
 class MeasuredInputs:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.compress.quantization.node_names import name_nodes
 from onward.graph.files import weight_bytes
 from onward.passes.pipelines import BASIC, PREPARE
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names, Ops, Rules, nodes_of, rewrite
+from onward.passes.rewrite import Ops, Rules, rewrite
 from onward.passes.value_facts import constant, made_by, rank, static
 
 LARGEST_IN_MEMORY = 2 << 30  # bytes of weights of a model that is simplified and run
@@ -45,21 +46,6 @@ def prepare(model: ir.Model) -> ir.Model:
     if weight_bytes(model) <= LARGEST_IN_MEMORY:
         model = BASIC(model)
         rewrite(model, _fusible)
-    return _name_nodes(drop_unused(model))
-
-
-def _name_nodes(model: ir.Model) -> ir.Model:
-    """Give every node a name of its own."""
-    names, seen = Names(model), set[str]()
-    for node in nodes_of(model):
-        if not node.name or node.name in seen:
-            node.name = names.fresh(node.name or f"{node.op_type}_{node.outputs[0].name}")
-        seen.add(node.name)
+    drop_unused(model)
+    name_nodes(model)
     return model
-
-
-def drop_traces(model: ir.Model) -> None:
-    """Remove what exporters say of each node's origin: megabytes of stack traces."""
-    for node in nodes_of(model):
-        for key in [key for key in node.metadata_props if key.startswith("pkg.torch")]:
-            del node.metadata_props[key]

@@ -12,6 +12,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
+from onward.compress.progress_steps import Progress, no_progress
+from onward.compress.quantization.node_names import drop_traces
 from onward.compress.quantization.plan import NodeFormat, Plan
 from onward.compress.quantization.weights.awq import choose_factors, divide_inputs
 from onward.compress.quantization.weights.blocks import Array
@@ -20,8 +22,8 @@ from onward.compress.quantization.weights.budget import (
     bytes_for_file,
     choose_formats,
 )
-from onward.compress.quantization.weights.measured_inputs import MeasuredInputs, Progress
-from onward.compress.quantization.weights.prepare import drop_traces, prepare
+from onward.compress.quantization.weights.measured_inputs import MeasuredInputs
+from onward.compress.quantization.weights.prepare import prepare
 from onward.compress.quantization.weights.rounding import (
     METHODS,
     Inputs,
@@ -43,10 +45,6 @@ from onward.passes.rewrite import Names, nodes_of
 BITS = (8, 4, 2)
 BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
 _OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
-
-
-def _quiet(text: str, done: float, total: float | None) -> None:
-    pass
 
 
 class WeightQuantizer:
@@ -77,7 +75,7 @@ class WeightQuantizer:
         method: str = "auto",
         average_bits: float | None = None,
         size: int | None = None,
-        progress: Progress = _quiet,
+        progress: Progress = no_progress,
     ) -> None:
         _check(bits, block, method, average_bits, size, calibration)
         self._method, self._progress = method, progress

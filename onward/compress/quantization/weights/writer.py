@@ -110,7 +110,7 @@ class WeightWriter:
         self._replace(node, self._flatten(node, product, given, stored.shape[1]))
 
     def _one_axis(self, node: ir.Node, indices: ir.Value) -> ir.Value:
-        """Computed indices in one axis: else nobody knows how large the product of constants is."""
+        """Computed indices in one axis: else the size of the product of constants is unknown."""
         if indices.producer() is None:
             return indices
         return self._add(node, "Reshape", [indices, self._numbers(np.array([-1]))])
