@@ -10,39 +10,25 @@ reference to that path, and closes its mapping when it is loaded into memory.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-Array = np.ndarray[Any, Any]
+from onward.graph.stored_tensor import Array, StoredTensor
 
 
-class MappedTensor(ir.TensorProtocol):
+class MappedTensor(StoredTensor):
     """A tensor in a mapped file, which onnx-ir treats as one in memory."""
 
     def __init__(self, source: ir.ExternalTensor, mapping: mmap.mmap | None, folder: Path) -> None:
         """The data that `source` refers to; `mapping` is its file, None if that is empty."""
-        self.name, self.doc_string = source.name, source.doc_string
-        self.dtype, self.shape = source.dtype, source.shape
-        self.metadata_props = dict(source.metadata_props)
-        self.meta = {}
+        self._describe(source)
         self.location, self.offset = str(source.location), source.offset or 0
         self.base_dir = folder
         self.raw = mapping
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape.numpy())
-
-    @property
-    def nbytes(self) -> int:
-        return math.ceil(self.dtype.itemsize * self.size)
 
     @property
     def packed(self) -> Array:
@@ -50,36 +36,6 @@ class MappedTensor(ir.TensorProtocol):
         if self.raw is None or self.nbytes == 0:
             return np.empty(0, np.uint8)
         return np.frombuffer(self.raw, np.uint8, self.nbytes, self.offset)
-
-    def numpy(self) -> Array:
-        """The tensor as an array: a view of the mapping, or a copy where types are packed."""
-        shape = tuple(self.shape.numpy())
-        if self.nbytes == 0:
-            return np.empty(shape, self.dtype.numpy())
-        if self.dtype.bitwidth < 8:
-            proto = onnx.TensorProto(
-                data_type=int(self.dtype), dims=shape, raw_data=self.packed.tobytes()
-            )
-            return ir.serde.deserialize_tensor(proto).numpy()
-        kind = np.dtype(self.dtype.numpy()).newbyteorder("<")
-        return self.packed.view(kind).reshape(shape)
-
-    def tobytes(self) -> bytes:
-        return self.packed.tobytes()
-
-    def tofile(self, file: Any) -> None:
-        file.write(self.packed.data)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.numpy()
-        array = array if dtype is None else array.astype(dtype, copy=False)
-        return array.copy() if copy else array
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self.numpy().__dlpack__(**how)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.numpy().__dlpack_device__()
 
     def __repr__(self) -> str:
         place = f"{os.fspath(self.base_dir / self.location)!r}, offset={self.offset}"

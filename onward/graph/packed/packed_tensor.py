@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import weakref
-from typing import Any
 
-import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onward.errors import InvalidModel
 from onward.graph.external import replace_external
 from onward.graph.packed.container import PackedFile
-
-Array = np.ndarray[Any, Any]
+from onward.graph.stored_tensor import Array, StoredTensor
 
 
 def attach_tensors(model: ir.Model, file: PackedFile) -> None:
@@ -22,7 +17,7 @@ def attach_tensors(model: ir.Model, file: PackedFile) -> None:
     replace_external(model, lambda tensor: PackedTensor(tensor, file))
 
 
-class PackedTensor(ir.TensorProtocol):
+class PackedTensor(StoredTensor):
     """A tensor in a packed file, which onnx-ir treats as one in memory.
 
     Its array is not kept: a model needs the memory of the tensors that are in use.
@@ -30,10 +25,7 @@ class PackedTensor(ir.TensorProtocol):
 
     def __init__(self, source: ir.ExternalTensor, file: PackedFile) -> None:
         """The tensor whose number is the offset of `source`."""
-        self.name, self.doc_string = source.name, source.doc_string
-        self.dtype, self.shape = source.dtype, source.shape
-        self.metadata_props = dict(source.metadata_props)
-        self.meta = {}
+        self._describe(source)
         self._file, self._number = file, source.offset or 0
         self._decoded: weakref.ref[Array] | None = None
         if self._number >= len(file.tensors) or file.tensors[self._number].size != self.nbytes:
@@ -41,14 +33,6 @@ class PackedTensor(ir.TensorProtocol):
                 f"{file.name} is damaged: tensor {self.name!r} has another size in its index\n"
                 "get the file again, or pack the model again"
             )
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape.numpy())
-
-    @property
-    def nbytes(self) -> int:
-        return math.ceil(self.dtype.itemsize * self.size)
 
     @property
     def raw(self) -> Array:
@@ -60,33 +44,9 @@ class PackedTensor(ir.TensorProtocol):
             self._decoded = weakref.ref(array)
         return array
 
-    def numpy(self) -> Array:
-        """The tensor as an array that must not be changed."""
-        shape = tuple(self.shape.numpy())
-        if self.dtype.bitwidth < 8:
-            proto = onnx.TensorProto(
-                data_type=int(self.dtype), dims=shape, raw_data=self.raw.tobytes()
-            )
-            return ir.serde.deserialize_tensor(proto).numpy()
-        kind = np.dtype(self.dtype.numpy()).newbyteorder("<")
-        return self.raw.view(kind).reshape(shape)
-
-    def tobytes(self) -> bytes:
-        return self.raw.tobytes()
-
-    def tofile(self, file: Any) -> None:
-        file.write(self.raw.data)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.numpy()
-        array = array if dtype is None else array.astype(dtype, copy=False)
-        return array.copy() if copy else array
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self.numpy().__dlpack__(**how)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.numpy().__dlpack_device__()
+    @property
+    def packed(self) -> Array:
+        return self.raw
 
     def __repr__(self) -> str:
         return f"PackedTensor<{self.dtype},{self.shape}>({self._file.name!r}, name={self.name!r})"
