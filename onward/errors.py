@@ -34,6 +34,9 @@ OnwardError
 │   ├── NodeFailed                   ... while it ran one operator
 │   ├── DeadlineExceeded (TimeoutError)  ... because its deadline passed
 │   └── WorkerDied                   ... because its process crashed
+├── DistributedError (RuntimeError)  training on many processes failed
+│   ├── PeerLost (ConnectionError)   ... because another process of the run is gone
+│   └── RunFenced                    ... because other processes took the run over
 ├── SessionClosed (ValueError)       a session was used after its close()
 ├── ServingError (RuntimeError)      a request that a server did not answer with outputs
 │   ├── RequestInvalid (ValueError)  ... because it is malformed or does not fit the model
@@ -187,6 +190,18 @@ class NodeFailed(ProviderError):
 
 class DeadlineExceeded(ProviderError, TimeoutError):
     """A run, or the opening of an isolated model, passed its deadline."""
+
+
+class DistributedError(OnwardError, RuntimeError):
+    """Training on many processes failed."""
+
+
+class PeerLost(DistributedError, ConnectionError):
+    """Another process of a training run is gone, or did not answer in time."""
+
+
+class RunFenced(DistributedError):
+    """Other processes took a training run over: this one must not write to it any more."""
 
 
 class SessionClosed(OnwardError, ValueError):

@@ -94,8 +94,9 @@ BY_STRING = {"import_module", "LazyModule"}  # functions that import what a stri
 
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}  # of os
 # Modules below the command line that may read the environment: the peer's users set ORTMODULE_*
-# outside their scripts, which run unchanged under onward.compat.
-READ_ENVIRONMENT = {"training.ortmodule.switches"}
+# outside their scripts, which run unchanged under onward.compat; launchers tell a process its rank
+# in variables alone.
+READ_ENVIRONMENT = {"training.ortmodule.switches", "distributed.process_groups"}
 
 VAGUE = {"utils", "helpers", "common", "misc"}
 PEER_NAMES = ["training"]  # mirrors onnxruntime.training, which has a `utils`

@@ -1,0 +1,36 @@
+"""Train on many processes and machines, over torch.distributed.
+
+Names are imported when first used, so that importing this is fast.
+
+    from onward.distributed import Parallel
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onward.distributed.parallel import Parallel as Parallel
+
+_MODULE_OF = {
+    "Parallel": "onward.distributed.parallel",
+}
+
+__all__ = [*_MODULE_OF]
+
+if not TYPE_CHECKING:  # for a type checker, every name would exist
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(
+                f"module 'onward.distributed' has no attribute {name!r}\n"
+                f"it has {', '.join(__all__)}"
+            )
+        value = getattr(import_module(_MODULE_OF[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,140 @@
+"""Communicator: the collectives of a process group, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import distributed as dist
+
+from onward.errors import PeerLost
+
+Tensor = torch.Tensor
+
+# torch 2.13 renamed them
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+_all_gather: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+
+class Work(Protocol):
+    """A collective that was started."""
+
+    def wait(self) -> None:
+        """Wait until its results are there; PeerLost if another process is gone."""
+        ...
+
+
+class Communicator:
+    """The collectives of one process group, each started at once and awaited later.
+
+    `sent` counts the bytes that this process sends, by collective, as ring algorithms send them:
+    of B bytes and n processes, all_reduce 2 B (n - 1) / n, reduce_scatter, all_gather and
+    all_to_all B (n - 1) / n, broadcast B. `calls` counts the collectives.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group: Any = dist.group.WORLD if group is None else group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.sent: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+
+    def all_reduce(self, tensor: Tensor, op: str = "sum") -> Work:
+        """Replace a tensor by its sum (min, max, avg) over the processes."""
+        self._count("all_reduce", 2 * _bytes(tensor))
+        return self._start(
+            lambda: dist.all_reduce(tensor, _OPERATIONS[op], self.group, async_op=True)
+        )
+
+    def reduce_scatter(self, part: Tensor, whole: Tensor) -> Work:
+        """Sum `whole` over the processes; `part` becomes this process's part of the sum."""
+        self._count("reduce_scatter", _bytes(whole))
+        return self._start(lambda: _reduce_scatter(part, whole, group=self.group, async_op=True))
+
+    def all_gather(self, whole: Tensor, part: Tensor) -> Work:
+        """Join the parts of all processes in `whole`, in the order of ranks."""
+        self._count("all_gather", _bytes(whole))
+        return self._start(lambda: _all_gather(whole, part, group=self.group, async_op=True))
+
+    def all_to_all(
+        self,
+        received: Tensor,
+        given: Tensor,
+        received_sizes: list[int] | None = None,
+        given_sizes: list[int] | None = None,
+    ) -> Work:
+        """Give part i of `given` to process i; sizes in elements, None: parts of equal sizes."""
+        own = given.numel() // self.size if given_sizes is None else given_sizes[self.rank]
+        self.sent["all_to_all"] += (given.numel() - own) * given.element_size()
+        self.calls["all_to_all"] += 1
+        return self._start(
+            lambda: dist.all_to_all_single(
+                received, given, received_sizes, given_sizes, group=self.group, async_op=True
+            )
+        )
+
+    def broadcast(self, tensor: Tensor, source: int = 0) -> Work:
+        """Replace a tensor by that of process `source` of the group."""
+        self.calls["broadcast"] += 1
+        if self.rank == source:
+            self.sent["broadcast"] += _bytes(tensor)
+        at = dist.get_global_rank(self.group, source)
+        return self._start(lambda: dist.broadcast(tensor, at, self.group, async_op=True))
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """The values of all processes, small and rarely: they are pickled."""
+        found: list[Any] = [None] * self.size
+        with _peers():
+            dist.all_gather_object(found, value, group=self.group)
+        return found
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.all_reduce(torch.zeros(1)).wait()
+
+    def _count(self, kind: str, whole: int) -> None:
+        self.sent[kind] += whole * (self.size - 1) // self.size
+        self.calls[kind] += 1
+
+    def _start(self, start: Callable[[], Any]) -> Work:
+        with _peers():
+            return _Started(start())
+
+
+class _Started:
+    """A collective of torch.distributed, whose errors become ours."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        if self._work is not None:
+            with _peers():
+                self._work.wait()
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """Within it, an error of a collective is raised as PeerLost."""
+    try:
+        yield
+    except (RuntimeError, dist.DistError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise PeerLost(
+            f"another process of this run is gone or did not answer: {first}\n"
+            "start the run again with --resume; `onward launch --max-restarts` does it by itself"
+        ) from error
+
+
+_OPERATIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+}
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

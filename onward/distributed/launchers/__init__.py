@@ -1,0 +1,1 @@
+"""Find this process's rank, and start the processes of a run."""

@@ -1,0 +1,94 @@
+"""Parallel: how the processes of a training run share the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Literal
+
+from onward.errors import OptionError
+from onward.settings import (
+    above,
+    check_fields,
+    explain_frozen,
+    explain_keywords,
+    integer,
+    optional,
+    true_or_false,
+)
+
+if TYPE_CHECKING:
+    from onward.distributed.compression.compression import Compression
+    from onward.distributed.local_steps import LocalSteps
+
+MIB = 1 << 20
+
+
+@explain_keywords
+@explain_frozen
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Parallel:
+    """How the processes of a training run share the work: `data` * `shard` processes.
+
+    Attributes:
+        data: copies of the model (or of its shards), each trained on its part of every batch;
+            None: as many as there are processes for
+        shard: processes that hold one copy together, each a part of its tensors (ZeRO)
+        zero: what is sharded: 1 the optimizer's state, 2 gradients too, 3 parameters too
+        offload: keep the optimizer's state in the memory of the CPU
+        bucket: bytes of gradients that are reduced at a time, while the backward pass goes on
+        sync_batch_norm: BatchNormalization over the batch of all processes, not of each
+        compression: how gradients are sent, such as HalfPrecision(); None: as they are
+        local_steps: average the weights every few steps instead of gradients, such as
+            LocalSGD(every=8); None: gradients, at each step
+        logical_shards: parts of every batch whose gradients are added in the same order, however
+            many processes there are: the result is the same bit for bit; None: no such order
+        backend: "gloo", "nccl", "mpi", or another name that torch.distributed knows; "auto": nccl
+            for GPUs, gloo for CPUs
+        timeout: seconds after which a process that does not answer counts as lost
+
+    >>> Parallel(shard=2, zero=2).over(8)
+    Parallel(data=4, shard=2, zero=2)
+    """
+
+    data: int | None = None
+    shard: int = 1
+    zero: Literal[1, 2, 3] = 3
+    offload: bool = False
+    bucket: int = 25 * MIB
+    sync_batch_norm: bool = False
+    compression: Compression | None = None
+    local_steps: LocalSteps | None = None
+    logical_shards: int | None = None
+    backend: str = "auto"
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            data=optional(integer(1)),
+            shard=integer(1),
+            zero=integer(1, 3),
+            offload=true_or_false,
+            bucket=integer(1),
+            sync_batch_norm=true_or_false,
+            logical_shards=optional(integer(1)),
+            timeout=above(0),
+        )
+
+    def over(self, size: int) -> Parallel:
+        """These settings for `size` processes, with `data` as a number."""
+        data = size // self.shard if self.data is None else self.data
+        if data * self.shard != size:
+            given = "" if self.data is None else f"data {self.data} * "
+            product = f"{given}shard {self.shard}" + (f" = {data * self.shard}" if given else "")
+            raise OptionError(
+                f"Parallel: {product} does not fit {size} processes\n"
+                f"start {data * self.shard} processes, or choose factors of {size}"
+            )
+        return replace(self, data=data)
+
+    def __repr__(self) -> str:
+        """The settings that are not the default ones."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = [f"{f.name}={given[f.name]!r}" for f in fields(self) if given[f.name] != f.default]
+        return f"Parallel({', '.join(shown)})"

@@ -1,0 +1,90 @@
+"""Join the process groups of a run: all processes, those of a shard, those of equal shards."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import distributed as dist
+
+from onward.distributed.communicator import Communicator
+from onward.distributed.launchers.ranks import Ranks, find_ranks
+from onward.distributed.parallel import Parallel
+from onward.errors import DistributedError, OptionError
+
+
+@dataclass(frozen=True)
+class ProcessGroups:
+    """The groups that this process is in.
+
+    With data=2 and shard=2: `whole` is ranks 0 to 3, `shards` [0, 1] or [2, 3], whose processes
+    hold one copy of the model, `copies` [0, 2] or [1, 3], whose processes hold equal shards.
+    """
+
+    ranks: Ranks
+    parallel: Parallel
+    whole: Communicator
+    shards: Communicator
+    copies: Communicator
+
+
+def join_groups(parallel: Parallel) -> ProcessGroups:
+    """Join the run that this process was started for, once in its life."""
+    ranks = find_ranks(os.environ)
+    if ranks is None and not dist.is_initialized():
+        raise OptionError(
+            "Parallel needs the processes of a launcher, and this process has none\n"
+            "start it with: onward launch --nproc 2 SCRIPT, or torchrun, mpirun, srun"
+        )
+    if not dist.is_initialized():
+        assert ranks is not None
+        _initialize(parallel, ranks)
+    size = dist.get_world_size()
+    parallel = parallel.over(size)
+    found = ranks or Ranks(dist.get_rank(), size, 0, 1, "torch.distributed")
+    whole = Communicator()
+    shard, copies = parallel.shard, size // parallel.shard
+    if shard == 1:
+        return ProcessGroups(found, parallel, whole, _alone(), whole)
+    if copies == 1:
+        return ProcessGroups(found, parallel, whole, whole, _alone())
+    rows = [list(range(i * shard, (i + 1) * shard)) for i in range(copies)]
+    columns = [list(range(i, size, shard)) for i in range(shard)]
+    return ProcessGroups(found, parallel, whole, _subgroup(rows), _subgroup(columns))
+
+
+def _alone() -> Communicator:
+    """A group of this process alone."""
+    return _subgroup([[rank] for rank in range(dist.get_world_size())])
+
+
+def _subgroup(groups: list[list[int]]) -> Communicator:
+    """The one of these groups that this process is in; every process makes all of them."""
+    own, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
+    return Communicator(own)
+
+
+def _initialize(parallel: Parallel, ranks: Ranks) -> None:
+    backend = parallel.backend
+    if backend == "auto":
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(ranks.local_rank % torch.cuda.device_count())
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    port = os.environ.get("MASTER_PORT", "29500")
+    try:
+        dist.init_process_group(
+            backend,
+            init_method="env://" if ranks.launcher == "torchrun" else f"tcp://{address}:{port}",
+            rank=ranks.rank,
+            world_size=ranks.size,
+            timeout=timedelta(seconds=parallel.timeout),
+        )
+    except (RuntimeError, ValueError) as error:
+        raise DistributedError(
+            f"process {ranks.rank} of {ranks.size} could not join the run at {address}:{port}: "
+            f"{str(error).splitlines()[0]}\ncheck the address, the port and the backend "
+            f"{backend!r} on every machine"
+        ) from error
