@@ -87,6 +87,7 @@ OPTIONAL = {
 # called (docs/design/0013-layers.md, "Front doors").
 FRONT_DOORS = {
     ("sessions.training.session", "onward.pytorch.torch_session"),
+    ("sessions.training.session", "onward.distributed.open_distributed"),
     ("serving.processing.stored_processing", "onward.runner.plan.preprocessing"),
 }
 

@@ -32,6 +32,7 @@ from onward.passes.recognize_composites import recognise_composites
 from onward.passes.rewrite import rewrite
 from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from onward.passes.zip_maps import unzipped
+from onward.programs.batch_weights import batch_weight
 from onward.programs.custom_state import check_state, return_state
 from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
@@ -103,6 +104,7 @@ def build_program(
         labels=base.labels,
         settings=_settings(base, settings, optimizer),
         initial=fed.initial,
+        weight=batch_weight(loss, base.labels),
         model=base.restored,
     )
     return Program(

@@ -15,7 +15,7 @@ from onward.programs.program import Array, Layout, Parameter, Settings, UpdateLa
 def layout_to_json(layout: Layout, model: str | None = None) -> dict[str, Any]:
     """A layout as JSON values; `model` is what they say instead of its model."""
     plain = {f.name: getattr(layout, f.name) for f in dataclasses.fields(layout)}
-    del plain["initial"]
+    del plain["initial"], plain["weight"]  # a saved program trains in one process
     plain["model"] = model
     for name in ("parameters", "updates", "labels"):
         plain[name] = [dataclasses.asdict(each) for each in plain[name]]

@@ -18,6 +18,7 @@ import numpy as np
 
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
+from onward.programs.batch_weights import BatchWeight
 from onward.programs.label_ranges import LabelRange
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
@@ -92,6 +93,7 @@ class Layout:
     labels: tuple[LabelRange, ...]
     settings: Settings
     initial: dict[str, Array] = field(repr=False)
+    weight: BatchWeight = field(default_factory=BatchWeight)  # of a batch among others
     model: Any = field(default=None, repr=False)  # what `export` starts from: a model, or its path
 
     @property

@@ -171,3 +171,41 @@ class TrainingExecutable(Protocol):
     def predict(self, feeds: Mapping[str, Any]) -> Results:
         """The outputs of the model itself, without a loss."""
         ...
+
+
+class SegmentHooks(Protocol):
+    """What is done between the segments of a step."""
+
+    def scale(self) -> float:
+        """The factor of the loss's gradient; asked for after the forward pass."""
+        ...
+
+    def after(self, update: int) -> None:
+        """The accumulated gradients of an update are complete, while others are still computed."""
+        ...
+
+
+@runtime_checkable
+class SegmentedTraining(TrainingExecutable, Protocol):
+    """A training program that computes the gradients of one update after the other."""
+
+    def run_segments(
+        self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
+    ) -> Results | None:
+        """Compute gradients and add them as `compute_gradients` does; updates come in order.
+
+        Whether gradients are finite is not looked at, and statistics are not kept.
+        """
+        ...
+
+    def results_of_empty(self) -> Results:
+        """Results for the empty batch that `run_segments` has just skipped."""
+        ...
+
+    def fresh_statistics(self) -> Sequence[Any]:
+        """The statistics of the last batch, to be changed in place before they are kept."""
+        ...
+
+    def keep_statistics(self, finite: bool) -> None:
+        """Keep the statistics of the last batch, unless updates that are not finite are skipped."""
+        ...

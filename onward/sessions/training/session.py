@@ -26,6 +26,7 @@ from onward.sessions.training.tensor_views import CurrentStore, TensorView, chec
 from onward.sessions.training.training_program import TrainingProgram
 
 if TYPE_CHECKING:
+    from onward.distributed.parallel import Parallel
     from onward.graph.files import Source
     from onward.losses.loss import Loss
     from onward.measure.tuning.tuning_result import TuningResult
@@ -39,8 +40,9 @@ else:  # they build graphs or start processes; a saved program does not need the
     auto_engine = LazyModule("onward.sessions.training.auto_engine")
     exporting = LazyModule("onward.programs.export")
 
-# A higher layer, for `from_torch` alone: docs/design/0013-layers.md, "Front doors"
+# Higher layers, for `from_torch` and `parallel` alone: docs/design/0013-layers.md, "Front doors"
 _torch_session = LazyModule("onward.pytorch.torch_session")
+_distribution = LazyModule("onward.distributed.open_distributed")
 
 Hook = Callable[[list[Any]], None]
 
@@ -52,7 +54,8 @@ class TrainingSession:
     (`compile_training`, or the folder that it was saved to). `step` computes the loss and its
     gradients and updates the parameters in place. With `providers="auto"`, the first batch decides
     which engine does: all are measured on it. Threads may share a session: their calls run one
-    after the other.
+    after the other. With `parallel`, this process is one of many that train the model together,
+    each on its part of every batch (docs/distributed.md).
     """
 
     def __init__(
@@ -64,18 +67,24 @@ class TrainingSession:
         *,
         sess_options: Any = None,
         providers: Asked = None,
+        parallel: Parallel | None = None,
     ) -> None:
         self._lock = threading.RLock()
+        if parallel is not None:
+            options = _distribution.distributed_options(options, parallel)
         self._program = to_program(model, loss, optimizer, options)
         self._layout = self._program.layout
         quiet = SessionOptions(log_severity_level=4)  # errors are raised, not printed in addition
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
         self._auto: AutoEngine | None = None  # until the first batch has chosen an engine
         self._tuning_result: TuningResult | None = None
-        if mentions_auto(providers):
+        if mentions_auto(providers) and parallel is None:
             self._auto = auto_engine.AutoEngine(self._program, chosen, providers)
             providers = None
-        opened = open_training(self._program, chosen, providers)
+        if parallel is None:
+            opened = open_training(self._program, chosen, providers)
+        else:
+            opened = _distribution.open_distributed(self._program, chosen, providers, parallel)
         self._engine: TrainingExecutable = opened.engine
         self._providers = opened.providers
         self._tensors = CurrentStore(opened.engine.store)

@@ -34,6 +34,12 @@ class TrainingGraphOpener(Protocol):
         ...
 
 
+class GradientOutputs(Protocol):
+    """What computes gradients: a graph, or several that run one after the other."""
+
+    def bind_output(self, name: str, array: Array) -> None: ...
+
+
 class BoundUpdates:
     """Accumulates gradients, computes their norm, and runs the update graphs."""
 
@@ -57,6 +63,7 @@ class BoundUpdates:
         self._squares = np.zeros((), np.float64)
         self._spare: list[Array] | None = None  # for gradients of later micro-batches
         self._bound_first: dict[int, bool] = {}
+        self._bucket_first: dict[int, bool] = {}
         self._share = 1.0  # the factor of the gradients of one micro-batch
         self._norm: float | None = 0.0  # None: not computed yet
 
@@ -66,6 +73,22 @@ class BoundUpdates:
             tensor[...] = ahead[0]
 
     # -- gradients -----------------------------------------------------------------------------
+
+    def bind_bucket(self, results: GradientOutputs, i: int, first: bool) -> None:
+        """Bind the gradients of one update as `bind_gradients` binds those of all."""
+        if self._bucket_first.get(i) == first:
+            return
+        memory, vector = self._store.updates[i], self._targets(first)[i]
+        for name in memory.update.parameters:
+            results.bind_output(self._gradients[name], memory.view(vector, name))
+        self._bucket_first[i] = first
+
+    def add_bucket(self, i: int, first: bool) -> None:
+        """Add the gradients of one update to the accumulated ones, unless they are the first."""
+        if not first:
+            with np.errstate(all="ignore"):
+                held = self._store.updates[i].gradients
+                np.add(held, self._targets(first)[i], out=held)
 
     def bind_gradients(self, graph: BoundGraph, first: bool) -> None:
         """Bind gradient outputs to the store's vectors; of later micro-batches, to spare ones."""

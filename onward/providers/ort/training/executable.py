@@ -17,12 +17,12 @@ from onward.providers.ort.training.finite_check import is_finite
 from onward.providers.ort.training.lowered import MEASURE, NOISE, UPDATED, LoweredProgram
 from onward.providers.ort.training.step_feeds import StepFeeds, UniformNoise
 from onward.providers.ort.training.store import NumpyStore
-from onward.providers.provider import Draw
+from onward.providers.provider import Draw, SegmentHooks
 
 if TYPE_CHECKING:
-    from onward.providers.ort.training import forward_backward as splitting
+    from onward.providers.ort.training import segments as splitting
 else:  # it loads onnx, which a device may not have
-    splitting = LazyModule("onward.providers.ort.training.forward_backward")
+    splitting = LazyModule("onward.providers.ort.training.segments")
 
 
 class OrtTraining:
@@ -57,7 +57,8 @@ class OrtTraining:
         self._fresh = {n: np.empty_like(t) for n, t in self.store.statistics.items()}
         self._updated = np.zeros((), np.bool_)  # whether a step in one run has updated
         self._is_fused = program.step is not None
-        self._halves: splitting.ForwardBackward | None = None  # what `forward` keeps for `backward`
+        self._segments: splitting.Segments | None = None  # of `forward` and `backward`
+        self._buckets: splitting.Segments | None = None  # of `run_segments`
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._updates.set_rates(steps, rates)
@@ -106,36 +107,90 @@ class OrtTraining:
         return results
 
     def results_of_empty(self) -> dict[str, Array]:
-        """Results for the empty batch that `compute_gradients` has just skipped."""
+        """Results for the empty batch that was just skipped."""
         names = (LOSS, *self._layout.outputs)
+        if self._buckets is not None:
+            return dict(zip(names, self._buckets.results_of_empty(names)))
         return dict(zip(names, self._open("train").results_of_empty(names)))
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> dict[str, Array] | None:
-        if self._halves is None:
-            self._halves = splitting.ForwardBackward(self._program, self.store, self._opener.open)
-            self._bind_results(self._halves.forward)
-            self._bind_inputs(self._halves.forward)
-            self._halves.backward.bind_output(MEASURE, self._measure)
-            self._bind_inputs(self._halves.backward)
-        halves = self._halves
-        halves.bind(feeds)
-        if halves.is_empty:
+        if self._segments is None:
+            gradients = [*(p.gradient for p in self._layout.parameters), MEASURE]
+            self._segments = self._open_segments([gradients])
+            self._segments.bind_output(MEASURE, self._measure)
+        segments = self._segments
+        if not self._begin(segments, feeds, draw):
             return None
-        if self._noise.needed:
-            halves.draw(self._noise.draw(feeds, draw))
-        self._set_position(draw)
-        return self._results(halves.run_forward())
+        for i in segments.forward:
+            segments.run(i)
+        return self._results(segments.shown())
 
     def backward(self, scale: float, first: bool) -> None:
-        halves = self._halves
-        if halves is not None and halves.is_empty:
+        segments = self._segments
+        if segments is not None and segments.is_empty:
             return
-        if halves is None or not halves.is_ready:
+        if segments is None or not segments.is_ready:
             raise OptionError("run_backward needs a forward pass\ncall run_forward first")
         self._scale[...] = scale
-        self._updates.bind_gradients(halves.backward, first)
-        halves.run_backward()
+        for i in segments.backward:
+            self._updates.bind_gradients(segments.graphs[i], first)
+            segments.run(i)
         self._accumulate(first)
+
+    # -- in segments ---------------------------------------------------------------------------
+
+    def run_segments(
+        self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
+    ) -> dict[str, Array] | None:
+        if self._buckets is None:
+            gradient = {p.name: p.gradient for p in self._layout.parameters}
+            names = [[gradient[n] for n in u.parameters] for u in self._layout.updates]
+            self._buckets = self._open_segments(names)
+        segments = self._buckets
+        if not self._begin(segments, feeds, draw):
+            return None
+        for i in segments.forward:
+            segments.run(i)
+        results = self._results(segments.shown())
+        self._scale[...] = hooks.scale()
+        for update, i in enumerate(segments.backward):
+            self._updates.bind_bucket(segments, update, first)
+            segments.run(i)
+            self._updates.add_bucket(update, first)
+            hooks.after(update)
+        return results
+
+    def keep_statistics(self, finite: bool) -> None:
+        """Keep the statistics of the last batch, unless it is to be skipped."""
+        if finite or not self._layout.settings.skip_nonfinite:
+            self._keep_statistics()
+
+    def fresh_statistics(self) -> list[Array]:
+        """The statistics of the last batch, before they are kept."""
+        return list(self._fresh.values())
+
+    def _open_segments(self, backward: Sequence[Sequence[str]]) -> splitting.Segments:
+        """The train graph in segments: one of the forward pass, and these of the backward pass."""
+        results = [LOSS, *self._layout.outputs, *self._layout.state.values()]
+        opened = splitting.Segments(
+            self._program, self.store, self._opener.open, [results], backward
+        )
+        opened.bind_output(LOSS, self._loss)
+        for kept, output in self._layout.state.items():
+            opened.bind_output(output, self._fresh[kept])
+        opened.bind_input(SCALE, self._scale)
+        self._is_position_read |= opened.bind_input(DRAW, self._position)
+        return opened
+
+    def _begin(self, segments: splitting.Segments, feeds: Mapping[str, Any], draw: Draw) -> bool:
+        """Bind a batch and its random numbers; False if it is empty."""
+        segments.bind_feeds(feeds)
+        if segments.is_empty:
+            return False
+        if self._noise.needed:
+            segments.bind_noise(self._noise.draw(feeds, draw))
+        self._set_position(draw)
+        return True
 
     def _accumulate(self, first: bool) -> None:
         """After a micro-batch: add its gradients, and keep its statistics if all is finite."""
@@ -152,7 +207,7 @@ class OrtTraining:
 
     def gradients_changed(self) -> None:
         self._is_measured = False
-        self.finite = all(np.isfinite(g).all() for g in self.store.gradient_buffers())
+        self.finite = all(map(is_finite, self.store.gradient_buffers()))
 
     def update(self, micro: int, scale: float) -> bool:
         finite = self.finite

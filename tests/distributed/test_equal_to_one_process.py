@@ -1,0 +1,69 @@
+"""R13: what many processes train equals what one process trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.distributed.parallel import Parallel
+from tests.distributed.group_of_processes import run_processes
+from tests.distributed.training_cases import batches, open_session, part, trained
+
+ROWS = 12
+CASES: dict[str, dict[str, Any]] = {
+    "equal batches": {"sizes": (6, 6)},
+    "unequal batches": {"sizes": (9, 3)},
+    "an empty batch": {"sizes": (12, 0)},
+    "ignored labels": {"sizes": (6, 6), "ignored": -1},
+    "accumulation": {"sizes": (6, 6), "options": {"accumulate": 2}},
+    "clipping": {"sizes": (6, 6), "options": {"clip_norm": 0.05}},
+    "loss scale": {"sizes": (5, 7), "options": {"loss_scale": 8.0}},
+    "separate tensors": {"sizes": (6, 6), "optimizer": "lamb"},
+}
+
+
+def train_part(rank: int, name: str, parallel: Parallel) -> Any:
+    case = CASES[name]
+    feeds = batches(6, ROWS, ignored=case.get("ignored"))
+    with open_session(case, parallel=parallel) as session:
+        return trained(session, [part(each, rank, case["sizes"]) for each in feeds])
+
+
+def train_all(rank: int, names: Sequence[str], parallel: Parallel) -> list[Any]:
+    return [train_part(rank, name, parallel) for name in names]
+
+
+@pytest.mark.parametrize("bucket", [300, 1 << 20])
+def test_data_parallel_equals_one_process(bucket: int) -> None:
+    found = run_processes(train_all, 2, list(CASES), Parallel(data=2, bucket=bucket))
+    for i, (name, case) in enumerate(CASES.items()):
+        with open_session(case) as session:
+            feeds = batches(6, ROWS, ignored=case.get("ignored"))
+            expected_losses, expected = trained(session, feeds)
+        for rank in range(2):
+            losses, weights = found[rank][i]
+            np.testing.assert_allclose(losses, expected_losses, rtol=1e-5, err_msg=name)
+            for key, tensor in expected.items():
+                np.testing.assert_allclose(weights[key], tensor, atol=1e-6, err_msg=f"{name} {key}")
+                np.testing.assert_array_equal(weights[key], found[0][i][1][key])
+
+
+def train_with_dropout(rank: int) -> Any:
+    with open_session(DROPOUT, parallel=Parallel()) as session:
+        return trained(session, [part(each, rank, (6, 6)) for each in batches(6, ROWS)])
+
+
+DROPOUT = {"model": {"dropout": 0.5}}
+
+
+def test_dropout_equals_that_of_micro_batches() -> None:
+    found = run_processes(train_with_dropout, 2)
+    with open_session(DROPOUT, options={"accumulate": 2}) as session:
+        micro = [part(each, rank, (6, 6)) for each in batches(6, ROWS) for rank in range(2)]
+        _, expected = trained(session, micro)
+    for _, weights in found:
+        for key, tensor in expected.items():
+            np.testing.assert_allclose(weights[key], tensor, atol=1e-6)
