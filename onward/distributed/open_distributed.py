@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from onward.distributed.bucket_size import measure_bucket_size
 from onward.distributed.exchange import DataParallel
 from onward.distributed.executable import DistributedTraining
 from onward.distributed.parallel import Parallel
@@ -39,7 +40,10 @@ def open_distributed(
             "give the session the model, its loss and its optimizer"
         )
     groups = join_groups(parallel)
-    buckets = split_updates(program.neutral, parallel.bucket)
+    size = parallel.bucket
+    if size == "auto":
+        size = measure_bucket_size(groups.whole)
+    buckets = split_updates(program.neutral, size)
     opened = open_training(TrainingProgram(buckets.program), options, providers)
     engine = opened.engine
     if not isinstance(engine, SegmentedTraining):

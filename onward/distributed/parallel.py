@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from onward.errors import OptionError
 from onward.settings import (
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
+def _bucket(name: str, value: Any) -> Any:
+    return value if value == "auto" else integer(1)(name, value)
+
+
 @explain_keywords
 @explain_frozen
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -35,7 +39,8 @@ class Parallel:
         shard: processes that hold one copy together, each a part of its tensors (ZeRO)
         zero: what is sharded: 1 the optimizer's state, 2 gradients too, 3 parameters too
         offload: keep the optimizer's state in the memory of the CPU
-        bucket: bytes of gradients that are reduced at a time, while the backward pass goes on
+        bucket: bytes of gradients that are reduced at a time, while the backward pass goes on;
+            "auto": measured when the session opens, so that two runs may add in different orders
         sync_batch_norm: BatchNormalization over the batch of all processes, not of each
         compression: how gradients are sent, such as HalfPrecision(); None: as they are
         local_steps: average the weights every few steps instead of gradients, such as
@@ -54,7 +59,7 @@ class Parallel:
     shard: int = 1
     zero: Literal[1, 2, 3] = 3
     offload: bool = False
-    bucket: int = 25 * MIB
+    bucket: int | Literal["auto"] = 4 * MIB
     sync_batch_norm: bool = False
     compression: Compression | None = None
     local_steps: LocalSteps | None = None
@@ -69,7 +74,7 @@ class Parallel:
             shard=integer(1),
             zero=integer(1, 3),
             offload=true_or_false,
-            bucket=integer(1),
+            bucket=_bucket,
             sync_batch_norm=true_or_false,
             logical_shards=optional(integer(1)),
             timeout=above(0),
