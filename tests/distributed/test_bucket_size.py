@@ -30,5 +30,5 @@ def test_processes_agree() -> None:
 
 def test_a_size_that_is_none() -> None:
     assert Parallel(bucket="auto").bucket == "auto"
-    with pytest.raises(OptionError, match="Parallel.bucket must be a whole number"):
+    with pytest.raises(OptionError, match=r"Parallel\.bucket must be a whole number"):
         Parallel(bucket="large")  # type: ignore[arg-type]
