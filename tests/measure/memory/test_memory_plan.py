@@ -253,10 +253,10 @@ def test_sessions_with_shared_memory_take_less(tmp_path: Path) -> None:
     gc.collect()
     resident_memory.release_free_memory()
     before = resident_memory.resident()
-    sessions += [onward.InferenceSession(tmp_path / "m.onnx", options, [CPU]) for _ in range(4)]
+    sessions += [onward.InferenceSession(tmp_path / "m.onnx", options, [CPU]) for _ in range(12)]
     gc.collect()
     resident_memory.release_free_memory()
-    assert resident_memory.resident() - before < 4 * MB  # separately, they would take 16
+    assert resident_memory.resident() - before < 12 * MB  # separately, they would take 48
 
 
 def test_many_threads_open_sessions_with_shared_memory() -> None:
