@@ -11,10 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward.distributed.compression.half_reduction import HalfPrecision as HalfPrecision
+    from onward.distributed.compression.int8_reduction import Int8 as Int8
+    from onward.distributed.compression.power_sgd import PowerSGD as PowerSGD
+    from onward.distributed.compression.top_k import TopK as TopK
+    from onward.distributed.diloco import DiLoCo as DiLoCo
+    from onward.distributed.local_sgd import LocalSGD as LocalSGD
     from onward.distributed.parallel import Parallel as Parallel
 
 _MODULE_OF = {
+    "DiLoCo": "onward.distributed.diloco",
+    "HalfPrecision": "onward.distributed.compression.half_reduction",
+    "Int8": "onward.distributed.compression.int8_reduction",
+    "LocalSGD": "onward.distributed.local_sgd",
     "Parallel": "onward.distributed.parallel",
+    "PowerSGD": "onward.distributed.compression.power_sgd",
+    "TopK": "onward.distributed.compression.top_k",
 }
 
 __all__ = [*_MODULE_OF]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from onward.distributed.communicator import Communicator, Work
+from onward.programs.program import Array
 
 
 class SumReducer:
@@ -16,11 +16,14 @@ class SumReducer:
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
 
-    def reduce(self, vector: torch.Tensor) -> Work:
+    def reduce(self, vector: torch.Tensor, scale: float = 1.0) -> Work:
         return self._communicator.all_reduce(vector)
 
-    def state(self) -> dict[str, Any]:
+    def undo(self) -> None:
+        pass
+
+    def state(self) -> dict[str, Array]:
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Array]) -> None:
         pass
