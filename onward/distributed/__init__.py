@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onward.distributed.compression.top_k import TopK as TopK
     from onward.distributed.diloco import DiLoCo as DiLoCo
     from onward.distributed.local_sgd import LocalSGD as LocalSGD
+    from onward.distributed.logical_shards import rows_of_process as rows_of_process
     from onward.distributed.parallel import Parallel as Parallel
 
 _MODULE_OF = {
@@ -27,6 +28,7 @@ _MODULE_OF = {
     "Parallel": "onward.distributed.parallel",
     "PowerSGD": "onward.distributed.compression.power_sgd",
     "TopK": "onward.distributed.compression.top_k",
+    "rows_of_process": "onward.distributed.logical_shards",
 }
 
 __all__ = [*_MODULE_OF]

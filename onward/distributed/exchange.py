@@ -18,12 +18,16 @@ from onward.providers.provider import Store
 class Exchange(Protocol):
     """Combines gradients over processes, bucket by bucket, while others are computed."""
 
-    def reduce(self, bucket: int) -> None:
-        """Start to combine the gradients of a bucket."""
+    def reduce(self, bucket: int, scale: float) -> None:
+        """Start to combine the gradients of a bucket, which are gradients times `scale`."""
         ...
 
     def finish(self) -> None:
         """Wait for all buckets that were started."""
+        ...
+
+    def undo(self) -> None:
+        """Forget the last buckets, because their update is skipped."""
         ...
 
 
@@ -40,17 +44,21 @@ class DataParallel:
             if parallel.compression is None:
                 self._reducers.append(SumReducer(communicator))
             else:
-                self._reducers.append(parallel.compression.open(communicator, places.shapes))
+                self._reducers.append(parallel.compression.open(communicator, places))
         self._started: list[Work] = []
 
-    def reduce(self, bucket: int) -> None:
+    def reduce(self, bucket: int, scale: float) -> None:
         vector = as_tensor(self._store.gradient_buffers()[bucket])
-        self._started.append(self._reducers[bucket].reduce(vector))
+        self._started.append(self._reducers[bucket].reduce(vector, scale))
 
     def finish(self) -> None:
         for work in self._started:
             work.wait()
         self._started.clear()
+
+    def undo(self) -> None:
+        for reducer in self._reducers:
+            reducer.undo()
 
 
 def as_tensor(vector: Any) -> torch.Tensor:

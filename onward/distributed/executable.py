@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from onward.distributed.exchange import Exchange
+from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.process_groups import ProcessGroups
 from onward.programs.program import LOSS, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
@@ -30,9 +31,11 @@ class DistributedTraining:
         groups: ProcessGroups,
         layout: Layout,
         origins: Sequence[int],
+        logical: LogicalShards | None = None,
     ) -> None:
         self._engine, self._exchange, self._groups = engine, exchange, groups
         self._layout, self._origins = layout, origins
+        self._logical = logical
         self._accumulate = layout.settings.accumulate
         self._is_reduced = False
         self._loss: Any = None  # of the last batch, of all processes
@@ -64,10 +67,12 @@ class DistributedTraining:
     def compute_gradients(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
     ) -> Results | None:
+        if self._logical is not None:
+            return self._compute_logical(feeds, draw, scale, first)
         whole = self._groups.whole
         reduces = draw.micro + 1 >= self._accumulate
         share = BatchShare(self._groups, self._layout.weight.of(feeds))
-        hooks = _Hooks(self._exchange, share, scale, reduces)
+        hooks = _Hooks(self._exchange, share, scale, draw.micro + 1 if reduces else 0)
         own = draw._replace(micro=draw.micro * whole.size + whole.rank)
         results = self._engine.run_segments(feeds, own, first, hooks)
         if results is None:
@@ -82,6 +87,17 @@ class DistributedTraining:
         loss = float(results[LOSS]) if share.own else 0.0
         self._loss_finite = self._loss_finite and self._end_batch(share, loss)
         return {**results, LOSS: self._loss}
+
+    def _compute_logical(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    ) -> Results | None:
+        assert self._logical is not None
+        found = self._logical.compute(feeds, draw, scale, first)
+        if found is None:
+            return None
+        results, finite = found
+        self._is_reduced, self._loss_finite = True, self._loss_finite and finite
+        return results
 
     def _end_batch(self, share: BatchShare, loss: float) -> bool:
         """Sum the loss and the statistics over the processes; whether all losses are finite."""
@@ -114,10 +130,12 @@ class DistributedTraining:
     def update(self, micro: int, scale: float) -> bool:
         if not self._is_reduced:
             for update in range(len(self._origins)):
-                self._exchange.reduce(update)
+                self._exchange.reduce(update, scale * micro)
         self._exchange.finish()
         self._engine.gradients_changed()
-        self._engine.finite = bool(self._engine.finite) and self._loss_finite
+        self._engine.finite = finite = bool(self._engine.finite) and self._loss_finite
+        if not finite:
+            self._exchange.undo()
         self._is_reduced, self._loss_finite = False, True
         return bool(self._engine.update(micro, scale))
 
@@ -158,12 +176,18 @@ class BatchShare:
 class _Hooks:
     """Reduces buckets between the segments of a step."""
 
-    def __init__(self, exchange: Exchange, share: BatchShare, scale: float, reduces: bool) -> None:
-        self._exchange, self._share, self._scale, self._reduces = exchange, share, scale, reduces
+    def __init__(
+        self,
+        exchange: Exchange,
+        share: BatchShare,
+        scale: float,
+        micro: int,  # micro-batches of the gradients that are reduced; 0: they are not yet
+    ) -> None:
+        self._exchange, self._share, self._scale, self._micro = exchange, share, scale, micro
 
     def scale(self) -> float:
         return self._scale * self._share.factor()
 
     def after(self, update: int) -> None:
-        if self._reduces:
-            self._exchange.reduce(update)
+        if self._micro:
+            self._exchange.reduce(update, self._scale * self._micro)

@@ -11,6 +11,9 @@ import torch
 from onward.distributed.bucket_size import measure_bucket_size
 from onward.distributed.exchange import DataParallel
 from onward.distributed.executable import DistributedTraining
+from onward.distributed.local_steps import LocalSteps
+from onward.distributed.local_training import LocalTraining
+from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups, join_groups
 from onward.errors import DistributedError, OptionError
@@ -40,6 +43,8 @@ def open_distributed(
             "give the session the model, its loss and its optimizer"
         )
     groups = join_groups(parallel)
+    if parallel.local_steps is not None:
+        return open_local(program, options, providers, groups, parallel.local_steps)
     size = parallel.bucket
     if size == "auto":
         size = measure_bucket_size(groups.whole)
@@ -51,13 +56,31 @@ def open_distributed(
             f"{opened.providers[0]} cannot train on many processes\n"
             "use CPUExecutionProvider or the torch providers"
         )
-    layout = buckets.program.layout
+    layout, given = buckets.program.layout, groups.parallel
     check_same_program(groups, program.neutral.layout)
     copy_from_first(groups, layout, engine.store)
-    exchange = DataParallel(engine.store, layout, groups.whole, groups.parallel)
+    logical = None
+    if given.logical_shards is not None:
+        logical = LogicalShards(engine, groups.whole, layout, given.logical_shards)
+    exchange = DataParallel(engine.store, layout, groups.whole, given)
     training = DistributedTraining(
-        engine, exchange, groups, program.neutral.layout, buckets.updates
+        engine, exchange, groups, program.neutral.layout, buckets.updates, logical
     )
+    return OpenedTraining(training, opened.providers)
+
+
+def open_local(
+    program: TrainingProgram,
+    options: SessionOptions,
+    providers: Asked,
+    groups: ProcessGroups,
+    local_steps: LocalSteps,
+) -> OpenedTraining:
+    """Open a program whose processes train alone and average their weights."""
+    opened = open_training(program, options, providers)
+    check_same_program(groups, program.layout)
+    copy_from_first(groups, program.layout, opened.engine.store)
+    training = LocalTraining(opened.engine, local_steps, groups, program.layout)
     return OpenedTraining(training, opened.providers)
 
 

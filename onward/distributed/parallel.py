@@ -79,6 +79,28 @@ class Parallel:
             logical_shards=optional(integer(1)),
             timeout=above(0),
         )
+        for name in ("compression", "local_steps"):
+            given = getattr(self, name)
+            if given is not None and not callable(getattr(given, "open", None)):
+                raise OptionError(
+                    f"Parallel.{name} must be settings of onward.distributed, not {given!r}\n"
+                    "for example HalfPrecision() or LocalSGD(every=8)"
+                )
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse settings that exclude each other."""
+        ways = {
+            "compression": self.compression is not None,
+            "local_steps": self.local_steps is not None,
+            "logical_shards": self.logical_shards is not None,
+            "shard": self.shard > 1,
+        }
+        given = [name for name, is_given in ways.items() if is_given]
+        if len(given) > 1:
+            raise OptionError(
+                f"Parallel: {given[0]} and {given[1]} exclude each other\ngive one of them"
+            )
 
     def over(self, size: int) -> Parallel:
         """These settings for `size` processes, with `data` as a number."""

@@ -99,6 +99,10 @@ class Store(Protocol):
         """
         ...
 
+    def parameter_buffers(self) -> list[Any]:
+        """The parameters as flat vectors of the engine, one for each update graph."""
+        ...
+
     def clear_gradients(self) -> None: ...
 
 

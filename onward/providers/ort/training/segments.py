@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -39,9 +40,12 @@ class Segments:
         self._last_reader = {name: i for i, takes in enumerate(self._takes) for name in takes}
         self.graphs = [open_graph(ir.to_proto(piece.model).SerializeToString()) for piece in pieces]
         self._feeds = [StepFeeds(each, layout, store, partial=True) for each in self.graphs]
-        self._home = {
-            result.name: graph for graph in reversed(self.graphs) for result in graph.results()
-        }
+        groups = [*forward, *backward]
+        self._home = {name: i for i, group in enumerate(groups) for name in group}
+        # results of a group that an earlier segment has computed: onnxruntime does not copy them
+        self._passed = [
+            [name for name in group if name in piece.takes] for group, piece in zip(groups, pieces)
+        ]
         self._arguments = [{each.name for each in graph.arguments()} for graph in self.graphs]
         self._bound: dict[str, Array] = {}  # results in memory of the store
         self._values: dict[str, Array] = {}  # results that later segments read
@@ -70,7 +74,9 @@ class Segments:
 
     def bind_output(self, name: str, array: Array) -> None:
         """Bind a result to an array that the run of its graph writes to."""
-        self._home[name].bind_output(name, array)
+        home = self._home[name]
+        if name not in self._passed[home]:
+            self.graphs[home].bind_output(name, array)
         self._bound[name] = array
 
     def results_of_empty(self, names: Sequence[str]) -> list[Array]:
@@ -81,13 +87,17 @@ class Segments:
         """Run a segment; the next ones find its results."""
         graph = self.graphs[i]
         for name in self._takes[i]:
-            graph.bind_input(name, self._bound[name] if name in self._bound else self._values[name])
-        wanted = [
-            result.name
-            for result in graph.results()
-            if result.name not in self._bound and self._is_read_after(result.name, i)
-        ]
+            graph.bind_input(name, self._values[name])
+        names = [result.name for result in graph.results() if result.name not in self._takes[i]]
+        bound = {name for name in names if name in self._bound and self._home[name] == i}
+        wanted = [name for name in names if name not in bound and self._is_read_after(name, i)]
         self._values |= zip(wanted, self._feeds[i].run(wanted))
+        for name in bound:  # its memory may be changed before later segments read it
+            if self._is_read_after(name, i):
+                self._values[name] = self._bound[name].copy()
+        for name in self._passed[i]:
+            if name in self._bound:
+                np.copyto(self._bound[name], self._values[name])
         for name in self._takes[i]:
             if self._last_reader[name] == i and name not in self._shown:
                 self._values.pop(name, None)

@@ -94,6 +94,10 @@ class NumpyStore:
         """The accumulated gradients, one vector for each update graph."""
         return [memory.gradients for memory in self.updates]
 
+    def parameter_buffers(self) -> list[Array]:
+        """The parameters, one vector for each update graph."""
+        return [memory.parameters for memory in self.updates]
+
     def clear_gradients(self) -> None:
         for memory in self.updates:
             memory.gradients[...] = 0

@@ -128,6 +128,10 @@ class TorchStore:
         """The gradients that await an update, one vector for each update graph."""
         return [tensors.gradient_vector() for tensors in self.updates]
 
+    def parameter_buffers(self) -> list[Tensor]:
+        """The parameters, one vector for each update graph."""
+        return [tensors.parameters for tensors in self.updates]
+
     def clear_gradients(self) -> None:
         for tensors in self.updates:
             if tensors.gradients is not None:

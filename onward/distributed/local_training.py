@@ -1,0 +1,113 @@
+"""LocalTraining: processes train alone, and average their weights every few updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onward.distributed.exchange import as_tensor
+from onward.distributed.local_sgd import average_vectors
+from onward.distributed.local_steps import LocalSteps
+from onward.distributed.process_groups import ProcessGroups
+from onward.errors import FeedError
+from onward.programs.program import Layout
+from onward.providers.provider import Draw, Flag, Results, Store, TrainingExecutable
+
+
+class LocalTraining:
+    """A TrainingExecutable whose processes exchange nothing but weights, now and then.
+
+    Whether an update is skipped is each process's own decision: all of them count their updates,
+    those that were skipped included, and average after the same ones.
+    """
+
+    lookahead = 1
+
+    def __init__(
+        self,
+        engine: TrainingExecutable,
+        local_steps: LocalSteps,
+        groups: ProcessGroups,
+        layout: Layout,
+    ) -> None:
+        self._engine, self._groups, self._layout = engine, groups, layout
+        self._parameters = [as_tensor(each) for each in engine.store.parameter_buffers()]
+        self._averager = local_steps.open(groups.whole, self._parameters)
+
+    @property
+    def store(self) -> Store:
+        return self._engine.store
+
+    @property
+    def finite(self) -> bool:
+        return self._engine.finite
+
+    @finite.setter
+    def finite(self, finite: bool) -> None:
+        self._engine.finite = finite
+
+    def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
+        self._engine.set_rates(steps, [ahead[:1] for ahead in rates])
+
+    def step(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float
+    ) -> tuple[Results, Flag] | None:
+        done = self._engine.step(feeds, self._own(draw), scale)
+        if done is None:
+            raise _no_rows()
+        self._average()
+        return done
+
+    def compute_gradients(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    ) -> Results | None:
+        results = self._engine.compute_gradients(feeds, self._own(draw), scale, first)
+        if results is None:
+            raise _no_rows()
+        return results
+
+    def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
+        results = self._engine.forward(feeds, self._own(draw))
+        if results is None:
+            raise _no_rows()
+        return results
+
+    def backward(self, scale: float, first: bool) -> None:
+        self._engine.backward(scale, first)
+
+    def gradients_changed(self) -> None:
+        self._engine.gradients_changed()
+
+    def update(self, micro: int, scale: float) -> Flag:
+        finite = self._engine.update(micro, scale)
+        self._average()
+        return finite
+
+    def gradient_norm(self) -> float:
+        return self._engine.gradient_norm()
+
+    def evaluate(self, feeds: Mapping[str, Any]) -> Results:
+        return self._engine.evaluate(feeds)
+
+    def predict(self, feeds: Mapping[str, Any]) -> Results:
+        return self._engine.predict(feeds)
+
+    def _own(self, draw: Draw) -> Draw:
+        whole = self._groups.whole
+        return draw._replace(micro=draw.micro * whole.size + whole.rank)
+
+    def _average(self) -> None:
+        """Average weights and running statistics, if it is time."""
+        if not self._averager.after_update(self._parameters):
+            return
+        for name in self._layout.state:
+            statistics = as_tensor(self.store.read(name).copy())
+            average_vectors(self._groups.whole, [statistics])
+            self.store.write(name, statistics.numpy())
+
+
+def _no_rows() -> FeedError:
+    return FeedError(
+        "a process without rows cannot take part in local steps\n"
+        "give every process rows of each batch, or average gradients: local_steps=None"
+    )

@@ -1,0 +1,181 @@
+"""Logical shards: parts of a batch whose gradients are added in one order, whoever computes them.
+
+With L logical shards, each batch has L parts, and each process computes a run of them. The weights
+of a part, its random numbers and the order of all sums depend on the number of the part alone, so
+a run on 4, 3 and again 4 processes has the same weights, bit for bit, as one without a failure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from onward.distributed.communicator import Communicator
+from onward.distributed.exchange import as_tensor
+from onward.distributed.reproducible_sum import OrderedSum, add_in_order
+from onward.errors import DistributedError, OptionError
+from onward.programs.program import LOSS, Layout
+from onward.providers.provider import Draw, Results, SegmentedTraining
+
+Array = np.ndarray[Any, Any]
+
+
+def part_sizes(rows: int, parts: int) -> list[int]:
+    """The rows of each part of a batch: as equal as possible, the first ones have one more.
+
+    >>> part_sizes(7, 3)
+    [3, 2, 2]
+    """
+    each, more = divmod(rows, parts)
+    return [each + (part < more) for part in range(parts)]
+
+
+class LogicalShards:
+    """Computes the gradients of this process's parts of a batch, and adds those of all in order."""
+
+    def __init__(
+        self, engine: SegmentedTraining, communicator: Communicator, layout: Layout, parts: int
+    ) -> None:
+        if parts < communicator.size:
+            raise OptionError(
+                f"Parallel: {parts} logical shards are too few for {communicator.size} processes\n"
+                f"give at least {communicator.size}, and the same number in every run"
+            )
+        self._engine, self._communicator, self._layout = engine, communicator, layout
+        self._parts, self._sum = parts, OrderedSum(communicator, parts)
+        self.own = self._sum.shards_of(communicator.rank)
+
+    def compute(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    ) -> tuple[Results, bool] | None:
+        """Gradients of the whole batch, added to those of earlier micro-batches.
+
+        Returns the results of this process's rows with the loss of all, and if all losses are
+        finite; None if no process has a row.
+        """
+        parts, weights = self._cut(feeds)
+        if not sum(weights):
+            return None
+        engine, total = self._engine, sum(weights)
+        held = [] if first else [as_tensor(g).clone() for g in engine.store.gradient_buffers()]
+        computed, statistics, found = [], [], []
+        losses = [0.0] * self._parts
+        for number, part in zip(self.own, parts):
+            factor = weights[number] / total
+            own = draw._replace(micro=draw.micro * self._parts + number)
+            results = engine.run_segments(part, own, True, _Factor(scale * factor))
+            if results is None:
+                engine.store.clear_gradients()
+                results = engine.results_of_empty()
+            else:
+                losses[number] = float(results[LOSS]) * factor
+            computed.append([as_tensor(g).clone() for g in engine.store.gradient_buffers()])
+            statistics.append([as_tensor(s) * factor for s in engine.fresh_statistics()])
+            found.append(results)
+        self._add(computed, statistics)
+        for buffer, before in zip(engine.store.gradient_buffers(), held):
+            as_tensor(buffer).add_(before)
+        everywhere = self._gather(losses)
+        finite = all(map(math.isfinite, everywhere))
+        engine.keep_statistics(finite)
+        loss = np.asarray(_sum_in_order(everywhere), self._layout.settings.loss_dtype)
+        return {**_joined(found), LOSS: loss}, finite
+
+    def _cut(self, feeds: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[float]]:
+        """This process's parts of the batch, and the weights of all parts."""
+        rows = _rows(feeds)
+        counts = torch.zeros(self._communicator.size, dtype=torch.int64)
+        counts[self._communicator.rank] = rows
+        self._communicator.all_reduce(counts).wait()
+        sizes = part_sizes(int(counts.sum()), self._parts)
+        wanted = [sizes[number] for number in self.own]
+        if sum(wanted) != rows:
+            raise DistributedError(
+                f"process {self._communicator.rank} has {rows} of {int(counts.sum())} rows, but "
+                f"its logical shards {[*self.own]} have {sum(wanted)}\n"
+                "give each process the rows of its shards: onward.distributed.rows_of_process"
+            )
+        starts = np.cumsum([0, *wanted]).tolist()
+        parts = [
+            {name: _rows_of(feed, rows, start, stop) for name, feed in feeds.items()}
+            for start, stop in pairwise(starts)
+        ]
+        own = {n: self._layout.weight.of(part) for n, part in zip(self.own, parts)}
+        return parts, self._gather([own.get(number, 0.0) for number in range(self._parts)])
+
+    def _gather(self, numbers: Sequence[float]) -> list[float]:
+        """A number of each part, of all processes: each is given by one, the others give 0."""
+        vector = torch.tensor(numbers, dtype=torch.float64)
+        self._communicator.all_reduce(vector).wait()
+        return [float(number) for number in vector.tolist()]
+
+    def _add(self, computed: list[list[Any]], statistics: list[list[Any]]) -> None:
+        """Write the sums over all parts to the engine's gradients and statistics."""
+        engine = self._engine
+        works = []
+        for i, buffer in enumerate(engine.store.gradient_buffers()):
+            vectors = [part[i] for part in computed]
+            works.append(self._sum.reduce(vectors, as_tensor(buffer)))
+        for i, fresh in enumerate(engine.fresh_statistics()):
+            vectors = [part[i].reshape(-1) for part in statistics]
+            works.append(self._sum.reduce(vectors, as_tensor(fresh).view(-1)))
+        for work in works:
+            work.wait()
+
+
+def rows_of_process(rows: int, rank: int, size: int, logical_shards: int | None = None) -> range:
+    """The rows of a batch that a process trains on.
+
+    >>> rows_of_process(10, rank=1, size=3), rows_of_process(10, rank=0, size=3, logical_shards=4)
+    (range(4, 7), range(0, 6))
+    """
+    parts = size if logical_shards is None else logical_shards
+    sizes = part_sizes(rows, parts)
+    each, more = divmod(parts, size)
+    first = rank * each + min(rank, more)
+    start = sum(sizes[:first])
+    return range(start, start + sum(sizes[first : first + each + (rank < more)]))
+
+
+class _Factor:
+    """Hooks that scale the gradients of a part, and reduce nothing."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+
+    def scale(self) -> float:
+        return self._factor
+
+    def after(self, update: int) -> None:
+        pass
+
+
+def _rows(feeds: Mapping[str, Any]) -> int:
+    shape = np.shape(next(iter(feeds.values()), ()))
+    return int(shape[0]) if shape else 1
+
+
+def _rows_of(feed: Any, rows: int, start: int, stop: int) -> Any:
+    """Some rows of a feed; a feed without rows of its own as it is."""
+    shape = np.shape(feed)
+    return feed[start:stop] if shape and shape[0] == rows else feed
+
+
+def _sum_in_order(numbers: Sequence[float]) -> float:
+    return float(add_in_order(torch.tensor(numbers, dtype=torch.float64)))
+
+
+def _joined(results: Sequence[Results]) -> dict[str, Any]:
+    """The results of several parts as those of one batch, where they have rows."""
+    if len(results) == 1:
+        return dict(results[0])
+    joined = {}
+    for name in results[0]:
+        arrays = [np.asarray(each[name]) for each in results]
+        joined[name] = np.concatenate(arrays) if arrays[0].ndim else arrays[0]
+    return joined

@@ -1,0 +1,65 @@
+"""Logical shards: the same bits on any number of processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.distributed.logical_shards import part_sizes, rows_of_process
+from onward.distributed.parallel import Parallel
+from onward.errors import DistributedError, OptionError
+from tests.distributed.group_of_processes import run_processes
+from tests.distributed.training_cases import batches, open_session, trained
+
+ROWS, SHARDS = 11, 4
+CASES: list[dict[str, Any]] = [
+    {"model": {"dropout": 0.5, "batch_norm": True}},
+    {"options": {"accumulate": 2, "clip_norm": 0.05}, "ignored": -1},
+    {"optimizer": "lamb"},
+]
+
+
+def train_rows(rank: int, size: int) -> list[Any]:
+    found = []
+    for case in CASES:
+        rows = rows_of_process(ROWS, rank, size, SHARDS)
+        feeds = [
+            {name: array[rows.start : rows.stop] for name, array in each.items()}
+            for each in batches(6, ROWS, ignored=case.get("ignored"))
+        ]
+        with open_session(case, parallel=Parallel(logical_shards=SHARDS, bucket=300)) as session:
+            found.append(trained(session, feeds))
+    return found
+
+
+def test_any_number_of_processes_gives_the_same_bits() -> None:
+    expected = run_processes(train_rows, 1, 1)[0]
+    for size in (2, 3):
+        for found in run_processes(train_rows, size, size):
+            for (losses, weights), (expected_losses, tensors) in zip(found, expected):
+                assert losses == expected_losses
+                for name, tensor in tensors.items():
+                    np.testing.assert_array_equal(weights[name], tensor, err_msg=name)
+
+
+def train_wrong_rows(rank: int) -> None:
+    session = open_session({}, parallel=Parallel(logical_shards=3))
+    with pytest.raises(DistributedError, match="logical shards"):
+        session.step(batches(1, 4)[0])
+    with pytest.raises(OptionError, match="1 logical shards are too few for 2 processes"):
+        open_session({}, parallel=Parallel(logical_shards=1))
+
+
+def test_rows_that_are_not_those_of_the_shards() -> None:
+    run_processes(train_wrong_rows, 2)
+
+
+def test_every_row_belongs_to_one_process() -> None:
+    for rows in range(14):
+        for size in range(1, 6):
+            for shards in (None, *range(size, 8)):
+                parts = [rows_of_process(rows, rank, size, shards) for rank in range(size)]
+                assert [row for part in parts for row in part] == list(range(rows))
+    assert part_sizes(5, 4) == [2, 1, 1, 1]
