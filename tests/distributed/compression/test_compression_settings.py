@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from onward.errors import OptionError
 from onward.programs.vector_offsets import Places, place
 
 FLOAT32 = np.dtype("float32")
+PAGE = Path(__file__).parents[3] / "docs/distributed-compression.md"
 
 
 @pytest.mark.parametrize(
@@ -82,3 +85,16 @@ def test_gaps_of_a_bucket() -> None:
 def test_int8_costs_little_for_short_vectors() -> None:
     places = place({"b": (3,)}, FLOAT32)  # 16 elements with the gap
     assert Int8().bytes_sent(places, 4) < 2 * 4 * places.size * 3 // 4
+
+
+def test_the_table_of_the_page_has_the_bytes_that_are_sent() -> None:
+    section = PAGE.read_text("utf-8").split("## What is sent")[1].split("```")[0]
+    rows = re.findall(r"^\| `?([^`|]+?)`? \| ([\d, |]+) \|$", section, re.M)
+    places = place({"w": (1024, 4096), "b": (4096,)}, FLOAT32)
+    plain = SimpleNamespace(bytes_sent=lambda _, size: 2 * 4 * places.size * (size - 1) // size)
+    names = {kind.__name__: kind for kind in (HalfPrecision, Int8, TopK, PowerSGD)}
+    assert len(rows) == 1 + 6  # with the heading
+    for name, cells in rows[1:]:
+        kind = plain if name == "uncompressed" else eval(name, names)
+        found = [int(cell.replace(",", "")) for cell in cells.split(" | ")]
+        assert found == [kind.bytes_sent(places, size) for size in (2, 8, 64)], name
