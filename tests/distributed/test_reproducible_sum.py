@@ -69,9 +69,11 @@ def test_sums_are_the_same_bits_on_1_2_3_and_4_processes() -> None:
     assert [len(of_rank) for of_rank in found] == [4, 3, 2, 1]
 
 
-def test_the_order_of_additions_changes_the_sum() -> None:
-    """Otherwise the test above could not fail."""
+def test_shards_are_added_in_their_order() -> None:
     vectors = [shard(i, 103) for i in range(4)]
+    s0, s1, s2, s3 = vectors
+    assert torch.equal(add_in_order(vectors), ((s0 + s1) + s2) + s3)
+    assert not torch.equal(add_in_order(vectors), (s0 + s1) + (s2 + s3))
     assert not torch.equal(add_in_order(vectors), add_in_order(vectors[::-1]))
 
 

@@ -67,11 +67,12 @@ class ReducerMemory:
         self._now = self._before
 
     def state(self) -> dict[str, Array]:
+        """What a checkpoint keeps; the arrays share memory that later steps do not change."""
         now = self._now
         found: dict[str, Array] = {"scale": np.array(now.scale), "step": np.array(now.step)}
         if now.error is not None:
-            found["error"] = now.error.cpu().numpy().copy()
-        factors = {f"{_FACTOR}{i}": each.cpu().numpy().copy() for i, each in enumerate(now.factors)}
+            found["error"] = now.error.cpu().numpy()
+        factors = {f"{_FACTOR}{i}": each.cpu().numpy() for i, each in enumerate(now.factors)}
         return found | factors
 
     def restore(self, state: Mapping[str, Array]) -> None:

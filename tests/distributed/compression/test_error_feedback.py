@@ -61,30 +61,29 @@ def test_what_was_sent_and_what_was_kept_is_everything(
     assert np.abs(found[0][0].numpy() + kept - exact).max() < rounding * (1 + np.abs(exact).max())
 
 
-def reduce_around_a_bad_step(communicator: Any, kind: Any, bad: float, good: bool) -> Any:
-    """Two good steps; between them one that is not finite on the last process, unless `good`."""
+def reduce_around_a_bad_step(communicator: Any, kind: Any, bad: float | None, undo: bool) -> Any:
+    """Two good steps; between them one where the last process has a bad number, unless None."""
     reducer, rank = kind.open(communicator, PLACES), communicator.rank
-    first = gradients(PLACES, rank)
-    reducer.reduce(first).wait()
+    reducer.reduce(gradients(PLACES, rank)).wait()
     spoilt = gradients(PLACES, 10 + rank)
-    if not good:
+    if bad is not None:
         if rank == communicator.size - 1:
-            spoilt[PLACES.slices["w"].start + 5] = bad
+            spoilt[PLACES.slices["w"].stop - 1] = bad
         reducer.reduce(spoilt).wait()
-    reducer.undo()
-    reducer.undo()  # once more changes nothing
-    if good:  # undo the first step, and make it again
-        reducer.reduce(gradients(PLACES, rank)).wait()
+    if undo:
+        reducer.undo()
+        reducer.undo()  # once more changes nothing
     second = gradients(PLACES, 20 + rank)
     reducer.reduce(second).wait()
     return spoilt, second, reducer.state()
 
 
+@pytest.mark.parametrize("undo", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", [*KINDS, HalfPrecision(), PowerSGD(start_step=9)], ids=repr)
-def test_nan_reaches_all_processes_and_leaves_no_trace(kind: Any, bad: float) -> None:
-    expected = run_threads(reduce_around_a_bad_step, 3, kind, bad, True)
-    found = run_threads(reduce_around_a_bad_step, 3, kind, bad, False)
+def test_nan_reaches_all_processes_and_leaves_no_trace(kind: Any, bad: float, undo: bool) -> None:
+    expected = run_threads(reduce_around_a_bad_step, 3, kind, None, False)
+    found = run_threads(reduce_around_a_bad_step, 3, kind, bad, undo)
     for (_, second, state), (spoilt, other, other_state) in zip(expected, found):
         assert not torch.isfinite(spoilt).all()
         assert torch.equal(spoilt.isfinite(), found[0][0].isfinite())
@@ -178,6 +177,20 @@ def test_zero_gradients_do_not_end_a_warm_start() -> None:
         return vector[PLACES.slices["w"]]
 
     assert run_threads(run, 2)[0].norm() > 0.1
+
+
+def test_large_gradients_do_not_grow_in_a_warm_start() -> None:
+    """A Q that is not made orthonormal is as large as the gradients, and P their square."""
+
+    def run(communicator: Any) -> bool:
+        reducer, finite = PowerSGD(rank=2, factors="float16").open(communicator, PLACES), True
+        for step in range(3):
+            vector = 300 * gradients(PLACES, step)
+            reducer.reduce(vector).wait()
+            finite = finite and bool(vector.isfinite().all())
+        return finite
+
+    assert run_threads(run, 2) == [True, True]
 
 
 def test_errors_are_divided_among_another_number_of_processes() -> None:
