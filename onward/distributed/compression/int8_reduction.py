@@ -145,4 +145,4 @@ def dequantize(messages: Tensor, parts: Parts) -> Tensor:
     start = _SCALE * parts.blocks
     scales = messages[:, :start].contiguous().view(torch.float32)
     numbers = messages[:, start:].reshape(-1, parts.blocks, parts.block)
-    return numbers * scales[:, :, None]
+    return numbers.float().mul_(scales[:, :, None])

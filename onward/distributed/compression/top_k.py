@@ -26,6 +26,7 @@ from onward.settings import (
     true_or_false,
 )
 
+_STRIDE = 61  # of the sample: a prime, so that it takes elements of all columns of a matrix
 _ITEM = 8  # bytes of an element: its float32 value and its int32 index
 
 
@@ -82,8 +83,7 @@ class TopKReducer:
 
     def _exchange(self, vector: torch.Tensor, scale: float) -> Iterator[None]:
         total = self._memory.add_error(vector, scale)
-        # NaN is the largest for topk, so what is not finite is sent and reaches all processes
-        chosen = torch.topk(total.abs(), self._count, sorted=False).indices
+        chosen = find_largest(total.abs(), self._count)
         values = total[chosen].float()
         message = torch.cat([values.view(torch.int32), chosen.to(torch.int32)])
         messages = message.new_empty(self._communicator.size * message.numel())
@@ -106,3 +106,21 @@ class TopKReducer:
 
     def restore(self, state: Mapping[str, Array]) -> None:
         self._memory.restore(state)
+
+
+def find_largest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """The indices of the `count` largest values, not sorted.
+
+    NaN counts as the largest, so what is not finite is sent and reaches all processes. A sample
+    tells about where the limit is, so that only few values are compared with each other.
+    """
+    sample = values[::_STRIDE]
+    share = count / max(1, values.numel())
+    likely = int(1.2 * share * sample.numel()) + 32  # above the limit, with some to spare
+    if likely >= sample.numel():
+        return torch.topk(values, count, sorted=False).indices
+    limit = torch.topk(sample, likely, sorted=False).values.min()
+    candidates = torch.nonzero(~(values < limit)).view(-1)  # NaN is among them
+    if candidates.numel() < count:
+        return torch.topk(values, count, sorted=False).indices
+    return candidates[torch.topk(values[candidates], count, sorted=False).indices]
