@@ -11,10 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward.distributed.checkpoints.sharded_checkpoints import (
+        ShardedCheckpoints as ShardedCheckpoints,
+    )
     from onward.distributed.parallel import Parallel as Parallel
 
 _MODULE_OF = {
     "Parallel": "onward.distributed.parallel",
+    "ShardedCheckpoints": "onward.distributed.checkpoints.sharded_checkpoints",
 }
 
 __all__ = [*_MODULE_OF]
