@@ -131,10 +131,7 @@ class Checkpoints:
         try:
             return read_catalog(self.folder, self._disk)
         except OSError as error:
-            raise CheckpointError(
-                f"the folder {self.folder} cannot be read: {error.strerror or error}\n"
-                "check its disk, or use another folder"
-            ) from error
+            raise folder_error(self.folder, error) from error
 
     def _kept(self, entries: list[ManifestEntry]) -> list[ManifestEntry]:
         """The newest and the best checkpoints, without those known to be damaged."""
@@ -233,6 +230,14 @@ def locked_folder(folder: Path, name: str, size: int, disk: Disk) -> Iterator[No
         except OSError as error:
             raise save_error(folder / name, error, "locking the folder", size, disk) from error
         yield
+
+
+def folder_error(folder: Path, error: OSError) -> CheckpointError:
+    """The error of a folder whose names cannot be read."""
+    return CheckpointError(
+        f"the folder {folder} cannot be read: {error.strerror or error}\n"
+        "check its disk, or use another folder"
+    )
 
 
 def check_step(step: Any, metric: Any) -> tuple[int, float | None]:

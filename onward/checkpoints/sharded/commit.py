@@ -85,7 +85,13 @@ def commit(
 
 
 def _checked_part(save: SaveFolder, rank: int, digest: str, disk: Disk) -> PartSummary:
-    part = read_part(save, rank, disk)
+    try:
+        part = read_part(save, rank, disk)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{save.path} is not saved: {str(error).splitlines()[0]}\n"
+            "check the disk of the folder, which all ranks must share"
+        ) from error
     if part.sha256 != digest:
         raise CheckpointCorrupt(
             f"{save.path / part_name(rank)}: not what rank {rank} has written\n"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from onward.checkpoints.digested_json import read_digested_bytes
 from onward.checkpoints.disk import DISK, Disk
-from onward.checkpoints.folder import locked_folder
+from onward.checkpoints.folder import folder_error, locked_folder
 from onward.checkpoints.sharded.save_folders import list_saves
 from onward.checkpoints.tensor_files import StrPath, atomic_write
-from onward.errors import CheckpointError, RunFenced
+from onward.errors import RunFenced
 from onward.graph.paths import to_path
 
 _LEASE = re.compile(r"owner-(\d{6,18})-[0-9a-f]{16}\.json")
@@ -47,10 +47,7 @@ def take_lease(folder: StrPath, owner: str, *, disk: Disk = DISK) -> Lease:
             held = _leases(folder, disk)
             tokens = [*held, *(save.token for save in list_saves(folder, disk))]
         except OSError as error:
-            raise CheckpointError(
-                f"the folder {folder} cannot be read: {error.strerror or error}\n"
-                "check its disk, or use another folder"
-            ) from error
+            raise folder_error(folder, error) from error
         token = 1 + max(tokens, default=0)
         lease = Lease(folder, token, owner, f"owner-{token:06d}-{secrets.token_hex(8)}.json")
         data = json.dumps({"token": token, "owner": owner}).encode()
@@ -72,10 +69,7 @@ def check_lease(lease: Lease, what: str, disk: Disk) -> None:
     try:
         held = _leases(lease.folder, disk)
     except OSError as error:
-        raise CheckpointError(
-            f"{what} is not saved: {lease.folder} cannot be read: {error.strerror or error}\n"
-            "check its disk, or save in another folder"
-        ) from error
+        raise folder_error(lease.folder, error) from error
     newest = max(held, default=0)
     if newest == lease.token and held[newest] == lease.name:
         return

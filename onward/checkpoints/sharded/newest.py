@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onward.checkpoints.disk import DISK, Disk
+from onward.checkpoints.folder import folder_error
 from onward.checkpoints.manifest import finite_or_none, read_catalog
 from onward.checkpoints.retention import Retention
 from onward.checkpoints.sharded.save_folders import SaveFolder, list_saves
@@ -47,10 +48,7 @@ def list_checkpoints(folder: StrPath, *, disk: Disk = DISK) -> list[ListedCheckp
     try:
         files, saves = read_catalog(folder, disk), list_saves(folder, disk)
     except OSError as error:
-        raise CheckpointError(
-            f"the folder {folder} cannot be read: {error.strerror or error}\n"
-            "check its disk, or use another folder"
-        ) from error
+        raise folder_error(folder, error) from error
     whole = [
         ListedCheckpoint(folder / entry.file, entry.step, entry.serial, entry.metric)
         for entry in sorted([*files.entries, *files.missing], key=lambda entry: entry.serial)

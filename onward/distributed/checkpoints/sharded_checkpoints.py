@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from onward.checkpoints.disk import DISK, Disk
 from onward.checkpoints.file_header import check_properties
-from onward.checkpoints.folder import check_step
+from onward.checkpoints.folder import check_step, folder_error
 from onward.checkpoints.retention import Retention
 from onward.checkpoints.sharded.commit import commit, discard, refuse_if_fenced
 from onward.checkpoints.sharded.lease import Lease, take_lease
@@ -223,7 +223,11 @@ class ShardedCheckpoints:
         return _StartedSave(save, dict(properties), measured, writer)
 
     def _next_serial(self) -> int:
-        return 1 + max((each.serial for each in list_saves(self.folder, self._disk)), default=0)
+        try:
+            saves = list_saves(self.folder, self._disk)
+        except OSError as error:
+            raise folder_error(self.folder, error) from error
+        return 1 + max((each.serial for each in saves), default=0)
 
     def _commit(self, started: _StartedSave) -> Path:
         """Commit a save when all ranks have written their parts; raises alike on all of them."""
