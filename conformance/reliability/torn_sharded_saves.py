@@ -10,6 +10,7 @@ next finds the newest checkpoint that was committed, or the one after it, as it 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -66,18 +67,15 @@ def save_on(folder: Path, address: str, rank: int, operation: int) -> None:
         return do(*arguments)
 
     disk: Any = WatchedDisk(hook) if operation else DISK
-    with ProcessRank(rank, address) as group:
+    with contextlib.suppress(PeerLost), ProcessRank(rank, address) as group:
         checkpoints = open_group(folder, group, disk)
         found = checkpoints.latest()
         number = 0 if found is None else found.properties["number"]
-        try:
-            while True:
-                number += 1
-                print("saving", number, flush=True)
-                assert save_number(checkpoints, group, number, number, ELEMENTS)
-                print("saved", number, flush=True)
-        except PeerLost:
-            return
+        while True:
+            number += 1
+            print("saving", number, flush=True)
+            assert save_number(checkpoints, group, number, number, ELEMENTS)
+            print("saved", number, flush=True)
 
 
 def kill_one(folder: Path, draw: random.Random, by_clock: bool, tally: Tally) -> None:

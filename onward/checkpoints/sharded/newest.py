@@ -20,7 +20,7 @@ from onward.checkpoints.sharded.sharded_checkpoint import (
     open_checkpoint,
     read_save,
 )
-from onward.checkpoints.tensor_files import StrPath
+from onward.checkpoints.tensor_files import Checkpoint, StrPath
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 from onward.graph.paths import to_path
 
@@ -109,6 +109,21 @@ def open_newest(folder: StrPath, *, disk: Disk = DISK) -> ShardedCheckpoint | No
     For those who read: it does not take the run over from the processes that train it.
     """
     return _open_first(to_path(folder), lambda listed: listed[::-1], disk)
+
+
+def read_newest(folder: StrPath, *, disk: Disk = DISK) -> Checkpoint | None:
+    """The newest checkpoint of a folder with all of its tensors whole, verified.
+
+    If the processes that train remove it meanwhile, the one after it is read.
+    """
+    found = open_newest(folder, disk=disk)
+    try:
+        return None if found is None else found.read_all()
+    except CheckpointMissing:
+        there = [each.path for each in list_checkpoints(folder, disk=disk) if not each.problem]
+        if found is not None and found.path in there:
+            raise
+        return read_newest(folder, disk=disk)
 
 
 def open_best(
