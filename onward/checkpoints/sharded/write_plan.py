@@ -57,6 +57,8 @@ def plan_writes(held: Sequence[Held]) -> Plan:
     for width, name, span, holders in shared:
         writers = _writers(width * (span[1] - span[0]), holders, loads)
         for rank, cut in zip(writers, _even_cuts(span, len(writers))):
+            if cut[0] == cut[1]:  # fewer elements than writers
+                continue
             plan[rank].setdefault(name, []).append(cut)
             loads[rank] += width * (cut[1] - cut[0])
     return [{name: _joined(spans) for name, spans in each.items()} for each in plan]
