@@ -42,7 +42,7 @@ class Lease:
 def take_lease(folder: StrPath, owner: str, *, disk: Disk = DISK) -> Lease:
     """Take the next token of a run's folder; groups with earlier ones can no longer commit."""
     folder = to_path(folder)
-    with locked_folder(folder, "the run's owner", 0, disk):
+    with locked_folder(folder, "owner.json", 0, disk):
         try:
             held = _leases(folder, disk)
             tokens = [*held, *(save.token for save in list_saves(folder, disk))]

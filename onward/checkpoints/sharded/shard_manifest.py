@@ -154,7 +154,8 @@ def decode_shard_manifest(data: bytes) -> ShardManifest:
 def _stored_tensor(row: Mapping[str, Any], files: Mapping[str, str]) -> StoredTensor:
     name, shape = row["name"], tuple(row["shape"])
     numbers = [*shape, *(place for _, *span in row["pieces"] for place in span)]
-    if row["dtype"] not in BY_NUMPY or not all(type(n) is int and n >= 0 for n in numbers):
+    known = row["dtype"] in BY_NUMPY and BY_NUMPY[row["dtype"]].safetensors
+    if not known or not all(type(n) is int and n >= 0 for n in numbers):
         raise ValueError(f"the entry of {name!r} is broken")
     pieces = [
         StoredPiece(start, stop, file, entry_name(name, (start, stop)))
