@@ -16,9 +16,9 @@ import logging
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from conformance.reliability.saves import (
@@ -67,41 +67,54 @@ def _put(data: bytearray, offset: int, written: bytes) -> None:
 
 @dataclass
 class Recording:
-    """The operations of some saves, in order; ("saved", n) marks that save n was committed."""
+    """The operations of some saves, in order; ("saved", n) marks that save n was committed.
 
+    Names are relative to the root; a folder's name ends with a slash.
+    """
+
+    root: Path
+    commits: Callable[[str], bool]  # whether renaming a file to this name commits a save
     operations: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     def record(self, name: str, arguments: tuple[Any, ...], do: Any) -> Any:
+        new = name == "make_folder" and not arguments[0].is_dir()
         result = do(*arguments)
         match name, arguments:
             case "create", (path,):
-                self.operations.append(("create", path.name, result.path.name))
+                self.operations.append(("create", self._name(path), None))
             case "write", (file, offset, data):
-                self.operations.append(("write", file.path.name, (offset, bytes(data))))
+                self.operations.append(("write", self._name(file.path), (offset, bytes(data))))
             case "sync", (file,):
-                self.operations.append(("sync", file.path.name, None))
+                self.operations.append(("sync", self._name(file.path), None))
             case "commit", (file, path):
-                self.operations.append(("commit", file.path.name, path.name))
+                self.operations.append(("commit", self._name(file.path), self._name(path)))
             case "remove", (path,):
-                self.operations.append(("remove", path.name, None))
-            case "sync_folder", _:
-                self.operations.append(("sync_folder", None, None))
+                self.operations.append(("remove", self._name(path), None))
+            case "make_folder", (folder,) if new:
+                self.operations.append(("make_folder", self._name(folder) + "/", None))
+            case "remove_folder", (folder,):
+                self.operations.append(("remove", self._name(folder) + "/", None))
+            case "sync_folder", (folder,):
+                self.operations.append(("sync_folder", self._name(folder), None))
                 self._note_committed()
         return result
 
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
     def _note_committed(self) -> None:
-        """A save is committed when its file has its name for good; the manifest comes after."""
+        """A save is committed when its file has its name for good."""
         last = [operation for operation in self.operations[-3:] if operation[0] == "commit"]
-        if last and last[-1][2] != NAME:
+        if last and self.commits(last[-1][2]):
             number = sum(operation[0] == "saved" for operation in self.operations)
             self.operations.append(("saved", number, None))
 
 
 def record(saves: int) -> Recording:
     """Save so many times into one folder."""
-    recording = Recording()
-    disk: Any = WatchedDisk(recording.record)
     with tempfile.TemporaryDirectory() as folder:
+        recording = Recording(Path(folder), lambda name: name != NAME)
+        disk: Any = WatchedDisk(recording.record)
         checkpoints = Checkpoints(folder, keep=KEEP, keep_best=1, disk=disk)
         for number, step in zip(range(saves), itertools.cycle(STEPS)):
             checkpoints.save(tensors_of(number), properties_of(number), step, metric_of(number))
@@ -114,27 +127,31 @@ class Replay:
     def __init__(self) -> None:
         self._inodes: dict[str, Inode] = {}
         self._names: dict[str, str] = {}  # as they are for good: name -> inode
-        self._pending: list[tuple[str, str, str]] = []  # changes of names that are not synced
+        self._pending: list[tuple[str, str, Any]] = []  # changes of names that are not synced
         self.committed = -1
 
     def do(self, operation: tuple[str, Any, Any]) -> None:
         kind, name, detail = operation
         if kind == "create":
             self._inodes[name] = Inode()
-            self._pending.append(("create", name, name))
+            self._pending.append(("create", name, None))
         elif kind == "write":
             self._inodes[name].writes.append(detail)
         elif kind == "sync":
             self._inodes[name].synced = len(self._inodes[name].writes)
         elif kind in ("commit", "remove"):
             self._pending.append((kind, name, detail))
+        elif kind == "make_folder":  # it syncs by itself
+            self._inodes[name] = Inode()
+            self._names[name] = name
         elif kind == "sync_folder":
-            self._names = self._renamed(self._pending)
-            self._pending = []
+            within = [change for change in self._pending if _folder_of(change[1]) == name]
+            self._names = self._renamed(within)
+            self._pending = [change for change in self._pending if change not in within]
         else:
             self.committed = name
 
-    def _renamed(self, changes: list[tuple[str, str, str]]) -> dict[str, str]:
+    def _renamed(self, changes: list[tuple[str, str, Any]]) -> dict[str, str]:
         names = dict(self._names)
         for kind, name, detail in changes:
             if kind == "create":
@@ -155,10 +172,14 @@ class Replay:
             yield self._folder([c for c in self._pending if draw.random() < 0.5], "part", draw)
 
     def _folder(
-        self, changes: list[tuple[str, str, str]], keep: str, draw: random.Random
+        self, changes: list[tuple[str, str, Any]], keep: str, draw: random.Random
     ) -> dict[str, bytes]:
         names = self._renamed(changes)
         return {name: self._inodes[inode].content(keep, draw) for name, inode in names.items()}
+
+
+def _folder_of(name: str) -> str:
+    return PurePosixPath(name).parent.as_posix()
 
 
 @dataclass
@@ -180,49 +201,66 @@ class Tally:
 
 def replay_all(saves: int, variants: int, seed: int, forgotten: str = "") -> Tally:
     """Replay every prefix of the operations; `forgotten` is a kind that the disk ignores."""
-    tally, draw, replay = Tally(), random.Random(seed), Replay()
-    for operation in record(saves).operations:
+    return replay(record(saves), _fault, variants, seed, forgotten)
+
+
+def replay(
+    recording: Recording,
+    judge: Callable[[Path, int], str],
+    variants: int,
+    seed: int,
+    forgotten: str,
+) -> Tally:
+    """Replay a recording; `judge` tells what is wrong with a folder after a committed save."""
+    tally, draw, replayed = Tally(), random.Random(seed), Replay()
+    for operation in recording.operations:
         if operation[0] != forgotten:
-            replay.do(operation)
+            replayed.do(operation)
         tally.operations += operation[0] != "saved"
         seen = set()
-        for state in replay.states(variants, draw):
+        for state in replayed.states(variants, draw):
             if (key := frozenset(state.items())) in seen:
                 continue
             seen.add(key)
             tally.states += 1
-            fault = _fault(state, replay.committed)
+            with tempfile.TemporaryDirectory() as folder:
+                restore_state(Path(folder), state)
+                fault = judge(Path(folder), replayed.committed)
             if fault:
                 tally.faults.append(f"after operation {tally.operations} ({operation[0]}): {fault}")
     return tally
 
 
-def _fault(state: dict[str, bytes], committed: int) -> str:
+def restore_state(folder: Path, state: dict[str, bytes]) -> None:
+    """Make the files and folders of a state."""
+    for name, data in state.items():
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(data)
+
+
+def _fault(folder: Path, committed: int) -> str:
     """What is wrong with a folder in which this save was committed last."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file, data in state.items():
-            (folder / file).write_bytes(data)
-        checkpoints: Any = Checkpoints(
-            folder, keep=KEEP, keep_best=1, disk=WatchedDisk(_without_syncs)
-        )
-        try:
-            found = checkpoints.latest()
-            if found is None and committed < 0:
-                return ""
-            number = -1 if found is None else found.properties["number"]
-            if number < committed:
-                return f"save {number} was found where {committed} was committed"
-            fault = fault_of(found)
-            checkpoints.save(tensors_of(99), properties_of(99), 99, metric_of(99))
-            fault = fault or fault_of(checkpoints.latest())
-            return fault or " ".join(f"{each} was left" for each in leftovers(folder))
-        except OnwardError as error:
-            return f"save {committed} was committed: {str(error).splitlines()[0]}"
+    checkpoints: Any = Checkpoints(folder, keep=KEEP, keep_best=1, disk=WatchedDisk(without_syncs))
+    try:
+        found = checkpoints.latest()
+        if found is None and committed < 0:
+            return ""
+        number = -1 if found is None else found.properties["number"]
+        if number < committed:
+            return f"save {number} was found where {committed} was committed"
+        fault = fault_of(found)
+        checkpoints.save(tensors_of(99), properties_of(99), 99, metric_of(99))
+        fault = fault or fault_of(checkpoints.latest())
+        return fault or " ".join(f"{each} was left" for each in leftovers(folder))
+    except OnwardError as error:
+        return f"save {committed} was committed: {str(error).splitlines()[0]}"
 
 
-def _without_syncs(name: str, arguments: tuple[Any, ...], do: Any) -> Any:
-    return None if name in ("sync", "sync_folder") else do(*arguments)  # no power failure here
+def without_syncs(name: str, arguments: tuple[Any, ...], do: Any) -> Any:
+    """A hook of a disk that saves time: no power failure happens here."""
+    return None if name in ("sync", "sync_folder") else do(*arguments)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ class Header:
 
 def assign_places(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, TensorEntry]:
     """Give each tensor a place in the data: the widest types first, so that all are aligned."""
-    codes = {name: _type_code(name, tensor) for name, tensor in tensors.items()}
+    codes = {name: type_code(name, tensor) for name, tensor in tensors.items()}
     entries, begin = {}, 0
     for name in sorted(codes, key=lambda name: -ITEM_SIZES[codes[name]]):
         end = begin + tensors[name].nbytes
@@ -60,7 +60,8 @@ def assign_places(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tens
     return {name: entries[name] for name in tensors}
 
 
-def _type_code(name: str, tensor: Any) -> str:
+def type_code(name: str, tensor: Any) -> str:
+    """The safetensors code of a tensor's type; CheckpointError if a checkpoint cannot hold it."""
     if not isinstance(name, str) or name == "__metadata__":
         raise CheckpointError(
             f"a tensor's name must be a text other than '__metadata__', not {name!r}"

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,8 +28,9 @@ from onward.checkpoints.manifest import (
     read_catalog,
     write_manifest,
 )
+from onward.checkpoints.retention import Retention
 from onward.checkpoints.tensor_files import Array, Checkpoint, StrPath, read, save_error, write
-from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, OptionError
+from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 from onward.graph.paths import to_path
 
 log = logging.getLogger("onward")
@@ -52,20 +52,7 @@ class Checkpoints:
         disk: Disk = DISK,
     ) -> None:
         """Keep the `keep` newest (None: all) and the `keep_best` with the better metric."""
-        if keep is not None and not (isinstance(keep, int) and keep >= 1):
-            raise OptionError(
-                f"checkpoints: keep must be None or a number, 1 or more, not {keep!r}"
-            )
-        if not (isinstance(keep_best, int) and keep_best >= 0):
-            raise OptionError(
-                f"checkpoints: keep_best must be a number, 0 or more, not {keep_best!r}"
-            )
-        if better not in ("lower", "higher"):
-            raise OptionError(f"checkpoints: better must be 'lower' or 'higher', not {better!r}")
-        if every is not None and not (isinstance(every, int) and every >= 1):
-            raise OptionError(
-                f"checkpoints: every must be None or a number, 1 or more, not {every!r}"
-            )
+        self._retention = Retention(keep, keep_best, better, every)
         self.folder = to_path(folder)
         self.keep, self.keep_best, self.better, self.every = keep, keep_best, better, every
         self.failures: list[CheckpointError] = []  # of try_save
@@ -78,7 +65,7 @@ class Checkpoints:
         >>> [step for step in range(1, 10) if Checkpoints("runs", every=3).due(step)]
         [3, 6, 9]
         """
-        return self.every is not None and step > 0 and step % self.every == 0
+        return self._retention.due(step)
 
     # -- saving ----------------------------------------------------------------------------------
 
@@ -93,9 +80,9 @@ class Checkpoints:
 
         CheckpointError if it fails: earlier checkpoints are not lost then.
         """
-        step, metric = _checked(step, metric)
+        step, metric = check_step(step, metric)
         size = sum(getattr(tensor, "nbytes", 0) for tensor in tensors.values())
-        with self._locked(self.folder / file_name(step), size):
+        with locked_folder(self.folder, file_name(step), size, self._disk):
             return self._save(tensors, properties, step, metric)
 
     def try_save(
@@ -112,18 +99,6 @@ class Checkpoints:
             self.failures.append(error)
             log.error("%s", error)
             return None
-
-    @contextlib.contextmanager
-    def _locked(self, path: Path, size: int) -> Iterator[None]:
-        """Lock the folder; only errors of locking are converted here."""
-        with contextlib.ExitStack() as stack:
-            try:
-                self._disk.make_folder(self.folder)
-                stack.enter_context(self._disk.locked(self.folder / LOCK))
-            except OSError as error:
-                doing = "locking the folder"
-                raise save_error(path, error, doing, size, self._disk) from error
-            yield
 
     def _save(
         self,
@@ -156,23 +131,12 @@ class Checkpoints:
         try:
             return read_catalog(self.folder, self._disk)
         except OSError as error:
-            raise CheckpointError(
-                f"the folder {self.folder} cannot be read: {error.strerror or error}\n"
-                "check its disk, or use another folder"
-            ) from error
+            raise folder_error(self.folder, error) from error
 
     def _kept(self, entries: list[ManifestEntry]) -> list[ManifestEntry]:
         """The newest and the best checkpoints, without those known to be damaged."""
         good = [entry for entry in entries if entry.sha256 not in self._damaged]
-        newest = good if self.keep is None else good[-self.keep :]
-        best = self._by_metric(good)[: self.keep_best]
-        return [entry for entry in good if entry in newest or entry in best]
-
-    def _by_metric(self, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
-        """Checkpoints with a metric, the best first; of equal ones, the newer."""
-        sign = 1 if self.better == "lower" else -1
-        rated = [(sign * e.metric, -e.serial, e) for e in entries if e.metric is not None]
-        return [entry for _, _, entry in sorted(rated, key=operator.itemgetter(0, 1))]
+        return self._retention.kept(good)
 
     def _remove(self, entry: ManifestEntry) -> None:
         try:
@@ -208,7 +172,7 @@ class Checkpoints:
 
     def best(self) -> Checkpoint | None:
         """The undamaged checkpoint with the best metric; None if none has a metric."""
-        return self._first_good(self._by_metric)
+        return self._first_good(self._retention.by_metric)
 
     def _catalog_or_empty(self) -> Catalog:
         return self._catalog() if self.folder.is_dir() else Catalog([], [], {})
@@ -253,7 +217,30 @@ class Checkpoints:
         return found
 
 
-def _checked(step: Any, metric: Any) -> tuple[int, float | None]:
+@contextlib.contextmanager
+def locked_folder(folder: Path, name: str, size: int, disk: Disk) -> Iterator[None]:
+    """Make and lock a folder to save a checkpoint of this name and size in bytes.
+
+    Only errors of locking are converted here.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            disk.make_folder(folder)
+            stack.enter_context(disk.locked(folder / LOCK))
+        except OSError as error:
+            raise save_error(folder / name, error, "locking the folder", size, disk) from error
+        yield
+
+
+def folder_error(folder: Path, error: OSError) -> CheckpointError:
+    """The error of a folder whose names cannot be read."""
+    return CheckpointError(
+        f"the folder {folder} cannot be read: {error.strerror or error}\n"
+        "check its disk, or use another folder"
+    )
+
+
+def check_step(step: Any, metric: Any) -> tuple[int, float | None]:
     """Step and metric as Python numbers; numpy's are accepted too."""
     if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
         raise CheckpointError(

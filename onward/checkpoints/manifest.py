@@ -6,16 +6,18 @@ replaced one is detected. It holds its own SHA-256.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from onward.checkpoints.digested_json import (
+    decode_digested,
+    encode_digested,
+    read_digested_bytes,
+)
 from onward.checkpoints.disk import Disk
 from onward.checkpoints.tensor_files import atomic_write, read_header
 from onward.errors import CheckpointError
@@ -24,7 +26,6 @@ log = logging.getLogger("onward")
 
 NAME = "manifest.json"
 VERSION = 1
-_LONGEST = 64 << 20  # bytes; a line for each of hundreds of thousands of checkpoints
 _FILE = re.compile(r"step-(\d{12,})\.safetensors")
 
 
@@ -55,27 +56,12 @@ def finite_or_none(metric: float | None) -> float | None:
 def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
     """The manifest's bytes."""
     rows = [{**asdict(entry), "file": entry.file} for entry in entries]
-    return _with_digest({"version": VERSION, "checkpoints": rows})
-
-
-def _with_digest(body: dict[str, Any]) -> bytes:
-    return _text({**body, "sha256": hashlib.sha256(_text(body)).hexdigest()})
-
-
-def _text(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode("ascii")
+    return encode_digested({"version": VERSION, "checkpoints": rows})
 
 
 def decode_manifest(data: bytes) -> list[ManifestEntry]:
     """The entries of a manifest; ValueError if it is damaged."""
-    try:
-        body = json.loads(data)
-        del body["sha256"]
-        intact = _with_digest(body) == data
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError("it is not a manifest") from error
-    if not intact:
-        raise ValueError("its SHA-256 does not match")
+    body = decode_digested(data)
     if body["version"] != VERSION:
         raise CheckpointError(
             f"{NAME} is of version {body['version']}, and this Onward reads {VERSION}\n"
@@ -134,7 +120,7 @@ def read_catalog(folder: Path, disk: Disk) -> Catalog:
 def _read_manifest(folder: Path, disk: Disk) -> tuple[list[ManifestEntry] | None, str]:
     """The entries of the manifest, or None and the reason."""
     try:
-        return decode_manifest(_read(folder / NAME, disk)), ""
+        return decode_manifest(read_digested_bytes(folder / NAME, disk)), ""
     except CheckpointError:
         raise
     except FileNotFoundError:
@@ -143,16 +129,3 @@ def _read_manifest(folder: Path, disk: Disk) -> tuple[list[ManifestEntry] | None
         return None, f"{folder / NAME} cannot be read: {error.strerror or error}"
     except ValueError as error:
         return None, f"{folder / NAME} is damaged: {error}"
-
-
-def _read(path: Path, disk: Disk) -> bytes:
-    file = disk.open(path)
-    try:
-        size = disk.size(file)
-        if size > _LONGEST:
-            raise ValueError(f"it has {size:,} bytes, and at most {_LONGEST:,} are allowed")
-        data = bytearray(size)
-        disk.read(file, 0, memoryview(data))
-        return bytes(data)
-    finally:
-        disk.close(file)

@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from onward.checkpoints.file_header import (
 )
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 from onward.graph.paths import explain_failure, suggest_path, to_path
-from onward.graph.safetensors_header import HeaderError, header_length, numpy_type
+from onward.graph.safetensors_header import DTYPE_NAMES, HeaderError, header_length, numpy_type
 
 Array = np.ndarray[Any, Any]
 StrPath = str | os.PathLike[str]
@@ -215,8 +216,8 @@ def _space_advice(folder: Path, size: int, disk: Disk) -> str:
 
 def read_header(path: StrPath, *, disk: Disk = DISK) -> HeaderSummary:
     """Read names, types and shapes of the tensors, and the properties, without the data."""
-    with _opened(to_path(path), disk) as file:
-        header = _load_header(file, disk)
+    with opened(to_path(path), disk) as file:
+        header = load_header(file, disk)
     specs = {name: TensorSpec(entry.dtype, entry.shape) for name, entry in header.entries.items()}
     return HeaderSummary(
         specs, header.properties, header.step, header.metric, header.serial, header.sha256
@@ -229,14 +230,18 @@ look = read_header  # its name before 0.2; removed in the release after
 def read(path: StrPath, *, disk: Disk = DISK) -> Checkpoint:
     """Read a checkpoint and verify all of it; CheckpointCorrupt names what is damaged."""
     path = to_path(path)
-    with _opened(path, disk) as file:
-        header = _load_header(file, disk)
-        tensors = {name: _read_tensor(file, name, header, disk) for name in header.entries}
+    with opened(path, disk) as file:
+        header = load_header(file, disk)
+        tensors = {
+            name: read_range(file, name, header, disk).reshape(entry.shape)
+            for name, entry in header.entries.items()
+        }
     return Checkpoint(tensors, header.properties, header.step, header.metric, path, header.sha256)
 
 
 @contextlib.contextmanager
-def _opened(path: Path, disk: Disk) -> Iterator[OpenFile]:
+def opened(path: Path, disk: Disk) -> Iterator[OpenFile]:
+    """A file that is open to read; CheckpointMissing if there is none."""
     try:
         file = disk.open(path)
         try:
@@ -254,7 +259,8 @@ def _opened(path: Path, disk: Disk) -> Iterator[OpenFile]:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _load_header(file: OpenFile, disk: Disk) -> Header:
+def load_header(file: OpenFile, disk: Disk) -> Header:
+    """The header of an open checkpoint file, verified."""
     where, size = str(file.path), disk.size(file)
     prefix = bytearray(8)
     got = disk.read(file, 0, memoryview(prefix))
@@ -268,23 +274,56 @@ def _load_header(file: OpenFile, disk: Disk) -> Header:
     return decode_header(bytes(prefix), bytes(text), size, where)
 
 
-def _read_tensor(file: OpenFile, name: str, header: Header, disk: Disk) -> Array:
+def read_range(
+    file: OpenFile,
+    name: str,
+    header: Header,
+    disk: Disk,
+    span: tuple[int, int] | None = None,
+    *,
+    into: Array | None = None,
+    verify: bool = True,
+) -> Array:
+    """Elements [start, stop) of a flattened tensor (None: all), read in one pass.
+
+    To verify it, all of the tensor is read, by a small buffer where it is not wanted.
+    """
     entry, digest = header.entries[name], hashlib.sha256()
-    try:
-        tensor = np.empty(entry.shape, numpy_type(entry.code))
-    except ImportError as error:
-        raise CheckpointError(
-            f"tensors of {entry.dtype} need a package that is not here\n"
-            "install it with: pip install ml_dtypes"
-        ) from error
-    data = tensor.reshape(-1).view(np.uint8).data
-    for start in range(0, len(data), _PIECE):
-        piece = data[start : start + _PIECE]
-        disk.read(file, header.length + entry.begin + start, piece)
-        digest.update(piece)
-    if digest.hexdigest() != header.digests[name]:
+    kind = tensor_type(entry.code)
+    start, stop = span or (0, (entry.end - entry.begin) // kind.itemsize)
+    tensor = np.empty(stop - start, kind.newbyteorder("=")) if into is None else into
+    wanted = tensor.view(np.uint8).data
+    first, last = start * kind.itemsize, stop * kind.itemsize
+    begin, end = (0, entry.end - entry.begin) if verify else (first, last)
+    buffer = memoryview(bytearray(_PIECE if (begin, end) != (first, last) else 0))
+    place = header.length + entry.begin
+    for at in range(begin, end, _PIECE):
+        to = min(at + _PIECE, end)
+        low, high = max(at, first), min(to, last)
+        whole = low == at and high == to
+        piece = wanted[at - first : to - first] if whole else buffer[: to - at]
+        if disk.read(file, place + at, piece) < len(piece):
+            raise CheckpointCorrupt(
+                f"{file.path}: cut short within tensor {name!r}\nread the checkpoint before it"
+            )
+        if verify:
+            digest.update(piece)
+        if not whole and low < high:
+            wanted[low - first : high - first] = piece[low - at : high - at]
+    if verify and digest.hexdigest() != header.digests[name]:
         raise CheckpointCorrupt(
             f"{file.path}: tensor {name!r} is damaged: its SHA-256 does not match\n"
             "read the checkpoint before it"
         )
-    return tensor.astype(tensor.dtype.newbyteorder("="), copy=False)
+    return tensor.byteswap(inplace=True) if sys.byteorder == "big" else tensor
+
+
+def tensor_type(code: str) -> np.dtype[Any]:
+    """The numpy type of a safetensors code; CheckpointError if it needs a package."""
+    try:
+        return numpy_type(code)
+    except ImportError as error:
+        raise CheckpointError(
+            f"tensors of {DTYPE_NAMES[code]} need a package that is not here\n"
+            "install it with: pip install ml_dtypes"
+        ) from error

@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward.distributed.checkpoints.sharded_checkpoints import (
+        ShardedCheckpoints as ShardedCheckpoints,
+    )
     from onward.distributed.compression.half_reduction import HalfPrecision as HalfPrecision
     from onward.distributed.compression.int8_reduction import Int8 as Int8
     from onward.distributed.compression.power_sgd import PowerSGD as PowerSGD
@@ -27,6 +30,7 @@ _MODULE_OF = {
     "LocalSGD": "onward.distributed.local_sgd",
     "Parallel": "onward.distributed.parallel",
     "PowerSGD": "onward.distributed.compression.power_sgd",
+    "ShardedCheckpoints": "onward.distributed.checkpoints.sharded_checkpoints",
     "TopK": "onward.distributed.compression.top_k",
     "rows_of_process": "onward.distributed.logical_shards",
 }

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from onward.checkpoints import manifest
+from onward.checkpoints import digested_json, manifest
+from onward.checkpoints.digested_json import encode_digested
 from onward.checkpoints.disk import DISK
 from onward.checkpoints.manifest import (
     ManifestEntry,
-    _with_digest,
     decode_manifest,
     encode_manifest,
     file_name,
@@ -60,7 +60,7 @@ def test_other_data_is_refused(data: bytes) -> None:
 
 def test_unknown_version_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"is of version 9, and this Onward reads 1\nuse the"):
-        decode_manifest(_with_digest({"version": 9, "checkpoints": []}))
+        decode_manifest(encode_digested({"version": 9, "checkpoints": []}))
 
 
 def test_very_large_steps_have_longer_file_names(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_non_finite_metrics_become_none() -> None:
 def test_too_large_manifest_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(manifest, "_LONGEST", 10)
+    monkeypatch.setattr(digested_json, "LONGEST", 10)
     (tmp_path / manifest.NAME).write_bytes(encode_manifest(ENTRIES))
     assert read_catalog(tmp_path, DISK).entries == []
     assert (

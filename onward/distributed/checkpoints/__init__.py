@@ -1,0 +1,1 @@
+"""Checkpoints that a group of processes saves and loads together."""
