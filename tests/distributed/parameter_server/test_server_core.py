@@ -200,7 +200,6 @@ class Requests(RuleBasedStateMachine):
             self.push(NAMES[0], "")
         assert self.statuses[NAMES[0]] in ("applied", "kept")
 
-
     @rule(pulls=st.permutations(NAMES), pushes=st.permutations(NAMES))
     def work_together(self, pulls: list[str], pushes: list[str]) -> None:
         """All workers pull, and those whose pull was answered push in another order."""
