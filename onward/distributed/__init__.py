@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward.distributed.parallel import Parallel as Parallel
+    from onward.distributed.parameter_server.parameter_server import (
+        ParameterServer as ParameterServer,
+    )
+    from onward.distributed.parameter_server.parameter_shards import shard_program as shard_program
+    from onward.distributed.parameter_server.server_settings import ServerSettings as ServerSettings
+    from onward.distributed.parameter_server.server_worker import (
+        ParameterServerWorker as ParameterServerWorker,
+    )
 
 _MODULE_OF = {
     "Parallel": "onward.distributed.parallel",
+    "ParameterServer": "onward.distributed.parameter_server.parameter_server",
+    "ParameterServerWorker": "onward.distributed.parameter_server.server_worker",
+    "ServerSettings": "onward.distributed.parameter_server.server_settings",
+    "shard_program": "onward.distributed.parameter_server.parameter_shards",
 }
 
 __all__ = [*_MODULE_OF]

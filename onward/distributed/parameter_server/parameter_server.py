@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from onward.checkpoints.folder import Checkpoints
 from onward.distributed.parameter_server.server_core import Pulled, ServerCore
 from onward.distributed.parameter_server.server_requests import (
@@ -91,6 +93,11 @@ class ParameterServer:
         """How many of the gradients that were used had which staleness."""
         with self._changed:
             return dict(self._core.staleness)
+
+    def read(self) -> dict[str, Array]:
+        """A copy of the current weights and statistics, by name."""
+        with self._changed:
+            return {name: np.array(tensor) for name, tensor in self._updates.read().items()}
 
     def listen(self, token: str, host: str = "127.0.0.1", port: int = 0) -> str:
         """Answer workers that know the token, in threads; returns the address, "host:port"."""
