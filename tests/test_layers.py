@@ -56,6 +56,7 @@ ONLY_IN = {
     "prometheus_client": ["serving"],
     "watchfiles": ["serving"],
     "opentelemetry": ["serving"],
+    "ray": ["distributed"],
 }
 
 # The only packages that may be imported inside a function: an installation may lack them.
@@ -81,6 +82,7 @@ OPTIONAL = {
     "opentelemetry",
     "uvloop",
     "tokenizers",
+    "ray",
 }
 
 # Imports by string of a higher layer: a lower layer's public name opens the higher one when it is

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from onward.distributed.local_sgd import LocalSGD as LocalSGD
     from onward.distributed.logical_shards import rows_of_process as rows_of_process
     from onward.distributed.parallel import Parallel as Parallel
+    from onward.distributed.parameter_server.parameter_server import (
+        ParameterServer as ParameterServer,
+    )
+    from onward.distributed.parameter_server.parameter_shards import shard_program as shard_program
+    from onward.distributed.parameter_server.server_settings import ServerSettings as ServerSettings
+    from onward.distributed.parameter_server.server_worker import (
+        ParameterServerWorker as ParameterServerWorker,
+    )
 
 _MODULE_OF = {
     "DiLoCo": "onward.distributed.diloco",
@@ -29,10 +37,14 @@ _MODULE_OF = {
     "Int8": "onward.distributed.compression.int8_reduction",
     "LocalSGD": "onward.distributed.local_sgd",
     "Parallel": "onward.distributed.parallel",
+    "ParameterServer": "onward.distributed.parameter_server.parameter_server",
+    "ParameterServerWorker": "onward.distributed.parameter_server.server_worker",
     "PowerSGD": "onward.distributed.compression.power_sgd",
+    "ServerSettings": "onward.distributed.parameter_server.server_settings",
     "ShardedCheckpoints": "onward.distributed.checkpoints.sharded_checkpoints",
     "TopK": "onward.distributed.compression.top_k",
     "rows_of_process": "onward.distributed.logical_shards",
+    "shard_program": "onward.distributed.parameter_server.parameter_shards",
 }
 
 __all__ = [*_MODULE_OF]

@@ -94,6 +94,7 @@ class TrainingSession:
         self._seed = settings.seed
         self._hooks: list[Hook] = []
         self._micro = 0  # micro-batches whose gradients are accumulated
+        self._next_draw: tuple[int, int] | None = None  # that of `draw_as`
         self._only_empty = False  # whether all batches since the last update were empty
         self._rates_left = 0  # number of updates that the engine still has learning rates for
         self.properties: dict[str, Any] = {}  # the user's; saved with every checkpoint
@@ -206,6 +207,9 @@ class TrainingSession:
 
     def _draw(self) -> Draw:
         """The position of random numbers; an engine that runs ahead counts skipped updates, too."""
+        if self._next_draw is not None:
+            (step, micro), self._next_draw = self._next_draw, None
+            return Draw(self._seed, step, micro)
         ahead = self._engine.lookahead > 1
         step = self._progress.started if ahead else self._progress.steps
         return Draw(self._seed, step, self._micro)
@@ -285,6 +289,30 @@ class TrainingSession:
         share = 1.0 / (max(self._micro, 1) * self._scale.value)
         found = {n: self._engine.store.read(gradient_name(n)) for n in self._layout.names}
         return {name: gradient * gradient.dtype.type(share) for name, gradient in found.items()}
+
+    @locked
+    def set_gradients(self, gradients: Mapping[str, Any]) -> None:
+        """Replace the accumulated gradients by those of one micro-batch, for `update_weights`.
+
+        They were computed elsewhere; a parameter without one gets zeros.
+        """
+        weights = self._layout.weights()
+        known = {name: weights[name] for name in self._layout.names}
+        arrays = check_tensors(gradients, known)
+        self._engine.store.clear_gradients()
+        for name, array in arrays.items():
+            scale = known[name][0].type(self._scale.value)
+            self._engine.store.write(gradient_name(name), array * scale)
+        self._engine.gradients_changed()
+        self._micro, self._only_empty = 1, False
+
+    @locked
+    def draw_as(self, step: int, micro: int) -> None:
+        """Draw the random numbers of the next batch as micro-batch `micro` of this step does.
+
+        For a session whose updates are made elsewhere, and whose own number of steps stays 0.
+        """
+        self._next_draw = step, micro
 
     @locked
     def gradient_buffers(self) -> list[Any]:
