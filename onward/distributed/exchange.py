@@ -44,7 +44,7 @@ class DataParallel:
         self._started: list[Work] = []
 
     def reduce(self, bucket: int) -> None:
-        vector = as_tensor(self._store.gradient_buffers()[bucket])
+        vector = as_tensor(self._store.gradient_buffer(bucket))
         self._started.append(self._reducers[bucket].reduce(vector))
 
     def finish(self) -> None:

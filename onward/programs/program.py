@@ -100,6 +100,11 @@ class Layout:
     def names(self) -> list[str]:
         return [parameter.name for parameter in self.parameters]
 
+    @property
+    def gradients(self) -> dict[str, str]:
+        """The output of the train graph with the gradient of each parameter."""
+        return {parameter.name: parameter.gradient for parameter in self.parameters}
+
     def weights(self) -> dict[str, Spec]:
         """Type and shape of the parameters and of the statistics, by name."""
         dtypes = {name: np.dtype(each.dtype) for each in self.updates for name in each.parameters}

@@ -99,6 +99,10 @@ class Store(Protocol):
         """
         ...
 
+    def gradient_buffer(self, update: int) -> Any:
+        """The vector of one update among `gradient_buffers`."""
+        ...
+
     def clear_gradients(self) -> None: ...
 
 

@@ -25,22 +25,29 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def train_part(rank: int, name: str, parallel: Parallel) -> Any:
-    case = CASES[name]
+TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
+
+
+def train_part(rank: int, name: str, parallel: Parallel, providers: Any) -> Any:
+    case = {**CASES[name], "providers": providers}
     feeds = batches(6, ROWS, ignored=case.get("ignored"))
     with open_session(case, parallel=parallel) as session:
         return trained(session, [part(each, rank, case["sizes"]) for each in feeds])
 
 
-def train_all(rank: int, names: Sequence[str], parallel: Parallel) -> list[Any]:
-    return [train_part(rank, name, parallel) for name in names]
+def train_all(rank: int, names: Sequence[str], parallel: Parallel, providers: Any) -> list[Any]:
+    return [train_part(rank, name, parallel, providers) for name in names]
 
 
-@pytest.mark.parametrize("bucket", [300, 1 << 20])
-def test_data_parallel_equals_one_process(bucket: int) -> None:
-    found = run_processes(train_all, 2, list(CASES), Parallel(data=2, bucket=bucket))
+@pytest.mark.parametrize(
+    ("bucket", "providers"),
+    [(300, None), (1 << 20, None), (300, TORCH)],
+    ids=["small buckets", "one bucket", "torch"],
+)
+def test_data_parallel_equals_one_process(bucket: int, providers: Any) -> None:
+    found = run_processes(train_all, 2, list(CASES), Parallel(data=2, bucket=bucket), providers)
     for i, (name, case) in enumerate(CASES.items()):
-        with open_session(case) as session:
+        with open_session({**case, "providers": providers}) as session:
             feeds = batches(6, ROWS, ignored=case.get("ignored"))
             expected_losses, expected = trained(session, feeds)
         for rank in range(2):
