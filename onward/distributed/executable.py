@@ -11,6 +11,7 @@ import torch
 
 from onward.distributed.exchange import Exchange
 from onward.distributed.process_groups import ProcessGroups
+from onward.programs.batch_weights import BatchWeight
 from onward.programs.program import LOSS, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
 
@@ -66,18 +67,14 @@ class DistributedTraining:
     ) -> Results | None:
         whole = self._groups.whole
         reduces = draw.micro + 1 >= self._accumulate
-        share = BatchShare(self._groups, self._layout.weight.of(feeds))
+        share = BatchShare(self._groups, self._layout.weight, feeds)
         hooks = _Hooks(self._exchange, share, scale, reduces)
         own = draw._replace(micro=draw.micro * whole.size + whole.rank)
         results = self._engine.run_segments(feeds, own, first, hooks)
         if results is None:
-            if not share.total():
+            if not share.parts():
                 return None
-            if first:
-                self._engine.store.clear_gradients()
-            results = self._engine.results_of_empty()
-            for update in range(len(self._origins)):
-                hooks.after(update)
+            results = self._engine.skip_segments(first, hooks)
         self._is_reduced = reduces
         loss = float(results[LOSS]) if share.own else 0.0
         self._loss_finite = self._loss_finite and self._end_batch(share, loss)
@@ -91,7 +88,7 @@ class DistributedTraining:
         numbers = torch.tensor(ends, dtype=torch.float64)
         works = [whole.all_reduce(numbers)]
         for statistics in map(torch.as_tensor, fresh):
-            statistics.nan_to_num_().mul_(share.factor())
+            statistics.nan_to_num_().mul_(share.of_statistics())
             works.append(whole.all_reduce(statistics))
         for work in works:
             work.wait()
@@ -136,23 +133,38 @@ class DistributedTraining:
 class BatchShare:
     """The share that this process has in a batch; the sum is known after the forward pass."""
 
-    def __init__(self, groups: ProcessGroups, own: float) -> None:
-        self.own = own
-        self._sum = torch.tensor([own], dtype=torch.float64)
+    def __init__(
+        self, groups: ProcessGroups, weight: BatchWeight, feeds: Mapping[str, Any]
+    ) -> None:
+        self.own = weight.of(feeds)
+        self._fed = float(not weight.is_empty(feeds))
+        self._sum = torch.tensor([self.own, self._fed], dtype=torch.float64)
         self._work = groups.whole.all_reduce(self._sum)
         self._is_known = False
 
     def total(self) -> float:
         """The weight of the whole batch."""
-        if not self._is_known:
-            self._work.wait()
-            self._is_known = True
-        return float(self._sum)
+        return self._sums()[0]
+
+    def parts(self) -> float:
+        """How many processes have rows of it."""
+        return self._sums()[1]
 
     def factor(self) -> float:
         """This process's weight in the mean of all."""
         total = self.total()
         return self.own / total if total else 0.0
+
+    def of_statistics(self) -> float:
+        """This process's weight in the mean of statistics, where no label may count."""
+        return self.factor() if self.total() else self._fed / max(self.parts(), 1.0)
+
+    def _sums(self) -> tuple[float, float]:
+        if not self._is_known:
+            self._work.wait()
+            self._is_known = True
+        total, parts = self._sum.tolist()
+        return total, parts
 
 
 class _Hooks:

@@ -12,7 +12,7 @@ sequence is a list, an empty optional is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
@@ -191,7 +191,13 @@ class SegmentHooks(Protocol):
 
 @runtime_checkable
 class SegmentedTraining(TrainingExecutable, Protocol):
-    """A training program that computes the gradients of one update after the other."""
+    """A training program that computes the gradients of one update after the other.
+
+    `all_reduce` sums a vector of the engine over the processes, in place; it is set before the
+    first batch.
+    """
+
+    all_reduce: Callable[[Any], None] | None
 
     def run_segments(
         self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
@@ -202,8 +208,11 @@ class SegmentedTraining(TrainingExecutable, Protocol):
         """
         ...
 
-    def results_of_empty(self) -> Results:
-        """Results for the empty batch that `run_segments` has just skipped."""
+    def skip_segments(self, first: bool, hooks: SegmentHooks) -> Results:
+        """Take part in the sums of `run_segments`, which has just returned None: an empty batch.
+
+        The `first` gradients are zeros; results are those of an empty batch.
+        """
         ...
 
     def fresh_statistics(self) -> Sequence[Any]:

@@ -80,6 +80,7 @@ class TorchTraining:
         self._segments: TorchSegments | None = None
         self._fresh = [torch.zeros_like(each.vector) for each in self.store.state]
         self._last_batch: Batch | None = None  # of `run_segments`
+        self.all_reduce: Callable[[Tensor], None] | None = None  # over processes, in place
         self._gradient_factor = 1.0  # factor of the last update's gradients
         owned = [t.parameters for t in self.store.updates]
         owned += [*(each.vector for each in self.store.state), *self.store.frozen.values()]
@@ -136,6 +137,11 @@ class TorchTraining:
         return self._results((LOSS, *self._layout.outputs), shown, batch)
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> TorchResults | None:
+        if self._layout.sums:
+            results = self._begin_segments(feeds, draw)
+            assert self._last_batch is not None
+            self._forward_pass = _ForwardPass(self._last_batch, {})
+            return results
         batch = self._train_feeds.read(feeds)
         if batch.is_empty:
             self._forward_pass = _ForwardPass(batch, {})
@@ -158,6 +164,9 @@ class TorchTraining:
         if forward_pass is None:
             raise OptionError("run_backward needs a forward pass\ncall run_forward first")
         self._scalars.write(self._scalars.inputs[SCALE], scale)
+        if self._layout.sums:
+            self._run_updates(first)
+            return
         _, graph, crossing = self._graphs.forward_backward
         tensors = {**forward_pass.batch.tensors, **forward_pass.values}
         given = [tensors[name] for name in (*self._feed_names(graph), *crossing)]
@@ -186,32 +195,64 @@ class TorchTraining:
     def run_segments(
         self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
     ) -> TorchResults | None:
-        self._last_batch = batch = self._train_feeds.read(feeds)
-        if batch.is_empty:
-            return None
-        self._scalars.write_draw(draw)
-        segments = self._open_segments()
-        self._gradients_so_far(first)
-        self._begin_run()
-        segments.begin(batch.tensors)
-        made = segments.run_forward(self._call)
-        self._copy_statistics(made)
-        self._scalars.write(self._scalars.inputs[SCALE], hooks.scale())
-        for i, tensors in enumerate(self.store.updates):
-            held = None if first or self._captured else tensors.gradient_vector()
-            gradients = segments.run_update(i, self._call, held, first=first)
-            tensors.gradients = tensors.gradients if self._captured else gradients
-            hooks.after(i)
-        shown = (LOSS, *self._layout.outputs)
-        return self._results(shown, [made[name] for name in shown], batch)
+        results = self._begin_segments(feeds, draw, frees_gradients=first)
+        if results is not None:
+            self._scalars.write(self._scalars.inputs[SCALE], hooks.scale())
+            for i in range(len(self.store.updates)):
+                self._run_update(i, first)
+                hooks.after(i)
+        return results
 
-    def results_of_empty(self) -> TorchResults:
-        """Results for the empty batch that was just skipped."""
+    def skip_segments(self, first: bool, hooks: SegmentHooks) -> TorchResults:
         assert self._last_batch is not None
+        self._gradients_so_far(first)
+        segments = self._open_segments()
+        if first:
+            self.store.clear_gradients()
+        for i in segments.forward:
+            segments.skip(i)
+        for update, i in enumerate(segments.backward):
+            segments.skip(i)
+            hooks.after(update)
         names = (LOSS, *self._layout.outputs)
         return self._results_of_empty(
             self._graphs.train, self._train_feeds, names, self._last_batch
         )
+
+    def _begin_segments(
+        self, feeds: Mapping[str, Any], draw: Draw, frees_gradients: bool = False
+    ) -> TorchResults | None:
+        """Run the forward pass; None for an empty batch."""
+        self._last_batch = batch = self._train_feeds.read(feeds)
+        if batch.is_empty:
+            return None
+        if frees_gradients:
+            self._gradients_so_far(first=True)
+        self._scalars.write_draw(draw)
+        segments = self._open_segments()
+        self._begin_run()
+        segments.begin(batch.tensors)
+        made = segments.run_forward(self._call)
+        self._copy_statistics(made)
+        shown = (LOSS, *self._layout.outputs)
+        return self._results(shown, [made[name] for name in shown], batch)
+
+    def _run_updates(self, first: bool) -> None:
+        """Compute all gradients; keep the statistics of the forward pass if all are finite."""
+        self._forward_pass = None
+        self._gradients_so_far(first)
+        for i in range(len(self.store.updates)):
+            self._run_update(i, first)
+        self.gradients_changed()
+        self.keep_statistics(self.finite)
+
+    def _run_update(self, i: int, first: bool) -> None:
+        """Compute the gradients of an update after the forward pass."""
+        tensors = self.store.updates[i]
+        held = None if first or self._captured else tensors.gradient_vector()
+        gradients = self._open_segments().run_update(i, self._call, held, first=first)
+        if not self._captured:
+            tensors.gradients = gradients
 
     def fresh_statistics(self) -> list[Tensor]:
         """The statistics of the last batch, before they are kept: a vector for each type."""
@@ -229,7 +270,9 @@ class TorchTraining:
             layout = self._layout
             results = [LOSS, *layout.outputs, *layout.state.values()]
             updates = [[layout.gradients[n] for n in u.parameters] for u in layout.updates]
-            self._segments = TorchSegments(self._graphs, self._functions, [results], updates)
+            self._segments = TorchSegments(
+                self._graphs, self._functions, [results], updates, self.all_reduce
+            )
         return self._segments
 
     def _copy_statistics(self, made: Mapping[str, Tensor]) -> None:

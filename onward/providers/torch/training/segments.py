@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onward.gradients.split import split
+import torch
+
+from onward.programs.program import SharedSum
+from onward.programs.shared_sums import split_at_sums
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs
 from onward.providers.torch.training.step_functions import StepFunctions
@@ -14,11 +17,17 @@ Groups = Sequence[Sequence[str]]  # the results of each segment
 Run = Callable[[Callable[..., Any], list[Any], TorchGraph], Any]
 
 
-class _Segment(NamedTuple):
+AllReduce = Callable[[Tensor], None]  # sums a tensor over processes, in place
+
+
+class _Function(NamedTuple):
+    """A part of a segment, which ends at a sum over processes, or is the segment's last."""
+
     graph: TorchGraph
-    reads: list[str]  # feeds, and values of earlier segments
+    reads: list[str]  # feeds, and values of earlier functions
     gives: list[str]  # what it returns, in addition to the gradients of its update
     update: int | None  # whose gradients it computes
+    sum: SharedSum | None  # over processes, after it
 
 
 class TorchSegments:
@@ -29,25 +38,36 @@ class TorchSegments:
     """
 
     def __init__(
-        self, graphs: TorchGraphs, functions: StepFunctions, forward: Groups, updates: Groups
+        self,
+        graphs: TorchGraphs,
+        functions: StepFunctions,
+        forward: Groups,
+        updates: Groups,
+        all_reduce: AllReduce | None = None,
     ) -> None:
-        layout = graphs.layout
-        pieces = split(graphs.train.model, [*forward, *updates])
+        layout, groups = graphs.layout, (*forward, *updates)
         self.forward = range(len(forward))
-        self.backward = range(len(forward), len(pieces))
-        self._functions, self._shown = functions, forward
-        self._segments: list[_Segment] = []
-        for i, (piece, group) in enumerate(zip(pieces, (*forward, *updates))):
-            graph = TorchGraph(piece.model, graphs.provider)
-            fed = (*layout.inputs, *layout.targets, *piece.takes)
-            reads = [name for name in dict.fromkeys(fed) if name in graph.inputs]
-            shown = group if i in self.forward else ()
-            gives = list(dict.fromkeys([*shown, *piece.gives]))
-            update = None if i in self.forward else i - len(forward)
-            self._segments.append(_Segment(graph, reads, gives, update))
-        self._last_reader = {n: i for i, each in enumerate(self._segments) for n in each.reads}
+        self.backward = range(len(forward), len(groups))
+        self._writer, self._results, self._all_reduce = functions, forward, all_reduce
+        self._segments: list[range] = []  # the functions of each segment
+        self._functions: list[_Function] = []
+        fed = (*layout.inputs, *layout.targets, *(each.total for each in layout.sums))
+        pieces = split_at_sums(graphs.train.model, groups, layout.sums)
+        for i, (group, cuts) in enumerate(zip(groups, pieces)):
+            start = len(self._functions)
+            for piece, shared in cuts:
+                graph = TorchGraph(piece.model, graphs.provider)
+                reads = [n for n in dict.fromkeys((*fed, *piece.takes)) if n in graph.inputs]
+                is_gradients = shared is None and i in self.backward
+                own = [shared.part] if shared else () if is_gradients else group
+                gives = list(dict.fromkeys([*own, *piece.gives]))
+                update = i - len(forward) if is_gradients else None
+                self._functions.append(_Function(graph, reads, gives, update, shared))
+            self._segments.append(range(start, len(self._functions)))
+        self._last_reader = {n: i for i, each in enumerate(self._functions) for n in each.reads}
         self._built: dict[tuple[int, bool], Callable[..., Any]] = {}
         self._values: dict[str, Any] = {}
+        self._device = functions.device
 
     def begin(self, feeds: Mapping[str, Tensor]) -> None:
         """Begin with a batch; values of the last one are forgotten."""
@@ -57,34 +77,51 @@ class TorchSegments:
         """Run the forward pass; its results."""
         results: dict[str, Any] = {}
         for i in self.forward:
-            made, _ = self._run(i, run, None, first=True)
-            results |= {name: made[name] for name in self._shown[i]}
+            for function in self._segments[i]:
+                made, _ = self._run(function, run, None, first=True)
+            results |= {name: made[name] for name in self._results[i]}
         return results
 
     def run_update(self, update: int, run: Run, held: Tensor | None, *, first: bool) -> Tensor:
         """Compute the gradients of an update; added to those that are `held`, unless first."""
-        gradients: Tensor
-        _, gradients = self._run(self.backward[update], run, held, first=first)
-        return gradients
+        gradients: Any = None
+        for function in self._segments[self.backward[update]]:
+            _, gradients = self._run(function, run, held, first=first)
+        return gradients  # type: ignore[no-any-return]
+
+    def skip(self, i: int) -> None:
+        """Take part in the sums of a segment, whose batch is empty here."""
+        for function in self._segments[i]:
+            shared = self._functions[function].sum
+            if shared is not None:
+                dtype = getattr(torch, shared.dtype)
+                self._add_up(torch.zeros(shared.size, dtype=dtype, device=self._device))
 
     def _run(
         self, i: int, run: Run, held: Tensor | None, *, first: bool
     ) -> tuple[dict[str, Any], Any]:
-        segment = self._segments[i]
-        given = [self._values[name] for name in segment.reads]
-        for name in segment.reads:
+        function = self._functions[i]
+        given = [self._values[name] for name in function.reads]
+        for name in function.reads:
             if self._last_reader[name] == i:
                 del self._values[name]
-        if held is not None:
+        if held is not None and function.update is not None:
             given.append(held)
-        values, gradients = run(self._function(i, first), given, segment.graph)
-        made = dict(zip(segment.gives, values))
+        values, gradients = run(self._build(i, first), given, function.graph)
+        made = dict(zip(function.gives, values))
         self._values |= {n: value for n, value in made.items() if self._last_reader.get(n, -1) > i}
+        if function.sum is not None:
+            self._add_up(made[function.sum.part])
+            self._values[function.sum.total] = made[function.sum.part]
         return made, gradients
 
-    def _function(self, i: int, first: bool) -> Callable[..., Any]:
-        segment = self._segments[i]
-        key = i, first or segment.update is None
+    def _add_up(self, vector: Tensor) -> None:
+        assert self._all_reduce is not None
+        self._all_reduce(vector)
+
+    def _build(self, i: int, first: bool) -> Callable[..., Any]:
+        graph, reads, gives, update, _ = self._functions[i]
+        key = i, first or update is None
         if key not in self._built:
-            self._built[key] = self._functions.segment(*segment, first=first)
+            self._built[key] = self._writer.segment(graph, reads, gives, update, first=first)
         return self._built[key]

@@ -148,6 +148,7 @@ class StepFunctions:
     ) -> None:
         self._layout, self._settings, self._store = layout, layout.settings, store
         self._scalars, self._compiler, self._keeps_memory = scalars, compiler, keeps_memory
+        self.device = store.device
 
     # -- evaluation and prediction -------------------------------------------------------------
 

@@ -127,7 +127,8 @@ def test_empty_batch_runs_no_segment() -> None:
     empty = {name: array[:0] for name, array in batches(1, 12)[0].items()}
     assert engine.run_segments(empty, Draw(0, 0, 0), True, hooks) is None
     assert not hooks.seen
-    results = engine.results_of_empty()
+    results = engine.skip_segments(True, hooks)
+    assert [float(seen.abs().sum()) for seen in hooks.seen] == [0.0] * len(engine.store.updates)
     assert results["scores"].shape == (0, 5)
     assert [np.asarray(each).shape for each in engine.fresh_statistics()]
 
