@@ -76,7 +76,7 @@ class DistributedTraining:
                 return None
             results = self._engine.skip_segments(first, hooks)
         self._is_reduced = reduces
-        loss = float(results[LOSS]) if share.own else 0.0
+        loss = float(results[LOSS]) if share.own else 0.0 if share.total() else math.nan
         self._loss_finite = self._loss_finite and self._end_batch(share, loss)
         return {**results, LOSS: self._loss}
 
