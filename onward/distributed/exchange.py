@@ -48,7 +48,7 @@ class DataParallel:
         self._started: list[Work] = []
 
     def reduce(self, bucket: int, scale: float) -> None:
-        vector = as_tensor(self._store.gradient_buffers()[bucket])
+        vector = as_tensor(self._store.gradient_buffer(bucket))
         self._started.append(self._reducers[bucket].reduce(vector, scale))
 
     def finish(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from onward.distributed.exchange import Exchange
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.process_groups import ProcessGroups
+from onward.programs.batch_weights import BatchWeight
 from onward.programs.program import LOSS, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
 
@@ -38,6 +39,7 @@ class DistributedTraining:
         self._logical = logical
         self._accumulate = layout.settings.accumulate
         self._is_reduced = False
+        self._share: BatchShare | None = None  # of the forward pass that `backward` follows
         self._loss: Any = None  # of the last batch, of all processes
         self._loss_finite = True  # whether the losses of all processes were, since the last update
 
@@ -71,20 +73,16 @@ class DistributedTraining:
             return self._compute_logical(feeds, draw, scale, first)
         whole = self._groups.whole
         reduces = draw.micro + 1 >= self._accumulate
-        share = BatchShare(self._groups, self._layout.weight.of(feeds))
+        share = BatchShare(self._groups, self._layout.weight, feeds)
         hooks = _Hooks(self._exchange, share, scale, draw.micro + 1 if reduces else 0)
         own = draw._replace(micro=draw.micro * whole.size + whole.rank)
         results = self._engine.run_segments(feeds, own, first, hooks)
         if results is None:
-            if not share.total():
+            if not share.parts():
                 return None
-            if first:
-                self._engine.store.clear_gradients()
-            results = self._engine.results_of_empty()
-            for update in range(len(self._origins)):
-                hooks.after(update)
+            results = self._engine.skip_segments(first, hooks)
         self._is_reduced = reduces
-        loss = float(results[LOSS]) if share.own else 0.0
+        loss = float(results[LOSS]) if share.own else 0.0 if share.total() else math.nan
         self._loss_finite = self._loss_finite and self._end_batch(share, loss)
         return {**results, LOSS: self._loss}
 
@@ -107,7 +105,7 @@ class DistributedTraining:
         numbers = torch.tensor(ends, dtype=torch.float64)
         works = [whole.all_reduce(numbers)]
         for statistics in map(torch.as_tensor, fresh):
-            statistics.nan_to_num_().mul_(share.factor())
+            statistics.nan_to_num_().mul_(share.of_statistics())
             works.append(whole.all_reduce(statistics))
         for work in works:
             work.wait()
@@ -118,11 +116,15 @@ class DistributedTraining:
         return finite
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
-        return self._engine.forward(feeds, draw)
+        whole = self._groups.whole
+        own = draw._replace(micro=draw.micro * whole.size + whole.rank)
+        self._share = BatchShare(self._groups, self._layout.weight, feeds)
+        return self._engine.forward(feeds, own)
 
     def backward(self, scale: float, first: bool) -> None:
-        self._engine.backward(scale, first)
-        self._is_reduced = False
+        factor = 1.0 if self._share is None else self._share.factor()
+        self._engine.backward(scale * factor, first)
+        self._share, self._is_reduced = None, False
 
     def gradients_changed(self) -> None:
         self._engine.gradients_changed()
@@ -154,23 +156,38 @@ class DistributedTraining:
 class BatchShare:
     """The share that this process has in a batch; the sum is known after the forward pass."""
 
-    def __init__(self, groups: ProcessGroups, own: float) -> None:
-        self.own = own
-        self._sum = torch.tensor([own], dtype=torch.float64)
+    def __init__(
+        self, groups: ProcessGroups, weight: BatchWeight, feeds: Mapping[str, Any]
+    ) -> None:
+        self.own = weight.of(feeds)
+        self._fed = float(not weight.is_empty(feeds))
+        self._sum = torch.tensor([self.own, self._fed], dtype=torch.float64)
         self._work = groups.whole.all_reduce(self._sum)
         self._is_known = False
 
     def total(self) -> float:
         """The weight of the whole batch."""
-        if not self._is_known:
-            self._work.wait()
-            self._is_known = True
-        return float(self._sum)
+        return self._sums()[0]
+
+    def parts(self) -> float:
+        """How many processes have rows of it."""
+        return self._sums()[1]
 
     def factor(self) -> float:
         """This process's weight in the mean of all."""
         total = self.total()
         return self.own / total if total else 0.0
+
+    def of_statistics(self) -> float:
+        """This process's weight in the mean of statistics, where no label may count."""
+        return self.factor() if self.total() else self._fed / max(self.parts(), 1.0)
+
+    def _sums(self) -> tuple[float, float]:
+        if not self._is_known:
+            self._work.wait()
+            self._is_known = True
+        total, parts = self._sum.tolist()
+        return total, parts
 
 
 class _Hooks:

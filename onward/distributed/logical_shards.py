@@ -68,10 +68,10 @@ class LogicalShards:
         for number, part in zip(self.own, parts):
             factor = weights[number] / total
             own = draw._replace(micro=draw.micro * self._parts + number)
-            results = engine.run_segments(part, own, True, _Factor(scale * factor))
+            hooks = _Factor(scale * factor)
+            results = engine.run_segments(part, own, True, hooks)
             if results is None:
-                engine.store.clear_gradients()
-                results = engine.results_of_empty()
+                results = engine.skip_segments(True, hooks)
             else:
                 losses[number] = float(results[LOSS]) * factor
             computed.append([as_tensor(g).clone() for g in engine.store.gradient_buffers()])

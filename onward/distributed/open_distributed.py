@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from onward.distributed.bucket_size import measure_bucket_size
-from onward.distributed.exchange import DataParallel
+from onward.distributed.exchange import DataParallel, as_tensor
 from onward.distributed.executable import DistributedTraining
 from onward.distributed.local_steps import LocalSteps
 from onward.distributed.local_training import LocalTraining
@@ -18,12 +18,14 @@ from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups, join_groups
 from onward.errors import DistributedError, OptionError
 from onward.programs.buckets import split_updates
+from onward.programs.build import build_program
 from onward.programs.options import TrainingOptions
 from onward.programs.program import Layout
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
+from onward.providers.ort.training.lowered import is_saved_program
 from onward.providers.provider import SegmentedTraining, Store
-from onward.sessions.training.open_program import OpenedTraining, open_training
+from onward.sessions.training.open_program import OpenedTraining, open_training, to_program
 from onward.sessions.training.training_program import TrainingProgram
 
 
@@ -31,6 +33,21 @@ def distributed_options(options: Any, parallel: Parallel) -> TrainingOptions:
     """The options of a program for many processes: the loss's gradient takes a factor."""
     given = TrainingOptions.of(options)
     return replace(given, loss_scale=1.0) if given.loss_scale is None else given
+
+
+def distributed_program(
+    model: Any, loss: Any, optimizer: Any, options: Any, parallel: Parallel
+) -> TrainingProgram:
+    """Compile a model for many processes; a program that is compiled already is refused."""
+    chosen = distributed_options(options, parallel)
+    if not parallel.sync_batch_norm:
+        return to_program(model, loss, optimizer, chosen)
+    if is_saved_program(model) or isinstance(model, TrainingProgram):
+        raise OptionError(
+            "sync_batch_norm: a compiled program has the BatchNormalization of one process\n"
+            "give the session the model, its loss and its optimizer"
+        )
+    return TrainingProgram(build_program(model, loss, optimizer, chosen, shares_batch_norms=True))
 
 
 def open_distributed(
@@ -56,6 +73,7 @@ def open_distributed(
             f"{opened.providers[0]} cannot train on many processes\n"
             "use CPUExecutionProvider or the torch providers"
         )
+    engine.all_reduce = lambda vector: groups.whole.all_reduce(as_tensor(vector)).wait()
     layout, given = buckets.program.layout, groups.parallel
     check_same_program(groups, program.neutral.layout)
     copy_from_first(groups, layout, engine.store)

@@ -97,6 +97,8 @@ class Parallel:
             "shard": self.shard > 1,
         }
         given = [name for name, is_given in ways.items() if is_given]
+        if self.sync_batch_norm and (ways["logical_shards"] or ways["local_steps"]):
+            given.append("sync_batch_norm")
         if len(given) > 1:
             raise OptionError(
                 f"Parallel: {given[0]} and {given[1]} exclude each other\ngive one of them"

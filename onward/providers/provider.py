@@ -12,7 +12,7 @@ sequence is a list, an empty optional is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
@@ -103,6 +103,10 @@ class Store(Protocol):
         """The parameters as flat vectors of the engine, one for each update graph."""
         ...
 
+    def gradient_buffer(self, update: int) -> Any:
+        """The vector of one update among `gradient_buffers`."""
+        ...
+
     def clear_gradients(self) -> None: ...
 
 
@@ -191,7 +195,13 @@ class SegmentHooks(Protocol):
 
 @runtime_checkable
 class SegmentedTraining(TrainingExecutable, Protocol):
-    """A training program that computes the gradients of one update after the other."""
+    """A training program that computes the gradients of one update after the other.
+
+    `all_reduce` sums a vector of the engine over the processes, in place; it is set before the
+    first batch.
+    """
+
+    all_reduce: Callable[[Any], None] | None
 
     def run_segments(
         self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
@@ -202,8 +212,11 @@ class SegmentedTraining(TrainingExecutable, Protocol):
         """
         ...
 
-    def results_of_empty(self) -> Results:
-        """Results for the empty batch that `run_segments` has just skipped."""
+    def skip_segments(self, first: bool, hooks: SegmentHooks) -> Results:
+        """Take part in the sums of `run_segments`, which has just returned None: an empty batch.
+
+        The `first` gradients are zeros; results are those of an empty batch.
+        """
         ...
 
     def fresh_statistics(self) -> Sequence[Any]:

@@ -63,7 +63,6 @@ class BoundUpdates:
         self._squares = np.zeros((), np.float64)
         self._spare: list[Array] | None = None  # for gradients of later micro-batches
         self._bound_first: dict[int, bool] = {}
-        self._bucket_first: dict[int, bool] = {}
         self._share = 1.0  # the factor of the gradients of one micro-batch
         self._norm: float | None = 0.0  # None: not computed yet
 
@@ -74,15 +73,6 @@ class BoundUpdates:
 
     # -- gradients -----------------------------------------------------------------------------
 
-    def bind_bucket(self, results: GradientOutputs, i: int, first: bool) -> None:
-        """Bind the gradients of one update as `bind_gradients` binds those of all."""
-        if self._bucket_first.get(i) == first:
-            return
-        memory, vector = self._store.updates[i], self._targets(first)[i]
-        for name in memory.update.parameters:
-            results.bind_output(self._gradients[name], memory.view(vector, name))
-        self._bucket_first[i] = first
-
     def add_bucket(self, i: int, first: bool) -> None:
         """Add the gradients of one update to the accumulated ones, unless they are the first."""
         if not first:
@@ -90,7 +80,7 @@ class BoundUpdates:
                 held = self._store.updates[i].gradients
                 np.add(held, self._targets(first)[i], out=held)
 
-    def bind_gradients(self, graph: BoundGraph, first: bool) -> None:
+    def bind_gradients(self, graph: GradientOutputs, first: bool) -> None:
         """Bind gradient outputs to the store's vectors; of later micro-batches, to spare ones."""
         if self._bound_first.get(id(graph)) == first:
             return

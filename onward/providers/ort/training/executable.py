@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +59,7 @@ class OrtTraining:
         self._is_fused = program.step is not None
         self._segments: splitting.Segments | None = None  # of `forward` and `backward`
         self._buckets: splitting.Segments | None = None  # of `run_segments`
+        self.all_reduce: Callable[[Array], None] | None = None  # over processes, in place
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._updates.set_rates(steps, rates)
@@ -109,8 +110,6 @@ class OrtTraining:
     def results_of_empty(self) -> dict[str, Array]:
         """Results for the empty batch that was just skipped."""
         names = (LOSS, *self._layout.outputs)
-        if self._buckets is not None:
-            return dict(zip(names, self._buckets.results_of_empty(names)))
         return dict(zip(names, self._open("train").results_of_empty(names)))
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> dict[str, Array] | None:
@@ -132,8 +131,8 @@ class OrtTraining:
         if segments is None or not segments.is_ready:
             raise OptionError("run_backward needs a forward pass\ncall run_forward first")
         self._scale[...] = scale
+        self._updates.bind_gradients(segments, first)
         for i in segments.backward:
-            self._updates.bind_gradients(segments.graphs[i], first)
             segments.run(i)
         self._accumulate(first)
 
@@ -142,23 +141,39 @@ class OrtTraining:
     def run_segments(
         self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
     ) -> dict[str, Array] | None:
-        if self._buckets is None:
-            gradient = {p.name: p.gradient for p in self._layout.parameters}
-            names = [[gradient[n] for n in u.parameters] for u in self._layout.updates]
-            self._buckets = self._open_segments(names)
-        segments = self._buckets
+        segments = self._open_buckets()
         if not self._begin(segments, feeds, draw):
             return None
+        self._updates.bind_gradients(segments, first)  # a segment may compute one of a later update
         for i in segments.forward:
             segments.run(i)
         results = self._results(segments.shown())
         self._scale[...] = hooks.scale()
         for update, i in enumerate(segments.backward):
-            self._updates.bind_bucket(segments, update, first)
             segments.run(i)
             self._updates.add_bucket(update, first)
             hooks.after(update)
         return results
+
+    def skip_segments(self, first: bool, hooks: SegmentHooks) -> dict[str, Array]:
+        if first:
+            self.store.clear_gradients()
+        segments = self._open_buckets()
+        for i in segments.forward:
+            segments.skip(i)
+        for update, i in enumerate(segments.backward):
+            segments.skip(i)
+            hooks.after(update)
+        names = (LOSS, *self._layout.outputs)
+        return dict(zip(names, segments.results_of_empty(names)))
+
+    def _open_buckets(self) -> splitting.Segments:
+        """The train graph in segments: the forward pass, and one for each update."""
+        if self._buckets is None:
+            gradients = self._layout.gradients
+            names = [[gradients[n] for n in u.parameters] for u in self._layout.updates]
+            self._buckets = self._open_segments(names)
+        return self._buckets
 
     def keep_statistics(self, finite: bool) -> None:
         """Keep the statistics of the last batch, unless it is to be skipped."""
@@ -173,7 +188,7 @@ class OrtTraining:
         """The train graph in segments: one of the forward pass, and these of the backward pass."""
         results = [LOSS, *self._layout.outputs, *self._layout.state.values()]
         opened = splitting.Segments(
-            self._program, self.store, self._opener.open, [results], backward
+            self._program, self.store, self._opener.open, [results], backward, self.all_reduce
         )
         opened.bind_output(LOSS, self._loss)
         for kept, output in self._layout.state.items():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onward.gradients.split import split
-from onward.programs.program import Array
+from onward.programs.program import Array, SharedSum
+from onward.programs.shared_sums import split_at_sums
 from onward.providers.ort.training.bound_graph import BoundGraph
 from onward.providers.ort.training.lowered import NOISE, LoweredProgram
 from onward.providers.ort.training.step_feeds import StepFeeds
@@ -19,8 +20,14 @@ from onward.providers.ort.training.store import NumpyStore
 Groups = Sequence[Sequence[str]]  # the results of each segment
 
 
+AllReduce = Callable[[Array], None]  # sums an array over processes, in place
+
+
 class Segments:
-    """Graphs of the forward pass, then of the backward pass, with the tensors that pass on."""
+    """Graphs of the forward pass, then of the backward pass, with the tensors that pass on.
+
+    A segment is one graph, or several with a sum over processes after each but the last.
+    """
 
     def __init__(
         self,
@@ -29,32 +36,42 @@ class Segments:
         open_graph: Callable[[bytes], BoundGraph],
         forward: Groups,
         backward: Groups,
+        all_reduce: AllReduce | None = None,
     ) -> None:
         layout = program.layout
         train = ir.from_proto(onnx.load_from_string(program.train))
-        pieces = split(train, [*forward, *backward])
+        segments = split_at_sums(train, [*forward, *backward], layout.sums)
         self.forward = range(len(forward))
-        self.backward = range(len(forward), len(pieces))
+        self.backward = range(len(forward), len(segments))
+        self._all_reduce = all_reduce
         self._shown = layout.outputs
+        cuts = [each for segment in segments for each in segment]
+        self._ends = list(accumulate(map(len, segments)))  # of each segment, in `graphs`
+        self._sums: list[SharedSum | None] = [each.sum for each in cuts]
+        pieces = [each.piece for each in cuts]
         self._takes = [piece.takes for piece in pieces]
         self._last_reader = {name: i for i, takes in enumerate(self._takes) for name in takes}
         self.graphs = [open_graph(ir.to_proto(piece.model).SerializeToString()) for piece in pieces]
         self._feeds = [StepFeeds(each, layout, store, partial=True) for each in self.graphs]
-        groups = [*forward, *backward]
-        self._home = {name: i for i, group in enumerate(groups) for name in group}
-        # results of a group that an earlier segment has computed: onnxruntime does not copy them
-        self._passed = [
-            [name for name in group if name in piece.takes] for group, piece in zip(groups, pieces)
-        ]
+        self._home: dict[str, int] = {}  # the first graph that returns a result
+        for i, graph in enumerate(self.graphs):
+            for result in graph.results():
+                self._home.setdefault(result.name, i)
         self._arguments = [{each.name for each in graph.arguments()} for graph in self.graphs]
-        self._bound: dict[str, Array] = {}  # results in memory of the store
+        self._bound: set[str] = set()  # results in memory of the store
+        self._copied: list[dict[str, Array]] = [{} for _ in self.graphs]  # and read later
         self._values: dict[str, Array] = {}  # results that later segments read
+        self._last_forward = self._ends[len(forward) - 1] - 1  # the last graph of the forward pass
+        self._totals = {each.part: np.zeros(each.size, each.dtype) for each in layout.sums}
+        for each in layout.sums:  # in place: what this process adds becomes the sum
+            self.bind_output(each.part, self._totals[each.part])
+            self.bind_input(each.total, self._totals[each.part])
         self.is_ready = False  # whether a forward pass waits for its backward pass
 
     @property
     def is_empty(self) -> bool:
         """Whether the bound batch is empty."""
-        return self._feeds[0].is_empty
+        return any(each.is_empty for each in self._feeds)
 
     def bind_feeds(self, feeds: Mapping[str, Any]) -> None:
         """Bind the feeds to the graphs that read them."""
@@ -75,40 +92,62 @@ class Segments:
     def bind_output(self, name: str, array: Array) -> None:
         """Bind a result to an array that the run of its graph writes to."""
         home = self._home[name]
-        if name not in self._passed[home]:
-            self.graphs[home].bind_output(name, array)
-        self._bound[name] = array
+        self.graphs[home].bind_output(name, array)
+        self._bound.add(name)
+        if self._is_read_after(name, home):
+            self._copied[home][name] = array
 
     def results_of_empty(self, names: Sequence[str]) -> list[Array]:
         """Results of the empty batch that is bound; `names` are results of the last forward."""
-        return self._feeds[self.forward[-1]].results_of_empty(names)
+        return self._feeds[self._last_forward].results_of_empty(names)
 
     def run(self, i: int) -> None:
         """Run a segment; the next ones find its results."""
+        for graph in self._graphs_of(i):
+            self._run(graph)
+            self._add_up(graph)
+        self.is_ready = i + 1 < len(self._ends)
+
+    def skip(self, i: int) -> None:
+        """Take part in the sums of a segment, whose batch is empty here."""
+        for graph in self._graphs_of(i):
+            shared = self._sums[graph]
+            if shared is not None:
+                self._totals[shared.part].fill(0)
+                self._add_up(graph)
+
+    def _graphs_of(self, i: int) -> range:
+        return range(self._ends[i - 1] if i else 0, self._ends[i])
+
+    def _add_up(self, i: int) -> None:
+        """Sum over processes what a graph ends with, if it ends at a sum."""
+        shared = self._sums[i]
+        if shared is not None:
+            assert self._all_reduce is not None
+            self._all_reduce(self._totals[shared.part])
+
+    def _run(self, i: int) -> None:
         graph = self.graphs[i]
         for name in self._takes[i]:
             graph.bind_input(name, self._values[name])
-        names = [result.name for result in graph.results() if result.name not in self._takes[i]]
-        bound = {name for name in names if name in self._bound and self._home[name] == i}
-        wanted = [name for name in names if name not in bound and self._is_read_after(name, i)]
+        wanted = [
+            result.name
+            for result in graph.results()
+            if result.name not in self._bound and self._is_read_after(result.name, i)
+        ]
         self._values |= zip(wanted, self._feeds[i].run(wanted))
-        for name in bound:  # its memory may be changed before later segments read it
-            if self._is_read_after(name, i):
-                self._values[name] = self._bound[name].copy()
-        for name in self._passed[i]:
-            if name in self._bound:
-                np.copyto(self._bound[name], self._values[name])
+        for name, array in self._copied[i].items():  # it may be summed before it is read
+            self._values[name] = array.copy()
         for name in self._takes[i]:
             if self._last_reader[name] == i and name not in self._shown:
                 self._values.pop(name, None)
-        self.is_ready = i + 1 < len(self.graphs)
 
     def _is_read_after(self, name: str, i: int) -> bool:
         return name in self._shown or self._last_reader.get(name, -1) > i
 
     def shown(self) -> list[Array]:
         """The outputs of the program, after the forward pass; they are not kept."""
-        kept = {name for name, last in self._last_reader.items() if last in self.backward}
+        kept = {name for name, last in self._last_reader.items() if last > self._last_forward}
         found = [self._values[name] for name in self._shown]
         for name in self._shown:
             if name not in kept:

@@ -98,6 +98,9 @@ class NumpyStore:
         """The parameters, one vector for each update graph."""
         return [memory.parameters for memory in self.updates]
 
+    def gradient_buffer(self, update: int) -> Array:
+        return self.updates[update].gradients
+
     def clear_gradients(self) -> None:
         for memory in self.updates:
             memory.gradients[...] = 0

@@ -148,6 +148,7 @@ class StepFunctions:
     ) -> None:
         self._layout, self._settings, self._store = layout, layout.settings, store
         self._scalars, self._compiler, self._keeps_memory = scalars, compiler, keeps_memory
+        self.device = store.device
 
     # -- evaluation and prediction -------------------------------------------------------------
 
@@ -184,6 +185,29 @@ class StepFunctions:
         function.line(f"return {gathered}")
         return function.build()
 
+    def segment(
+        self,
+        graph: TorchGraph,
+        given: Sequence[str],
+        wanted: Sequence[str],
+        update: int | None,
+        *,
+        first: bool,
+    ) -> Any:
+        """given inputs, the update's gradients so far unless first -> wanted values, gradients"""
+        function = FunctionWriter("run_segment", self._compiler)
+        results = function.call(graph, self._arguments(function, graph, given))
+        gathered = "None"
+        if update is not None:
+            tensors = self._store.updates[update]
+            names = self._layout.gradients
+            gradients = {name: results[names[name]] for name in tensors.update.parameters}
+            joined = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
+            function.line(f"new = {joined}")
+            gathered = self._add_gradients(function, tensors, "new", first)
+        function.line(f"return {_tuple(results[name] for name in wanted)}, {gathered}")
+        return function.build()
+
     def _accumulate(
         self,
         function: FunctionWriter,
@@ -193,7 +217,7 @@ class StepFunctions:
         first: bool,
     ) -> str:
         """Add gradients to their vectors, check that they are finite, and write the statistics."""
-        gradients = {p.name: results[p.gradient] for p in self._layout.parameters}
+        gradients = {name: results[each] for name, each in self._layout.gradients.items()}
         new, vectors = [], []
         for i, tensors in enumerate(self._store.updates):
             joined = _concatenated(tensors.places, gradients, tensors.parameters.dtype)

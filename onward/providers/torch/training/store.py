@@ -132,6 +132,9 @@ class TorchStore:
         """The parameters, one vector for each update graph."""
         return [tensors.parameters for tensors in self.updates]
 
+    def gradient_buffer(self, update: int) -> Tensor:
+        return self.updates[update].gradient_vector()
+
     def clear_gradients(self) -> None:
         for tensors in self.updates:
             if tensors.gradients is not None:
