@@ -45,6 +45,8 @@ ONLY_IN = {
     "onnxruntime": ["providers.ort", "compress.quantization", "compress.edge"],
     "onnxscript": ["providers.torch", "pytorch"],
     "openvino": ["providers.openvino"],
+    "mpi4py": ["distributed"],
+    "ray": ["distributed"],
     "model_signing": ["signing"],
     "typer": ["cli"],
     "rich": ["cli"],
@@ -81,6 +83,8 @@ OPTIONAL = {
     "opentelemetry",
     "uvloop",
     "tokenizers",
+    "mpi4py",
+    "ray",
 }
 
 # Imports by string of a higher layer: a lower layer's public name opens the higher one when it is
