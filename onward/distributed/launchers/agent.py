@@ -21,13 +21,22 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, W
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from onward.distributed.launchers import start_worker
 from onward.distributed.launchers.agent_settings import AgentSettings
 from onward.distributed.launchers.failures import Failure, root_cause
-from onward.distributed.launchers.rendezvous import hosts_store, own_address, show_endpoint
+from onward.distributed.launchers.rendezvous import (
+    hosts_store,
+    limit_silence,
+    own_address,
+    show_endpoint,
+)
 from onward.errors import OptionError
 
 _SHOWN_LINES = 15  # of the error output of a process that failed
@@ -75,30 +84,35 @@ def main() -> int:
 
 def run_agent(settings: AgentSettings) -> int:
     """Run the processes of this machine to their end; join again when the connection is lost."""
-    deadline, lost = 0.0, ""
+    alone = settings.nodes == (1, 1)
+    address = "127.0.0.1" if alone else own_address(settings.host, settings.port)
+    where = f"the machine at which all meet, {show_endpoint(settings.host, settings.port)}"
+    deadline: float | None = None
     while True:
         try:
-            return _run_once(settings)
+            return _run_once(settings, address)
         except RendezvousClosedError:
             _say("error", "the run has ended on the other machines")
             return _FAILED
+        except RendezvousTimeoutError:
+            waited = settings.rendezvous["join_timeout"]
+            _say("error", f"{settings.nodes[0]} machines did not come together in {waited} s")
+            return _FAILED
         except (RendezvousError, dist.DistError, TimeoutError, ConnectionError) as error:
-            first = str(error).strip().splitlines()[0]
             now = time.monotonic()
-            deadline = deadline if lost else now + settings.rendezvous["join_timeout"]
-            where = f"the machine at which all meet, {settings.host}:{settings.port}"
-            if settings.max_restarts == 0 or now > deadline:
+            if settings.max_restarts == 0 or (deadline is not None and now > deadline):
+                first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _say("error", f"the connection to {where}, is lost: {first}")
                 return _FAILED
-            if not lost:
+            if deadline is None:
                 _say("warning", f"the connection to {where}, is lost; trying to join again")
-            lost = first
-            gc.collect()  # with the old handler, its signs of life end
-            time.sleep(settings.interval)
+                deadline = now + settings.rendezvous["join_timeout"]
+        gc.collect()  # with the old handler, its signs of life end
+        time.sleep(settings.interval)
 
 
-def _run_once(settings: AgentSettings) -> int:
-    spec = _make_spec(settings)
+def _run_once(settings: AgentSettings, address: str) -> int:
+    spec = _make_spec(settings, address)
     ranks = range(settings.nproc)
     others = {rank: Std.NONE if rank == 0 else Std.ALL for rank in ranks}
     agent = _ReportingAgent(
@@ -123,11 +137,9 @@ def _run_once(settings: AgentSettings) -> int:
     return failure.status
 
 
-def _make_spec(settings: AgentSettings) -> WorkerSpec:
-    alone = settings.nodes == (1, 1)
-    address = "127.0.0.1" if alone else own_address(settings.host, settings.port)
+def _make_spec(settings: AgentSettings, address: str) -> WorkerSpec:
     options: dict[str, Any] = dict(settings.rendezvous)
-    if not alone:
+    if settings.nodes != (1, 1):
         options["is_host"] = hosts_store(settings.host, settings.port)
     handler = get_rendezvous_handler(
         RendezvousParameters(
@@ -140,6 +152,7 @@ def _make_spec(settings: AgentSettings) -> WorkerSpec:
             **options,
         )
     )
+    limit_silence(settings.port, settings.rendezvous["read_timeout"])
     entry, *arguments = _with_parent(settings.command)
     return WorkerSpec(
         role="worker",

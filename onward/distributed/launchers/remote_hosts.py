@@ -17,6 +17,7 @@ from onward.distributed.launchers.local_processes import forward_signals
 # with a terminal, a lost connection ends the remote command, and Ctrl-C reaches it
 SSH = ("ssh", "-tt", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5")
 _CTRL_C = b"\x03"
+_LAST_LINES = 5.0  # seconds for the last output of a connection that was closed
 _GRACE = 60.0  # seconds in which processes may save and end
 
 Connection = subprocess.Popen[bytes]
@@ -51,8 +52,12 @@ def run_on_hosts(
     processes = {
         host: _connect(command) for host, command in ssh_commands(commands, folder, shell).items()
     }
-    for host, process in processes.items():
-        threading.Thread(target=_relay, args=(host, process, show, ended), daemon=True).start()
+    relays = [
+        threading.Thread(target=_relay, args=(host, process, show, ended), daemon=True)
+        for host, process in processes.items()
+    ]
+    for relay in relays:
+        relay.start()
     running, failed, code = set(processes), 0, 0
     with forward_signals(list(processes.values()), _interrupt) as received:
         while running:
@@ -69,6 +74,11 @@ def run_on_hosts(
             if len(processes) - failed < fewest:
                 for other in running:
                     _interrupt(processes[other])
+    for relay, process in zip(relays, processes.values()):
+        relay.join(_LAST_LINES)
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
     return 128 + received[0] if received else code
 
 
@@ -93,8 +103,9 @@ def _relay(
 ) -> None:
     """Show the output of a host line by line, then queue its exit code."""
     assert process.stdout is not None
-    for line in process.stdout:
-        show(f"[{host}] {line.decode(errors='replace').rstrip()}")
+    with process.stdout as output:
+        for line in output:
+            show(f"[{host}] {line.decode(errors='replace').rstrip()}")
     code = process.wait()
     ended.put((host, 128 - code if code < 0 else code))
 

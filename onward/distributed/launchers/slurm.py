@@ -63,8 +63,10 @@ def expand_hosts(text: str) -> list[str]:
     >>> expand_hosts("node[01-03,7],gpu5")
     ['node01', 'node02', 'node03', 'node7', 'gpu5']
     """
-    hosts = [host for part in _split(text) for host in _expand(part)]
-    if not hosts or not all(re.fullmatch(r"[\w.:\-]+", host) for host in hosts):
+    parts = [_expand(part) for part in _split(text)]
+    hosts = [host for part in parts for host in part]
+    known = all(re.fullmatch(r"[\w.:@\-]+", host) for host in hosts)
+    if not hosts or not known or not all(parts):
         raise OptionError(
             f"{text!r} is not a list of hosts\nwrite it like node1,node2 or node[01-03,7]"
         )
