@@ -48,5 +48,8 @@ def _nested(value: Any) -> bool:
 
 def _scalar(value: Any) -> str:
     """A value on one line: JSON is YAML, and plain words need no quotes."""
-    plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    return str(value) if plain else json.dumps(value, ensure_ascii=True)
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    text = json.dumps(value, ensure_ascii=False)
+    # a sign that YAML does not allow, such as a line separator
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
