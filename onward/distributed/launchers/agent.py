@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
+    RendezvousConnectionError,
     RendezvousError,
     RendezvousTimeoutError,
 )
@@ -89,6 +90,7 @@ def run_agent(settings: AgentSettings) -> int:
     where = f"the machine at which all meet, {show_endpoint(settings.host, settings.port)}"
     deadline: float | None = None
     while True:
+        tried = time.monotonic()
         try:
             return _run_once(settings, address)
         except RendezvousClosedError:
@@ -100,6 +102,8 @@ def run_agent(settings: AgentSettings) -> int:
             return _FAILED
         except (RendezvousError, dist.DistError, TimeoutError, ConnectionError) as error:
             now = time.monotonic()
+            if now - tried > 2 * settings.rendezvous["read_timeout"]:
+                deadline = None  # it had joined: the connection is lost another time
             if settings.max_restarts == 0 or (deadline is not None and now > deadline):
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _say("error", f"the connection to {where}, is lost: {first}")
@@ -138,20 +142,13 @@ def _run_once(settings: AgentSettings, address: str) -> int:
 
 
 def _make_spec(settings: AgentSettings, address: str) -> WorkerSpec:
-    options: dict[str, Any] = dict(settings.rendezvous)
-    if settings.nodes != (1, 1):
-        options["is_host"] = hosts_store(settings.host, settings.port)
-    handler = get_rendezvous_handler(
-        RendezvousParameters(
-            backend="c10d",
-            endpoint=show_endpoint(settings.host, settings.port),
-            run_id=settings.run_id,
-            min_nodes=settings.nodes[0],
-            max_nodes=settings.nodes[1],
-            local_addr=address,
-            **options,
-        )
-    )
+    is_host = settings.nodes == (1, 1) or hosts_store(settings.host, settings.port)
+    try:
+        handler = _join_rendezvous(settings, address, is_host)
+    except RendezvousConnectionError:
+        if not is_host:
+            raise
+        handler = _join_rendezvous(settings, address, False)  # another agent was faster here
     limit_silence(settings.port, settings.rendezvous["read_timeout"])
     entry, *arguments = _with_parent(settings.command)
     return WorkerSpec(
@@ -164,6 +161,20 @@ def _make_spec(settings: AgentSettings, address: str) -> WorkerSpec:
         monitor_interval=settings.interval,
         local_addr=address,
     )
+
+
+def _join_rendezvous(settings: AgentSettings, address: str, is_host: bool) -> Any:
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=show_endpoint(settings.host, settings.port),
+        run_id=settings.run_id,
+        min_nodes=settings.nodes[0],
+        max_nodes=settings.nodes[1],
+        local_addr=address,
+        is_host=is_host,
+        **settings.rendezvous,
+    )
+    return get_rendezvous_handler(parameters)
 
 
 def _with_parent(command: Sequence[str]) -> list[str]:
