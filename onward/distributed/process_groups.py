@@ -81,6 +81,7 @@ def _initialize(parallel: Parallel, ranks: Ranks) -> None:
         end_with_parent()
     if "mpi4py" in backend:
         register_mpi_backend()
+    _check_backend(backend)
     try:
         dist.init_process_group(
             backend,
@@ -95,3 +96,15 @@ def _initialize(parallel: Parallel, ranks: Ranks) -> None:
             f"{str(error).splitlines()[0]}\ncheck the address, the port and the backend "
             f"{backend!r} on every machine"
         ) from error
+
+
+def _check_backend(backend: str) -> None:
+    """Refuse a name that torch.distributed does not know, alone or in cpu:NAME,cuda:NAME."""
+    known = [name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED]
+    for part in backend.split(","):
+        name = part.rpartition(":")[2]
+        if name.lower() not in known:
+            raise OptionError(
+                f"Parallel.backend: torch.distributed has no backend {name!r}\n"
+                f"it has {', '.join(known)}; import the package of another one first"
+            )

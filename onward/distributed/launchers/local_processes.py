@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from onward.distributed.launchers.agent_settings import AgentSettings
 from onward.distributed.launchers.rendezvous import RendezvousTimes, read_endpoint
-from onward.errors import OptionError
+from onward.errors import OptionError, PackageMissing
 
 _INTERVAL = 0.1  # seconds between two looks at the processes
 _TIMES = RendezvousTimes()
@@ -68,6 +69,11 @@ def run_local(
         times: how long machines wait for each other
     """
     _check(command, nproc, max_restarts, nodes, rendezvous)
+    if find_spec("torch") is None:
+        raise PackageMissing(
+            "torch is not installed, whose agent starts processes\n"
+            "install it with: pip install onward[torch]"
+        )
     host, port = ("localhost", 0) if rendezvous is None else read_endpoint(rendezvous)
     with ExitStack() as stack:
         if logs is None:

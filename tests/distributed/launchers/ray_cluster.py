@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import ray
-from ray.cluster_utils import Cluster
-
 from onward.distributed.launchers.ray_nodes import run_on_ray
 from onward.errors import DistributedError
 
 
 def main() -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
     head: dict[str, Any] = {"num_cpus": 1, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=1)
