@@ -45,6 +45,8 @@ ONLY_IN = {
     "onnxruntime": ["providers.ort", "compress.quantization", "compress.edge"],
     "onnxscript": ["providers.torch", "pytorch"],
     "openvino": ["providers.openvino"],
+    "mpi4py": ["distributed"],
+    "ray": ["distributed"],
     "model_signing": ["signing"],
     "typer": ["cli"],
     "rich": ["cli"],
@@ -82,6 +84,7 @@ OPTIONAL = {
     "opentelemetry",
     "uvloop",
     "tokenizers",
+    "mpi4py",
     "ray",
 }
 

@@ -33,6 +33,14 @@ VERBS = {
         "Write an untrained model of an architecture, such as resnet or gpt2.",
     ),
     "train": ("onward.cli.train", "Train a model on data."),
+    "launch": (
+        "onward.cli.launch",
+        "Start the processes of a training run, on this machine or on several.",
+    ),
+    "deploy": (
+        "onward.cli.deploy",
+        "Write the job of a training run for Kubernetes, Ray or Slurm.",
+    ),
     "runs": ("onward.cli.runs", "List the runs of a folder, or compare some of them."),
     "sweep": (
         "onward.cli.sweep",

@@ -10,7 +10,11 @@ import torch
 from torch import distributed as dist
 
 from onward.distributed.communicator import Communicator
+from onward.distributed.launchers.meeting_point import find_meeting_point
 from onward.distributed.launchers.ranks import Ranks, find_ranks
+from onward.distributed.launchers.rendezvous import show_endpoint
+from onward.distributed.launchers.start_worker import end_with_parent
+from onward.distributed.mpi_group import register_mpi_backend
 from onward.distributed.parallel import Parallel
 from onward.errors import DistributedError, OptionError
 
@@ -72,19 +76,35 @@ def _initialize(parallel: Parallel, ranks: Ranks) -> None:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(ranks.local_rank % torch.cuda.device_count())
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    port = os.environ.get("MASTER_PORT", "29500")
+    where = show_endpoint(*find_meeting_point(os.environ, ranks))
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # an agent is the parent
+        end_with_parent()
+    if "mpi4py" in backend:
+        register_mpi_backend()
+    _check_backend(backend)
     try:
         dist.init_process_group(
             backend,
-            init_method="env://" if ranks.launcher == "torchrun" else f"tcp://{address}:{port}",
+            init_method="env://" if ranks.launcher == "torchrun" else f"tcp://{where}",
             rank=ranks.rank,
             world_size=ranks.size,
             timeout=timedelta(seconds=parallel.timeout),
         )
     except (RuntimeError, ValueError) as error:
         raise DistributedError(
-            f"process {ranks.rank} of {ranks.size} could not join the run at {address}:{port}: "
+            f"process {ranks.rank} of {ranks.size} could not join the run at {where}: "
             f"{str(error).splitlines()[0]}\ncheck the address, the port and the backend "
             f"{backend!r} on every machine"
         ) from error
+
+
+def _check_backend(backend: str) -> None:
+    """Refuse a name that torch.distributed does not know, alone or in cpu:NAME,cuda:NAME."""
+    known = [name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED]
+    for part in backend.split(","):
+        name = part.rpartition(":")[2]
+        if name.lower() not in known:
+            raise OptionError(
+                f"Parallel.backend: torch.distributed has no backend {name!r}\n"
+                f"it has {', '.join(known)}; import the package of another one first"
+            )

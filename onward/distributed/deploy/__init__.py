@@ -1,0 +1,1 @@
+"""Write the job of a training run for Kubernetes, Ray or Slurm."""
