@@ -58,7 +58,6 @@ ONLY_IN = {
     "prometheus_client": ["serving"],
     "watchfiles": ["serving"],
     "opentelemetry": ["serving"],
-    "ray": ["distributed"],
 }
 
 # The only packages that may be imported inside a function: an installation may lack them.

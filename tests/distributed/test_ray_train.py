@@ -1,4 +1,4 @@
-"""Training on a real Ray cluster of two nodes on this machine: Ray Train, and a parameter server."""
+"""Training on a real Ray cluster of two local nodes: Ray Train, and a parameter server."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_parameter_server_is_an_actor(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="RaySettings.workers must be a whole number, at least 1"):
+    with pytest.raises(OptionError, match=r"RaySettings\.workers must be a whole number, at least 1"):
         RaySettings(workers=0, storage=tmp_path, name="a")
     with pytest.raises(OptionError, match="train_on_ray needs settings"):
         train_on_ray(train, {"workers": 2})  # type: ignore[arg-type]
