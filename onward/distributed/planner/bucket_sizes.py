@@ -1,0 +1,89 @@
+"""The sizes of buckets: parameters that are reduced together, as one padded vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onward.errors import OptionError
+from onward.programs.program import Layout, UpdateLayout
+from onward.programs.vector_offsets import place
+
+LINE = 64  # bytes to which tensors in a vector, and the shards of a vector, are padded
+
+Names = Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """Parameters of one update whose gradients lie in one vector. Sizes are in bytes."""
+
+    names: tuple[str, ...]
+    nbytes: int  # of the vector, each tensor padded to 64 bytes
+    slots: int  # vectors of optimizer state, as long as that of the parameters
+    separate: int = 0  # optimizer state of updates that are not elementwise, which is not sharded
+
+    def padded(self, shards: int) -> int:
+        """The bytes of the vector when it is cut into `shards` equal parts of whole lines."""
+        return self.shard(shards) * shards
+
+    def shard(self, shards: int) -> int:
+        """The bytes of one of `shards` parts."""
+        return math.ceil(self.nbytes / (LINE * shards)) * LINE
+
+
+def measure_buckets(layout: Layout, grouped: Sequence[Names]) -> list[Bucket]:
+    """The sizes of buckets that are given as lists of names; together they are all parameters."""
+    update_of = {name: update for update in layout.updates for name in update.parameters}
+    listed = [name for names in grouped for name in names]
+    if sorted(listed) != sorted(update_of):
+        raise OptionError(
+            "buckets must contain every parameter of the program once\n"
+            "leave them out: parameters are grouped in reverse order"
+        )
+    shapes = {parameter.name: parameter.shape for parameter in layout.parameters}
+    found = []
+    for names in grouped:
+        update = update_of[names[0]]
+        if any(update_of[name] is not update for name in names):
+            raise OptionError(f"the bucket of {names[0]!r} has parameters of several updates")
+        vector = place({name: shapes[name] for name in names}, np.dtype(update.dtype))
+        nbytes = vector.size * np.dtype(update.dtype).itemsize
+        slots = len(update.slots) if update.flat else 0
+        separate = 0 if update.flat else _separate_slots(update, names)
+        found.append(Bucket(names=tuple(names), nbytes=nbytes, slots=slots, separate=separate))
+    return found
+
+
+def group_parameters(layout: Layout, limit: int) -> list[list[str]]:
+    """Group the parameters of each update in reverse order, until a group has `limit` bytes.
+
+    A parameter of more bytes is a group of its own.
+    """
+    position = {name: i for i, name in enumerate(layout.names)}
+    shapes = {parameter.name: parameter.shape for parameter in layout.parameters}
+    groups: list[list[str]] = []
+    for update in layout.updates:
+        dtype, room = np.dtype(update.dtype), 0
+        for name in sorted(update.parameters, key=lambda name: -position[name]):
+            nbytes = place({name: shapes[name]}, dtype).size * dtype.itemsize
+            if nbytes > room:
+                groups.append([])
+                room = limit
+            groups[-1].append(name)
+            room -= nbytes
+    return sorted(groups, key=lambda names: -position[names[0]])
+
+
+def _separate_slots(update: UpdateLayout, names: Names) -> int:
+    """The bytes of slots that are tensors by name."""
+    elements = sum(
+        math.prod(shapes[name])
+        for shapes in update.slots.values()
+        for name in names
+        if name in shapes
+    )
+    return int(elements) * np.dtype(update.dtype).itemsize

@@ -1,0 +1,112 @@
+"""The memory of each process of a distributed run, from the sizes of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onward.distributed.parallel import Parallel
+from onward.distributed.planner.bucket_sizes import (
+    Bucket,
+    Names,
+    group_parameters,
+    measure_buckets,
+)
+from onward.programs.program import Layout, Shape
+from onward.programs.vector_offsets import place
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessMemory:
+    """The bytes of one process by what they hold.
+
+    Attributes:
+        parameters: parameters or this process's shard of them, statistics and frozen weights
+        gradients: those that await the update; twice where micro-batches are accumulated
+        optimizer: the optimizer's state
+        activations: values of the train graph that are alive at once
+        buffers: buckets that are gathered or reduced, in addition to what is kept
+        host: optimizer state in the memory of the CPU, where it is offloaded; not in `total`
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    buffers: int
+    host: int = 0
+
+    @property
+    def total(self) -> int:
+        """The bytes on the device."""
+        kept = self.parameters + self.gradients + self.optimizer
+        return kept + self.activations + self.buffers
+
+
+def bytes_per_process(
+    layout: Layout,
+    parallel: Parallel,
+    *,
+    buckets: Sequence[Names] | None = None,
+    accumulate: int | None = None,
+    activations: int = 0,
+) -> ProcessMemory:
+    """The memory of each process of a run.
+
+    `buckets` are names of parameters that are reduced together; None: grouped in reverse order up
+    to `parallel.bucket` bytes. `accumulate` is the number of micro-batches; None: the program's.
+    """
+    grouped = group_parameters(layout, parallel.bucket) if buckets is None else buckets
+    return sum_memory(
+        measure_buckets(layout, grouped),
+        parallel,
+        accumulate=layout.settings.accumulate if accumulate is None else accumulate,
+        activations=activations,
+        replicated=replicated_bytes(layout),
+    )
+
+
+def sum_memory(
+    buckets: Sequence[Bucket],
+    parallel: Parallel,
+    *,
+    accumulate: int = 1,
+    activations: int = 0,
+    replicated: int = 0,
+) -> ProcessMemory:
+    """The memory of each process, from the sizes of buckets.
+
+    `replicated` are tensors that every process holds whole.
+    """
+    n, zero = parallel.shard, parallel.zero if parallel.shard > 1 else 0
+    whole = sum(bucket.padded(n) for bucket in buckets)
+    shard = sum(bucket.shard(n) for bucket in buckets)
+    slots = sum(bucket.slots * bucket.shard(n) + bucket.separate for bucket in buckets)
+    gradients = shard if zero >= 2 else whole
+    sizes = sorted((bucket.padded(n) for bucket in buckets), reverse=True)
+    buffers = sum(sizes[:1]) if zero >= 2 else 0  # gradients that are reduced
+    buffers += sum(sizes[:2]) if zero == 3 else 0  # parameters: of this segment, and of the next
+    if parallel.offload:  # the state of a bucket is on the device during its update
+        buffers += max(bucket.slots * bucket.shard(n) + bucket.separate for bucket in buckets)
+    return ProcessMemory(
+        parameters=(shard if zero == 3 else whole) + replicated,
+        gradients=gradients * (2 if accumulate > 1 else 1),
+        optimizer=0 if parallel.offload else slots,
+        activations=activations,
+        buffers=buffers,
+        host=slots if parallel.offload else 0,
+    )
+
+
+def replicated_bytes(layout: Layout) -> int:
+    """The bytes of tensors that every process holds whole: statistics and frozen weights."""
+    shapes: dict[str, dict[str, Shape]] = {}
+    for name in layout.state:
+        shapes.setdefault(layout.initial[name].dtype.name, {})[name] = layout.initial[name].shape
+    statistics = sum(
+        place(named, np.dtype(dtype)).size * np.dtype(dtype).itemsize
+        for dtype, named in shapes.items()
+    )
+    return statistics + sum(layout.initial[name].nbytes for name in layout.frozen)

@@ -1,0 +1,168 @@
+"""The collectives of one training step, in their order, and the bytes that each process sends.
+
+shard 1         all_reduce of gradients, over the copies
+ZeRO 1          reduce_scatter of gradients, all_gather of updated parameters
+ZeRO 2          the same; gradients are scattered after each micro-batch
+ZeRO 3          all_gather of parameters in forward and backward, reduce_scatter of gradients
+several copies  in addition, all_reduce of the shard of gradients over the copies
+always          all_reduce of a few numbers, over all processes
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from onward.distributed.parallel import Parallel
+from onward.distributed.planner.bucket_sizes import (
+    Bucket,
+    Names,
+    group_parameters,
+    measure_buckets,
+)
+from onward.errors import OptionError
+from onward.programs.program import Layout
+
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather"]
+Group = Literal["whole", "shards", "copies"]  # as in ProcessGroups
+Phase = Literal["begin", "forward", "backward", "reduce", "update"]
+
+_FLOAT64 = 8
+BEGIN_SCALARS = 2 * _FLOAT64  # the weight of this process's batch: its rows, its labels
+END_SCALARS = 4 * _FLOAT64  # the loss, its weight, the squares of gradients, whether all are finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One collective of a step, and the phase that it belongs to.
+
+    "forward" and "backward" collectives come before the segment of their bucket, "reduce" after its
+    backward segment, "update" after the update.
+    """
+
+    kind: Kind
+    group: Group
+    nbytes: int  # of the whole vector
+    phase: Phase
+    bucket: int = -1  # -1: of no bucket
+    micro_batch: int = 0
+
+    def sent(self, size: int) -> int:
+        """The bytes that a process of a group of `size` sends, as Communicator counts them."""
+        return sent_bytes(self.kind, self.nbytes, size)
+
+
+def sent_bytes(kind: Kind, nbytes: int, size: int) -> int:
+    """The bytes that a process sends in a ring of `size`, rounded down.
+
+    >>> sent_bytes("all_reduce", 100, 4), sent_bytes("all_gather", 100, 4)
+    (150, 75)
+    """
+    return (2 if kind == "all_reduce" else 1) * nbytes * (size - 1) // size
+
+
+def group_size(parallel: Parallel, group: Group) -> int:
+    """The number of processes in a group; `parallel.data` must be a number."""
+    if parallel.data is None:
+        raise OptionError(
+            "the number of copies is not known\n"
+            "say it: data=4, or the number of processes: parallel.over(8)"
+        )
+    sizes = {"whole": parallel.data * parallel.shard, "shards": parallel.shard}
+    return sizes.get(group, parallel.data)
+
+
+def traffic(
+    layout: Layout,
+    parallel: Parallel,
+    *,
+    buckets: Sequence[Names] | None = None,
+    accumulate: int | None = None,
+) -> Counter[str]:
+    """The bytes that each process sends in a step, by collective, as Communicator counts them.
+
+    `buckets` are names of parameters that are reduced together; None: grouped in reverse order up
+    to `parallel.bucket` bytes. `accumulate` is the number of micro-batches; None: the program's.
+    """
+    if parallel.compression is not None or parallel.local_steps is not None:
+        raise OptionError(
+            "the traffic of compressed gradients and of local steps depends on their settings\n"
+            "plan without them, and read Communicator.sent in a run with them"
+        )
+    grouped = group_parameters(layout, parallel.bucket) if buckets is None else buckets
+    micro_batches = layout.settings.accumulate if accumulate is None else accumulate
+    return count_sent(
+        step_collectives(measure_buckets(layout, grouped), parallel, micro_batches), parallel
+    )
+
+
+def count_sent(collectives: Sequence[Collective], parallel: Parallel) -> Counter[str]:
+    """The bytes that each process sends, by collective."""
+    sent: Counter[str] = Counter()
+    for each in collectives:
+        sent[each.kind] += each.sent(group_size(parallel, each.group))
+    return +sent
+
+
+def step_collectives(
+    buckets: Sequence[Bucket], parallel: Parallel, accumulate: int = 1
+) -> list[Collective]:
+    """The collectives of one step; those of a group of one process are left out."""
+    listed = [
+        Collective(kind="all_reduce", group="whole", nbytes=BEGIN_SCALARS, phase="begin"),
+        *_bucket_collectives(buckets, parallel, accumulate),
+        Collective(kind="all_reduce", group="whole", nbytes=END_SCALARS, phase="reduce"),
+        *_gather_updated(buckets, parallel),
+    ]
+    return [each for each in listed if group_size(parallel, each.group) > 1]
+
+
+def _bucket_collectives(
+    buckets: Sequence[Bucket], parallel: Parallel, accumulate: int
+) -> Iterator[Collective]:
+    n, zero = parallel.shard, parallel.zero if parallel.shard > 1 else 0
+    order = range(len(buckets))
+    for micro_batch in range(accumulate):
+        is_last = micro_batch == accumulate - 1
+        for i in reversed(order) if zero == 3 else ():
+            yield _gather(buckets[i], n, "forward", i, micro_batch)
+        for i in order:
+            if zero == 3:
+                yield _gather(buckets[i], n, "backward", i, micro_batch)
+            if zero >= 2 or (zero == 1 and is_last):
+                yield Collective(
+                    kind="reduce_scatter",
+                    group="shards",
+                    nbytes=buckets[i].padded(n),
+                    phase="reduce",
+                    bucket=i,
+                    micro_batch=micro_batch,
+                )
+            if is_last:  # of the shard, which is the whole vector where there is one shard
+                yield Collective(
+                    kind="all_reduce",
+                    group="copies",
+                    nbytes=buckets[i].shard(n),
+                    phase="reduce",
+                    bucket=i,
+                    micro_batch=micro_batch,
+                )
+
+
+def _gather_updated(buckets: Sequence[Bucket], parallel: Parallel) -> Iterator[Collective]:
+    if parallel.shard > 1 and parallel.zero < 3:
+        for i, bucket in enumerate(buckets):
+            yield _gather(bucket, parallel.shard, "update", i, 0)
+
+
+def _gather(bucket: Bucket, n: int, phase: Phase, i: int, micro_batch: int) -> Collective:
+    return Collective(
+        kind="all_gather",
+        group="shards",
+        nbytes=bucket.padded(n),
+        phase=phase,
+        bucket=i,
+        micro_batch=micro_batch,
+    )
