@@ -33,6 +33,10 @@ VERBS = {
         "Write an untrained model of an architecture, such as resnet or gpt2.",
     ),
     "train": ("onward.cli.train", "Train a model on data."),
+    "plan": (
+        "onward.cli.plan",
+        "Foretell the memory, the traffic and the time of each layout of a distributed run.",
+    ),
     "runs": ("onward.cli.runs", "List the runs of a folder, or compare some of them."),
     "sweep": (
         "onward.cli.sweep",

@@ -133,9 +133,10 @@ def _simulate(
     work: StepWork, segments: Sequence[float], parallel: Parallel, cluster: Cluster
 ) -> StepTime:
     collectives = step_collectives(work.buckets, parallel, work.accumulate)
-    timeline = run_tasks(_StepTasks(work, segments, collectives, parallel, cluster).tasks)
-    computing = [each for each in timeline if each.task.resource == COMPUTE]
-    sending = [each for each in timeline if each.task.resource != COMPUTE]
+    built = _StepTasks(work, segments, collectives, parallel, cluster)
+    timeline = run_tasks(built.tasks)
+    computing = [each for i, each in enumerate(timeline) if i not in built.sending]
+    sending = [timeline[i] for i in built.sending]
     busy = covered_seconds(sending)
     return StepTime(
         seconds=max((each.end for each in timeline), default=0.0),
@@ -158,6 +159,7 @@ class _StepTasks:
         cluster: Cluster,
     ) -> None:
         self.tasks: list[Task] = []
+        self.sending: set[int] = set()  # numbers of the tasks that are collectives
         self._parallel, self._cluster = parallel, cluster
         self._segments: list[int] = []  # numbers of the tasks that are segments
         begin = [self._send(each, ()) for each in collectives if each.phase == "begin"]
@@ -195,9 +197,11 @@ class _StepTasks:
         return self._segments[-1]
 
     def _send(self, each: Collective, after: Sequence[int]) -> int:
-        link = link_of(each, self._parallel, self._cluster)
+        link = link_of(each, self._parallel, self._cluster) if self._cluster.overlap else COMPUTE
         seconds = collective_seconds(each, self._parallel, self._cluster)
-        return self._add(Task(f"{each.kind} {each.bucket}", link, seconds, tuple(after)))
+        number = self._add(Task(f"{each.kind} {each.bucket}", link, seconds, tuple(after)))
+        self.sending.add(number)
+        return number
 
     def _add(self, task: Task) -> int:
         self.tasks.append(task)
