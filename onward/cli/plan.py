@@ -159,7 +159,8 @@ def _show(
 
 
 def _show_devices(devices: Devices) -> str:
-    each = f"{devices.count:,}, {show_bytes(devices.memory)} and {show_rate(devices.flops, 'FLOP/s')} each"
+    speed = show_rate(devices.flops, "FLOP/s")
+    each = f"{devices.count:,}, {show_bytes(devices.memory)} and {speed} each"
     inside = f"{show_rate(devices.inside.bandwidth, 'B/s')} inside a node"
     if devices.nodes == 1:
         return f"{each}, {inside}" if devices.count > 1 else each

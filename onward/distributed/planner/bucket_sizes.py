@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from onward.errors import OptionError
-from onward.programs.program import Layout, UpdateLayout
+from onward.programs.buckets import split_updates
+from onward.programs.program import Layout, Program, UpdateLayout
 from onward.programs.vector_offsets import place
 
 LINE = 64  # bytes to which tensors in a vector, and the shards of a vector, are padded
@@ -35,14 +36,16 @@ class Bucket:
         return math.ceil(self.nbytes / (LINE * shards)) * LINE
 
 
-def measure_buckets(layout: Layout, grouped: Sequence[Names]) -> list[Bucket]:
-    """The sizes of buckets that are given as lists of names; together they are all parameters."""
+def measure_buckets(layout: Layout, grouped: Sequence[Names] | None = None) -> list[Bucket]:
+    """The sizes of buckets, given as lists of names; None: each update of the layout is one."""
+    if grouped is None:
+        grouped = [update.parameters for update in layout.updates]
     update_of = {name: update for update in layout.updates for name in update.parameters}
     listed = [name for names in grouped for name in names]
     if sorted(listed) != sorted(update_of):
         raise OptionError(
             "buckets must contain every parameter of the program once\n"
-            "leave them out: parameters are grouped in reverse order"
+            "leave them out: each update is then a bucket"
         )
     shapes = {parameter.name: parameter.shape for parameter in layout.parameters}
     found = []
@@ -58,24 +61,9 @@ def measure_buckets(layout: Layout, grouped: Sequence[Names]) -> list[Bucket]:
     return found
 
 
-def group_parameters(layout: Layout, limit: int) -> list[list[str]]:
-    """Group the parameters of each update in reverse order, until a group has `limit` bytes.
-
-    A parameter of more bytes is a group of its own.
-    """
-    position = {name: i for i, name in enumerate(layout.names)}
-    shapes = {parameter.name: parameter.shape for parameter in layout.parameters}
-    groups: list[list[str]] = []
-    for update in layout.updates:
-        dtype, room = np.dtype(update.dtype), 0
-        for name in sorted(update.parameters, key=lambda name: -position[name]):
-            nbytes = place({name: shapes[name]}, dtype).size * dtype.itemsize
-            if nbytes > room:
-                groups.append([])
-                room = limit
-            groups[-1].append(name)
-            room -= nbytes
-    return sorted(groups, key=lambda names: -position[names[0]])
+def bucket_names(program: Program, limit: int) -> list[Names]:
+    """The parameters of each bucket of at most `limit` bytes, as a run cuts its updates."""
+    return [update.parameters for update in split_updates(program, limit).program.layout.updates]
 
 
 def _separate_slots(update: UpdateLayout, names: Names) -> int:

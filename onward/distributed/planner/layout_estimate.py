@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onward.distributed.parallel import Parallel
-from onward.distributed.planner.bucket_sizes import Bucket, Names, group_parameters, measure_buckets
+from onward.distributed.planner.bucket_sizes import Bucket, Names, bucket_names, measure_buckets
 from onward.distributed.planner.process_memory import ProcessMemory, replicated_bytes, sum_memory
-from onward.distributed.planner.step_collectives import count_sent, step_collectives
+from onward.distributed.planner.step_collectives import (
+    count_sent,
+    statistics_bytes,
+    step_collectives,
+)
 from onward.distributed.planner.training_costs import BucketFlops, TrainingCosts
 from onward.distributed.simulation.cluster import Cluster, Link
 from onward.distributed.simulation.simulated_step import StepTime, StepWork, simulate_step
 from onward.errors import OptionError
-from onward.programs.program import Layout
+from onward.programs.program import Program
 from onward.settings import above, check_fields, integer
 
 GIB = 1 << 30
@@ -22,7 +26,7 @@ INSIDE = Link(latency=5e-6, bandwidth=200e9)
 BETWEEN = Link(latency=1e-5, bandwidth=25e9)
 _TO_HOST = 25e9  # bytes per second between a device and the memory of its CPU
 
-Grouping = Callable[[Layout, int], Sequence[Names]]
+Grouping = Callable[[Program, int], Sequence[Names]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +115,13 @@ class Estimator:
     """Estimates layouts of one program on one set of devices."""
 
     def __init__(
-        self, costs: TrainingCosts, devices: Devices, grouping: Grouping = group_parameters
+        self, costs: TrainingCosts, devices: Devices, grouping: Grouping = bucket_names
     ) -> None:
         self.costs, self.devices = costs, devices
         self._layout, self._grouping = costs.program.layout, grouping
         self._replicated = replicated_bytes(self._layout)
         self.activations = functools.cache(costs.activations)
+        self._names = functools.cache(self._group)
         self._buckets = functools.cache(self._measure)
         self._segments = functools.cache(self._divide)
 
@@ -139,26 +144,32 @@ class Estimator:
         buckets = self._buckets(parallel.bucket)
         segments = self._segments(parallel.bucket, rows)
         memory = self.memory(parallel, accumulate, rows)
+        statistics = statistics_bytes(self._layout)
         work = StepWork(
             buckets=tuple(buckets),
             forward=tuple(each.forward / self.devices.flops for each in segments),
             backward=tuple(each.backward / self.devices.flops for each in segments),
             update=2 * memory.host / _TO_HOST,  # read before the update, written after it
             accumulate=accumulate,
+            statistics=tuple(statistics),
         )
+        sent = count_sent(step_collectives(buckets, parallel, accumulate, statistics), parallel)
         return DistributedEstimate(
             name=name,
             parallel=parallel,
             accumulate=accumulate,
             rows=rows,
             memory=memory,
-            sent=dict(count_sent(step_collectives(buckets, parallel, accumulate), parallel)),
+            sent=dict(sent),
             step=simulate_step(work, parallel, self.devices.cluster),
             limit=self.devices.memory,
         )
 
+    def _group(self, limit: int) -> Sequence[Names]:
+        return self._grouping(self.costs.program, limit)
+
     def _measure(self, limit: int) -> list[Bucket]:
-        return measure_buckets(self._layout, self._grouping(self._layout, limit))
+        return measure_buckets(self._layout, self._names(limit))
 
     def _divide(self, limit: int, rows: int) -> list[BucketFlops]:
-        return self.costs.bucket_flops(self._grouping(self._layout, limit), rows)
+        return self.costs.bucket_flops(self._names(limit), rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onward.distributed.parallel import MIB, Parallel
-from onward.distributed.planner.bucket_sizes import group_parameters
+from onward.distributed.planner.bucket_sizes import bucket_names
 from onward.distributed.planner.layout_estimate import (
     Devices,
     DistributedEstimate,
@@ -56,7 +56,7 @@ def plan_layouts(
     devices: Devices,
     batch: int,
     *,
-    grouping: Grouping = group_parameters,
+    grouping: Grouping = bucket_names,
     progress: Callable[[str], None] = lambda step: None,
 ) -> LayoutPlan:
     """Estimate every layout for a batch of `batch` rows, each with the settings that suit it best.

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onward.distributed.parallel import Parallel
-from onward.distributed.planner.bucket_sizes import (
-    Bucket,
-    Names,
-    group_parameters,
-    measure_buckets,
-)
+from onward.distributed.planner.bucket_sizes import Bucket, Names, measure_buckets
 from onward.programs.program import Layout, Shape
 from onward.programs.vector_offsets import place
 
@@ -55,12 +50,11 @@ def bytes_per_process(
 ) -> ProcessMemory:
     """The memory of each process of a run.
 
-    `buckets` are names of parameters that are reduced together; None: grouped in reverse order up
-    to `parallel.bucket` bytes. `accumulate` is the number of micro-batches; None: the program's.
+    `buckets` are names of parameters that are reduced together; None: each update of the layout, as
+    `split_updates` cut it. `accumulate` is the number of micro-batches; None: the program's.
     """
-    grouped = group_parameters(layout, parallel.bucket) if buckets is None else buckets
     return sum_memory(
-        measure_buckets(layout, grouped),
+        measure_buckets(layout, buckets),
         parallel,
         accumulate=layout.settings.accumulate if accumulate is None else accumulate,
         activations=activations,

@@ -16,22 +16,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onward.distributed.parallel import Parallel
-from onward.distributed.planner.bucket_sizes import (
-    Bucket,
-    Names,
-    group_parameters,
-    measure_buckets,
-)
+from onward.distributed.planner.bucket_sizes import Bucket, Names, measure_buckets
 from onward.errors import OptionError
 from onward.programs.program import Layout
 
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Group = Literal["whole", "shards", "copies"]  # as in ProcessGroups
-Phase = Literal["begin", "forward", "backward", "reduce", "update"]
+Phase = Literal["begin", "forward", "backward", "reduce", "end", "norm", "update"]
 
 _FLOAT64 = 8
-BEGIN_SCALARS = 2 * _FLOAT64  # the weight of this process's batch: its rows, its labels
-END_SCALARS = 4 * _FLOAT64  # the loss, its weight, the squares of gradients, whether all are finite
+BATCH_WEIGHT = 1 * _FLOAT64  # of each micro-batch: the weight of this process's part
+BATCH_RESULT = 2 * _FLOAT64  # of each micro-batch: its loss, and whether it is not finite
+SHARD_NORM = 2 * _FLOAT64  # of each update of shards: the squares of gradients, and not finite ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +35,8 @@ class Collective:
     """One collective of a step, and the phase that it belongs to.
 
     "forward" and "backward" collectives come before the segment of their bucket, "reduce" after its
-    backward segment, "update" after the update.
+    backward segment; "begin" and "end" are those of a micro-batch; "norm" comes before the update,
+    "update" after it.
     """
 
     kind: Kind
@@ -83,19 +80,26 @@ def traffic(
 ) -> Counter[str]:
     """The bytes that each process sends in a step, by collective, as Communicator counts them.
 
-    `buckets` are names of parameters that are reduced together; None: grouped in reverse order up
-    to `parallel.bucket` bytes. `accumulate` is the number of micro-batches; None: the program's.
+    `buckets` are names of parameters that are reduced together; None: each update of the layout, as
+    `split_updates` cut it. `accumulate` is the number of micro-batches; None: the program's.
     """
     if parallel.compression is not None or parallel.local_steps is not None:
         raise OptionError(
             "the traffic of compressed gradients and of local steps depends on their settings\n"
             "plan without them, and read Communicator.sent in a run with them"
         )
-    grouped = group_parameters(layout, parallel.bucket) if buckets is None else buckets
-    micro_batches = layout.settings.accumulate if accumulate is None else accumulate
-    return count_sent(
-        step_collectives(measure_buckets(layout, grouped), parallel, micro_batches), parallel
+    collectives = step_collectives(
+        measure_buckets(layout, buckets),
+        parallel,
+        layout.settings.accumulate if accumulate is None else accumulate,
+        statistics_bytes(layout),
     )
+    return count_sent(collectives, parallel)
+
+
+def statistics_bytes(layout: Layout) -> list[int]:
+    """The bytes of each running statistic."""
+    return [layout.initial[name].nbytes for name in layout.state]
 
 
 def count_sent(collectives: Sequence[Collective], parallel: Parallel) -> Counter[str]:
@@ -107,48 +111,61 @@ def count_sent(collectives: Sequence[Collective], parallel: Parallel) -> Counter
 
 
 def step_collectives(
-    buckets: Sequence[Bucket], parallel: Parallel, accumulate: int = 1
+    buckets: Sequence[Bucket],
+    parallel: Parallel,
+    accumulate: int = 1,
+    statistics: Sequence[int] = (),
 ) -> list[Collective]:
-    """The collectives of one step; those of a group of one process are left out."""
-    listed = [
-        Collective(kind="all_reduce", group="whole", nbytes=BEGIN_SCALARS, phase="begin"),
-        *_bucket_collectives(buckets, parallel, accumulate),
-        Collective(kind="all_reduce", group="whole", nbytes=END_SCALARS, phase="reduce"),
-        *_gather_updated(buckets, parallel),
-    ]
+    """The collectives of one step; those of a group of one process are left out.
+
+    `statistics` are the bytes of each running statistic.
+    """
+    listed: list[Collective] = []
+    for micro_batch in range(accumulate):
+        is_last = micro_batch == accumulate - 1
+        listed.append(_numbers(BATCH_WEIGHT, "begin", micro_batch))
+        listed += _bucket_collectives(buckets, parallel, micro_batch, is_last)
+        listed += [_numbers(each, "end", micro_batch) for each in (BATCH_RESULT, *statistics)]
+    listed.append(_numbers(SHARD_NORM, "norm", accumulate - 1, "shards"))
+    listed += _gather_updated(buckets, parallel)
     return [each for each in listed if group_size(parallel, each.group) > 1]
 
 
+def _numbers(nbytes: int, phase: Phase, micro_batch: int, group: Group = "whole") -> Collective:
+    return Collective(
+        kind="all_reduce", group=group, nbytes=nbytes, phase=phase, micro_batch=micro_batch
+    )
+
+
 def _bucket_collectives(
-    buckets: Sequence[Bucket], parallel: Parallel, accumulate: int
+    buckets: Sequence[Bucket], parallel: Parallel, micro_batch: int, is_last: bool
 ) -> Iterator[Collective]:
+    """The collectives of the buckets in one micro-batch."""
     n, zero = parallel.shard, parallel.zero if parallel.shard > 1 else 0
     order = range(len(buckets))
-    for micro_batch in range(accumulate):
-        is_last = micro_batch == accumulate - 1
-        for i in reversed(order) if zero == 3 else ():
-            yield _gather(buckets[i], n, "forward", i, micro_batch)
-        for i in order:
-            if zero == 3:
-                yield _gather(buckets[i], n, "backward", i, micro_batch)
-            if zero >= 2 or (zero == 1 and is_last):
-                yield Collective(
-                    kind="reduce_scatter",
-                    group="shards",
-                    nbytes=buckets[i].padded(n),
-                    phase="reduce",
-                    bucket=i,
-                    micro_batch=micro_batch,
-                )
-            if is_last:  # of the shard, which is the whole vector where there is one shard
-                yield Collective(
-                    kind="all_reduce",
-                    group="copies",
-                    nbytes=buckets[i].shard(n),
-                    phase="reduce",
-                    bucket=i,
-                    micro_batch=micro_batch,
-                )
+    for i in reversed(order) if zero == 3 else ():
+        yield _gather(buckets[i], n, "forward", i, micro_batch)
+    for i in order:
+        if zero == 3:
+            yield _gather(buckets[i], n, "backward", i, micro_batch)
+        if zero >= 2 or (zero == 1 and is_last):
+            yield Collective(
+                kind="reduce_scatter",
+                group="shards",
+                nbytes=buckets[i].padded(n),
+                phase="reduce",
+                bucket=i,
+                micro_batch=micro_batch,
+            )
+        if is_last:  # of the shard, which is the whole vector where there is one shard
+            yield Collective(
+                kind="all_reduce",
+                group="copies",
+                nbytes=buckets[i].shard(n),
+                phase="reduce",
+                bucket=i,
+                micro_batch=micro_batch,
+            )
 
 
 def _gather_updated(buckets: Sequence[Bucket], parallel: Parallel) -> Iterator[Collective]:

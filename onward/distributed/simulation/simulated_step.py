@@ -6,7 +6,7 @@ free. With ZeRO 3, the parameters of a segment are gathered while the segment be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,6 +40,7 @@ class StepWork:
     backward: tuple[float, ...]
     update: float = 0.0
     accumulate: int = 1
+    statistics: tuple[int, ...] = ()  # bytes of running statistics, which are averaged
 
     def __post_init__(self) -> None:
         if not len(self.buckets) == len(self.forward) == len(self.backward) >= 1:
@@ -132,7 +133,7 @@ def _slowest(
 def _simulate(
     work: StepWork, segments: Sequence[float], parallel: Parallel, cluster: Cluster
 ) -> StepTime:
-    collectives = step_collectives(work.buckets, parallel, work.accumulate)
+    collectives = step_collectives(work.buckets, parallel, work.accumulate, work.statistics)
     built = _StepTasks(work, segments, collectives, parallel, cluster)
     timeline = run_tasks(built.tasks)
     computing = [each for i, each in enumerate(timeline) if i not in built.sending]
@@ -162,36 +163,47 @@ class _StepTasks:
         self.sending: set[int] = set()  # numbers of the tasks that are collectives
         self._parallel, self._cluster = parallel, cluster
         self._segments: list[int] = []  # numbers of the tasks that are segments
-        begin = [self._send(each, ()) for each in collectives if each.phase == "begin"]
-        durations = iter(segments)
-        of_segment: dict[tuple[str, int, int], list[Collective]] = {}
+        self._results: list[int] = []  # those that sum the results of a micro-batch
+        of_phase: dict[tuple[str, int, int], list[Collective]] = {}
         for each in collectives:
             key = (each.phase, each.micro_batch, each.bucket)
-            of_segment.setdefault(key, []).append(each)
-        buckets, reduced = range(len(work.buckets)), []
-        for m in range(work.accumulate):
-            for i in reversed(buckets):
-                gathers = of_segment.get(("forward", m, i), ())
-                self._compute(f"forward {i}", next(durations), gathers, ())
-            for i in buckets:
-                gathers = of_segment.get(("backward", m, i), ())
-                last = self._compute(f"backward {i}", next(durations), gathers, begin)
-                for each in of_segment.get(("reduce", m, i), ()):
-                    last = self._send(each, (last,))
-                reduced.append(last)
-        done = tuple(reduced)
-        for each in of_segment.get(("reduce", 0, -1), ()):
-            done = (self._send(each, done),)
-        update = self._add(Task("update", COMPUTE, work.update, done))
+            of_phase.setdefault(key, []).append(each)
+        self._of_phase, durations = of_phase, iter(segments)
+        reduced = [
+            number
+            for micro_batch in range(work.accumulate)
+            for number in self._micro_batch(micro_batch, len(work.buckets), durations)
+        ]
+        for each in of_phase.get(("norm", work.accumulate - 1, -1), ()):
+            reduced = [self._send(each, reduced)]
+        update = self._add(Task("update", COMPUTE, work.update, tuple(reduced)))
         for each in (each for each in collectives if each.phase == "update"):
             self._send(each, (update,))
 
+    def _micro_batch(self, m: int, buckets: int, durations: Iterator[float]) -> list[int]:
+        """The segments of a micro-batch; returns the tasks that the update waits for."""
+        # the process waits for the numbers of the micro-batch before
+        begin = [
+            self._send(each, self._results) for each in self._of_phase.get(("begin", m, -1), ())
+        ]
+        for i in reversed(range(buckets)):
+            self._compute(f"forward {i}", next(durations), ("forward", m, i), self._results)
+        reduced = []
+        for i in range(buckets):
+            last = self._compute(f"backward {i}", next(durations), ("backward", m, i), begin)
+            for each in self._of_phase.get(("reduce", m, i), ()):
+                last = self._send(each, (last,))
+            reduced.append(last)
+        ended = self._segments[-1:]
+        self._results = [self._send(each, ended) for each in self._of_phase.get(("end", m, -1), ())]
+        return [*reduced, *self._results]
+
     def _compute(
-        self, name: str, seconds: float, gathers: Sequence[Collective], after: Sequence[int]
+        self, name: str, seconds: float, gathered: tuple[str, int, int], after: Sequence[int]
     ) -> int:
         """A segment, after the one before it; parameters are gathered while that one runs."""
         room = tuple(self._segments[-2:-1])  # its parameters are freed, so that two are held
-        before = [self._send(each, room) for each in gathers]
+        before = [self._send(each, room) for each in self._of_phase.get(gathered, ())]
         after = (*self._segments[-1:], *before, *after)
         self._segments.append(self._add(Task(name, COMPUTE, seconds, after)))
         return self._segments[-1]
