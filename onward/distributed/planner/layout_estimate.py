@@ -127,7 +127,7 @@ class Estimator:
 
     def memory(self, parallel: Parallel, accumulate: int, rows: int) -> ProcessMemory:
         """The memory of a process, for micro-batches of `rows` rows."""
-        buckets = self._buckets(parallel.bucket)
+        buckets = self._buckets(_bucket_limit(parallel))
         return sum_memory(
             buckets,
             parallel,
@@ -141,8 +141,8 @@ class Estimator:
     ) -> DistributedEstimate:
         """The memory, the traffic and the time of a layout."""
         parallel = parallel.over(self.devices.count)
-        buckets = self._buckets(parallel.bucket)
-        segments = self._segments(parallel.bucket, rows)
+        buckets = self._buckets(_bucket_limit(parallel))
+        segments = self._segments(_bucket_limit(parallel), rows)
         memory = self.memory(parallel, accumulate, rows)
         statistics = statistics_bytes(self._layout)
         work = StepWork(
@@ -173,3 +173,12 @@ class Estimator:
 
     def _divide(self, limit: int, rows: int) -> list[BucketFlops]:
         return self.costs.bucket_flops(self._names(limit), rows)
+
+
+def _bucket_limit(parallel: Parallel) -> int:
+    if parallel.bucket == "auto":
+        raise OptionError(
+            "a bucket size that is measured when the run starts cannot be planned\n"
+            "choose a number of bytes"
+        )
+    return parallel.bucket

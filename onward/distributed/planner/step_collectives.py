@@ -48,13 +48,13 @@ class Collective:
 
     def sent(self, size: int) -> int:
         """The bytes that a process of a group of `size` sends, as Communicator counts them."""
-        return sent_bytes(self.kind, self.nbytes, size)
+        return ring_bytes(self.kind, self.nbytes, size)
 
 
-def sent_bytes(kind: Kind, nbytes: int, size: int) -> int:
+def ring_bytes(kind: Kind, nbytes: int, size: int) -> int:
     """The bytes that a process sends in a ring of `size`, rounded down.
 
-    >>> sent_bytes("all_reduce", 100, 4), sent_bytes("all_gather", 100, 4)
+    >>> ring_bytes("all_reduce", 100, 4), ring_bytes("all_gather", 100, 4)
     (150, 75)
     """
     return (2 if kind == "all_reduce" else 1) * nbytes * (size - 1) // size
