@@ -19,6 +19,7 @@ from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.lazy import LazyModule
 from onward.measure.memory.budget import VIEWS
+from onward.passes.prune import drop_unused
 from onward.programs.program import LOSS, Program
 
 if TYPE_CHECKING:
@@ -65,17 +66,18 @@ class TrainingCosts:
     """What a step costs one process, by the rows of its batch."""
 
     program: Program = field(repr=False)
+    train: ir.Model = field(repr=False)  # the train graph without unused nodes
     sized: SizedGraph
     sizes: dict[str, int]  # of open dimensions that are not the batch
     fixed: int | None = None  # the only number of rows that the model takes
 
     def activations(self, rows: int) -> int:
         """The most bytes of values that are alive at once, without gradients of parameters."""
-        return self._peak(self.program.train, rows)
+        return self._peak(self.train, rows)
 
     def recomputed_activations(self, rows: int) -> int | None:
         """The same, if the backward pass computed cheap values again; None: without networkx."""
-        layout, train = self.program.layout, self.program.train.clone()
+        layout, train = self.program.layout, self.train.clone()
         outputs = [LOSS, *layout.outputs, *layout.state.values()]
         try:
             recompute.recompute_cheap_values(train, outputs, self.bytes_of(rows))
@@ -118,8 +120,9 @@ def measure_costs(program: Program, sizes: Mapping[str, int] | None = None) -> T
     batch, others = _open_sizes(program, sizes or {})
     fixed = None if batch else _fixed_rows(program)
     rows = fixed or _unlike_other_sizes(program, others)
-    sized = _size_graph(program, rows, {**others, **dict.fromkeys(batch, rows)})
-    return TrainingCosts(program, sized, others, fixed)
+    train = drop_unused(program.train.clone())  # as engines do
+    sized = _size_graph(train, rows, {**others, **dict.fromkeys(batch, rows)})
+    return TrainingCosts(program, train, sized, others, fixed)
 
 
 def peak_bytes(
@@ -150,8 +153,9 @@ def divide_flops(
     nodes = list(graph)
     segment: dict[ir.Node, int] = {}
     for node in reversed(nodes):
-        first = min((needed_by[value] for value in node.outputs if value in needed_by), default=-1)
-        segment[node] = first
+        first = segment[node] = min(
+            needed_by[value] for value in node.outputs if value in needed_by
+        )
         for value in reads(node):
             needed_by[value] = min(needed_by.get(value, first), first)
     of_parameter = {name: last - i for i, names in enumerate(buckets) for name in names}
@@ -170,10 +174,11 @@ def divide_flops(
 # -- sizes ----------------------------------------------------------------------------------------
 
 
-def _size_graph(program: Program, rows: int, sizes: Mapping[str, int]) -> SizedGraph:
-    model = program.train.clone()
+def _size_graph(train: ir.Model, rows: int, sizes: Mapping[str, int]) -> SizedGraph:
+    model = train.clone()
     if model.functions:
         InlinePass()(model)
+        drop_unused(model)
     fix_inputs(model, sizes)
     infer_computed_shapes(infer_from_inputs(model, numbers=True))
     costs = [node_cost(node) for node in model.graph]

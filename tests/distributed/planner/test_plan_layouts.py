@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from onward import losses, optimizers
 from onward.distributed.parallel import Parallel
+from onward.distributed.planner.bucket_sizes import Names, bucket_names
 from onward.distributed.planner.layout_estimate import Devices, Estimator
 from onward.distributed.planner.plan_layouts import (
     candidate_layouts,
@@ -24,9 +26,14 @@ from onward.distributed.simulation.cluster import Link
 from onward.errors import OptionError
 from onward.programs.buckets import split_updates
 from onward.programs.build import build_program
+from onward.programs.program import Program
 from tests.distributed.training_cases import classifier
 
 KIB = 1 << 10
+
+
+def small_buckets(program: Program, limit: int) -> Sequence[Names]:
+    return bucket_names(program, 300)
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +93,20 @@ def test_ample_memory_needs_no_micro_batches(costs: TrainingCosts) -> None:
 
 
 def test_less_memory_takes_micro_batches_then_offload(costs: TrainingCosts) -> None:
-    estimator = Estimator(costs, Devices(count=4))
+    """In many buckets: the state of one of them is on the device, where it is offloaded."""
+    estimator = Estimator(costs, Devices(count=4), small_buckets)
     parallel = Parallel(data=4)
-    needs = {rows: estimator.memory(parallel, 16 // rows, rows).total for rows in (16, 1)}
+    needs = {rows: estimator.memory(parallel, 16 // rows, rows).total for rows in (16, 8, 4, 2, 1)}
+    whole = needs[16]
 
     def data_parallel(memory: int) -> tuple[int, int, bool]:
-        plan = plan_layouts(costs, Devices(count=4, memory=memory), 64)
+        plan = plan_layouts(costs, Devices(count=4, memory=memory), 64, grouping=small_buckets)
         [found] = [each for each in plan.estimates if each.name == "data parallel"]
         return found.accumulate, found.rows, found.parallel.offload
 
-    assert data_parallel(needs[16]) == (1, 16, False)
-    assert data_parallel(needs[16] - 1)[0] > 1
-    assert data_parallel(needs[1] - 1)[2]  # not even one row: the state must leave
+    assert data_parallel(whole) == (1, 16, False)
+    assert data_parallel(whole - 1)[0] > 1
+    assert data_parallel(min(needs.values()) - 1)[2]  # no micro-batch fits: the state must leave
 
 
 def test_where_nothing_fits(costs: TrainingCosts) -> None:
