@@ -25,7 +25,8 @@ class Bucket:
     names: tuple[str, ...]
     nbytes: int  # of the vector, each tensor padded to 64 bytes
     slots: int  # vectors of optimizer state, as long as that of the parameters
-    separate: int = 0  # optimizer state of updates that are not elementwise, which is not sharded
+    separate: int = 0  # state of an update that needs whole tensors: each tensor has one owner
+    largest: int = 0  # of that, the state of one tensor
 
     def padded(self, shards: int) -> int:
         """The bytes of the vector when it is cut into `shards` equal parts of whole lines."""
@@ -56,8 +57,16 @@ def measure_buckets(layout: Layout, grouped: Sequence[Names] | None = None) -> l
         vector = place({name: shapes[name] for name in names}, np.dtype(update.dtype))
         nbytes = vector.size * np.dtype(update.dtype).itemsize
         slots = len(update.slots) if update.flat else 0
-        separate = 0 if update.flat else _separate_slots(update, names)
-        found.append(Bucket(names=tuple(names), nbytes=nbytes, slots=slots, separate=separate))
+        state = [] if update.flat else [_slot_bytes(update, name) for name in names]
+        found.append(
+            Bucket(
+                names=tuple(names),
+                nbytes=nbytes,
+                slots=slots,
+                separate=sum(state),
+                largest=max(state, default=0),
+            )
+        )
     return found
 
 
@@ -66,12 +75,7 @@ def bucket_names(program: Program, limit: int) -> list[Names]:
     return [update.parameters for update in split_updates(program, limit).program.layout.updates]
 
 
-def _separate_slots(update: UpdateLayout, names: Names) -> int:
-    """The bytes of slots that are tensors by name."""
-    elements = sum(
-        math.prod(shapes[name])
-        for shapes in update.slots.values()
-        for name in names
-        if name in shapes
-    )
-    return int(elements) * np.dtype(update.dtype).itemsize
+def _slot_bytes(update: UpdateLayout, name: str) -> int:
+    """The bytes of a parameter's slots that are tensors by name."""
+    shapes = [named[name] for named in update.slots.values() if name in named]
+    return sum(math.prod(shape) for shape in shapes) * np.dtype(update.dtype).itemsize

@@ -116,7 +116,7 @@ def _suit(
 ) -> DistributedEstimate:
     """A layout with the first settings that fit, and the bucket size that is then fastest."""
     limit, tried = estimator.devices.memory, []
-    for offload in (False, True):
+    for offload in (False, True) if parallel.shard > 1 else (False,):
         for accumulate, rows in choices:
             fitting = []
             for bucket in BUCKETS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,11 +20,11 @@ class ProcessMemory:
 
     Attributes:
         parameters: parameters or this process's shard of them, statistics and frozen weights
-        gradients: those that await the update; twice where micro-batches are accumulated
+        gradients: those that await the update; whole ones twice where micro-batches are added up
         optimizer: the optimizer's state
         activations: values of the train graph that are alive at once
         buffers: buckets that are gathered or reduced, in addition to what is kept
-        host: optimizer state in the memory of the CPU, where it is offloaded; not in `total`
+        host: this process's part in the memory of the CPU, where it is offloaded; not in `total`
     """
 
     parameters: int
@@ -77,21 +78,35 @@ def sum_memory(
     n, zero = parallel.shard, parallel.zero if parallel.shard > 1 else 0
     whole = sum(bucket.padded(n) for bucket in buckets)
     shard = sum(bucket.shard(n) for bucket in buckets)
-    slots = sum(bucket.slots * bucket.shard(n) + bucket.separate for bucket in buckets)
-    gradients = shard if zero >= 2 else whole
-    sizes = sorted((bucket.padded(n) for bucket in buckets), reverse=True)
-    buffers = sum(sizes[:1]) if zero >= 2 else 0  # gradients that are reduced
-    buffers += sum(sizes[:2]) if zero == 3 else 0  # parameters: of this segment, and of the next
-    if parallel.offload:  # the state of a bucket is on the device during its update
-        buffers += max(bucket.slots * bucket.shard(n) + bucket.separate for bucket in buckets)
+    state = _owned_state(buckets, n)
+    vectors = sorted((bucket.padded(n) for bucket in buckets), reverse=True)
+    two = sum(vectors[:2])  # of this segment, and of the one before or after it
+    offload = parallel.offload and n > 1
+    buffers = (two if zero >= 2 else 0) + (two if zero == 3 else 0)  # gradients, parameters
+    if zero >= 2 and (accumulate > 1 or offload):  # sums arrive in spare parts
+        buffers += two // n
+    kept = {1: whole, 2: shard, 3: shard}.get(zero, whole)
+    if offload:  # the parts of this process are in the memory of the CPU
+        kept = whole if zero == 1 else 0
+    if zero < 2 and accumulate > 1:  # gradients of a micro-batch are added to those before it
+        kept *= 2
+    parameters = whole if zero < 3 else 0 if offload else shard
     return ProcessMemory(
-        parameters=(shard if zero == 3 else whole) + replicated,
-        gradients=gradients * (2 if accumulate > 1 else 1),
-        optimizer=0 if parallel.offload else slots,
+        parameters=parameters + replicated,
+        gradients=kept,
+        optimizer=0 if offload else state,
         activations=activations,
         buffers=buffers,
-        host=slots if parallel.offload else 0,
+        host=state + 2 * shard if offload else 0,
     )
+
+
+def _owned_state(buckets: Sequence[Bucket], n: int) -> int:
+    """The optimizer state of a process; of whole tensors, about as much for each owner."""
+    separate = sum(bucket.separate for bucket in buckets)
+    largest = max(bucket.largest for bucket in buckets)
+    slots = sum(bucket.slots * bucket.shard(n) for bucket in buckets)
+    return slots + max(math.ceil(separate / n), largest)
 
 
 def replicated_bytes(layout: Layout) -> int:

@@ -11,7 +11,7 @@ always          all_reduce of a few numbers, over all processes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,11 +77,14 @@ def traffic(
     *,
     buckets: Sequence[Names] | None = None,
     accumulate: int | None = None,
+    gathers: Mapping[int, int] | None = None,
 ) -> Counter[str]:
     """The bytes that each process sends in a step, by collective, as Communicator counts them.
 
     `buckets` are names of parameters that are reduced together; None: each update of the layout, as
     `split_updates` cut it. `accumulate` is the number of micro-batches; None: the program's.
+    `gathers` is how often a step gathers each bucket with ZeRO 3, as the engine plans it; None: as
+    for a chain of layers.
     """
     if parallel.compression is not None or parallel.local_steps is not None:
         raise OptionError(
@@ -94,7 +97,12 @@ def traffic(
         layout.settings.accumulate if accumulate is None else accumulate,
         statistics_bytes(layout),
     )
-    return count_sent(collectives, parallel)
+    if gathers is None or parallel.zero < 3:
+        return count_sent(collectives, parallel)
+    others = [each for each in collectives if each.kind != "all_gather"]
+    gathered = {each.bucket: each for each in collectives if each.kind == "all_gather"}
+    again = [gathered[bucket] for bucket, count in gathers.items() for _ in range(count)]
+    return count_sent([*others, *again], parallel)
 
 
 def statistics_bytes(layout: Layout) -> list[int]:
@@ -126,14 +134,15 @@ def step_collectives(
         listed.append(_numbers(BATCH_WEIGHT, "begin", micro_batch))
         listed += _bucket_collectives(buckets, parallel, micro_batch, is_last)
         listed += [_numbers(each, "end", micro_batch) for each in (BATCH_RESULT, *statistics)]
-    listed.append(_numbers(SHARD_NORM, "norm", accumulate - 1, "shards"))
+    if parallel.shard > 1:
+        listed.append(_numbers(SHARD_NORM, "norm", accumulate - 1))
     listed += _gather_updated(buckets, parallel)
     return [each for each in listed if group_size(parallel, each.group) > 1]
 
 
-def _numbers(nbytes: int, phase: Phase, micro_batch: int, group: Group = "whole") -> Collective:
+def _numbers(nbytes: int, phase: Phase, micro_batch: int) -> Collective:
     return Collective(
-        kind="all_reduce", group=group, nbytes=nbytes, phase=phase, micro_batch=micro_batch
+        kind="all_reduce", group="whole", nbytes=nbytes, phase=phase, micro_batch=micro_batch
     )
 
 
@@ -144,9 +153,10 @@ def _bucket_collectives(
     n, zero = parallel.shard, parallel.zero if parallel.shard > 1 else 0
     order = range(len(buckets))
     for i in reversed(order) if zero == 3 else ():
-        yield _gather(buckets[i], n, "forward", i, micro_batch)
+        if micro_batch == 0 or i < len(buckets) - 1:  # else held since the last backward segment
+            yield _gather(buckets[i], n, "forward", i, micro_batch)
     for i in order:
-        if zero == 3:
+        if zero == 3 and i > 1:  # the first two are held since the forward pass
             yield _gather(buckets[i], n, "backward", i, micro_batch)
         if zero >= 2 or (zero == 1 and is_last):
             yield Collective(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -93,28 +94,28 @@ def test_ample_memory_needs_no_micro_batches(costs: TrainingCosts) -> None:
 
 
 def test_less_memory_takes_micro_batches_then_offload(costs: TrainingCosts) -> None:
-    """In many buckets: the state of one of them is on the device, where it is offloaded."""
     estimator = Estimator(costs, Devices(count=4), small_buckets)
-    parallel = Parallel(data=4)
+    parallel = Parallel(data=1, shard=4, zero=1)
     needs = {rows: estimator.memory(parallel, 16 // rows, rows).total for rows in (16, 8, 4, 2, 1)}
     whole = needs[16]
 
-    def data_parallel(memory: int) -> tuple[int, int, bool]:
+    def zero_1(memory: int) -> tuple[int, int, bool]:
         plan = plan_layouts(costs, Devices(count=4, memory=memory), 64, grouping=small_buckets)
-        [found] = [each for each in plan.estimates if each.name == "data parallel"]
+        [found] = [each for each in plan.estimates if each.name == "ZeRO 1"]
         return found.accumulate, found.rows, found.parallel.offload
 
-    assert data_parallel(whole) == (1, 16, False)
-    assert data_parallel(whole - 1)[0] > 1
-    assert data_parallel(min(needs.values()) - 1)[2]  # no micro-batch fits: the state must leave
+    assert zero_1(whole) == (1, 16, False)
+    assert zero_1(whole - 1)[0] > 1
+    assert zero_1(min(needs.values()) - 1)[2]  # no micro-batch fits: the state must leave
 
 
 def test_where_nothing_fits(costs: TrainingCosts) -> None:
     plan = plan_layouts(costs, Devices(count=2, memory=2 * KIB), 8)
     assert plan.best is None
     assert "nothing fits" in plan.hints[0] and "more on each device" in plan.hints[0]
-    enough = plan_layouts(costs, Devices(count=2, memory=5 * KIB), 2)
-    assert any("devices" in hint for hint in enough.hints)
+    assert "more devices do not help" in plan.hints[-1]
+    one = plan_layouts(costs, Devices(count=1, memory=6 * KIB), 1, grouping=small_buckets)
+    assert one.best is None and re.search(r"with ZeRO 3, \d+ such devices would be", one.hints[-1])
 
 
 def test_micro_batches_keep_the_batch(costs: TrainingCosts) -> None:
@@ -129,11 +130,11 @@ def test_micro_batches_keep_the_batch(costs: TrainingCosts) -> None:
 
 
 def test_slow_links_change_the_order(costs: TrainingCosts) -> None:
-    """On slow links ZeRO 3, which sends half as much again, is the slowest."""
+    """On slow links ZeRO 3, which sends up to half as much again, is the slowest."""
     slow = Devices(count=4, inside=Link(bandwidth=1e6))
-    plan = plan_layouts(costs, slow, 64)
+    plan = plan_layouts(costs, slow, 64, grouping=small_buckets)
     assert plan.estimates[-1].name == "ZeRO 3"
-    assert plan.estimates[-1].step.seconds > 1.3 * plan.estimates[0].step.seconds
+    assert plan.estimates[-1].step.seconds > 1.1 * plan.estimates[0].step.seconds
 
 
 def test_devices_are_spread_evenly() -> None:

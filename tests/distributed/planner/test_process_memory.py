@@ -30,9 +30,9 @@ CASES = {
     "data parallel": (Parallel(data=4), (576 + STATISTICS, 576, 2 * 576, 0)),
     # over 4: 512 bytes stay, 64 bytes become 256
     "ZeRO 1": (Parallel(data=1, shard=4, zero=1), (768 + STATISTICS, 768, 2 * 192, 0)),
-    "ZeRO 2": (Parallel(data=1, shard=4, zero=2), (768 + STATISTICS, 192, 2 * 192, 512)),
-    "ZeRO 3": (Parallel(data=1, shard=4), (192 + STATISTICS, 192, 2 * 192, 512 + 768)),
-    "hybrid": (Parallel(data=8, shard=4), (192 + STATISTICS, 192, 2 * 192, 512 + 768)),
+    "ZeRO 2": (Parallel(data=1, shard=4, zero=2), (768 + STATISTICS, 192, 2 * 192, 768)),
+    "ZeRO 3": (Parallel(data=1, shard=4), (192 + STATISTICS, 192, 2 * 192, 768 + 768)),
+    "hybrid": (Parallel(data=8, shard=4), (192 + STATISTICS, 192, 2 * 192, 768 + 768)),
     "zero without shards": (Parallel(data=4, zero=3), (576 + STATISTICS, 576, 2 * 576, 0)),
 }
 
@@ -55,17 +55,36 @@ def test_accumulation_needs_a_second_vector_of_gradients() -> None:
     twice = make_layout({"w": (16,)}, accumulate=2)
     assert bytes_per_process(twice, Parallel(data=2)).gradients == 2 * 64
     assert bytes_per_process(twice, Parallel(data=2), accumulate=1).gradients == 64
+    sharded = bytes_per_process(twice, Parallel(data=1, shard=2, zero=2))
+    assert (sharded.gradients, sharded.buffers) == (64, 128 + 64)  # a vector and a spare part
 
 
-def test_offload_moves_the_state_to_the_host_but_that_of_one_bucket() -> None:
-    parallel = Parallel(data=1, shard=4, zero=1, offload=True)
+@pytest.mark.parametrize(
+    ("zero", "parameters", "gradients", "buffers"),
+    [(1, 768, 768, 0), (2, 768, 0, 768 + 192), (3, 0, 0, 2 * 768 + 192)],
+)
+def test_offload_moves_the_own_part_to_the_host(
+    zero: int, parameters: int, gradients: int, buffers: int
+) -> None:
+    parallel = replace(Parallel(data=1, shard=4, offload=True), zero=zero)
     found = bytes_per_process(LAYOUT, parallel)
-    assert (found.optimizer, found.host, found.buffers) == (0, 2 * 192, 2 * 128)
+    assert (found.optimizer, found.host) == (0, 4 * 192)
+    assert found.parameters == parameters + STATISTICS
+    assert (found.gradients, found.buffers) == (gradients, buffers)
 
 
-def test_state_of_separate_tensors_is_not_sharded() -> None:
+def test_offload_needs_shards() -> None:
+    whole = Parallel(data=4)
+    assert bytes_per_process(LAYOUT, replace(whole, offload=True)) == bytes_per_process(
+        LAYOUT, whole
+    )
+
+
+def test_state_of_whole_tensors_is_divided_among_owners() -> None:
     separate = make_layout({"w": (10, 10), "b": (3,)}, flat=False)
-    assert bytes_per_process(separate, Parallel(data=1, shard=4)).optimizer == 2 * 4 * 103
+    owner = bytes_per_process(separate, Parallel(data=1, shard=4)).optimizer
+    assert owner == 2 * 4 * 100  # of w, which is not cut
+    assert bytes_per_process(separate, Parallel(data=1)).optimizer == 2 * 4 * 103
 
 
 def test_buckets_can_be_given_as_names() -> None:
@@ -107,7 +126,7 @@ def test_memory_never_grows_with_more_shards(
     assert other.optimizer <= one.optimizer
     padding = 64 * more * len(buckets)
     if few > 1:  # one shard is data parallel, which needs no buckets in flight
-        assert other.total <= one.total + 4 * padding
+        assert other.total <= one.total + 6 * padding
         assert other.gradients <= one.gradients + (padding if zero == 1 else 0)
         assert other.parameters <= one.parameters + (padding if zero < 3 else 0)
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward import losses
+from onward.distributed.compression.half_reduction import HalfPrecision
 from onward.distributed.open_distributed import distributed_options
 from onward.distributed.parallel import Parallel
 from onward.distributed.planner.bucket_sizes import Bucket
@@ -63,7 +64,8 @@ CASES = {
         3,
         {
             "reduce_scatter": 3 * (512 // 2 + 128 // 2),
-            "all_gather": 2 * 3 * (512 // 2 + 128 // 2),
+            # of two buckets, both are held from forward to backward, the second to the next forward
+            "all_gather": 3 * 512 // 2 + 128 // 2,
             "all_reduce": 3 * NUMBERS[2] + 16,
         },
     ),
@@ -73,7 +75,7 @@ CASES = {
         {
             "reduce_scatter": 512 // 2 + 128 // 2,
             "all_gather": 512 // 2 + 128 // 2,
-            "all_reduce": 2 * 256 * 3 // 4 + 2 * 64 * 3 // 4 + NUMBERS[8] + 16,
+            "all_reduce": 2 * 256 * 3 // 4 + 2 * 64 * 3 // 4 + NUMBERS[8] + 2 * 16 * 7 // 8,
         },
     ),
 }  # fmt: skip
@@ -105,20 +107,23 @@ def replay(buckets: list[Bucket], parallel: Parallel, accumulate: int) -> Counte
     whole, shards, copies = (
         CountingGroup(size, sent) for size in (parallel.data * n, n, parallel.data)
     )
+    segments = [*reversed(range(len(buckets))), *range(len(buckets))]
+    held: set[int] = set()
     for micro in range(accumulate):
         whole.call("all_reduce", 8)
-        if sharded and parallel.zero == 3:
-            for bucket in buckets:
-                shards.call("all_gather", bucket.padded(n))
+        for at, i in enumerate(segments if sharded and parallel.zero == 3 else ()):
+            following = [later for later in segments[at + 1 :] if later != i][:1]
+            for gathered in {i, *following} - held:
+                shards.call("all_gather", buckets[gathered].padded(n))
+            held = {i, *following}
         for bucket in buckets:
-            if sharded and parallel.zero == 3:
-                shards.call("all_gather", bucket.padded(n))
             if sharded and (parallel.zero > 1 or micro == accumulate - 1):
                 shards.call("reduce_scatter", bucket.padded(n))
         whole.call("all_reduce", 16)
     for bucket in buckets:
         copies.call("all_reduce", bucket.padded(n) // n)
-    shards.call("all_reduce", 16)
+    if sharded:
+        whole.call("all_reduce", 16)
     if sharded and parallel.zero < 3:
         for bucket in buckets:
             shards.call("all_gather", bucket.padded(n))
@@ -141,6 +146,14 @@ def test_bytes_equal_replayed_calls(
     assert found == replay(buckets, parallel, accumulate)
 
 
+def test_gathers_as_an_engine_counts_them() -> None:
+    parallel = Parallel(data=1, shard=2)
+    found = traffic(LAYOUT, parallel, accumulate=1, gathers={0: 3, 1: 1})
+    assert found["all_gather"] == 3 * 512 // 2 + 128 // 2
+    planned = traffic(LAYOUT, parallel, accumulate=1)
+    assert found["reduce_scatter"] == planned["reduce_scatter"]
+
+
 def test_a_layout_needs_the_number_of_copies() -> None:
     with pytest.raises(OptionError, match="number of copies is not known"):
         traffic(LAYOUT, Parallel())
@@ -148,7 +161,7 @@ def test_a_layout_needs_the_number_of_copies() -> None:
 
 
 def test_compression_is_not_planned() -> None:
-    compressed = replace(Parallel(data=2), compression=object())
+    compressed = Parallel(data=2, compression=HalfPrecision())
     with pytest.raises(OptionError, match="compressed gradients and of local steps"):
         traffic(LAYOUT, compressed)
 

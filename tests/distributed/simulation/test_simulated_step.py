@@ -84,9 +84,9 @@ def test_zero_3_gathers_one_segment_ahead() -> None:
     step = simulate_step(work(), Parallel(data=1, shard=2), cluster)
     gathers = [each for each in step.timeline if each.task.name.startswith("all_gather")]
     segments = [each for each in step.timeline if "ward" in each.task.name]
-    assert len(gathers) == len(segments) == 8
+    assert (len(gathers), len(segments)) == (6, 8)  # two are held from forward to backward
     assert step.seconds == pytest.approx(0.005 + 0.12 + 0.005, rel=1e-2)
-    for i, gather in enumerate(gathers[2:]):  # two are held: the one before the last is freed
+    for i, gather in enumerate(gathers[2:4]):  # two are held: the one before the last is freed
         assert gather.start >= segments[i].end - 1e-9
 
 
