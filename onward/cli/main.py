@@ -33,7 +33,6 @@ VERBS = {
         "Write an untrained model of an architecture, such as resnet or gpt2.",
     ),
     "train": ("onward.cli.train", "Train a model on data."),
-<<<<<<< HEAD
     "launch": (
         "onward.cli.launch",
         "Start the processes of a training run, on this machine or on several.",
@@ -41,11 +40,10 @@ VERBS = {
     "deploy": (
         "onward.cli.deploy",
         "Write the job of a training run for Kubernetes, Ray or Slurm.",
-=======
+    ),
     "plan": (
         "onward.cli.plan",
         "Foretell the memory, the traffic and the time of each layout of a distributed run.",
->>>>>>> d-plan
     ),
     "runs": ("onward.cli.runs", "List the runs of a folder, or compare some of them."),
     "sweep": (
