@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onward.errors import OptionError
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD, AdamW, Group
 from onward.sessions.training.session import TrainingSession
@@ -99,3 +100,50 @@ def test_the_norm_of_gathered_gradients_is_that_of_their_mean() -> None:
         parts.run_backward()
     parts.update_weights()
     assert parts.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("providers", [None, ["TorchExecutionProvider"]], ids=["ort", "torch"])
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1, "loss_scale": 64.0}], ids=str)
+def test_gradients_of_another_session_update_alike(
+    options: dict[str, Any], providers: list[str] | None
+) -> None:
+    one, two = session(**options), session(**options)
+    other = TrainingSession(mlp(), CrossEntropy(), AdamW(lr=0.02), options, providers=providers)
+    for feeds in batches(3):
+        two.set_parameters(one.parameters)
+        two.run_forward(feeds)
+        two.run_backward()
+        other.set_gradients(two.get_gradients())
+        two.clear_gradients()
+        assert other.update_weights()
+        one.step(feeds)
+    assert other.steps == 3
+    for name, tensor in one.parameters.items():
+        np.testing.assert_allclose(other.parameters[name], tensor, atol=1e-6)
+
+
+def test_given_gradients_are_checked() -> None:
+    one = session()
+    before = {name: np.array(tensor) for name, tensor in one.parameters.items()}
+    with pytest.raises(OptionError, match="there is no parameter 'w9'"):
+        one.set_gradients({"w9": np.zeros(3, np.float32)})
+    with pytest.raises(OptionError, match=r"parameter 'b1' has shape \(16,\), not \(3,\)"):
+        one.set_gradients({"b1": np.zeros(3, np.float32)})
+    one.set_gradients({"b1": np.full(16, np.nan, np.float32)})
+    assert not one.update_weights() and one.skipped_steps == 1
+    for name, tensor in one.parameters.items():
+        np.testing.assert_array_equal(tensor, before[name])
+
+
+def test_draws_of_another_position() -> None:
+    model = mlp(dropout=0.5)
+    one, two = (TrainingSession(model, CrossEntropy(), SGD(lr=0.0)) for _ in range(2))
+    feeds = batches(1)[0]
+    losses = [float(one.step(feeds)["loss"]) for _ in range(3)]
+    assert len(set(losses)) == 3
+    again = []
+    for step in (2, 0, 1):
+        two.draw_as(step, 0)
+        again.append(float(two.run_forward(feeds)["loss"]))
+    assert again == pytest.approx([losses[2], losses[0], losses[1]], rel=1e-6)
+    assert float(two.run_forward(feeds)["loss"]) == pytest.approx(losses[0])  # its own position
