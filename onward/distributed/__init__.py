@@ -30,8 +30,17 @@ if TYPE_CHECKING:
     from onward.distributed.parameter_server.server_worker import (
         ParameterServerWorker as ParameterServerWorker,
     )
+    from onward.distributed.planner.layout_estimate import Devices as Devices
+    from onward.distributed.planner.plan_layouts import plan_layouts as plan_layouts
+    from onward.distributed.planner.planned_program import (
+        open_planned_program as open_planned_program,
+    )
+    from onward.distributed.planner.process_memory import bytes_per_process as bytes_per_process
+    from onward.distributed.planner.step_collectives import traffic as traffic
+    from onward.distributed.planner.training_costs import measure_costs as measure_costs
 
 _MODULE_OF = {
+    "Devices": "onward.distributed.planner.layout_estimate",
     "DiLoCo": "onward.distributed.diloco",
     "HalfPrecision": "onward.distributed.compression.half_reduction",
     "Int8": "onward.distributed.compression.int8_reduction",
@@ -43,8 +52,13 @@ _MODULE_OF = {
     "ServerSettings": "onward.distributed.parameter_server.server_settings",
     "ShardedCheckpoints": "onward.distributed.checkpoints.sharded_checkpoints",
     "TopK": "onward.distributed.compression.top_k",
+    "bytes_per_process": "onward.distributed.planner.process_memory",
+    "measure_costs": "onward.distributed.planner.training_costs",
+    "open_planned_program": "onward.distributed.planner.planned_program",
+    "plan_layouts": "onward.distributed.planner.plan_layouts",
     "rows_of_process": "onward.distributed.logical_shards",
     "shard_program": "onward.distributed.parameter_server.parameter_shards",
+    "traffic": "onward.distributed.planner.step_collectives",
 }
 
 __all__ = [*_MODULE_OF]
