@@ -19,6 +19,7 @@ from onward.providers.torch.provider import TorchProvider, make_torch
 from onward.providers.torch.training.executable import TorchTraining, open_program
 from tests.distributed.training_cases import batches, classifier
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 CPU = {"device": "cpu"}
 
 
@@ -70,10 +71,14 @@ def same(one: Any, other: Any, exact: bool = True) -> None:
     np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method.:DeprecationWarning")
-@pytest.mark.parametrize("compiles", [False, True])
-def test_segments_equal_the_whole_step(compiles: bool) -> None:
-    provider = compiled() if compiles else eager()
+def fixed() -> TorchProvider:
+    """A provider whose gradients stay in the same memory, as those of CUDA graphs do."""
+    return TorchProvider("TorchExecutionProvider", torch.device("cpu"), captured=True)
+
+
+@pytest.mark.parametrize("make", [eager, compiled, fixed])
+def test_segments_equal_the_whole_step(make: Callable[[], TorchProvider]) -> None:
+    provider, compiles = make(), make is compiled
     whole, parts = open_engine(eager(), bucket=1 << 20), open_engine(provider)
     assert isinstance(parts, SegmentedTraining)
     feeds = batches(3, 12)
