@@ -51,7 +51,8 @@ def cuts(draw: Any, size: int) -> list[tuple[int, int]]:
 @st.composite
 def saves(draw: Any) -> Any:
     """Random tensors, who writes which range of them, and the ranges that others ask for."""
-    tensors, layout, asked = {}, [{} for _ in range(draw(st.integers(1, 4)))], []
+    tensors, asked = {}, []
+    layout: list[dict[str, Any]] = [{} for _ in range(draw(st.integers(1, 4)))]
     kinds = [np.float32, np.float16, np.int64, np.bool_, np.uint8, ml_dtypes.bfloat16]
     for number in range(draw(st.integers(1, 4))):
         name = draw(st.sampled_from(["w", "w[0:3]", "ü/β", "optimizer/m/w"])) + str(number)
