@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from onward.distributed.exchange import Exchange
 from onward.distributed.process_groups import ProcessGroups
+from onward.errors import OptionError
 from onward.programs.program import LOSS, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
 
@@ -34,13 +36,13 @@ class DistributedTraining:
         self._engine, self._exchange, self._groups = engine, exchange, groups
         self._layout, self._origins = layout, origins
         self._accumulate = layout.settings.accumulate
-        self._is_reduced = False
+        self._pass: _ForwardPass | None = None  # that waits for its backward pass
         self._loss: Any = None  # of the last batch, of all processes
         self._loss_finite = True  # whether the losses of all processes were, since the last update
 
     @property
     def store(self) -> Store:
-        return self._engine.store
+        return self._exchange.store
 
     @property
     def finite(self) -> bool:
@@ -64,28 +66,56 @@ class DistributedTraining:
     def compute_gradients(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
     ) -> Results | None:
-        whole = self._groups.whole
-        reduces = draw.micro + 1 >= self._accumulate
-        share = BatchShare(self._groups, self._layout.weight.of(feeds))
-        hooks = _Hooks(self._exchange, share, scale, reduces)
-        own = draw._replace(micro=draw.micro * whole.size + whole.rank)
-        results = self._engine.run_segments(feeds, own, first, hooks)
-        if results is None:
-            if not share.total():
-                return None
-            if first:
-                self._engine.store.clear_gradients()
-            results = self._engine.results_of_empty()
-            for update in range(len(self._origins)):
-                hooks.after(update)
-        self._is_reduced = reduces
-        loss = float(results[LOSS]) if share.own else 0.0
-        self._loss_finite = self._loss_finite and self._end_batch(share, loss)
-        return {**results, LOSS: self._loss}
+        started = self._start(feeds, draw)
+        if started is None:
+            return None
+        self._run_backward(started, scale, first, last=draw.micro + 1 >= self._accumulate)
+        self._end_batch(started)
+        return {**started.results, LOSS: self._loss}
 
-    def _end_batch(self, share: BatchShare, loss: float) -> bool:
-        """Sum the loss and the statistics over the processes; whether all losses are finite."""
+    def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
+        self._pass = self._start(feeds, draw)
+        if self._pass is None:
+            return None
+        self._end_batch(self._pass)
+        return {**self._pass.results, LOSS: self._loss}
+
+    def backward(self, scale: float, first: bool) -> None:
+        if self._pass is None:
+            raise OptionError("run_backward needs a forward pass\ncall run_forward first")
+        self._run_backward(self._pass, scale, first, last=False)
+        self._pass = None
+
+    def _start(self, feeds: Mapping[str, Any], draw: Draw) -> _ForwardPass | None:
+        """Run the forward pass; None if the batch is empty in all processes."""
         whole = self._groups.whole
+        share = BatchShare(self._groups, self._layout.weight.of(feeds))
+        hooks = _Hooks(self._exchange, share)
+        own = draw._replace(micro=draw.micro * whole.size + whole.rank)
+        results = self._engine.run_forward_segments(feeds, own, hooks)
+        if results is not None:
+            return _ForwardPass(share, results, is_empty=False)
+        if not share.total():
+            return None
+        for segment in range(self._exchange.forward_segments):  # others run them
+            self._exchange.before(segment)
+        return _ForwardPass(share, self._engine.results_of_empty(), is_empty=True)
+
+    def _run_backward(self, started: _ForwardPass, scale: float, first: bool, last: bool) -> None:
+        exchange = self._exchange
+        replaces = exchange.begin_gradients(first)
+        if not started.is_empty:
+            hooks = _Hooks(exchange, started.share, scale, first, last)
+            self._engine.run_backward_segments(replaces, hooks)
+            return
+        for bucket in range(len(self._origins)):
+            exchange.before(exchange.forward_segments + bucket)
+            exchange.after_empty(bucket, first, last)
+
+    def _end_batch(self, started: _ForwardPass) -> None:
+        """Sum the loss and the statistics over the processes, and keep the statistics."""
+        whole, share = self._groups.whole, started.share
+        loss = float(started.results[LOSS]) if share.own else 0.0
         fresh = self._engine.fresh_statistics()
         ends = [loss * share.factor() if math.isfinite(loss) else 0.0, not math.isfinite(loss)]
         numbers = torch.tensor(ends, dtype=torch.float64)
@@ -99,27 +129,17 @@ class DistributedTraining:
         self._engine.keep_statistics(finite)
         dtype = self._layout.settings.loss_dtype
         self._loss = numbers[0].numpy().astype(dtype) if finite else np.full((), math.nan, dtype)
-        return finite
-
-    def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
-        return self._engine.forward(feeds, draw)
-
-    def backward(self, scale: float, first: bool) -> None:
-        self._engine.backward(scale, first)
-        self._is_reduced = False
+        self._loss_finite = self._loss_finite and finite
 
     def gradients_changed(self) -> None:
-        self._engine.gradients_changed()
+        pass  # they are looked at before each update
 
     def update(self, micro: int, scale: float) -> bool:
-        if not self._is_reduced:
-            for update in range(len(self._origins)):
-                self._exchange.reduce(update)
-        self._exchange.finish()
-        self._engine.gradients_changed()
-        self._engine.finite = bool(self._engine.finite) and self._loss_finite
-        self._is_reduced, self._loss_finite = False, True
-        return bool(self._engine.update(micro, scale))
+        self._exchange.finish_gradients(self._loss_finite)
+        self._loss_finite = True
+        finite = bool(self._engine.update(micro, scale))
+        self._exchange.finish_update(finite or not self._layout.settings.skip_nonfinite)
+        return finite
 
     def gradient_norm(self) -> float:
         return self._engine.gradient_norm()
@@ -127,10 +147,19 @@ class DistributedTraining:
     # -- evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, feeds: Mapping[str, Any]) -> Results:
-        return self._engine.evaluate(feeds)
+        return self._exchange.infer("evaluate", feeds)
 
     def predict(self, feeds: Mapping[str, Any]) -> Results:
-        return self._engine.predict(feeds)
+        return self._exchange.infer("predict", feeds)
+
+
+@dataclass(frozen=True)
+class _ForwardPass:
+    """A forward pass that was run."""
+
+    share: BatchShare
+    results: Results
+    is_empty: bool  # in this process
 
 
 class BatchShare:
@@ -155,15 +184,21 @@ class BatchShare:
         return self.own / total if total else 0.0
 
 
+@dataclass(frozen=True)
 class _Hooks:
-    """Reduces buckets between the segments of a step."""
+    """Combines buckets between the segments of a step."""
 
-    def __init__(self, exchange: Exchange, share: BatchShare, scale: float, reduces: bool) -> None:
-        self._exchange, self._share, self._scale, self._reduces = exchange, share, scale, reduces
+    exchange: Exchange
+    share: BatchShare
+    loss_scale: float = 1.0
+    first: bool = True
+    last: bool = False
+
+    def before(self, segment: int) -> None:
+        self.exchange.before(segment)
 
     def scale(self) -> float:
-        return self._scale * self._share.factor()
+        return self.loss_scale * self.share.factor()
 
     def after(self, update: int) -> None:
-        if self._reduces:
-            self._exchange.reduce(update)
+        self.exchange.after(update, self.first, self.last)

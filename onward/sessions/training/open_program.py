@@ -26,10 +26,13 @@ from onward.sessions.training.training_program import (
 )
 
 if TYPE_CHECKING:
+    from onward.programs.bucket_parts import Sharding
     from onward.programs.options import TrainingOptions
+    from onward.providers.ort.training import part_store
     from onward.providers.provider import TrainingExecutable
     from onward.providers.torch.training import executable as torch_training
 else:  # torch is loaded when it is asked for
+    part_store = LazyModule("onward.providers.ort.training.part_store")
     torch_training = LazyModule("onward.providers.torch.training.executable")
 
 Array = np.ndarray[Any, Any]
@@ -58,9 +61,15 @@ class OpenedTraining(NamedTuple):
 
 
 def open_training(
-    program: TrainingProgram, options: SessionOptions, providers: Asked
+    program: TrainingProgram,
+    options: SessionOptions,
+    providers: Asked,
+    sharding: Sharding | None = None,
 ) -> OpenedTraining:
-    """Open a program in torch if that is the first provider, otherwise through onnxruntime."""
+    """Open a program in torch if that is the first provider, otherwise through onnxruntime.
+
+    `sharding`: which parts of the vectors this process of many holds; None: all.
+    """
     choice = choose(providers, None, options)
     in_torch = _open_in_torch(program, options, choice)
     if in_torch is not None:
@@ -69,7 +78,12 @@ def open_training(
     lowered = program.lowered_here if on_cpu else program.lowered
     names = [name for name, _ in choice.leading_ort or (*choice.listed, *choice.fallback)]
     portable = {lowered.train: lambda: program.lowered.train}
-    engine = OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers, portable))
+    opener = ProgramGraphOpener(lowered, options, providers, portable)
+    store = None
+    if sharding is not None:
+        blocks = [update.blocks for update in lowered.updates]
+        store = part_store.NumpyPartStore(lowered.layout, sharding, blocks)
+    engine = OrtTraining(lowered, opener, store)
     return OpenedTraining(engine, names)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,7 +13,11 @@ from onward.programs.program import Array
 from onward.providers.ort.training.bound_graph import BoundGraph
 from onward.providers.ort.training.finite_check import is_finite
 from onward.providers.ort.training.lowered import UPDATE, LoweredProgram
-from onward.providers.ort.training.store import NumpyStore, UpdateMemory, aligned_zeros
+from onward.providers.ort.training.store import NumpyStore, UpdateMemory
+from onward.providers.ort.training.vector_pool import aligned_zeros
+
+if TYPE_CHECKING:  # stores of one process do not need it
+    from onward.providers.ort.training.part_store import NumpyPartStore
 
 _CHUNK = 1 << 16  # elements that are squared at a time
 
@@ -46,7 +50,7 @@ class BoundUpdates:
     def __init__(
         self,
         program: LoweredProgram,
-        store: NumpyStore,
+        store: NumpyStore | NumpyPartStore,
         opener: TrainingGraphOpener,
         at_once: int | None = None,  # elements that one run updates; None: all of them
     ) -> None:
@@ -63,7 +67,8 @@ class BoundUpdates:
         self._squares = np.zeros((), np.float64)
         self._spare: list[Array] | None = None  # for gradients of later micro-batches
         self._bound_first: dict[int, bool] = {}
-        self._bucket_first: dict[int, bool] = {}
+        self._bucket_targets: dict[int, Array] = {}  # what gradients of an update are bound to
+        self._all_squares: float | None = None  # of the gradients of all processes, if told
         self._share = 1.0  # the factor of the gradients of one micro-batch
         self._norm: float | None = 0.0  # None: not computed yet
 
@@ -76,19 +81,22 @@ class BoundUpdates:
 
     def bind_bucket(self, results: GradientOutputs, i: int, first: bool) -> None:
         """Bind the gradients of one update as `bind_gradients` binds those of all."""
-        if self._bucket_first.get(i) == first:
-            return
-        memory, vector = self._store.updates[i], self._targets(first)[i]
-        for name in memory.update.parameters:
-            results.bind_output(self._gradients[name], memory.view(vector, name))
-        self._bucket_first[i] = first
+        held, places = self._store.hold_gradients(i), self._store.places(i)
+        vector = held if first else self._store.temporary.take(held.size, held.dtype)
+        if self._bucket_targets.get(i) is not vector:
+            for name, where in places.slices.items():
+                view = vector[where].reshape(places.shapes[name])
+                results.bind_output(self._gradients[name], view)
+            self._bucket_targets[i] = vector
 
     def add_bucket(self, i: int, first: bool) -> None:
         """Add the gradients of one update to the accumulated ones, unless they are the first."""
         if not first:
-            with np.errstate(all="ignore"):
-                held = self._store.updates[i].gradients
-                np.add(held, self._targets(first)[i], out=held)
+            held, spare = self._store.hold_gradients(i), self._bucket_targets[i]
+            with np.errstate(all="ignore"):  # an overflow is found before the update
+                for where in self._store.places(i).slices.values():
+                    np.add(held[where], spare[where], out=held[where])
+            self._store.temporary.give_back(spare)
 
     def bind_gradients(self, graph: BoundGraph, first: bool) -> None:
         """Bind gradient outputs to the store's vectors; of later micro-batches, to spare ones."""
@@ -136,7 +144,11 @@ class BoundUpdates:
     def run(self, measure: Array | None, micro: int, scale: float) -> None:
         """Update every parameter; `measure` of these gradients, if it is known."""
         self.begin(micro, scale)
-        if self._clips and not self._measured(measure):
+        if self._all_squares is not None:
+            self._squares[...] = self._all_squares
+            self._norm = math.sqrt(self._all_squares) * self._share
+            self._all_squares = None
+        elif self._clips and not self._measured(measure):
             self._squares[...] = _sum_of_squares(self._targets(True))
             self._norm = math.sqrt(self._squares) * self._share
         if self._share != 1.0 and not self._scaled:  # more micro-batches than in the program
@@ -146,6 +158,10 @@ class BoundUpdates:
             self._share = 1.0
         for graph in self._separate():
             graph.run()
+
+    def set_squares(self, squares: float) -> None:
+        """Set the sum of squares of all gradients, where this process holds a part of them."""
+        self._all_squares = squares
 
     def end(self, measure: Array) -> None:
         """Take the norm after an update that ran together with its gradients."""
@@ -163,7 +179,8 @@ class BoundUpdates:
     def _separate(self) -> list[BoundGraph | ChunkedUpdate]:
         """The update graphs, each in its own session."""
         if self._graphs is None:
-            self._graphs = [self._open(i) for i in range(len(self._program.updates))]
+            held = [i for i, memory in enumerate(self._store.updates) if memory.parameters.size]
+            self._graphs = [self._open(i) for i in held]
         return self._graphs
 
     def _open(self, i: int) -> BoundGraph | ChunkedUpdate:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import onnx
 import onnx_ir as ir
 
 from onward.gradients.split import split
-from onward.programs.program import Array
+from onward.programs.forward_segments import cut_forward
+from onward.programs.program import Array, Layout
 from onward.providers.ort.training.bound_graph import BoundGraph
-from onward.providers.ort.training.lowered import NOISE, LoweredProgram
+from onward.providers.ort.training.lowered import NOISE
+from onward.providers.ort.training.part_store import NumpyPartStore
 from onward.providers.ort.training.step_feeds import StepFeeds
 from onward.providers.ort.training.store import NumpyStore
 
@@ -19,22 +21,34 @@ Groups = Sequence[Sequence[str]]  # the results of each segment
 
 
 class Segments:
-    """Graphs of the forward pass, then of the backward pass, with the tensors that pass on."""
+    """Graphs of the forward pass, then of the backward pass, with the tensors that pass on.
+
+    `results` are shown after the forward pass, in addition to those that are bound. Where the store
+    holds whole parameters only for some time, the forward pass is cut, too, and each graph is bound
+    to the vectors that are held when it runs.
+    """
 
     def __init__(
         self,
-        program: LoweredProgram,
-        store: NumpyStore,
+        graph: bytes,
+        layout: Layout,
+        store: NumpyStore | NumpyPartStore,
         open_graph: Callable[[bytes], BoundGraph],
-        forward: Groups,
-        backward: Groups,
+        results: Sequence[str],
+        shown: Sequence[str],
+        backward: Groups = (),
     ) -> None:
-        layout = program.layout
-        train = ir.from_proto(onnx.load_from_string(program.train))
-        pieces = split(train, [*forward, *backward])
+        model = ir.from_proto(onnx.load_from_string(graph))
+        forward, bucket_of = [list(results)], {}
+        self._parts = store if _is_sharded(store) else None
+        if self._parts is not None:
+            buckets = self._parts.sharding.buckets
+            bucket_of = {n: i for i, each in enumerate(buckets) for n in each.update.parameters}
+            forward = cut_forward(model, results, bucket_of, [each.bytes for each in buckets])
+        pieces = split(model, [*forward, *backward])
         self.forward = range(len(forward))
         self.backward = range(len(forward), len(pieces))
-        self._shown = layout.outputs
+        self._shown = shown
         self._takes = [piece.takes for piece in pieces]
         self._last_reader = {name: i for i, takes in enumerate(self._takes) for name in takes}
         self.graphs = [open_graph(ir.to_proto(piece.model).SerializeToString()) for piece in pieces]
@@ -43,6 +57,11 @@ class Segments:
             result.name: graph for graph in reversed(self.graphs) for result in graph.results()
         }
         self._arguments = [{each.name for each in graph.arguments()} for graph in self.graphs]
+        self.reads = [
+            tuple(sorted({bucket_of[n] for n in names if n in bucket_of}))
+            for names in self._arguments
+        ]
+        self._parameters: dict[tuple[int, int], Array] = {}  # graph, update -> the bound vector
         self._bound: dict[str, Array] = {}  # results in memory of the store
         self._values: dict[str, Array] = {}  # results that later segments read
         self.is_ready = False  # whether a forward pass waits for its backward pass
@@ -50,7 +69,7 @@ class Segments:
     @property
     def is_empty(self) -> bool:
         """Whether the bound batch is empty."""
-        return self._feeds[0].is_empty
+        return any(self._feeds[i].is_empty for i in self.forward)
 
     def bind_feeds(self, feeds: Mapping[str, Any]) -> None:
         """Bind the feeds to the graphs that read them."""
@@ -74,12 +93,17 @@ class Segments:
         self._bound[name] = array
 
     def results_of_empty(self, names: Sequence[str]) -> list[Array]:
-        """Results of the empty batch that is bound; `names` are results of the last forward."""
-        return self._feeds[self.forward[-1]].results_of_empty(names)
+        """Results of the empty batch that is bound."""
+        found: dict[str, Array] = {}
+        for i in self.forward:
+            own = [r.name for r in self.graphs[i].results() if r.name in names]
+            found |= zip(own, self._feeds[i].results_of_empty(own))
+        return [found[name] for name in names]
 
     def run(self, i: int) -> None:
         """Run a segment; the next ones find its results."""
         graph = self.graphs[i]
+        self._bind_parameters(i)
         for name in self._takes[i]:
             graph.bind_input(name, self._bound[name] if name in self._bound else self._values[name])
         wanted = [
@@ -93,6 +117,17 @@ class Segments:
                 self._values.pop(name, None)
         self.is_ready = i + 1 < len(self.graphs)
 
+    def _bind_parameters(self, i: int) -> None:
+        """Bind a graph to the vectors of parameters that are held now."""
+        for update in self.reads[i]:
+            assert self._parts is not None
+            vector, places = self._parts.hold_parameters(update), self._parts.places(update)
+            if self._parameters.get((i, update)) is not vector:
+                for name in self._arguments[i] & places.slices.keys():
+                    view = vector[places.slices[name]].reshape(places.shapes[name])
+                    self.graphs[i].bind_input(name, view)
+                self._parameters[i, update] = vector
+
     def _is_read_after(self, name: str, i: int) -> bool:
         return name in self._shown or self._last_reader.get(name, -1) > i
 
@@ -104,3 +139,8 @@ class Segments:
             if name not in kept:
                 self._values.pop(name, None)
         return found
+
+
+def _is_sharded(store: NumpyStore | NumpyPartStore) -> TypeGuard[NumpyPartStore]:
+    """Whether whole parameters are there only for some time."""
+    return isinstance(store, NumpyPartStore) and not store.sharding.has_whole_parameters
