@@ -165,9 +165,22 @@ class ReplicatedStore:
         self._exchange.reduce_all()
         return self._held.gradient_buffers()
 
+    def bytes_held(self) -> dict[str, int]:
+        return bytes_held(self._held)
+
     def clear_gradients(self) -> None:
         self._exchange.is_reduced = False
         self._held.clear_gradients()
+
+
+def bytes_held(store: Any) -> dict[str, int]:
+    """The bytes of a store's vectors in this process, by kind.
+
+    "parameters", "gradients" and "slots" are there all the time, as parts where they are sharded;
+    "gathered" and "temporary" are the most of whole parameters and gradients that were ever held at
+    once, and "statistics" those of BatchNormalization.
+    """
+    return dict(store.bytes_held())
 
 
 def as_tensor(vector: Any) -> torch.Tensor:

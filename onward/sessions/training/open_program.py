@@ -37,6 +37,8 @@ else:  # torch is loaded when it is asked for
 
 Array = np.ndarray[Any, Any]
 
+_AT_ONCE = 1 << 20  # elements that an update of sharded vectors takes: its results need memory
+
 
 def to_program(
     model: Any, loss: Any, optimizer: Any, options: TrainingOptions | Mapping[str, Any] | None
@@ -79,11 +81,10 @@ def open_training(
     names = [name for name, _ in choice.leading_ort or (*choice.listed, *choice.fallback)]
     portable = {lowered.train: lambda: program.lowered.train}
     opener = ProgramGraphOpener(lowered, options, providers, portable)
-    store = None
-    if sharding is not None:
-        blocks = [update.blocks for update in lowered.updates]
-        store = part_store.NumpyPartStore(lowered.layout, sharding, blocks)
-    engine = OrtTraining(lowered, opener, store)
+    if sharding is None:
+        return OpenedTraining(OrtTraining(lowered, opener), names)
+    store = part_store.NumpyPartStore(lowered.layout, sharding)
+    engine = OrtTraining(lowered, opener, store, at_once=_AT_ONCE)
     return OpenedTraining(engine, names)
 
 

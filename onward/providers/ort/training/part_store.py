@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from onward.optimizers.vector_pair_names import Blocks
 from onward.programs.bucket_parts import Sharding
 from onward.programs.program import AVERAGE, Array, Layout
 from onward.programs.vector_offsets import Places
@@ -28,16 +26,13 @@ class NumpyPartStore:
     time unless they are sharded (ZeRO 3), and so are whole gradients (ZeRO 2 and 3).
     """
 
-    def __init__(
-        self, layout: Layout, sharding: Sharding, blocks: Sequence[Blocks] | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, sharding: Sharding) -> None:
         self.sharding = sharding
-        blocks = [()] * len(layout.updates) if blocks is None else blocks
         self.gathered, self.temporary = VectorPool(), VectorPool()  # parameters, gradients
         self._parameters: dict[int, Array] = {}  # whole vectors that are held
         self._gradients: dict[int, Array] = {}
         self._spares: dict[int, Array] = {}  # of the size of parts
-        self.updates = [self._allocate(i, rows) for i, rows in enumerate(blocks)]
+        self.updates = [self._allocate(i) for i in range(len(sharding.buckets))]
         self.statistics = {name: np.array(layout.initial[name]) for name in layout.state}
         self.frozen = {name: layout.initial[name] for name in layout.frozen}
         for memory, parts in zip(self.updates, sharding.buckets):
@@ -49,8 +44,11 @@ class NumpyPartStore:
         for memory in self.updates:
             _begin_average(memory)
 
-    def _allocate(self, i: int, blocks: Blocks) -> UpdateMemory:
-        """Allocate an update's parts, those that are not views of whole vectors."""
+    def _allocate(self, i: int) -> UpdateMemory:
+        """Allocate an update's parts that are not views of whole vectors.
+
+        Not in adjacent rows: these need rows for intermediate results in addition.
+        """
         sharding, parts = self.sharding, self.sharding.buckets[i]
         start, stop = parts.ranges[sharding.rank]
         update, dtype = parts.own_update(sharding.rank), np.dtype(parts.update.dtype)
@@ -60,8 +58,7 @@ class NumpyPartStore:
         if sharding.has_whole_gradients:
             whole["gradients"] = self._gradients[i] = aligned_zeros(parts.places.size, dtype)
         given = {name: vector[start:stop] for name, vector in whole.items()}
-        rows = () if given else blocks  # rows of one matrix cannot be views of other vectors
-        vectors, matrices = allocate_vectors(update, stop - start, dtype, rows, given)
+        vectors, matrices = allocate_vectors(update, stop - start, dtype, (), given)
         parameters, gradients = vectors.pop("parameters"), vectors.pop("gradients")
         slots = fill_slots(update, vectors, dtype)
         places = parts.own_places(sharding.rank)

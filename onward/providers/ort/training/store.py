@@ -161,11 +161,12 @@ def allocate_vectors(
 
 def bytes_of_updates(updates: Sequence[UpdateMemory]) -> dict[str, int]:
     """The bytes of the vectors of updates, by kind; a view counts as it is long."""
-    found = {"parameters": 0, "gradients": 0, "slots": 0}
+    found = {"parameters": 0, "gradients": 0, "slots": 0, "scratch": 0}
     for memory in updates:
         found["parameters"] += memory.parameters.nbytes
         found["gradients"] += memory.gradients.nbytes
-        for held in (*memory.slots.values(), *memory.scratch.values()):
+        found["scratch"] += sum(vector.nbytes for vector in memory.scratch.values())
+        for held in memory.slots.values():
             arrays = held.values() if isinstance(held, dict) else [held]
             found["slots"] += sum(array.nbytes for array in arrays)
     return found
