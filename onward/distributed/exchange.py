@@ -28,11 +28,6 @@ class Exchange(Protocol):
         """The tensors of the run by name, as one process would have them."""
         ...
 
-    @property
-    def forward_segments(self) -> int:
-        """How many segments of the forward pass need something before they run."""
-        ...
-
     def begin_gradients(self, first: bool) -> bool:
         """Begin a backward pass; whether the engine replaces gradients, or adds to them."""
         ...
@@ -43,10 +38,6 @@ class Exchange(Protocol):
 
     def after(self, bucket: int, first: bool, last: bool) -> None:
         """The gradients of a bucket are complete in this process: start to combine them."""
-        ...
-
-    def after_empty(self, bucket: int, first: bool, last: bool) -> None:
-        """`after` for a batch that is empty in this process: its gradients are zeros."""
         ...
 
     def finish_gradients(self, loss_finite: bool) -> None:
@@ -64,8 +55,6 @@ class Exchange(Protocol):
 
 class DataParallel:
     """Every process has all tensors; the gradients of a bucket become their sum."""
-
-    forward_segments = 0
 
     def __init__(
         self,
@@ -102,11 +91,6 @@ class DataParallel:
             self._reduce(bucket)
             self.is_reduced = True
 
-    def after_empty(self, bucket: int, first: bool, last: bool) -> None:
-        if first:
-            as_tensor(self._engine.store.gradient_buffers()[bucket]).zero_()
-        self.after(bucket, first, last)
-
     def reduce_all(self) -> None:
         """Sum the accumulated gradients over the processes, unless they are, and wait for it."""
         if not self.is_reduced:
@@ -118,7 +102,7 @@ class DataParallel:
         self._started.clear()
 
     def _reduce(self, bucket: int) -> None:
-        vector = as_tensor(self._engine.store.gradient_buffers()[bucket])
+        vector = as_tensor(self._engine.store.gradient_buffer(bucket))
         self._started.append(self._reducers[bucket].reduce(vector))
 
     def finish_gradients(self, loss_finite: bool) -> None:
@@ -164,6 +148,9 @@ class ReplicatedStore:
     def gradient_buffers(self) -> list[Any]:
         self._exchange.reduce_all()
         return self._held.gradient_buffers()
+
+    def gradient_buffer(self, update: int) -> Any:
+        return self.gradient_buffers()[update]
 
     def bytes_held(self) -> dict[str, int]:
         return bytes_held(self._held)

@@ -13,6 +13,7 @@ import torch
 from onward.distributed.exchange import Exchange
 from onward.distributed.process_groups import ProcessGroups
 from onward.errors import OptionError
+from onward.programs.batch_weights import BatchWeight
 from onward.programs.program import LOSS, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
 
@@ -66,7 +67,7 @@ class DistributedTraining:
     def compute_gradients(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
     ) -> Results | None:
-        started = self._start(feeds, draw)
+        started = self._start(feeds, draw, first)
         if started is None:
             return None
         self._run_backward(started, scale, first, last=draw.micro + 1 >= self._accumulate)
@@ -74,7 +75,7 @@ class DistributedTraining:
         return {**started.results, LOSS: self._loss}
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
-        self._pass = self._start(feeds, draw)
+        self._pass = self._start(feeds, draw, first=False)
         if self._pass is None:
             return None
         self._end_batch(self._pass)
@@ -86,42 +87,39 @@ class DistributedTraining:
         self._run_backward(self._pass, scale, first, last=False)
         self._pass = None
 
-    def _start(self, feeds: Mapping[str, Any], draw: Draw) -> _ForwardPass | None:
+    def _start(self, feeds: Mapping[str, Any], draw: Draw, first: bool) -> _ForwardPass | None:
         """Run the forward pass; None if the batch is empty in all processes."""
         whole = self._groups.whole
-        share = BatchShare(self._groups, self._layout.weight.of(feeds))
+        share = BatchShare(self._groups, self._layout.weight, feeds)
         hooks = _Hooks(self._exchange, share)
         own = draw._replace(micro=draw.micro * whole.size + whole.rank)
-        results = self._engine.run_forward_segments(feeds, own, hooks)
+        results = self._engine.run_forward_segments(feeds, own, first, hooks)
         if results is not None:
             return _ForwardPass(share, results, is_empty=False)
-        if not share.total():
+        if not share.parts():
             return None
-        for segment in range(self._exchange.forward_segments):  # others run them
-            self._exchange.before(segment)
-        return _ForwardPass(share, self._engine.results_of_empty(), is_empty=True)
+        return _ForwardPass(share, self._engine.skip_forward_segments(hooks), is_empty=True)
 
     def _run_backward(self, started: _ForwardPass, scale: float, first: bool, last: bool) -> None:
-        exchange = self._exchange
-        replaces = exchange.begin_gradients(first)
-        if not started.is_empty:
-            hooks = _Hooks(exchange, started.share, scale, first, last)
+        hooks = _Hooks(self._exchange, started.share, scale, first, last)
+        replaces = self._exchange.begin_gradients(first)
+        if started.is_empty:
+            self._engine.skip_backward_segments(replaces, hooks)
+        else:
             self._engine.run_backward_segments(replaces, hooks)
-            return
-        for bucket in range(len(self._origins)):
-            exchange.before(exchange.forward_segments + bucket)
-            exchange.after_empty(bucket, first, last)
 
     def _end_batch(self, started: _ForwardPass) -> None:
         """Sum the loss and the statistics over the processes, and keep the statistics."""
         whole, share = self._groups.whole, started.share
-        loss = float(started.results[LOSS]) if share.own else 0.0
+        loss = 0.0 if share.total() else math.nan
+        if share.own:
+            loss = float(started.results[LOSS])
         fresh = self._engine.fresh_statistics()
         ends = [loss * share.factor() if math.isfinite(loss) else 0.0, not math.isfinite(loss)]
         numbers = torch.tensor(ends, dtype=torch.float64)
         works = [whole.all_reduce(numbers)]
         for statistics in map(torch.as_tensor, fresh):
-            statistics.nan_to_num_().mul_(share.factor())
+            statistics.nan_to_num_().mul_(share.of_statistics())
             works.append(whole.all_reduce(statistics))
         for work in works:
             work.wait()
@@ -165,23 +163,38 @@ class _ForwardPass:
 class BatchShare:
     """The share that this process has in a batch; the sum is known after the forward pass."""
 
-    def __init__(self, groups: ProcessGroups, own: float) -> None:
-        self.own = own
-        self._sum = torch.tensor([own], dtype=torch.float64)
+    def __init__(
+        self, groups: ProcessGroups, weight: BatchWeight, feeds: Mapping[str, Any]
+    ) -> None:
+        self.own = weight.of(feeds)
+        self._fed = float(not weight.is_empty(feeds))
+        self._sum = torch.tensor([self.own, self._fed], dtype=torch.float64)
         self._work = groups.whole.all_reduce(self._sum)
         self._is_known = False
 
     def total(self) -> float:
         """The weight of the whole batch."""
-        if not self._is_known:
-            self._work.wait()
-            self._is_known = True
-        return float(self._sum)
+        return self._sums()[0]
+
+    def parts(self) -> float:
+        """How many processes have rows of it."""
+        return self._sums()[1]
 
     def factor(self) -> float:
         """This process's weight in the mean of all."""
         total = self.total()
         return self.own / total if total else 0.0
+
+    def of_statistics(self) -> float:
+        """This process's weight in the mean of statistics, where no label may count."""
+        return self.factor() if self.total() else self._fed / max(self.parts(), 1.0)
+
+    def _sums(self) -> tuple[float, float]:
+        if not self._is_known:
+            self._work.wait()
+            self._is_known = True
+        total, parts = self._sum.tolist()
+        return total, parts
 
 
 @dataclass(frozen=True)

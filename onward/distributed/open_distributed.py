@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onward.distributed.exchange import DataParallel, Exchange
+from onward.distributed.exchange import DataParallel, Exchange, as_tensor
 from onward.distributed.executable import DistributedTraining
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups, join_groups
@@ -18,12 +18,14 @@ from onward.distributed.sharding.sharded_exchange import ShardedExchange
 from onward.errors import DistributedError, OptionError
 from onward.programs.bucket_parts import shard_buckets
 from onward.programs.buckets import Buckets, program_of_process, split_updates
+from onward.programs.build import build_program
 from onward.programs.options import TrainingOptions
 from onward.programs.program import AVERAGE, Layout, slot_name
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
+from onward.providers.ort.training.lowered import is_saved_program
 from onward.providers.provider import SegmentedTraining, ShardedTraining, Store
-from onward.sessions.training.open_program import OpenedTraining, open_training
+from onward.sessions.training.open_program import OpenedTraining, open_training, to_program
 from onward.sessions.training.training_program import TrainingProgram
 
 
@@ -31,6 +33,21 @@ def distributed_options(options: Any, parallel: Parallel) -> TrainingOptions:
     """The options of a program for many processes: the loss's gradient takes a factor."""
     given = TrainingOptions.of(options)
     return replace(given, loss_scale=1.0) if given.loss_scale is None else given
+
+
+def distributed_program(
+    model: Any, loss: Any, optimizer: Any, options: Any, parallel: Parallel
+) -> TrainingProgram:
+    """Compile a model for many processes; a program that is compiled already is refused."""
+    chosen = distributed_options(options, parallel)
+    if not parallel.sync_batch_norm:
+        return to_program(model, loss, optimizer, chosen)
+    if is_saved_program(model) or isinstance(model, TrainingProgram):
+        raise OptionError(
+            "sync_batch_norm: a compiled program has the BatchNormalization of one process\n"
+            "give the session the model, its loss and its optimizer"
+        )
+    return TrainingProgram(build_program(model, loss, optimizer, chosen, shares_batch_norms=True))
 
 
 def open_distributed(
@@ -47,6 +64,7 @@ def open_distributed(
     buckets = split_updates(program.neutral, parallel.bucket)
     open_engine = _open_whole if groups.shards.size == 1 else _open_sharded
     engine, exchange, names = open_engine(buckets, options, providers, groups)
+    engine.all_reduce = lambda vector: groups.whole.all_reduce(as_tensor(vector)).wait()
     copy_from_first(groups, program.neutral.layout, exchange.store)
     training = DistributedTraining(
         engine, exchange, groups, program.neutral.layout, buckets.updates

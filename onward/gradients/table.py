@@ -39,6 +39,7 @@ from onward.gradients.rules import (
     scatter,
     sequence,
     shape,
+    shared_batch_norm,
     signal,
     slice_pad,
 )
@@ -63,6 +64,7 @@ GRADIENTS = (
     | deform.gradient
     | pool.gradient
     | norm.gradient
+    | shared_batch_norm.gradient
     | scale.gradient
     | loss.gradient
     | contrib_gelu_norm.gradient

@@ -331,6 +331,11 @@ def _find_value(graph: ir.Graph, name: str) -> ir.Value:
 # -- readers -------------------------------------------------------------------------------------
 
 
+def is_trained_batch_norm(node: ir.Node) -> bool:
+    """Whether `train_mode` has put this BatchNormalization into training mode."""
+    return _is_batch_norm(node) and _MOMENTUM in node.metadata_props
+
+
 def _is_batch_norm(node: ir.Node) -> bool:
     return node.op_type == "BatchNormalization" and node.domain == ""
 

@@ -32,11 +32,9 @@ class BatchWeight:
         >>> BatchWeight(target="y", ignored=-1).of({"y": np.array([[3, -1], [2, 5]])})
         3.0
         """
-        target = next(iter(feeds.values()), ()) if self.target is None else feeds.get(self.target)
+        target, size = self._size(feeds)
         if target is None:
             return 1.0
-        shape = np.shape(target)
-        size = int(np.prod(shape)) if self.target is not None else (shape[0] if shape else 1)
         if self.is_sum:
             return float(size > 0)
         if self.target is None or (self.ignored is None and self.classes is None):
@@ -49,6 +47,18 @@ class BatchWeight:
             return float(counted.size)
         known = counted[(counted >= 0) & (counted < len(self.classes))]
         return float(np.asarray(self.classes, np.float64)[known].sum())
+
+    def is_empty(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether these feeds have no rows; rows of weight 0 are rows."""
+        return not self._size(feeds)[1]
+
+    def _size(self, feeds: Mapping[str, Any]) -> tuple[Any, int]:
+        """The feed with what the mean is taken over, and how many elements it has."""
+        target = next(iter(feeds.values()), ()) if self.target is None else feeds.get(self.target)
+        if target is None:
+            return None, 1
+        shape = np.shape(target)
+        return target, int(np.prod(shape)) if self.target is not None else (shape or (1,))[0]
 
 
 def batch_weight(loss: Loss, labels: tuple[LabelRange, ...]) -> BatchWeight:

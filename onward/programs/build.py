@@ -30,6 +30,7 @@ from onward.passes.prune import drop_unused
 from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognize_composites import recognise_composites
 from onward.passes.rewrite import rewrite
+from onward.passes.shared_batch_norms import share_batch_norms
 from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from onward.passes.zip_maps import unzipped
 from onward.programs.batch_weights import batch_weight
@@ -47,6 +48,7 @@ from onward.programs.select import (
     select,
     weights,
 )
+from onward.programs.shared_sums import cut_at_sums
 from onward.programs.update_graphs import build_updates, is_scaled
 
 log = logging.getLogger("onward")
@@ -57,6 +59,8 @@ def build_program(
     loss: Loss | None,
     optimizer: Optimizer | None,
     options: TrainingOptions | Mapping[str, Any] | None = None,
+    *,
+    shares_batch_norms: bool = False,  # over processes
 ) -> Program:
     """Compile a model, a loss and an optimizer to the graphs that a training session runs."""
     settings = TrainingOptions.of(options)
@@ -73,13 +77,17 @@ def build_program(
     separate_statistics(base.model)
     train = base.model.clone()
     frozen = batch_norms(train, settings.frozen_batch_norms)
-    state = train_mode(train, frozen, unbiased=settings.unbiased_variance)
+    unbiased = settings.unbiased_variance
+    state = train_mode(train, frozen, unbiased=unbiased and not shares_batch_norms)
+    if shares_batch_norms:
+        share_batch_norms(train, unbiased=unbiased)
     state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_inference_model(base))
     draws = prepare_training_graph(train, [*names, *state])
     fed = InputTensors.of(base.model, names, list(state))
     fed.make_inputs(train)
     gradients = _differentiate(train, names, settings)
+    sums = cut_at_sums(train) if shares_batch_norms else ()
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
     warn_of_exporter(base.model, gradients, base.guesses)
@@ -105,6 +113,7 @@ def build_program(
         settings=_settings(base, settings, optimizer),
         initial=fed.initial,
         weight=batch_weight(loss, base.labels),
+        sums=sums,
         model=base.restored,
     )
     return Program(

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from onward.errors import OptionError
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import schedule_from_dict
 from onward.programs.label_ranges import LabelRange
@@ -15,7 +16,12 @@ from onward.programs.program import Array, Layout, Parameter, Settings, UpdateLa
 def layout_to_json(layout: Layout, model: str | None = None) -> dict[str, Any]:
     """A layout as JSON values; `model` is what they say instead of its model."""
     plain = {f.name: getattr(layout, f.name) for f in dataclasses.fields(layout)}
-    del plain["initial"], plain["weight"]  # a saved program trains in one process
+    if layout.sums:
+        raise OptionError(
+            "a program with sync_batch_norm trains on many processes and cannot be saved\n"
+            "save one that is compiled without it: compile_training(...).save(folder)"
+        )
+    del plain["initial"], plain["weight"], plain["sums"]  # a saved program trains in one process
     plain["model"] = model
     for name in ("parameters", "updates", "labels"):
         plain[name] = [dataclasses.asdict(each) for each in plain[name]]

@@ -79,6 +79,16 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedSum:
+    """A vector that is summed over processes while the train graph runs."""
+
+    part: str  # the output with what this process adds
+    total: str  # the input that takes the sum
+    size: int
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """A program without its graphs: the names and shapes of its tensors, and their first values."""
 
@@ -94,11 +104,17 @@ class Layout:
     settings: Settings
     initial: dict[str, Array] = field(repr=False)
     weight: BatchWeight = field(default_factory=BatchWeight)  # of a batch among others
+    sums: tuple[SharedSum, ...] = ()  # over processes, in the order of the train graph
     model: Any = field(default=None, repr=False)  # what `export` starts from: a model, or its path
 
     @property
     def names(self) -> list[str]:
         return [parameter.name for parameter in self.parameters]
+
+    @property
+    def gradients(self) -> dict[str, str]:
+        """The output of the train graph with the gradient of each parameter."""
+        return {parameter.name: parameter.gradient for parameter in self.parameters}
 
     def weights(self) -> dict[str, Spec]:
         """Type and shape of the parameters and of the statistics, by name."""

@@ -12,7 +12,7 @@ sequence is a list, an empty optional is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
@@ -97,6 +97,10 @@ class Store(Protocol):
 
         One for each update graph. They are sums over the micro-batches, times the loss scale.
         """
+        ...
+
+    def gradient_buffer(self, update: int) -> Any:
+        """The vector of one update among `gradient_buffers`."""
         ...
 
     def clear_gradients(self) -> None: ...
@@ -191,12 +195,21 @@ class SegmentHooks(Protocol):
 
 @runtime_checkable
 class SegmentedTraining(TrainingExecutable, Protocol):
-    """A training program that computes the gradients of one update after the other."""
+    """A training program that computes the gradients of one update after the other.
+
+    `all_reduce` sums a vector of the engine over the processes, in place; it is set before the
+    first batch.
+    """
+
+    all_reduce: Callable[[Any], None] | None
 
     def run_forward_segments(
-        self, feeds: Mapping[str, Any], draw: Draw, hooks: SegmentHooks
+        self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
     ) -> Results | None:
-        """The forward half of `compute_gradients`; the statistics are not kept."""
+        """The forward half of `compute_gradients`; the statistics are not kept.
+
+        `first`: the memory of the accumulated gradients may be freed: others will replace them.
+        """
         ...
 
     def run_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
@@ -206,8 +219,15 @@ class SegmentedTraining(TrainingExecutable, Protocol):
         """
         ...
 
-    def results_of_empty(self) -> Results:
-        """Results for the empty batch that `run_forward_segments` has just skipped."""
+    def skip_forward_segments(self, hooks: SegmentHooks) -> Results:
+        """Take part in what others do for a batch that `run_forward_segments` found to be empty.
+
+        Results are those of an empty batch.
+        """
+        ...
+
+    def skip_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        """The same for `run_backward_segments`; the `first` gradients are zeros."""
         ...
 
     def fresh_statistics(self) -> Sequence[Any]:

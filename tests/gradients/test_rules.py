@@ -112,9 +112,11 @@ def test_every_rule_has_a_case() -> None:
         for domain, operator in GRADIENTS
         if not isinstance(GRADIENTS.find(domain, operator, OPSET), NoGradient)
     }
-    rules -= {  # of calls that passes write: test_recognize_composites, test_fake_quantization
+    rules -= {  # of calls that passes write: test_recognize_composites, test_fake_quantization,
         "onward::Attention",
         "onward::RoundToGrid",
+        "onward::AllReduce",  # test_shared_batch_norms
+        "onward::BatchMoments",
     }
     assert rules - shown == set()
     assert shown - rules == set()

@@ -47,19 +47,10 @@ class ShardedExchange:
         self._parts = engine.store
         self._collectives = [PartCollectives(groups.shards, each) for each in sharding.buckets]
         self._gathered = GatheredParameters(self._gather, self._parts.release_parameters)
-        self._forward = 0
-        if not sharding.has_whole_parameters:
-            reads = engine.segment_reads("train")
-            self._gathered.add_graph("train", reads)
-            self._forward = len(reads) - len(sharding.buckets)
         self._reductions: list[_Reduction] = []
         self._works: list[Work] = []  # sums of parts over copies
         self.is_reduced = False  # whether the accumulated gradients are those of all processes
         self.store = ShardedStore(layout, sharding, groups, self._parts, self)
-
-    @property
-    def forward_segments(self) -> int:
-        return self._forward
 
     @property
     def gathered(self) -> GatheredParameters:
@@ -70,17 +61,21 @@ class ShardedExchange:
 
     def before(self, segment: int) -> None:
         if not self._sharding.has_whole_parameters:
+            self._plan("train")
             self._gathered.before("train", segment)
 
     def infer(self, graph: str, feeds: Any) -> Results:
         if self._sharding.has_whole_parameters:
             results: Results = getattr(self._engine, graph)(feeds)
             return results
-        if not self._gathered.knows(graph):
-            self._gathered.add_graph(graph, self._engine.segment_reads(graph))
+        self._plan(graph)
         results = self._engine.infer_segments(graph, feeds, _Inference(self._gathered, graph))
         self._gathered.release_all()
         return results
+
+    def _plan(self, graph: str) -> None:
+        if not self._gathered.knows(graph):
+            self._gathered.add_graph(graph, self._engine.segment_reads(graph))
 
     def finish_update(self, updated: bool) -> None:
         self._gathered.release_all()
@@ -109,11 +104,6 @@ class ShardedExchange:
             self.is_reduced = True
         while len(self._reductions) > 1:  # the one before had this segment's time
             self._complete(self._reductions.pop(0))
-
-    def after_empty(self, bucket: int, first: bool, last: bool) -> None:
-        if first or not self._sharding.has_whole_gradients:
-            as_tensor(self._parts.hold_gradients(bucket)).zero_()
-        self.after(bucket, first, last)
 
     def _reduce(self, bucket: int, first: bool, last: bool) -> None:
         """Start to sum whole gradients over the shard group, into the own part or a spare one."""

@@ -140,6 +140,9 @@ class ShardedStore:
         self._gradients.reduce_all()
         return self._parts.gradient_buffers()
 
+    def gradient_buffer(self, update: int) -> Any:
+        return self.gradient_buffers()[update]
+
     def clear_gradients(self) -> None:
         self._gradients.settle()
         self._gradients.is_reduced = False

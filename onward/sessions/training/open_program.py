@@ -73,7 +73,7 @@ def open_training(
     `sharding`: which parts of the vectors this process of many holds; None: all.
     """
     choice = choose(providers, None, options)
-    in_torch = _open_in_torch(program, options, choice)
+    in_torch = _open_in_torch(program, options, choice, sharding)
     if in_torch is not None:
         return OpenedTraining(in_torch, [choice.listed[0][0]])
     on_cpu = [name for name, _ in choice.leading_ort] == _CPU
@@ -89,7 +89,10 @@ def open_training(
 
 
 def _open_in_torch(
-    program: TrainingProgram, options: SessionOptions, choice: Choice
+    program: TrainingProgram,
+    options: SessionOptions,
+    choice: Choice,
+    sharding: Sharding | None,
 ) -> TrainingExecutable | None:
     """The program in torch, if that is the first provider and has every operator; else None."""
     if not choice.named or program.neutral is None:
@@ -97,7 +100,9 @@ def _open_in_torch(
     if not choice.listed or choice.listed[0][0] not in (TORCH, INDUCTOR):
         return None
     provider = choice.engines(options)[0].provider
-    found: TrainingExecutable | None = torch_training.open_program(program.neutral, provider)
+    found: TrainingExecutable | None = torch_training.open_program(
+        program.neutral, provider, sharding
+    )
     return found
 
 

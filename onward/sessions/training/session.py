@@ -70,9 +70,11 @@ class TrainingSession:
         parallel: Parallel | None = None,
     ) -> None:
         self._lock = threading.RLock()
-        if parallel is not None:
-            options = _distribution.distributed_options(options, parallel)
-        self._program = to_program(model, loss, optimizer, options)
+        self._program: TrainingProgram = (
+            to_program(model, loss, optimizer, options)
+            if parallel is None
+            else _distribution.distributed_program(model, loss, optimizer, options, parallel)
+        )
         self._layout = self._program.layout
         quiet = SessionOptions(log_severity_level=4)  # errors are raised, not printed in addition
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)

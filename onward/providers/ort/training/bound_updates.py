@@ -44,6 +44,12 @@ class GradientOutputs(Protocol):
     def bind_output(self, name: str, array: Array) -> None: ...
 
 
+class SegmentOutputs(Protocol):
+    """Graphs that run one after the other, each to its own gradients."""
+
+    def bind_output(self, name: str, array: Array, segment: int | None = None) -> None: ...
+
+
 class BoundUpdates:
     """Accumulates gradients, computes their norm, and runs the update graphs."""
 
@@ -79,14 +85,14 @@ class BoundUpdates:
 
     # -- gradients -----------------------------------------------------------------------------
 
-    def bind_bucket(self, results: GradientOutputs, i: int, first: bool) -> None:
+    def bind_bucket(self, segments: SegmentOutputs, segment: int, i: int, first: bool) -> None:
         """Bind the gradients of one update as `bind_gradients` binds those of all."""
         held, places = self._store.hold_gradients(i), self._store.places(i)
         vector = held if first else self._store.temporary.take(held.size, held.dtype)
         if self._bucket_targets.get(i) is not vector:
             for name, where in places.slices.items():
                 view = vector[where].reshape(places.shapes[name])
-                results.bind_output(self._gradients[name], view)
+                segments.bind_output(self._gradients[name], view, segment)
             self._bucket_targets[i] = vector
 
     def add_bucket(self, i: int, first: bool) -> None:
@@ -98,7 +104,7 @@ class BoundUpdates:
                     np.add(held[where], spare[where], out=held[where])
             self._store.temporary.give_back(spare)
 
-    def bind_gradients(self, graph: BoundGraph, first: bool) -> None:
+    def bind_gradients(self, graph: GradientOutputs, first: bool) -> None:
         """Bind gradient outputs to the store's vectors; of later micro-batches, to spare ones."""
         if self._bound_first.get(id(graph)) == first:
             return

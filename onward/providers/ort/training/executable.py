@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +60,7 @@ class OrtTraining:
         self._is_fused = program.step is not None
         self._segments: splitting.Segments | None = None  # of `forward` and `backward`
         self._buckets: splitting.Segments | None = None  # of `run_forward_segments`
+        self.all_reduce: Callable[[Array], None] | None = None  # over processes, in place
         self._inferences: dict[str, splitting.Segments] = {}  # of `infer_segments`
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
@@ -111,8 +112,6 @@ class OrtTraining:
     def results_of_empty(self) -> dict[str, Array]:
         """Results for the empty batch that was just skipped."""
         names = (LOSS, *self._layout.outputs)
-        if self._buckets is not None:
-            return dict(zip(names, self._buckets.results_of_empty(names)))
         return dict(zip(names, self._open("train").results_of_empty(names)))
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> dict[str, Array] | None:
@@ -134,15 +133,15 @@ class OrtTraining:
         if segments is None or not segments.is_ready:
             raise OptionError("run_backward needs a forward pass\ncall run_forward first")
         self._scale[...] = scale
+        self._updates.bind_gradients(segments, first)
         for i in segments.backward:
-            self._updates.bind_gradients(segments.graphs[i], first)
             segments.run(i)
         self._accumulate(first)
 
     # -- in segments ---------------------------------------------------------------------------
 
     def run_forward_segments(
-        self, feeds: Mapping[str, Any], draw: Draw, hooks: SegmentHooks
+        self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
     ) -> dict[str, Array] | None:
         segments = self._open_buckets()
         if not self._begin(segments, feeds, draw):
@@ -157,9 +156,26 @@ class OrtTraining:
         self._scale[...] = hooks.scale()
         for update, i in enumerate(segments.backward):
             hooks.before(i)
-            self._updates.bind_bucket(segments, update, first)
+            self._updates.bind_bucket(segments, i, update, first)
             segments.run(i)
             self._updates.add_bucket(update, first)
+            hooks.after(update)
+
+    def skip_forward_segments(self, hooks: SegmentHooks) -> dict[str, Array]:
+        segments = self._open_buckets()
+        for i in segments.forward:
+            hooks.before(i)
+            segments.skip(i)
+        names = (LOSS, *self._layout.outputs)
+        return dict(zip(names, segments.results_of_empty(names)))
+
+    def skip_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        segments = self._open_buckets()
+        for update, i in enumerate(segments.backward):
+            hooks.before(i)
+            if first:
+                self.store.hold_gradients(update)[...] = 0
+            segments.skip(i)
             hooks.after(update)
 
     def infer_segments(
@@ -205,8 +221,8 @@ class OrtTraining:
     def _open_buckets(self) -> splitting.Segments:
         """The train graph in segments: one for each update, after those of the forward pass."""
         if self._buckets is None:
-            gradient = {p.name: p.gradient for p in self._layout.parameters}
-            names = [[gradient[n] for n in u.parameters] for u in self._layout.updates]
+            gradients = self._layout.gradients
+            names = [[gradients[n] for n in u.parameters] for u in self._layout.updates]
             self._buckets = self._open_segments(names)
         return self._buckets
 
@@ -230,6 +246,8 @@ class OrtTraining:
             results,
             self._layout.outputs,
             backward,
+            self._layout.sums,
+            self.all_reduce,
         )
         opened.bind_output(LOSS, self._loss)
         for kept, output in self._layout.state.items():

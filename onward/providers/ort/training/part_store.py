@@ -91,6 +91,9 @@ class NumpyPartStore:
         """The own parts of the accumulated gradients, one for each update."""
         return [memory.gradients for memory in self.updates]
 
+    def gradient_buffer(self, update: int) -> Array:
+        return self.updates[update].gradients
+
     def clear_gradients(self) -> None:
         for vector in (*self.gradient_buffers(), *self._gradients.values()):
             vector[...] = 0

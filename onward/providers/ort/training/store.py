@@ -94,6 +94,9 @@ class NumpyStore:
         """The accumulated gradients, one vector for each update graph."""
         return [memory.gradients for memory in self.updates]
 
+    def gradient_buffer(self, update: int) -> Array:
+        return self.updates[update].gradients
+
     def places(self, update: int) -> Places:
         """Where the parameters of an update lie in its vectors."""
         return self.updates[update].places

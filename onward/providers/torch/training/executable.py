@@ -10,16 +10,19 @@ from typing import Any
 import torch
 
 from onward.errors import NodeFailed, OptionError, ProviderError
+from onward.programs.bucket_parts import Sharding
 from onward.programs.feed_rules import select_results
 from onward.programs.label_ranges import index_refusal
 from onward.programs.program import LOSS, SCALE, Program
-from onward.providers.provider import Draw, Provider
+from onward.providers.provider import Draw, Provider, SegmentHooks
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.prepared_weights import without_weight_cache
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs, lower_program
+from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.results import TorchResults
+from onward.providers.torch.training.segments import TorchSegments
 from onward.providers.torch.training.step_feeds import Batch, TorchFeeds, to_device
 from onward.providers.torch.training.step_functions import (
     StepFunctions,
@@ -27,14 +30,24 @@ from onward.providers.torch.training.step_functions import (
     are_finite,
     sum_of_squares,
 )
-from onward.providers.torch.training.store import TorchStore
+from onward.providers.torch.training.store import TorchStore, view_in
 
 
-def open_program(program: Program, provider: Provider) -> TorchTraining | None:
-    """Open a program on a torch provider; None where torch lacks one of its operators."""
+def open_program(
+    program: Program, provider: Provider, sharding: Sharding | None = None
+) -> TorchTraining | None:
+    """Open a program on a torch provider; None where torch lacks one of its operators.
+
+    `sharding`: which parts of the vectors this process of many holds; None: all.
+    """
     assert isinstance(provider, TorchProvider)
+    if sharding is not None and provider.captured:
+        raise OptionError(
+            "CUDA graphs need tensors that stay in their memory, and sharded ones do not\n"
+            "choose another mode of InductorExecutionProvider, such as {'mode': 'default'}"
+        )
     graphs = lower_program(program, provider)
-    return None if graphs is None else TorchTraining(graphs, provider)
+    return None if graphs is None else TorchTraining(graphs, provider, sharding)
 
 
 @dataclass(frozen=True)
@@ -63,12 +76,19 @@ class TorchTraining:
 
     lookahead = 32
 
-    def __init__(self, graphs: TorchGraphs, provider: TorchProvider) -> None:
+    def __init__(
+        self, graphs: TorchGraphs, provider: TorchProvider, sharding: Sharding | None = None
+    ) -> None:
         self._graphs, self._layout = graphs, graphs.layout
         self._device, self._captured = provider.device, provider.captured
         with torch.no_grad():
-            self.store = TorchStore(self._layout, self._device)
-            self._scalars = StepScalars(self._layout, self._device, self.lookahead)
+            self.store: TorchStore | TorchPartStore
+            if sharding is None:
+                self.store, where = TorchStore(self._layout, self._device), self._device
+            else:
+                self.store = TorchPartStore(self._layout, sharding, self._device)
+                where = self.store.update_device
+            self._scalars = StepScalars(self._layout, self._device, self.lookahead, where)
         self._functions = StepFunctions(
             self._layout, self.store, self._scalars, provider.compiler, provider.captured
         )
@@ -76,6 +96,12 @@ class TorchTraining:
         self._built: dict[tuple[str, bool], Callable[..., Any]] = {}
         self._run_graphs: dict[str, _RunGraph] = {}
         self._forward_pass: _ForwardPass | None = None
+        self._segments: TorchSegments | None = None
+        self._fresh = [torch.zeros_like(each.vector) for each in self.store.state]
+        self._inferences: dict[str, TorchSegments] = {}  # of `infer_segments`
+        self._last_batch: Batch | None = None  # of `run_forward_segments`
+        self._squares: float | None = None  # of the gradients of all processes, if told
+        self.all_reduce: Callable[[Tensor], None] | None = None  # over processes, in place
         self._gradient_factor = 1.0  # factor of the last update's gradients
         owned = [t.parameters for t in self.store.updates]
         owned += [*(each.vector for each in self.store.state), *self.store.frozen.values()]
@@ -85,7 +111,7 @@ class TorchTraining:
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         table = torch.tensor([list(ahead) for ahead in rates], dtype=torch.float64)
-        self._scalars.rates.copy_(to_device(table, self._device))
+        self._scalars.rates.copy_(to_device(table, self._scalars.rates.device))
         self._scalars.count.fill_(steps)
         self._scalars.first.fill_(steps)
 
@@ -105,7 +131,9 @@ class TorchTraining:
                 self._scalars.squares.copy_(sum_of_squares(buffers))
 
     def gradient_norm(self) -> float:
-        squares = float(sum_of_squares(self.store.gradient_buffers()))
+        squares = self._squares
+        if squares is None:
+            squares = float(sum_of_squares(self.store.gradient_buffers()))
         return math.sqrt(squares) * self._gradient_factor
 
     # -- training ------------------------------------------------------------------------------
@@ -132,6 +160,11 @@ class TorchTraining:
         return self._results((LOSS, *self._layout.outputs), shown, batch)
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> TorchResults | None:
+        if self._layout.sums:
+            results = self._begin_segments(feeds, draw)
+            assert self._last_batch is not None
+            self._forward_pass = _ForwardPass(self._last_batch, {})
+            return results
         batch = self._train_feeds.read(feeds)
         if batch.is_empty:
             self._forward_pass = _ForwardPass(batch, {})
@@ -154,6 +187,9 @@ class TorchTraining:
         if forward_pass is None:
             raise OptionError("run_backward needs a forward pass\ncall run_forward first")
         self._scalars.write(self._scalars.inputs[SCALE], scale)
+        if self._layout.sums:
+            self._run_updates(first)
+            return
         _, graph, crossing = self._graphs.forward_backward
         tensors = {**forward_pass.batch.tensors, **forward_pass.values}
         given = [tensors[name] for name in (*self._feed_names(graph), *crossing)]
@@ -177,6 +213,149 @@ class TorchTraining:
         finite: Tensor = self._run(self._function("update", True), buffers)
         return finite.clone() if self._captured else finite
 
+    # -- in segments ---------------------------------------------------------------------------
+
+    def run_forward_segments(
+        self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
+    ) -> TorchResults | None:
+        return self._begin_segments(feeds, draw, hooks.before, frees_gradients=first)
+
+    def run_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        self._scalars.write(self._scalars.inputs[SCALE], hooks.scale())
+        for update, i in enumerate(self._open_segments().backward):
+            hooks.before(i)
+            self._run_update(update, first)
+            hooks.after(update)
+
+    def skip_forward_segments(self, hooks: SegmentHooks) -> TorchResults:
+        assert self._last_batch is not None
+        segments = self._open_segments()
+        for i in segments.forward:
+            hooks.before(i)
+            segments.skip(i)
+        names = (LOSS, *self._layout.outputs)
+        return self._results_of_empty(
+            self._graphs.train, self._train_feeds, names, self._last_batch
+        )
+
+    def skip_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        segments = self._open_segments()
+        for update, i in enumerate(segments.backward):
+            hooks.before(i)
+            if first:
+                self.store.updates[update].gradient_vector().zero_()
+            segments.skip(i)
+            hooks.after(update)
+
+    def infer_segments(
+        self, graph: str, feeds: Mapping[str, Any], hooks: SegmentHooks
+    ) -> TorchResults:
+        segments, wanted = self._open_inference(graph), self._shown(graph)
+        opened: TorchGraph = getattr(self._graphs, graph)
+        reader = TorchFeeds(opened, self._layout, self._device)
+        batch = reader.read(feeds)
+        if batch.is_empty and graph == "evaluate":
+            for i in segments.forward:
+                hooks.before(i)
+            return self._results_of_empty(opened, reader, wanted, batch)
+        segments.begin(batch.tensors)
+        made = segments.run_forward(self._call, hooks.before)
+        return self._results(wanted, [made[name] for name in wanted], batch)
+
+    def segment_reads(self, graph: str) -> list[tuple[int, ...]]:
+        opened = self._open_segments() if graph == "train" else self._open_inference(graph)
+        return opened.reads
+
+    def gradients_reduced(self, squares: float, finite: bool) -> None:
+        self._squares = squares
+        self._scalars.squares.fill_(squares)
+        self._scalars.flag.fill_(finite)
+
+    def _open_inference(self, graph: str) -> TorchSegments:
+        if graph not in self._inferences:
+            model = getattr(self._graphs, graph).model
+            names = list(dict.fromkeys(self._shown(graph)))
+            self._inferences[graph] = TorchSegments(model, self._graphs, self._functions, names)
+        return self._inferences[graph]
+
+    def _shown(self, graph: str) -> tuple[str, ...]:
+        """The results of `evaluate` or `predict`."""
+        layout = self._layout
+        return layout.model_outputs if graph == "predict" else (LOSS, *layout.outputs)
+
+    def _begin_segments(
+        self,
+        feeds: Mapping[str, Any],
+        draw: Draw,
+        before: Callable[[int], None] = lambda segment: None,
+        *,
+        frees_gradients: bool = False,
+    ) -> TorchResults | None:
+        """Run the forward pass; None for an empty batch."""
+        self._last_batch = batch = self._train_feeds.read(feeds)
+        if batch.is_empty:
+            return None
+        if frees_gradients:
+            self._gradients_so_far(first=True)
+        self._scalars.write_draw(draw)
+        segments = self._open_segments()
+        self._begin_run()
+        segments.begin(batch.tensors)
+        made = segments.run_forward(self._call, before)
+        self._copy_statistics(made)
+        shown = (LOSS, *self._layout.outputs)
+        return self._results(shown, [made[name] for name in shown], batch)
+
+    def _run_updates(self, first: bool) -> None:
+        """Compute all gradients; keep the statistics of the forward pass if all are finite."""
+        self._forward_pass = None
+        self._gradients_so_far(first)
+        for i in range(len(self.store.updates)):
+            self._run_update(i, first)
+        self.gradients_changed()
+        self.keep_statistics(self.finite)
+
+    def _run_update(self, i: int, first: bool) -> None:
+        """Compute the gradients of an update after the forward pass."""
+        tensors = self.store.updates[i]
+        held = None if first or self._captured else tensors.gradient_vector()
+        gradients = self._open_segments().run_update(i, self._call, held, first=first)
+        if not self._captured:
+            tensors.gradients = gradients
+
+    def fresh_statistics(self) -> list[Tensor]:
+        """The statistics of the last batch, before they are kept: a vector for each type."""
+        return self._fresh
+
+    def keep_statistics(self, finite: bool) -> None:
+        """Keep the statistics of the last batch, unless it is to be skipped."""
+        if finite or not self._layout.settings.skip_nonfinite:
+            for each, fresh in zip(self.store.state, self._fresh):
+                each.vector.copy_(fresh)
+
+    def _open_segments(self) -> TorchSegments:
+        """The train graph in segments: the forward pass, and one for each update."""
+        if self._segments is None:
+            layout = self._layout
+            results = [LOSS, *layout.outputs, *layout.state.values()]
+            updates = [[layout.gradients[n] for n in u.parameters] for u in layout.updates]
+            self._segments = TorchSegments(
+                self._graphs.train.model,
+                self._graphs,
+                self._functions,
+                results,
+                updates,
+                layout.sums,
+                self.all_reduce,
+            )
+        return self._segments
+
+    def _copy_statistics(self, made: Mapping[str, Tensor]) -> None:
+        """Copy the new statistics of a forward pass to vectors of their own."""
+        for each, fresh in zip(self.store.state, self._fresh):
+            views = [view_in(fresh, each.places, name) for name in each.places.shapes]
+            torch._foreach_copy_(views, [made[self._layout.state[n]] for n in each.places.shapes])
+
     # -- evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, feeds: Mapping[str, Any]) -> TorchResults:
@@ -196,12 +375,18 @@ class TorchTraining:
         opened = self._run_graphs[name]
         batch = opened.feeds.read(feeds)
         if batch.is_empty and name == "evaluate":
-            rules, outputs = opened.feeds.rules, select_results(opened.graph.results, wanted)
-            arrays = rules.results_of_empty(outputs, batch.shapes)
-            empty = [to_torch(array, self._device) for array in arrays]
-            return TorchResults(dict(zip(wanted, empty)), batch.as_numpy)
+            return self._results_of_empty(opened.graph, opened.feeds, wanted, batch)
         given = [batch.tensors[each] for each in self._feed_names(opened.graph)]
         return self._results(wanted, self._run(opened.function, given, opened.graph), batch)
+
+    def _results_of_empty(
+        self, graph: TorchGraph, feeds: TorchFeeds, wanted: Sequence[str], batch: Batch
+    ) -> TorchResults:
+        """NaN for the loss, outputs without samples."""
+        results = select_results(graph.results, wanted)
+        arrays = feeds.rules.results_of_empty(results, batch.shapes)
+        empty = [to_torch(array, self._device) for array in arrays]
+        return TorchResults(dict(zip(wanted, empty)), batch.as_numpy)
 
     # -- functions -----------------------------------------------------------------------------
 
@@ -257,8 +442,17 @@ class TorchTraining:
     def _run(
         self, function: Callable[..., Any], given: list[Any], graph: TorchGraph | None = None
     ) -> Any:
+        self._begin_run()
+        return self._call(function, given, graph)
+
+    def _begin_run(self) -> None:
+        """Tell CUDA graphs that the results of earlier runs may be overwritten."""
         if self._captured:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+
+    def _call(
+        self, function: Callable[..., Any], given: list[Any], graph: TorchGraph | None = None
+    ) -> Any:
         try:
             with torch.no_grad(), without_weight_cache():
                 return function(*given)
