@@ -32,7 +32,8 @@ class Communicator:
 
     `sent` counts the bytes that this process sends, by collective, as ring algorithms send them:
     of B bytes and n processes, all_reduce 2 B (n - 1) / n, reduce_scatter, all_gather and
-    all_to_all B (n - 1) / n, broadcast B. `calls` counts the collectives.
+    all_to_all B (n - 1) / n, broadcast B from its source, reduce B from all but its target.
+    `calls` counts the collectives.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -82,6 +83,16 @@ class Communicator:
             self.sent["broadcast"] += _bytes(tensor)
         at = dist.get_global_rank(self.group, source)
         return self._start(lambda: dist.broadcast(tensor, at, self.group, async_op=True))
+
+    def reduce(self, tensor: Tensor, target: int = 0) -> Work:
+        """Sum a tensor over the processes, in process `target`; that of others is lost."""
+        self.calls["reduce"] += 1
+        if self.rank != target:
+            self.sent["reduce"] += _bytes(tensor)
+        at = dist.get_global_rank(self.group, target)
+        return self._start(
+            lambda: dist.reduce(tensor, at, dist.ReduceOp.SUM, self.group, async_op=True)
+        )
 
     def gather_objects(self, value: Any) -> list[Any]:
         """The values of all processes, small and rarely: they are pickled."""

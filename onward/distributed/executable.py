@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from onward.distributed.exchange import Exchange
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.process_groups import ProcessGroups
+from onward.errors import OptionError
 from onward.programs.batch_weights import BatchWeight
 from onward.programs.program import LOSS, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
@@ -38,14 +40,13 @@ class DistributedTraining:
         self._layout, self._origins = layout, origins
         self._logical = logical
         self._accumulate = layout.settings.accumulate
-        self._is_reduced = False
-        self._share: BatchShare | None = None  # of the forward pass that `backward` follows
+        self._pass: _ForwardPass | None = None  # that waits for its backward pass
         self._loss: Any = None  # of the last batch, of all processes
         self._loss_finite = True  # whether the losses of all processes were, since the last update
 
     @property
     def store(self) -> Store:
-        return self._engine.store
+        return self._exchange.store
 
     @property
     def finite(self) -> bool:
@@ -71,20 +72,12 @@ class DistributedTraining:
     ) -> Results | None:
         if self._logical is not None:
             return self._compute_logical(feeds, draw, scale, first)
-        whole = self._groups.whole
-        reduces = draw.micro + 1 >= self._accumulate
-        share = BatchShare(self._groups, self._layout.weight, feeds)
-        hooks = _Hooks(self._exchange, share, scale, draw.micro + 1 if reduces else 0)
-        own = draw._replace(micro=draw.micro * whole.size + whole.rank)
-        results = self._engine.run_segments(feeds, own, first, hooks)
-        if results is None:
-            if not share.parts():
-                return None
-            results = self._engine.skip_segments(first, hooks)
-        self._is_reduced = reduces
-        loss = float(results[LOSS]) if share.own else 0.0 if share.total() else math.nan
-        self._loss_finite = self._loss_finite and self._end_batch(share, loss)
-        return {**results, LOSS: self._loss}
+        started = self._start(feeds, draw, first)
+        if started is None:
+            return None
+        self._run_backward(started, scale, first, last=draw.micro + 1 >= self._accumulate)
+        self._end_batch(started)
+        return {**started.results, LOSS: self._loss}
 
     def _compute_logical(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
@@ -94,12 +87,49 @@ class DistributedTraining:
         if found is None:
             return None
         results, finite = found
-        self._is_reduced, self._loss_finite = True, self._loss_finite and finite
+        self._loss_finite = self._loss_finite and finite
         return results
 
-    def _end_batch(self, share: BatchShare, loss: float) -> bool:
-        """Sum the loss and the statistics over the processes; whether all losses are finite."""
+    def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
+        self._pass = self._start(feeds, draw, first=False)
+        if self._pass is None:
+            return None
+        self._end_batch(self._pass)
+        return {**self._pass.results, LOSS: self._loss}
+
+    def backward(self, scale: float, first: bool) -> None:
+        if self._pass is None:
+            raise OptionError("run_backward needs a forward pass\ncall run_forward first")
+        self._run_backward(self._pass, scale, first, last=False)
+        self._pass = None
+
+    def _start(self, feeds: Mapping[str, Any], draw: Draw, first: bool) -> _ForwardPass | None:
+        """Run the forward pass; None if the batch is empty in all processes."""
         whole = self._groups.whole
+        share = BatchShare(self._groups, self._layout.weight, feeds)
+        hooks = _Hooks(self._exchange, share)
+        own = draw._replace(micro=draw.micro * whole.size + whole.rank)
+        results = self._engine.run_forward_segments(feeds, own, first, hooks)
+        if results is not None:
+            return _ForwardPass(share, results, is_empty=False)
+        if not share.parts():
+            return None
+        return _ForwardPass(share, self._engine.skip_forward_segments(hooks), is_empty=True)
+
+    def _run_backward(self, started: _ForwardPass, scale: float, first: bool, last: bool) -> None:
+        hooks = _Hooks(self._exchange, started.share, scale, first, last)
+        replaces = self._exchange.begin_gradients(first, scale)
+        if started.is_empty:
+            self._engine.skip_backward_segments(replaces, hooks)
+        else:
+            self._engine.run_backward_segments(replaces, hooks)
+
+    def _end_batch(self, started: _ForwardPass) -> None:
+        """Sum the loss and the statistics over the processes, and keep the statistics."""
+        whole, share = self._groups.whole, started.share
+        loss = 0.0 if share.total() else math.nan
+        if share.own:
+            loss = float(started.results[LOSS])
         fresh = self._engine.fresh_statistics()
         ends = [loss * share.factor() if math.isfinite(loss) else 0.0, not math.isfinite(loss)]
         numbers = torch.tensor(ends, dtype=torch.float64)
@@ -113,33 +143,17 @@ class DistributedTraining:
         self._engine.keep_statistics(finite)
         dtype = self._layout.settings.loss_dtype
         self._loss = numbers[0].numpy().astype(dtype) if finite else np.full((), math.nan, dtype)
-        return finite
-
-    def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
-        whole = self._groups.whole
-        own = draw._replace(micro=draw.micro * whole.size + whole.rank)
-        self._share = BatchShare(self._groups, self._layout.weight, feeds)
-        return self._engine.forward(feeds, own)
-
-    def backward(self, scale: float, first: bool) -> None:
-        factor = 1.0 if self._share is None else self._share.factor()
-        self._engine.backward(scale * factor, first)
-        self._share, self._is_reduced = None, False
+        self._loss_finite = self._loss_finite and finite
 
     def gradients_changed(self) -> None:
-        self._engine.gradients_changed()
+        pass  # they are looked at before each update
 
     def update(self, micro: int, scale: float) -> bool:
-        if not self._is_reduced:
-            for update in range(len(self._origins)):
-                self._exchange.reduce(update, scale * micro)
-        self._exchange.finish()
-        self._engine.gradients_changed()
-        self._engine.finite = finite = bool(self._engine.finite) and self._loss_finite
-        if not finite:
-            self._exchange.undo()
-        self._is_reduced, self._loss_finite = False, True
-        return bool(self._engine.update(micro, scale))
+        self._exchange.finish_gradients(self._loss_finite)
+        self._loss_finite = True
+        finite = bool(self._engine.update(micro, scale))
+        self._exchange.finish_update(finite or not self._layout.settings.skip_nonfinite)
+        return finite
 
     def gradient_norm(self) -> float:
         return self._engine.gradient_norm()
@@ -147,10 +161,19 @@ class DistributedTraining:
     # -- evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, feeds: Mapping[str, Any]) -> Results:
-        return self._engine.evaluate(feeds)
+        return self._exchange.infer("evaluate", feeds)
 
     def predict(self, feeds: Mapping[str, Any]) -> Results:
-        return self._engine.predict(feeds)
+        return self._exchange.infer("predict", feeds)
+
+
+@dataclass(frozen=True)
+class _ForwardPass:
+    """A forward pass that was run."""
+
+    share: BatchShare
+    results: Results
+    is_empty: bool  # in this process
 
 
 class BatchShare:
@@ -190,21 +213,21 @@ class BatchShare:
         return total, parts
 
 
+@dataclass(frozen=True)
 class _Hooks:
-    """Reduces buckets between the segments of a step."""
+    """Combines buckets between the segments of a step."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        share: BatchShare,
-        scale: float,
-        micro: int,  # micro-batches of the gradients that are reduced; 0: they are not yet
-    ) -> None:
-        self._exchange, self._share, self._scale, self._micro = exchange, share, scale, micro
+    exchange: Exchange
+    share: BatchShare
+    loss_scale: float = 1.0
+    first: bool = True
+    last: bool = False
+
+    def before(self, segment: int) -> None:
+        self.exchange.before(segment)
 
     def scale(self) -> float:
-        return self._scale * self._share.factor()
+        return self.loss_scale * self.share.factor()
 
     def after(self, update: int) -> None:
-        if self._micro:
-            self._exchange.reduce(update, self._scale * self._micro)
+        self.exchange.after(update, self.first, self.last)

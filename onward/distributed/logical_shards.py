@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from onward.distributed.communicator import Communicator
-from onward.distributed.exchange import as_tensor
+from onward.distributed.exchange import DataParallel, as_tensor
 from onward.distributed.reproducible_sum import OrderedSum, add_in_order
 from onward.errors import DistributedError, OptionError
 from onward.programs.program import LOSS, Layout
@@ -39,14 +39,20 @@ class LogicalShards:
     """Computes the gradients of this process's parts of a batch, and adds those of all in order."""
 
     def __init__(
-        self, engine: SegmentedTraining, communicator: Communicator, layout: Layout, parts: int
+        self,
+        engine: SegmentedTraining,
+        exchange: DataParallel,
+        communicator: Communicator,
+        layout: Layout,
+        parts: int,
     ) -> None:
         if parts < communicator.size:
             raise OptionError(
                 f"Parallel: {parts} logical shards are too few for {communicator.size} processes\n"
                 f"give at least {communicator.size}, and the same number in every run"
             )
-        self._engine, self._communicator, self._layout = engine, communicator, layout
+        self._engine, self._exchange = engine, exchange
+        self._communicator, self._layout = communicator, layout
         self._parts, self._sum = parts, OrderedSum(communicator, parts)
         self.own = self._sum.shards_of(communicator.rank)
 
@@ -69,17 +75,20 @@ class LogicalShards:
             factor = weights[number] / total
             own = draw._replace(micro=draw.micro * self._parts + number)
             hooks = _Factor(scale * factor)
-            results = engine.run_segments(part, own, True, hooks)
+            results = engine.run_forward_segments(part, own, True, hooks)
             if results is None:
-                results = engine.skip_segments(True, hooks)
+                results = engine.skip_forward_segments(hooks)
+                engine.skip_backward_segments(True, hooks)
             else:
                 losses[number] = float(results[LOSS]) * factor
+                engine.run_backward_segments(True, hooks)
             computed.append([as_tensor(g).clone() for g in engine.store.gradient_buffers()])
             statistics.append([as_tensor(s) * factor for s in engine.fresh_statistics()])
             found.append(results)
         self._add(computed, statistics)
         for buffer, before in zip(engine.store.gradient_buffers(), held):
             as_tensor(buffer).add_(before)
+        self._exchange.is_reduced = True
         everywhere = self._gather(losses)
         finite = all(map(math.isfinite, everywhere))
         engine.keep_statistics(finite)
@@ -147,6 +156,9 @@ class _Factor:
 
     def __init__(self, factor: float) -> None:
         self._factor = factor
+
+    def before(self, segment: int) -> None:
+        pass
 
     def scale(self) -> float:
         return self._factor

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from onward.distributed.bucket_size import measure_bucket_size
-from onward.distributed.exchange import DataParallel, as_tensor
+from onward.distributed.exchange import DataParallel, Exchange, as_tensor
 from onward.distributed.executable import DistributedTraining
 from onward.distributed.local_steps import LocalSteps
 from onward.distributed.local_training import LocalTraining
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups, join_groups
+from onward.distributed.sharding.sharded_exchange import ShardedExchange
 from onward.errors import DistributedError, OptionError
-from onward.programs.buckets import split_updates
+from onward.programs.bucket_parts import shard_buckets
+from onward.programs.buckets import Buckets, program_of_process, split_updates
 from onward.programs.build import build_program
 from onward.programs.options import TrainingOptions
-from onward.programs.program import Layout
+from onward.programs.program import AVERAGE, Layout, slot_name
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.ort.training.lowered import is_saved_program
-from onward.providers.provider import SegmentedTraining, Store
+from onward.providers.provider import SegmentedTraining, ShardedTraining, Store
 from onward.sessions.training.open_program import OpenedTraining, open_training, to_program
 from onward.sessions.training.training_program import TrainingProgram
 
@@ -60,31 +64,66 @@ def open_distributed(
             "give the session the model, its loss and its optimizer"
         )
     groups = join_groups(parallel)
+    check_same_program(groups, program.neutral.layout)
     if parallel.local_steps is not None:
         return open_local(program, options, providers, groups, parallel.local_steps)
-    size = parallel.bucket
-    if size == "auto":
-        size = measure_bucket_size(groups.whole)
+    size = measure_bucket_size(groups.whole) if parallel.bucket == "auto" else parallel.bucket
     buckets = split_updates(program.neutral, size)
-    opened = open_training(TrainingProgram(buckets.program), options, providers)
-    engine = opened.engine
-    if not isinstance(engine, SegmentedTraining):
-        raise OptionError(
-            f"{opened.providers[0]} cannot train on many processes\n"
-            "use CPUExecutionProvider or the torch providers"
-        )
+    open_engine = _open_whole if groups.shards.size == 1 else _open_sharded
+    engine, exchange, names = open_engine(buckets, options, providers, groups)
     engine.all_reduce = lambda vector: groups.whole.all_reduce(as_tensor(vector)).wait()
-    layout, given = buckets.program.layout, groups.parallel
-    check_same_program(groups, program.neutral.layout)
-    copy_from_first(groups, layout, engine.store)
+    copy_from_first(groups, program.neutral.layout, exchange.store)
     logical = None
-    if given.logical_shards is not None:
-        logical = LogicalShards(engine, groups.whole, layout, given.logical_shards)
-    exchange = DataParallel(engine.store, layout, groups.whole, given)
+    if parallel.logical_shards is not None:
+        assert isinstance(exchange, DataParallel)
+        layout, parts = buckets.program.layout, parallel.logical_shards
+        logical = LogicalShards(engine, exchange, groups.whole, layout, parts)
     training = DistributedTraining(
         engine, exchange, groups, program.neutral.layout, buckets.updates, logical
     )
-    return OpenedTraining(training, opened.providers)
+    return OpenedTraining(training, names)
+
+
+Opened = tuple[SegmentedTraining, Exchange, list[str]]
+
+
+def _open_whole(
+    buckets: Buckets, options: SessionOptions, providers: Asked, groups: ProcessGroups
+) -> Opened:
+    """Every process holds all tensors."""
+    opened = open_training(TrainingProgram(buckets.program), options, providers)
+    engine = opened.engine
+    if not isinstance(engine, SegmentedTraining):
+        raise _not_supported(opened.providers, "train on many processes")
+    exchange = DataParallel(engine, buckets.program.layout, groups.whole, groups.parallel)
+    return engine, exchange, opened.providers
+
+
+def _open_sharded(
+    buckets: Buckets, options: SessionOptions, providers: Asked, groups: ProcessGroups
+) -> Opened:
+    """Every process holds a part of the tensors."""
+    parallel, layout = groups.parallel, buckets.program.layout
+    sharding = shard_buckets(
+        layout,
+        rank=groups.shards.rank,
+        size=groups.shards.size,
+        zero=parallel.zero,
+        offload=parallel.offload,
+    )
+    program = TrainingProgram(program_of_process(buckets.program, sharding))
+    opened = open_training(program, options, providers, sharding)
+    engine = opened.engine
+    if not isinstance(engine, ShardedTraining):
+        raise _not_supported(opened.providers, "hold a part of the tensors")
+    exchange = ShardedExchange(engine, layout, groups, sharding)
+    return engine, exchange, opened.providers
+
+
+def _not_supported(providers: Sequence[str], what: str) -> OptionError:
+    return OptionError(
+        f"{providers[0]} cannot {what}\nuse CPUExecutionProvider or the torch providers"
+    )
 
 
 def open_local(
@@ -96,7 +135,6 @@ def open_local(
 ) -> OpenedTraining:
     """Open a program whose processes train alone and average their weights."""
     opened = open_training(program, options, providers)
-    check_same_program(groups, program.layout)
     copy_from_first(groups, program.layout, opened.engine.store)
     training = LocalTraining(opened.engine, local_steps, groups, program.layout)
     return OpenedTraining(training, opened.providers)
@@ -116,8 +154,11 @@ def check_same_program(groups: ProcessGroups, layout: Layout) -> None:
 
 
 def copy_from_first(groups: ProcessGroups, layout: Layout, store: Store) -> None:
-    """Begin with the parameters and statistics of process 0."""
-    for name in layout.weights():
-        tensor = torch.tensor(store.read(name))
+    """Begin with the parameters and statistics of process 0, one tensor at a time."""
+    averaged = layout.names if layout.settings.averaged else ()
+    for name, (dtype, _) in layout.weights().items():
+        tensor = torch.from_numpy(np.array(layout.initial[name], dtype, order="C"))
         groups.whole.broadcast(tensor).wait()
         store.write(name, tensor.numpy())
+        if name in averaged:
+            store.write(slot_name(AVERAGE, name), tensor.numpy())

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.passes.prune import drop_unused
+from onward.programs.bucket_parts import Sharding, part_of_update
 from onward.programs.program import Program, UpdateLayout
 
 
@@ -42,7 +43,7 @@ def split_updates(program: Program, size: int) -> Buckets:
         filling.setdefault(update, []).append(name)
         held[update] = held.get(update, 0) + bytes_
     closed += filling.items()
-    updates = tuple(_part(layout.updates[i], names) for i, names in closed)
+    updates = tuple(part_of_update(layout.updates[i], names) for i, names in closed)
     graphs = tuple(
         program.updates[i]
         if layout.updates[i].flat or len(names) == len(layout.updates[i].parameters)
@@ -66,13 +67,17 @@ def gradient_order(program: Program) -> list[str]:
     return [name for _, _, name in sorted(found)]
 
 
-def _part(update: UpdateLayout, names: list[str]) -> UpdateLayout:
-    """An update of some of the parameters."""
-    slots = {
-        slot: {name: shape for name, shape in shapes.items() if name in set(names)}
-        for slot, shapes in update.slots.items()
-    }
-    return replace(update, parameters=tuple(names), slots=slots)
+def program_of_process(program: Program, sharding: Sharding) -> Program:
+    """The program of one process: its update graphs are those of the tensors that it owns.
+
+    An update without tensors of its own keeps its graph, which is not run.
+    """
+    graphs = []
+    for graph, parts in zip(program.updates, sharding.buckets):
+        own = parts.own_update(sharding.rank).parameters
+        is_whole = not own or len(own) == len(parts.update.parameters)
+        graphs.append(graph if is_whole else _part_of_graph(graph, parts.update, own))
+    return replace(program, updates=tuple(graphs))
 
 
 def _part_of_graph(model: ir.Model, update: UpdateLayout, names: Collection[str]) -> ir.Model:

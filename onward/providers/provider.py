@@ -184,6 +184,10 @@ class TrainingExecutable(Protocol):
 class SegmentHooks(Protocol):
     """What is done between the segments of a step."""
 
+    def before(self, segment: int) -> None:
+        """A segment is about to run: those of the forward pass, then one for each update."""
+        ...
+
     def scale(self) -> float:
         """The factor of the loss's gradient; asked for after the forward pass."""
         ...
@@ -203,20 +207,31 @@ class SegmentedTraining(TrainingExecutable, Protocol):
 
     all_reduce: Callable[[Any], None] | None
 
-    def run_segments(
+    def run_forward_segments(
         self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
     ) -> Results | None:
-        """Compute gradients and add them as `compute_gradients` does; updates come in order.
+        """The forward half of `compute_gradients`; the statistics are not kept.
 
-        Whether gradients are finite is not looked at, and statistics are not kept.
+        `first`: the memory of the accumulated gradients may be freed: others will replace them.
         """
         ...
 
-    def skip_segments(self, first: bool, hooks: SegmentHooks) -> Results:
-        """Take part in the sums of `run_segments`, which has just returned None: an empty batch.
+    def run_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        """Compute gradients and add them as `compute_gradients` does; updates come in order.
 
-        The `first` gradients are zeros; results are those of an empty batch.
+        Whether gradients are finite is not looked at.
         """
+        ...
+
+    def skip_forward_segments(self, hooks: SegmentHooks) -> Results:
+        """Take part in what others do for a batch that `run_forward_segments` found to be empty.
+
+        Results are those of an empty batch.
+        """
+        ...
+
+    def skip_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        """The same for `run_backward_segments`; the `first` gradients are zeros."""
         ...
 
     def fresh_statistics(self) -> Sequence[Any]:
@@ -225,4 +240,79 @@ class SegmentedTraining(TrainingExecutable, Protocol):
 
     def keep_statistics(self, finite: bool) -> None:
         """Keep the statistics of the last batch, unless updates that are not finite are skipped."""
+        ...
+
+
+class OwnPart(NamedTuple):
+    """The part of an update's vectors that this process holds."""
+
+    parameters: Any
+    gradients: Any
+    slots: Mapping[str, Any]  # slot -> vector; or slot -> parameter -> tensor if it is not flat
+
+
+class PartStore(Store, Protocol):
+    """A store with parts of vectors: of slots, and of gradients and parameters if they are sharded.
+
+    `read` and `write` know the statistics, `gradient_buffers` are the own parts.
+    """
+
+    def own_part(self, update: int) -> OwnPart:
+        """The part of this process; a view of the whole vector where that is held all the time."""
+        ...
+
+    def hold_parameters(self, update: int) -> Any:
+        """The whole vector of an update's parameters, which graphs read until it is released."""
+        ...
+
+    def release_parameters(self, update: int) -> None:
+        """Free the whole vector of parameters, if they are sharded."""
+        ...
+
+    def hold_gradients(self, update: int) -> Any:
+        """The whole vector that the segment of an update writes its gradients to.
+
+        Accumulated ones where gradients are not sharded; else those of one batch.
+        """
+        ...
+
+    def release_gradients(self, update: int) -> None:
+        """Free the whole vector of gradients, if they are sharded."""
+        ...
+
+    def hold_spare(self, update: int) -> Any:
+        """A vector of the size of the own part, where whole vectors are, until it is released."""
+        ...
+
+    def release_spare(self, update: int) -> None: ...
+
+    def bytes_held(self) -> Mapping[str, int]:
+        """The bytes of parameters, gradients, slots, statistics, gathered and temporary vectors."""
+        ...
+
+
+@runtime_checkable
+class ShardedTraining(SegmentedTraining, Protocol):
+    """A training program whose store holds a part of each vector (ZeRO).
+
+    Its caller fills the whole vectors of parameters before the segments that read them, reduces
+    whole gradients into parts, and joins the updated parts.
+    """
+
+    @property
+    def store(self) -> PartStore: ...
+
+    def segment_reads(self, graph: str) -> Sequence[Sequence[int]]:
+        """For each segment of "train", "evaluate" or "predict", the updates that it reads.
+
+        Empty if parameters are not sharded: `evaluate` and `predict` then run as always.
+        """
+        ...
+
+    def infer_segments(self, graph: str, feeds: Mapping[str, Any], hooks: SegmentHooks) -> Results:
+        """`evaluate` or `predict` in segments; hooks are called for an empty batch, too."""
+        ...
+
+    def gradients_reduced(self, squares: float, finite: bool) -> None:
+        """Tell the sum of squares of all gradients in all processes, and if all are finite."""
         ...

@@ -26,13 +26,18 @@ from onward.sessions.training.training_program import (
 )
 
 if TYPE_CHECKING:
+    from onward.programs.bucket_parts import Sharding
     from onward.programs.options import TrainingOptions
+    from onward.providers.ort.training import part_store
     from onward.providers.provider import TrainingExecutable
     from onward.providers.torch.training import executable as torch_training
 else:  # torch is loaded when it is asked for
+    part_store = LazyModule("onward.providers.ort.training.part_store")
     torch_training = LazyModule("onward.providers.torch.training.executable")
 
 Array = np.ndarray[Any, Any]
+
+_AT_ONCE = 1 << 20  # elements that an update of sharded vectors takes: its results need memory
 
 
 def to_program(
@@ -58,23 +63,36 @@ class OpenedTraining(NamedTuple):
 
 
 def open_training(
-    program: TrainingProgram, options: SessionOptions, providers: Asked
+    program: TrainingProgram,
+    options: SessionOptions,
+    providers: Asked,
+    sharding: Sharding | None = None,
 ) -> OpenedTraining:
-    """Open a program in torch if that is the first provider, otherwise through onnxruntime."""
+    """Open a program in torch if that is the first provider, otherwise through onnxruntime.
+
+    `sharding`: which parts of the vectors this process of many holds; None: all.
+    """
     choice = choose(providers, None, options)
-    in_torch = _open_in_torch(program, options, choice)
+    in_torch = _open_in_torch(program, options, choice, sharding)
     if in_torch is not None:
         return OpenedTraining(in_torch, [choice.listed[0][0]])
     on_cpu = [name for name, _ in choice.leading_ort] == _CPU
     lowered = program.lowered_here if on_cpu else program.lowered
     names = [name for name, _ in choice.leading_ort or (*choice.listed, *choice.fallback)]
     portable = {lowered.train: lambda: program.lowered.train}
-    engine = OrtTraining(lowered, ProgramGraphOpener(lowered, options, providers, portable))
+    opener = ProgramGraphOpener(lowered, options, providers, portable)
+    if sharding is None:
+        return OpenedTraining(OrtTraining(lowered, opener), names)
+    store = part_store.NumpyPartStore(lowered.layout, sharding)
+    engine = OrtTraining(lowered, opener, store, at_once=_AT_ONCE)
     return OpenedTraining(engine, names)
 
 
 def _open_in_torch(
-    program: TrainingProgram, options: SessionOptions, choice: Choice
+    program: TrainingProgram,
+    options: SessionOptions,
+    choice: Choice,
+    sharding: Sharding | None,
 ) -> TrainingExecutable | None:
     """The program in torch, if that is the first provider and has every operator; else None."""
     if not choice.named or program.neutral is None:
@@ -82,7 +100,9 @@ def _open_in_torch(
     if not choice.listed or choice.listed[0][0] not in (TORCH, INDUCTOR):
         return None
     provider = choice.engines(options)[0].provider
-    found: TrainingExecutable | None = torch_training.open_program(program.neutral, provider)
+    found: TrainingExecutable | None = torch_training.open_program(
+        program.neutral, provider, sharding
+    )
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,7 +13,11 @@ from onward.programs.program import Array
 from onward.providers.ort.training.bound_graph import BoundGraph
 from onward.providers.ort.training.finite_check import is_finite
 from onward.providers.ort.training.lowered import UPDATE, LoweredProgram
-from onward.providers.ort.training.store import NumpyStore, UpdateMemory, aligned_zeros
+from onward.providers.ort.training.store import NumpyStore, UpdateMemory
+from onward.providers.ort.training.vector_pool import aligned_zeros
+
+if TYPE_CHECKING:  # stores of one process do not need it
+    from onward.providers.ort.training.part_store import NumpyPartStore
 
 _CHUNK = 1 << 16  # elements that are squared at a time
 
@@ -40,13 +44,19 @@ class GradientOutputs(Protocol):
     def bind_output(self, name: str, array: Array) -> None: ...
 
 
+class SegmentOutputs(Protocol):
+    """Graphs that run one after the other, each to its own gradients."""
+
+    def bind_output(self, name: str, array: Array, segment: int | None = None) -> None: ...
+
+
 class BoundUpdates:
     """Accumulates gradients, computes their norm, and runs the update graphs."""
 
     def __init__(
         self,
         program: LoweredProgram,
-        store: NumpyStore,
+        store: NumpyStore | NumpyPartStore,
         opener: TrainingGraphOpener,
         at_once: int | None = None,  # elements that one run updates; None: all of them
     ) -> None:
@@ -63,6 +73,8 @@ class BoundUpdates:
         self._squares = np.zeros((), np.float64)
         self._spare: list[Array] | None = None  # for gradients of later micro-batches
         self._bound_first: dict[int, bool] = {}
+        self._bucket_targets: dict[int, Array] = {}  # what gradients of an update are bound to
+        self._all_squares: float | None = None  # of the gradients of all processes, if told
         self._share = 1.0  # the factor of the gradients of one micro-batch
         self._norm: float | None = 0.0  # None: not computed yet
 
@@ -73,12 +85,24 @@ class BoundUpdates:
 
     # -- gradients -----------------------------------------------------------------------------
 
+    def bind_bucket(self, segments: SegmentOutputs, segment: int, i: int, first: bool) -> None:
+        """Bind the gradients of one update as `bind_gradients` binds those of all."""
+        held, places = self._store.hold_gradients(i), self._store.places(i)
+        vector = held if first else self._store.temporary.take(held.size, held.dtype)
+        if self._bucket_targets.get(i) is not vector:
+            for name, where in places.slices.items():
+                view = vector[where].reshape(places.shapes[name])
+                segments.bind_output(self._gradients[name], view, segment)
+            self._bucket_targets[i] = vector
+
     def add_bucket(self, i: int, first: bool) -> None:
         """Add the gradients of one update to the accumulated ones, unless they are the first."""
         if not first:
-            with np.errstate(all="ignore"):
-                held = self._store.updates[i].gradients
-                np.add(held, self._targets(first)[i], out=held)
+            held, spare = self._store.hold_gradients(i), self._bucket_targets[i]
+            with np.errstate(all="ignore"):  # an overflow is found before the update
+                for where in self._store.places(i).slices.values():
+                    np.add(held[where], spare[where], out=held[where])
+            self._store.temporary.give_back(spare)
 
     def bind_gradients(self, graph: GradientOutputs, first: bool) -> None:
         """Bind gradient outputs to the store's vectors; of later micro-batches, to spare ones."""
@@ -126,7 +150,11 @@ class BoundUpdates:
     def run(self, measure: Array | None, micro: int, scale: float) -> None:
         """Update every parameter; `measure` of these gradients, if it is known."""
         self.begin(micro, scale)
-        if self._clips and not self._measured(measure):
+        if self._all_squares is not None:
+            self._squares[...] = self._all_squares
+            self._norm = math.sqrt(self._all_squares) * self._share
+            self._all_squares = None
+        elif self._clips and not self._measured(measure):
             self._squares[...] = _sum_of_squares(self._targets(True))
             self._norm = math.sqrt(self._squares) * self._share
         if self._share != 1.0 and not self._scaled:  # more micro-batches than in the program
@@ -136,6 +164,10 @@ class BoundUpdates:
             self._share = 1.0
         for graph in self._separate():
             graph.run()
+
+    def set_squares(self, squares: float) -> None:
+        """Set the sum of squares of all gradients, where this process holds a part of them."""
+        self._all_squares = squares
 
     def end(self, measure: Array) -> None:
         """Take the norm after an update that ran together with its gradients."""
@@ -153,7 +185,8 @@ class BoundUpdates:
     def _separate(self) -> list[BoundGraph | ChunkedUpdate]:
         """The update graphs, each in its own session."""
         if self._graphs is None:
-            self._graphs = [self._open(i) for i in range(len(self._program.updates))]
+            held = [i for i, memory in enumerate(self._store.updates) if memory.parameters.size]
+            self._graphs = [self._open(i) for i in held]
         return self._graphs
 
     def _open(self, i: int) -> BoundGraph | ChunkedUpdate:

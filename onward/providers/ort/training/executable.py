@@ -21,6 +21,7 @@ from onward.providers.provider import Draw, SegmentHooks
 
 if TYPE_CHECKING:
     from onward.providers.ort.training import segments as splitting
+    from onward.providers.ort.training.part_store import NumpyPartStore
 else:  # it loads onnx, which a device may not have
     splitting = LazyModule("onward.providers.ort.training.segments")
 
@@ -34,7 +35,7 @@ class OrtTraining:
         self,
         program: LoweredProgram,
         opener: TrainingGraphOpener,
-        store: NumpyStore | None = None,  # None: a new one
+        store: NumpyStore | NumpyPartStore | None = None,  # None: a new one
         *,
         at_once: int | None = None,  # elements that one run of an update takes; None: all
         squared: bool = True,  # whether MEASURE is a sum of squares where updates clip by norm
@@ -42,7 +43,7 @@ class OrtTraining:
         self._program, self._layout, self._opener = program, program.layout, opener
         if store is None:
             store = NumpyStore(program.layout, [update.blocks for update in program.updates])
-        self.store = store
+        self.store: NumpyStore | NumpyPartStore = store
         self.finite = True
         self._updates = BoundUpdates(program, self.store, opener, at_once)
         self._noise = UniformNoise(program, opener.open)
@@ -58,8 +59,9 @@ class OrtTraining:
         self._updated = np.zeros((), np.bool_)  # whether a step in one run has updated
         self._is_fused = program.step is not None
         self._segments: splitting.Segments | None = None  # of `forward` and `backward`
-        self._buckets: splitting.Segments | None = None  # of `run_segments`
+        self._buckets: splitting.Segments | None = None  # of `run_forward_segments`
         self.all_reduce: Callable[[Array], None] | None = None  # over processes, in place
+        self._inferences: dict[str, splitting.Segments] = {}  # of `infer_segments`
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._updates.set_rates(steps, rates)
@@ -138,37 +140,86 @@ class OrtTraining:
 
     # -- in segments ---------------------------------------------------------------------------
 
-    def run_segments(
+    def run_forward_segments(
         self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
     ) -> dict[str, Array] | None:
         segments = self._open_buckets()
         if not self._begin(segments, feeds, draw):
             return None
-        self._updates.bind_gradients(segments, first)  # a segment may compute one of a later update
         for i in segments.forward:
+            hooks.before(i)
             segments.run(i)
-        results = self._results(segments.shown())
+        return self._results(segments.shown())
+
+    def run_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        segments = self._open_buckets()
         self._scale[...] = hooks.scale()
         for update, i in enumerate(segments.backward):
+            hooks.before(i)
+            self._updates.bind_bucket(segments, i, update, first)
             segments.run(i)
             self._updates.add_bucket(update, first)
             hooks.after(update)
-        return results
 
-    def skip_segments(self, first: bool, hooks: SegmentHooks) -> dict[str, Array]:
-        if first:
-            self.store.clear_gradients()
+    def skip_forward_segments(self, hooks: SegmentHooks) -> dict[str, Array]:
         segments = self._open_buckets()
         for i in segments.forward:
+            hooks.before(i)
             segments.skip(i)
-        for update, i in enumerate(segments.backward):
-            segments.skip(i)
-            hooks.after(update)
         names = (LOSS, *self._layout.outputs)
         return dict(zip(names, segments.results_of_empty(names)))
 
+    def skip_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        segments = self._open_buckets()
+        for update, i in enumerate(segments.backward):
+            hooks.before(i)
+            if first:
+                self.store.hold_gradients(update)[...] = 0
+            segments.skip(i)
+            hooks.after(update)
+
+    def infer_segments(
+        self, graph: str, feeds: Mapping[str, Any], hooks: SegmentHooks
+    ) -> dict[str, Array]:
+        segments, names = self._open_inference(graph), self._shown(graph)
+        segments.bind_feeds(feeds)
+        is_run = graph == "predict" or not segments.is_empty
+        for i in segments.forward:
+            hooks.before(i)
+            if is_run:
+                segments.run(i)
+        found = segments.shown() if is_run else segments.results_of_empty(names)
+        return dict(zip(names, found))
+
+    def segment_reads(self, graph: str) -> list[tuple[int, ...]]:
+        if graph == "train":
+            return self._open_buckets().reads
+        return self._open_inference(graph).reads
+
+    def gradients_reduced(self, squares: float, finite: bool) -> None:
+        self._updates.set_squares(squares)
+        self.finite = finite
+
+    def _shown(self, graph: str) -> tuple[str, ...]:
+        """The results of `evaluate` or `predict`."""
+        layout = self._layout
+        return layout.model_outputs if graph == "predict" else (LOSS, *layout.outputs)
+
+    def _open_inference(self, graph: str) -> splitting.Segments:
+        if graph not in self._inferences:
+            names = list(dict.fromkeys(self._shown(graph)))
+            self._inferences[graph] = splitting.Segments(
+                getattr(self._program, graph),
+                self._layout,
+                self.store,
+                self._opener.open,
+                names,
+                self._shown(graph),
+            )
+        return self._inferences[graph]
+
     def _open_buckets(self) -> splitting.Segments:
-        """The train graph in segments: the forward pass, and one for each update."""
+        """The train graph in segments: one for each update, after those of the forward pass."""
         if self._buckets is None:
             gradients = self._layout.gradients
             names = [[gradients[n] for n in u.parameters] for u in self._layout.updates]
@@ -188,7 +239,15 @@ class OrtTraining:
         """The train graph in segments: one of the forward pass, and these of the backward pass."""
         results = [LOSS, *self._layout.outputs, *self._layout.state.values()]
         opened = splitting.Segments(
-            self._program, self.store, self._opener.open, [results], backward, self.all_reduce
+            self._program.train,
+            self._layout,
+            self.store,
+            self._opener.open,
+            results,
+            self._layout.outputs,
+            backward,
+            self._layout.sums,
+            self.all_reduce,
         )
         opened.bind_output(LOSS, self._loss)
         for kept, output in self._layout.state.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,20 @@ from onward.providers.ort.training.lowered import LoweredProgram
 from onward.providers.ort.training.store import NumpyStore
 from onward.providers.provider import Draw
 
+if TYPE_CHECKING:  # stores of one process do not need it
+    from onward.providers.ort.training.part_store import NumpyPartStore
+
 
 class StepFeeds:
     """Binds the feeds of a graph; its other inputs are bound to the store."""
 
     def __init__(
-        self, graph: BoundGraph, layout: Layout, store: NumpyStore, *, partial: bool = False
+        self,
+        graph: BoundGraph,
+        layout: Layout,
+        store: NumpyStore | NumpyPartStore,
+        *,
+        partial: bool = False,
     ) -> None:
         self.graph = graph
         arguments = graph.arguments()

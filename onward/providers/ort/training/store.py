@@ -7,7 +7,7 @@ nothing is copied between the two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,7 @@ from onward.programs.program import (
     slot_name,
 )
 from onward.programs.vector_offsets import Places, place_parameters
-
-_LINE = 64  # bytes of a cache line, at which vectors are aligned
+from onward.providers.ort.training.vector_pool import VectorPool, aligned_zeros
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class NumpyStore:
 
     def __init__(self, layout: Layout, blocks: Sequence[Blocks] | None = None) -> None:
         blocks = [()] * len(layout.updates) if blocks is None else blocks
+        self.temporary = VectorPool()  # for gradients of one update
         self.updates = [
             _allocate(update, place_parameters(layout, update), rows)
             for update, rows in zip(layout.updates, blocks)
@@ -101,6 +101,20 @@ class NumpyStore:
     def gradient_buffer(self, update: int) -> Array:
         return self.updates[update].gradients
 
+    def places(self, update: int) -> Places:
+        """Where the parameters of an update lie in its vectors."""
+        return self.updates[update].places
+
+    def hold_gradients(self, update: int) -> Array:
+        """The vector that the segment of an update writes its gradients to."""
+        return self.updates[update].gradients
+
+    def bytes_held(self) -> dict[str, int]:
+        """The bytes of the arrays, by kind."""
+        return {**bytes_of_updates(self.updates), "temporary": self.temporary.bytes} | {
+            "statistics": sum(each.nbytes for each in self.statistics.values())
+        }
+
     def clear_gradients(self) -> None:
         for memory in self.updates:
             memory.gradients[...] = 0
@@ -108,8 +122,16 @@ class NumpyStore:
 
 def _allocate(update: UpdateLayout, places: Places, blocks: Blocks) -> UpdateMemory:
     dtype = np.dtype(update.dtype)
-    vectors, matrices = _vectors(update, places.size, dtype, blocks)
+    vectors, matrices = allocate_vectors(update, places.size, dtype, blocks, {})
     parameters, gradients = vectors.pop("parameters"), vectors.pop("gradients")
+    slots = fill_slots(update, vectors, dtype)
+    return UpdateMemory(update, places, parameters, gradients, slots, vectors, matrices)
+
+
+def fill_slots(
+    update: UpdateLayout, vectors: dict[str, Array], dtype: np.dtype[Any]
+) -> dict[str, Any]:
+    """The slots with their first values: taken from the vectors, or separate tensors."""
     slots: dict[str, Any] = {}
     for slot, wanted in update.slots.items():
         fill = update.initial.get(slot, 0.0)
@@ -118,14 +140,21 @@ def _allocate(update: UpdateLayout, places: Places, blocks: Blocks) -> UpdateMem
             slots[slot][...] = fill
         else:
             slots[slot] = {name: np.full(shape, fill, dtype) for name, shape in wanted.items()}
-    return UpdateMemory(update, places, parameters, gradients, slots, vectors, matrices)
+    return slots
 
 
-def _vectors(
-    update: UpdateLayout, size: int, dtype: np.dtype[Any], blocks: Blocks
+def allocate_vectors(
+    update: UpdateLayout,
+    size: int,
+    dtype: np.dtype[Any],
+    blocks: Blocks,
+    given: Mapping[str, Array],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Allocate the vectors of an update, those of a block as rows of a matrix; and the matrices."""
-    vectors: dict[str, Array] = {}
+    """Allocate the vectors of an update, those of a block as rows of a matrix; and the matrices.
+
+    Vectors that are `given` are used as they are.
+    """
+    vectors: dict[str, Array] = dict(given)
     matrices: dict[str, Array] = {}
     for block in blocks:
         matrix = aligned_zeros(len(block) * size, dtype).reshape(len(block), size)
@@ -137,10 +166,14 @@ def _vectors(
     return vectors, matrices
 
 
-def aligned_zeros(size: int, dtype: np.dtype[Any]) -> Array:
-    """A vector of zeros, aligned to a cache line."""
-    raw = np.empty(size * dtype.itemsize + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
-    vector = raw[start : start + size * dtype.itemsize].view(dtype)
-    vector[...] = 0
-    return vector
+def bytes_of_updates(updates: Sequence[UpdateMemory]) -> dict[str, int]:
+    """The bytes of the vectors of updates, by kind; a view counts as it is long."""
+    found = {"parameters": 0, "gradients": 0, "slots": 0, "scratch": 0}
+    for memory in updates:
+        found["parameters"] += memory.parameters.nbytes
+        found["gradients"] += memory.gradients.nbytes
+        found["scratch"] += sum(vector.nbytes for vector in memory.scratch.values())
+        for held in memory.slots.values():
+            arrays = held.values() if isinstance(held, dict) else [held]
+            found["slots"] += sum(array.nbytes for array in arrays)
+    return found

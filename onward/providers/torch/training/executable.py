@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from onward.errors import NodeFailed, OptionError, ProviderError
+from onward.programs.bucket_parts import Sharding
 from onward.programs.feed_rules import select_results
 from onward.programs.label_ranges import index_refusal
 from onward.programs.program import LOSS, SCALE, Program
@@ -19,6 +20,7 @@ from onward.providers.torch.kernels.prepared_weights import without_weight_cache
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs, lower_program
+from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.results import TorchResults
 from onward.providers.torch.training.segments import TorchSegments
 from onward.providers.torch.training.step_feeds import Batch, TorchFeeds, to_device
@@ -31,11 +33,21 @@ from onward.providers.torch.training.step_functions import (
 from onward.providers.torch.training.store import TorchStore, view_in
 
 
-def open_program(program: Program, provider: Provider) -> TorchTraining | None:
-    """Open a program on a torch provider; None where torch lacks one of its operators."""
+def open_program(
+    program: Program, provider: Provider, sharding: Sharding | None = None
+) -> TorchTraining | None:
+    """Open a program on a torch provider; None where torch lacks one of its operators.
+
+    `sharding`: which parts of the vectors this process of many holds; None: all.
+    """
     assert isinstance(provider, TorchProvider)
+    if sharding is not None and provider.captured:
+        raise OptionError(
+            "CUDA graphs need tensors that stay in their memory, and sharded ones do not\n"
+            "choose another mode of InductorExecutionProvider, such as {'mode': 'default'}"
+        )
     graphs = lower_program(program, provider)
-    return None if graphs is None else TorchTraining(graphs, provider)
+    return None if graphs is None else TorchTraining(graphs, provider, sharding)
 
 
 @dataclass(frozen=True)
@@ -64,12 +76,19 @@ class TorchTraining:
 
     lookahead = 32
 
-    def __init__(self, graphs: TorchGraphs, provider: TorchProvider) -> None:
+    def __init__(
+        self, graphs: TorchGraphs, provider: TorchProvider, sharding: Sharding | None = None
+    ) -> None:
         self._graphs, self._layout = graphs, graphs.layout
         self._device, self._captured = provider.device, provider.captured
         with torch.no_grad():
-            self.store = TorchStore(self._layout, self._device)
-            self._scalars = StepScalars(self._layout, self._device, self.lookahead)
+            self.store: TorchStore | TorchPartStore
+            if sharding is None:
+                self.store, where = TorchStore(self._layout, self._device), self._device
+            else:
+                self.store = TorchPartStore(self._layout, sharding, self._device)
+                where = self.store.update_device
+            self._scalars = StepScalars(self._layout, self._device, self.lookahead, where)
         self._functions = StepFunctions(
             self._layout, self.store, self._scalars, provider.compiler, provider.captured
         )
@@ -79,7 +98,9 @@ class TorchTraining:
         self._forward_pass: _ForwardPass | None = None
         self._segments: TorchSegments | None = None
         self._fresh = [torch.zeros_like(each.vector) for each in self.store.state]
-        self._last_batch: Batch | None = None  # of `run_segments`
+        self._inferences: dict[str, TorchSegments] = {}  # of `infer_segments`
+        self._last_batch: Batch | None = None  # of `run_forward_segments`
+        self._squares: float | None = None  # of the gradients of all processes, if told
         self.all_reduce: Callable[[Tensor], None] | None = None  # over processes, in place
         self._gradient_factor = 1.0  # factor of the last update's gradients
         owned = [t.parameters for t in self.store.updates]
@@ -90,7 +111,7 @@ class TorchTraining:
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         table = torch.tensor([list(ahead) for ahead in rates], dtype=torch.float64)
-        self._scalars.rates.copy_(to_device(table, self._device))
+        self._scalars.rates.copy_(to_device(table, self._scalars.rates.device))
         self._scalars.count.fill_(steps)
         self._scalars.first.fill_(steps)
 
@@ -110,7 +131,9 @@ class TorchTraining:
                 self._scalars.squares.copy_(sum_of_squares(buffers))
 
     def gradient_norm(self) -> float:
-        squares = float(sum_of_squares(self.store.gradient_buffers()))
+        squares = self._squares
+        if squares is None:
+            squares = float(sum_of_squares(self.store.gradient_buffers()))
         return math.sqrt(squares) * self._gradient_factor
 
     # -- training ------------------------------------------------------------------------------
@@ -192,35 +215,81 @@ class TorchTraining:
 
     # -- in segments ---------------------------------------------------------------------------
 
-    def run_segments(
+    def run_forward_segments(
         self, feeds: Mapping[str, Any], draw: Draw, first: bool, hooks: SegmentHooks
     ) -> TorchResults | None:
-        results = self._begin_segments(feeds, draw, frees_gradients=first)
-        if results is not None:
-            self._scalars.write(self._scalars.inputs[SCALE], hooks.scale())
-            for i in range(len(self.store.updates)):
-                self._run_update(i, first)
-                hooks.after(i)
-        return results
+        return self._begin_segments(feeds, draw, hooks.before, frees_gradients=first)
 
-    def skip_segments(self, first: bool, hooks: SegmentHooks) -> TorchResults:
-        assert self._last_batch is not None
-        self._gradients_so_far(first)
-        segments = self._open_segments()
-        if first:
-            self.store.clear_gradients()
-        for i in segments.forward:
-            segments.skip(i)
-        for update, i in enumerate(segments.backward):
-            segments.skip(i)
+    def run_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        self._scalars.write(self._scalars.inputs[SCALE], hooks.scale())
+        for update, i in enumerate(self._open_segments().backward):
+            hooks.before(i)
+            self._run_update(update, first)
             hooks.after(update)
+
+    def skip_forward_segments(self, hooks: SegmentHooks) -> TorchResults:
+        assert self._last_batch is not None
+        segments = self._open_segments()
+        for i in segments.forward:
+            hooks.before(i)
+            segments.skip(i)
         names = (LOSS, *self._layout.outputs)
         return self._results_of_empty(
             self._graphs.train, self._train_feeds, names, self._last_batch
         )
 
+    def skip_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
+        segments = self._open_segments()
+        for update, i in enumerate(segments.backward):
+            hooks.before(i)
+            if first:
+                self.store.updates[update].gradient_vector().zero_()
+            segments.skip(i)
+            hooks.after(update)
+
+    def infer_segments(
+        self, graph: str, feeds: Mapping[str, Any], hooks: SegmentHooks
+    ) -> TorchResults:
+        segments, wanted = self._open_inference(graph), self._shown(graph)
+        opened: TorchGraph = getattr(self._graphs, graph)
+        reader = TorchFeeds(opened, self._layout, self._device)
+        batch = reader.read(feeds)
+        if batch.is_empty and graph == "evaluate":
+            for i in segments.forward:
+                hooks.before(i)
+            return self._results_of_empty(opened, reader, wanted, batch)
+        segments.begin(batch.tensors)
+        made = segments.run_forward(self._call, hooks.before)
+        return self._results(wanted, [made[name] for name in wanted], batch)
+
+    def segment_reads(self, graph: str) -> list[tuple[int, ...]]:
+        opened = self._open_segments() if graph == "train" else self._open_inference(graph)
+        return opened.reads
+
+    def gradients_reduced(self, squares: float, finite: bool) -> None:
+        self._squares = squares
+        self._scalars.squares.fill_(squares)
+        self._scalars.flag.fill_(finite)
+
+    def _open_inference(self, graph: str) -> TorchSegments:
+        if graph not in self._inferences:
+            model = getattr(self._graphs, graph).model
+            names = list(dict.fromkeys(self._shown(graph)))
+            self._inferences[graph] = TorchSegments(model, self._graphs, self._functions, names)
+        return self._inferences[graph]
+
+    def _shown(self, graph: str) -> tuple[str, ...]:
+        """The results of `evaluate` or `predict`."""
+        layout = self._layout
+        return layout.model_outputs if graph == "predict" else (LOSS, *layout.outputs)
+
     def _begin_segments(
-        self, feeds: Mapping[str, Any], draw: Draw, frees_gradients: bool = False
+        self,
+        feeds: Mapping[str, Any],
+        draw: Draw,
+        before: Callable[[int], None] = lambda segment: None,
+        *,
+        frees_gradients: bool = False,
     ) -> TorchResults | None:
         """Run the forward pass; None for an empty batch."""
         self._last_batch = batch = self._train_feeds.read(feeds)
@@ -232,7 +301,7 @@ class TorchTraining:
         segments = self._open_segments()
         self._begin_run()
         segments.begin(batch.tensors)
-        made = segments.run_forward(self._call)
+        made = segments.run_forward(self._call, before)
         self._copy_statistics(made)
         shown = (LOSS, *self._layout.outputs)
         return self._results(shown, [made[name] for name in shown], batch)
@@ -271,7 +340,13 @@ class TorchTraining:
             results = [LOSS, *layout.outputs, *layout.state.values()]
             updates = [[layout.gradients[n] for n in u.parameters] for u in layout.updates]
             self._segments = TorchSegments(
-                self._graphs, self._functions, [results], updates, self.all_reduce
+                self._graphs.train.model,
+                self._graphs,
+                self._functions,
+                results,
+                updates,
+                layout.sums,
+                self.all_reduce,
             )
         return self._segments
 

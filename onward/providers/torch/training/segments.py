@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import onnx_ir as ir
 import torch
 
+from onward.programs.forward_segments import cut_forward
 from onward.programs.program import SharedSum
 from onward.programs.shared_sums import split_at_sums
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs
+from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.step_functions import StepFunctions
 
 Groups = Sequence[Sequence[str]]  # the results of each segment
@@ -39,20 +42,29 @@ class TorchSegments:
 
     def __init__(
         self,
+        model: ir.Model,
         graphs: TorchGraphs,
         functions: StepFunctions,
-        forward: Groups,
-        updates: Groups,
+        results: Sequence[str],
+        updates: Groups = (),
+        sums: Sequence[SharedSum] = (),
         all_reduce: AllReduce | None = None,
     ) -> None:
-        layout, groups = graphs.layout, (*forward, *updates)
+        layout, store = graphs.layout, functions.store
+        forward, bucket_of = [list(results)], {}
+        if isinstance(store, TorchPartStore) and not store.sharding.has_whole_parameters:
+            buckets = store.sharding.buckets
+            bucket_of = {n: i for i, each in enumerate(buckets) for n in each.update.parameters}
+            model = model.clone()
+            forward = cut_forward(model, results, bucket_of, [each.bytes for each in buckets])
+        groups = (*forward, *updates)
         self.forward = range(len(forward))
         self.backward = range(len(forward), len(groups))
-        self._writer, self._results, self._all_reduce = functions, forward, all_reduce
+        self._writer, self._results, self._all_reduce = functions, set(results), all_reduce
         self._segments: list[range] = []  # the functions of each segment
         self._functions: list[_Function] = []
-        fed = (*layout.inputs, *layout.targets, *(each.total for each in layout.sums))
-        pieces = split_at_sums(graphs.train.model, groups, layout.sums)
+        fed = (*layout.inputs, *layout.targets, *(each.total for each in sums))
+        pieces = split_at_sums(model, groups, sums)
         for i, (group, cuts) in enumerate(zip(groups, pieces)):
             start = len(self._functions)
             for piece, shared in cuts:
@@ -64,6 +76,19 @@ class TorchSegments:
                 update = i - len(forward) if is_gradients else None
                 self._functions.append(_Function(graph, reads, gives, update, shared))
             self._segments.append(range(start, len(self._functions)))
+        self.reads = [  # the updates whose parameters each segment reads
+            tuple(
+                sorted(
+                    {
+                        bucket_of[n]
+                        for f in each
+                        for n in self._functions[f].graph.inputs
+                        if n in bucket_of
+                    }
+                )
+            )
+            for each in self._segments
+        ]
         self._last_reader = {n: i for i, each in enumerate(self._functions) for n in each.reads}
         self._built: dict[tuple[int, bool], Callable[..., Any]] = {}
         self._values: dict[str, Any] = {}
@@ -73,13 +98,14 @@ class TorchSegments:
         """Begin with a batch; values of the last one are forgotten."""
         self._values = {name: feed for name, feed in feeds.items() if name in self._last_reader}
 
-    def run_forward(self, run: Run) -> dict[str, Any]:
-        """Run the forward pass; its results."""
+    def run_forward(self, run: Run, before: Callable[[int], None]) -> dict[str, Any]:
+        """Run the forward pass, with `before` each segment; its results."""
         results: dict[str, Any] = {}
         for i in self.forward:
+            before(i)
             for function in self._segments[i]:
                 made, _ = self._run(function, run, None, first=True)
-            results |= {name: made[name] for name in self._results[i]}
+                results |= {n: value for n, value in made.items() if n in self._results}
         return results
 
     def run_update(self, update: int, run: Run, held: Tensor | None, *, first: bool) -> Tensor:

@@ -27,6 +27,7 @@ from onward.programs.vector_offsets import Places
 from onward.providers.provider import Draw
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.training.lowering import TorchGraph
+from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.store import TorchStore, UpdateTensors, view_in
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -100,9 +101,15 @@ class FunctionWriter:
 class StepScalars:
     """The scalars of a step (counts, rates, factors) as tensors on the device."""
 
-    def __init__(self, layout: Layout, device: torch.device, lookahead: int) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        lookahead: int,
+        update_device: torch.device | None = None,  # where updates run; None: on the device
+    ) -> None:
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
+            return torch.zeros(shape, dtype=dtype, device=update_device or device)
 
         # whether the gradients that await an update are finite
         self.flag = zeros(torch.bool).fill_(True)
@@ -114,8 +121,8 @@ class StepScalars:
             zeros(getattr(torch, update.dtype)).fill_(1.0) for update in layout.updates
         ]
         self.inputs = {  # of the train graph
-            SCALE: zeros(torch.float32).fill_(1.0),
-            DRAW: zeros(torch.int64, 3),
+            SCALE: zeros(torch.float32).fill_(1.0).to(device),
+            DRAW: zeros(torch.int64, 3).to(device),
         }
         self._draw = self.inputs[DRAW].unbind()
         self._written: dict[int, float] = {}
@@ -141,12 +148,12 @@ class StepFunctions:
     def __init__(
         self,
         layout: Layout,
-        store: TorchStore,
+        store: TorchStore | TorchPartStore,
         scalars: StepScalars,
         compiler: Compiler | None,
         keeps_memory: bool,
     ) -> None:
-        self._layout, self._settings, self._store = layout, layout.settings, store
+        self._layout, self._settings, self.store = layout, layout.settings, store
         self._scalars, self._compiler, self._keeps_memory = scalars, compiler, keeps_memory
         self.device = store.device
 
@@ -199,7 +206,7 @@ class StepFunctions:
         results = function.call(graph, self._arguments(function, graph, given))
         gathered = "None"
         if update is not None:
-            tensors = self._store.updates[update]
+            tensors = self.store.updates[update]
             names = self._layout.gradients
             gradients = {name: results[names[name]] for name in tensors.update.parameters}
             joined = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
@@ -219,7 +226,7 @@ class StepFunctions:
         """Add gradients to their vectors, check that they are finite, and write the statistics."""
         gradients = {name: results[each] for name, each in self._layout.gradients.items()}
         new, vectors = [], []
-        for i, tensors in enumerate(self._store.updates):
+        for i, tensors in enumerate(self.store.updates):
             joined = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
             function.line(f"d{i} = {joined}")
             new.append(f"d{i}")
@@ -231,7 +238,7 @@ class StepFunctions:
             function.line(
                 f"{function.bind(self._scalars.squares)}.copy_(sum_of_squares({_list(vectors)}))"
             )
-        for each in self._store.state:
+        for each in self.store.state:
             joined = _concatenated(each.places, fresh, each.vector.dtype)
             self._write(function, function.bind(each.vector), joined)
         return _tuple(vectors)
@@ -260,8 +267,10 @@ class StepFunctions:
         count, first, rates, flag = map(function.bind, known)
         function.line(f"finite = {flag}.clone()")
         function.line(f"step, ahead = {count} + 1, ({count} - {first}).view(1)")
-        for i, tensors in enumerate(self._store.updates):
+        for i, tensors in enumerate(self.store.owned):
             gradients = function.add_argument()
+            if not tensors.parameters.numel():  # a process may own none of its tensors
+                continue
             if self._keeps_memory:
                 gradients = function.bind(tensors.gradient_vector())
             dtype = f"torch.{tensors.update.dtype}"
@@ -307,10 +316,10 @@ class StepFunctions:
     ) -> dict[str, str]:
         """The inputs of a graph: given arguments, in this order, or tensors of the store."""
         arguments = {name: function.add_argument() for name in given}
-        others = {**self._store.frozen, **self._scalars.inputs}
+        others = {**self.store.frozen, **self._scalars.inputs}
         arguments |= {n: function.bind(t) for n, t in others.items() if n in graph.inputs}
-        vectors = [(tensors.parameters, tensors.places) for tensors in self._store.updates]
-        vectors += [(each.vector, each.places) for each in self._store.state]
+        vectors = [(tensors.parameters, tensors.places) for tensors in self.store.updates]
+        vectors += [(each.vector, each.places) for each in self.store.state]
         for vector, places in vectors:
             for name in places.shapes:
                 if name in graph.inputs:

@@ -74,7 +74,7 @@ class TorchStore:
             name: tensors for tensors in self.updates for name in tensors.update.parameters
         }
         self.parameters = {name: self._parameter(name) for name in layout.names}
-        self.state = _statistics(layout, device)
+        self.state = allocate_statistics(layout, device)
         self.statistics = {
             name: view_in(each.vector, each.places, name)
             for each in self.state
@@ -91,6 +91,24 @@ class TorchStore:
                     if slot == AVERAGE:
                         held.copy_(self.parameters[name])
         self._gradients = {gradient_name(name): name for name in layout.names}
+
+    @property
+    def owned(self) -> list[UpdateTensors]:
+        """The tensors that updates work on."""
+        return self.updates
+
+    def bytes_held(self) -> dict[str, int]:
+        """The bytes of the tensors, by kind."""
+        found = {"parameters": 0, "gradients": 0, "slots": 0, "scratch": 0, "temporary": 0}
+        for each in self.updates:
+            vectors = {"parameters": each.parameters, "gradients": each.gradient_vector()}
+            for kind, vector in vectors.items():
+                found[kind] += vector.numel() * vector.element_size()
+        for name, tensor in self._tensors.items():
+            if name.startswith("optimizer/"):
+                found["slots"] += tensor.numel() * tensor.element_size()
+        statistics = sum(each.vector.numel() * each.vector.element_size() for each in self.state)
+        return {**found, "statistics": statistics}
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -142,6 +160,12 @@ class TorchStore:
 
 
 def _allocate(update: UpdateLayout, places: Places, device: torch.device) -> UpdateTensors:
+    vector = torch.zeros(places.size, dtype=getattr(torch, update.dtype), device=device)
+    return UpdateTensors(update, places, vector, allocate_slots(update, places.size, device))
+
+
+def allocate_slots(update: UpdateLayout, size: int, device: torch.device) -> dict[str, Any]:
+    """The slots of an update with their first values: vectors of this size, or tensors by name."""
     dtype = getattr(torch, update.dtype)
 
     def full(shape: Any, fill: float) -> Tensor:
@@ -151,13 +175,13 @@ def _allocate(update: UpdateLayout, places: Places, device: torch.device) -> Upd
     for slot, wanted in update.slots.items():
         fill = update.initial.get(slot, 0.0)
         if update.flat:
-            slots[slot] = full((places.size,), fill)
+            slots[slot] = full((size,), fill)
         else:
             slots[slot] = {name: full(shape, fill) for name, shape in wanted.items()}
-    return UpdateTensors(update, places, full((places.size,), 0.0), slots)
+    return slots
 
 
-def _statistics(layout: Layout, device: torch.device) -> list[Statistics]:
+def allocate_statistics(layout: Layout, device: torch.device) -> list[Statistics]:
     """Allocate the running statistics: a vector for each type."""
     shapes: dict[np.dtype[Any], dict[str, Shape]] = {}
     for name in layout.state:

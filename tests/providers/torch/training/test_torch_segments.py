@@ -1,4 +1,4 @@
-"""run_segments of the torch engine equals compute_gradients, bucket by bucket."""
+"""The segments of the torch engine equal compute_gradients, bucket by bucket."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ class Recorded:
     factor: float = 1.0
     seen: list[torch.Tensor] = field(default_factory=list)
 
+    def before(self, segment: int) -> None:
+        pass
+
     def scale(self) -> float:
         return self.factor
 
@@ -51,6 +54,15 @@ def open_engine(provider: TorchProvider, bucket: int = 300) -> TorchTraining:
     assert engine is not None
     engine.set_rates(0, [[0.1]] * len(engine.store.updates))
     return engine
+
+
+def run_segments(
+    engine: TorchTraining, feeds: Any, draw: Draw, first: bool, hooks: Recorded
+) -> Any:
+    results = engine.run_forward_segments(feeds, draw, first, hooks)
+    if results is not None:
+        engine.run_backward_segments(first, hooks)
+    return results
 
 
 def eager() -> TorchProvider:
@@ -87,7 +99,7 @@ def test_segments_equal_the_whole_step(make: Callable[[], TorchProvider]) -> Non
             draw = Draw(1, step, micro)
             expected = whole.compute_gradients(each, draw, 0.5, first=not micro)
             hooks = Recorded(parts, 0.5)
-            results = parts.run_segments(each, draw, not micro, hooks)
+            results = run_segments(parts, each, draw, not micro, hooks)
             assert expected is not None
             assert results is not None
             for shown, result in expected.items():
@@ -105,7 +117,7 @@ def test_segments_equal_the_whole_step(make: Callable[[], TorchProvider]) -> Non
 
 def test_values_are_freed_after_their_last_reader() -> None:
     engine = open_engine(eager())
-    assert engine.run_segments(batches(1, 12)[0], Draw(0, 0, 0), True, Recorded(engine))
+    assert run_segments(engine, batches(1, 12)[0], Draw(0, 0, 0), True, Recorded(engine))
     assert engine._segments is not None
     assert not engine._segments._values
 
@@ -113,14 +125,14 @@ def test_values_are_freed_after_their_last_reader() -> None:
 def test_parameters_may_be_freed_and_gathered_between_segments() -> None:
     kept, freed = open_engine(eager()), open_engine(eager())
     [feeds] = batches(1, 12)
-    expected = kept.run_segments(feeds, Draw(0, 0, 0), True, Recorded(kept))
+    expected = run_segments(kept, feeds, Draw(0, 0, 0), True, Recorded(kept))
     for tensors in freed.store.updates:
         contents, storage = tensors.parameters.clone(), tensors.parameters.untyped_storage()
         size = storage.nbytes()
         storage.resize_(0)
         storage.resize_(size)
         tensors.parameters.copy_(contents)
-    results = freed.run_segments(feeds, Draw(0, 0, 0), True, Recorded(freed))
+    results = run_segments(freed, feeds, Draw(0, 0, 0), True, Recorded(freed))
     assert expected is not None
     assert results is not None
     same(results["loss"], expected["loss"])
@@ -130,9 +142,10 @@ def test_empty_batch_runs_no_segment() -> None:
     engine = open_engine(eager())
     hooks = Recorded(engine)
     empty = {name: array[:0] for name, array in batches(1, 12)[0].items()}
-    assert engine.run_segments(empty, Draw(0, 0, 0), True, hooks) is None
+    assert run_segments(engine, empty, Draw(0, 0, 0), True, hooks) is None
     assert not hooks.seen
-    results = engine.skip_segments(True, hooks)
+    results = engine.skip_forward_segments(hooks)
+    engine.skip_backward_segments(True, hooks)
     assert [float(seen.abs().sum()) for seen in hooks.seen] == [0.0] * len(engine.store.updates)
     assert results["scores"].shape == (0, 5)
     assert [np.asarray(each).shape for each in engine.fresh_statistics()]
@@ -141,7 +154,7 @@ def test_empty_batch_runs_no_segment() -> None:
 def test_statistics_of_a_skipped_batch_are_not_kept() -> None:
     engine = open_engine(eager())
     before = {name: engine.store.read(name).copy() for name in engine.store.statistics}
-    engine.run_segments(batches(1, 12)[0], Draw(0, 0, 0), True, Recorded(engine))
+    run_segments(engine, batches(1, 12)[0], Draw(0, 0, 0), True, Recorded(engine))
     engine.keep_statistics(False)
     for name, array in before.items():
         same(engine.store.read(name), array)
