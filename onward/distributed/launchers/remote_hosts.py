@@ -44,9 +44,9 @@ def run_on_hosts(
 ) -> int:
     """Run the command of each host, and show its output; the exit code of the first that failed.
 
-    When fewer than `fewest` hosts are left, the others are interrupted as by Ctrl-C, and
-    disconnected after `grace` seconds. When this process is killed, the connections close, which
-    ends the commands.
+    When fewer than `fewest` hosts are left, the others are interrupted as by Ctrl-C, again after
+    half of `grace` seconds, and disconnected after all of them. When this process is killed, the
+    connections close, which ends the commands.
     """
     ended: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     processes = {
@@ -58,20 +58,25 @@ def run_on_hosts(
     ]
     for relay in relays:
         relay.start()
-    running, failed, code = set(processes), 0, 0
+    running, failed, code, interrupted = set(processes), 0, 0, 0
     with forward_signals(list(processes.values()), _interrupt) as received:
         while running:
+            stopping = bool(received) or len(processes) - failed < fewest
             try:
-                stopping = bool(received) or len(processes) - failed < fewest
-                host, status = ended.get(timeout=grace if stopping else None)
+                host, status = ended.get(timeout=grace / 2 if stopping else None)
             except queue.Empty:
-                break  # leaving the context kills them
+                interrupted += 1
+                if interrupted == 2:
+                    break  # leaving the context kills them
+                for other in running:  # the first Ctrl-C may have come before the command ran
+                    _interrupt(processes[other])
+                continue
             running.discard(host)
             if status == 0 or received:
                 continue
             failed, code = failed + 1, code or status
             show(f"error: {host} ended with exit code {status}")
-            if len(processes) - failed < fewest:
+            if not stopping and len(processes) - failed < fewest:
                 for other in running:
                     _interrupt(processes[other])
     for relay, process in zip(relays, processes.values()):
