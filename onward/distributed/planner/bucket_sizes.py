@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,7 +72,10 @@ def measure_buckets(layout: Layout, grouped: Sequence[Names] | None = None) -> l
 
 def bucket_names(program: Program, limit: int) -> list[Names]:
     """The parameters of each bucket of at most `limit` bytes, as a run cuts its updates."""
-    return [update.parameters for update in split_updates(program, limit).program.layout.updates]
+    # as if all updates were flat, so that no graph is copied for each bucket
+    updates = tuple(replace(update, flat=True) for update in program.layout.updates)
+    plain = replace(program, layout=replace(program.layout, updates=updates))
+    return [update.parameters for update in split_updates(plain, limit).program.layout.updates]
 
 
 def _slot_bytes(update: UpdateLayout, name: str) -> int:

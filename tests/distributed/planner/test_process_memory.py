@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward import losses
 from onward.distributed.parallel import Parallel
-from onward.distributed.planner.bucket_sizes import Bucket, measure_buckets
+from onward.distributed.planner.bucket_sizes import Bucket, bucket_names, measure_buckets
 from onward.distributed.planner.process_memory import ProcessMemory, bytes_per_process, sum_memory
 from onward.errors import OptionError
+from onward.programs.buckets import split_updates
+from onward.programs.build import build_program
 from tests.distributed.planner.planned_layouts import make_layout
+from tests.distributed.training_cases import OPTIMIZERS, classifier
 
 # two buckets: 100 floats and 3 floats (448 + 64 bytes), and 16 floats (64 bytes)
 LAYOUT = make_layout({"w": (10, 10), "b": (3,)}, {"v": (16,)}, statistics={"mean": (5,)})
@@ -96,6 +100,14 @@ def test_buckets_can_be_given_as_names() -> None:
         measure_buckets(LAYOUT, [["b"], ["w"]])
     with pytest.raises(OptionError, match="'b' has parameters of several updates"):
         measure_buckets(LAYOUT, [["b", "v"], ["w"]])
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_buckets_are_those_of_a_run(name: str) -> None:
+    loss, optimizer = losses.CrossEntropy(output="scores"), OPTIMIZERS[name]
+    program = build_program(classifier(), loss, optimizer)
+    cut = [update.parameters for update in split_updates(program, 300).program.layout.updates]
+    assert bucket_names(program, 300) == cut and len(cut) > 2
 
 
 def test_half_the_bytes_of_float64() -> None:
