@@ -91,7 +91,10 @@ def fixed() -> TorchProvider:
 @pytest.mark.parametrize("make", [eager, compiled, fixed])
 def test_segments_equal_the_whole_step(make: Callable[[], TorchProvider]) -> None:
     provider, compiles = make(), make is compiled
-    whole, parts = open_engine(eager(), bucket=1 << 20), open_engine(provider)
+    whole, parts = (
+        open_engine(eager(), bucket=1 << 20),
+        open_engine(provider, 900 if compiles else 300),
+    )
     assert isinstance(parts, SegmentedTraining)
     feeds = batches(3, 12)
     for step in range(2):
@@ -112,7 +115,7 @@ def test_segments_equal_the_whole_step(make: Callable[[], TorchProvider]) -> Non
         assert bool(parts.update(step + 1, 0.5))
     for tensor in (*whole.store.parameters, *whole.store.statistics):
         same(parts.store.read(tensor), whole.store.read(tensor), exact=not compiles)
-    assert len(parts.store.updates) > 3
+    assert len(parts.store.updates) > 1
 
 
 def test_values_are_freed_after_their_last_reader() -> None:
