@@ -38,13 +38,15 @@ class SocketServer:
     def __init__(self, ask: Ask, token: str, host: str, port: int, limit: int) -> None:
         self._ask, self._token, self._limit = ask, check_token(token), limit
         try:
-            self._socket = socket.create_server((host, port), backlog=128)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
             raise DistributedError(
                 f"the parameter server cannot listen on {host}:{port}: {error.strerror or error}\n"
                 "choose another port, or 0 for any free one"
             ) from error
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        name = f"[{host}]" if ":" in host else host
+        self.address = f"{name}:{self._socket.getsockname()[1]}"
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()

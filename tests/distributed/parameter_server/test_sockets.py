@@ -210,6 +210,16 @@ def test_addresses_are_checked(address: Any) -> None:
         SocketConnection(address, TOKEN)
 
 
+def test_an_address_of_ipv6(server: ParameterServer) -> None:
+    try:
+        address = server.listen(TOKEN, host="::1")
+    except DistributedError:
+        pytest.skip("this machine has no IPv6")
+    assert address.startswith("[::1]:")
+    ParameterServerWorker(open_session(), address, token=TOKEN).train(batches(1))
+    assert server.version == 1
+
+
 def test_a_port_that_is_taken(server: ParameterServer) -> None:
     port = int(server.listen(TOKEN).split(":")[1])
     with (
