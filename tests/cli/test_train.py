@@ -197,9 +197,7 @@ def _add_callback(monkeypatch: pytest.MonkeyPatch, *added: Callback) -> None:
     from onward.runner import train
 
     plain = train.choose_callbacks
-    monkeypatch.setattr(
-        train, "choose_callbacks", lambda config, plan, given: [*plain(config, plan, given), *added]
-    )
+    monkeypatch.setattr(train, "choose_callbacks", lambda *given: [*plain(*given), *added])
 
 
 def _weights(name: str) -> dict[str, bytes]:
