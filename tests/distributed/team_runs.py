@@ -42,7 +42,9 @@ def write_text(folder: Path) -> None:
     """rows.txt and m.onnx, a small language model."""
     words = np.random.default_rng(2).choice(["ape ", "bee ", "cat ", "dog\n"], 400)
     (folder / "rows.txt").write_text("".join(words))
-    model = onward.new_model("gpt2", vocabulary=16, layers=1, width=16, heads=2, length=12)
+    model = onward.new_model(
+        "gpt2", vocabulary=16, layers=1, width=16, heads=2, context=12, dropout=0
+    )
     onward.save(model, folder / "m.onnx")
 
 
