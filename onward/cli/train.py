@@ -158,11 +158,10 @@ class ShowChoices(Callback):
     def on_start(self, run: Run) -> None:
         pairs = [(f"  {each.what}", f"{each.value}  ({each.why})") for each in run.plan.choices]
         pairs += [(f"  {name}", f"{count:,}") for name, count in run.plan.sizes.items()]
+        if run.team.size > 1:
+            pairs.append(("  processes", f"{run.team.size}  ({run.team.backend})"))
         self._console.print(f"{run.folder.path}", style="bold")
         print_pairs(self._console, pairs)
-        if run.team.size > 1:
-            pairs = [("  processes", f"{run.team.size}  ({run.team.backend})")]
-            print_pairs(self._console, pairs)
         if run.step:
             self._console.print(f"resumed at step {run.step} of {run.plan.steps}")
 

@@ -14,4 +14,6 @@ def run_local(
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     start += [f"--nproc-per-node={nproc}", f"--max-restarts={max_restarts}"]
     start += ["--monitor-interval=0.1"]
-    return subprocess.run([*start, *command], env=dict(variables)).returncode
+    # with a store that outlives them, processes that start again find the addresses of the dead
+    own = {**variables, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return subprocess.run([*start, "--", *command], env=own).returncode
