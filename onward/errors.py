@@ -36,6 +36,7 @@ OnwardError
 │   └── WorkerDied                   ... because its process crashed
 ├── DistributedError (RuntimeError)  training on many processes failed
 │   ├── PeerLost (ConnectionError)   ... because another process of the run is gone
+│   ├── PeerFailed                   ... because another process failed, which says why
 │   └── RunFenced                    ... because other processes took the run over
 ├── SessionClosed (ValueError)       a session was used after its close()
 ├── ServingError (RuntimeError)      a request that a server did not answer with outputs
@@ -198,6 +199,10 @@ class DistributedError(OnwardError, RuntimeError):
 
 class PeerLost(DistributedError, ConnectionError):
     """Another process of a training run is gone, or did not answer in time."""
+
+
+class PeerFailed(DistributedError):
+    """Another process of the run failed, and reports its error; this one ends with it."""
 
 
 class RunFenced(DistributedError):

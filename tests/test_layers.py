@@ -92,6 +92,7 @@ OPTIONAL = {
 FRONT_DOORS = {
     ("sessions.training.session", "onward.pytorch.torch_session"),
     ("sessions.training.session", "onward.distributed.open_distributed"),
+    ("runner.train", "onward.distributed.join_team"),
     ("serving.processing.stored_processing", "onward.runner.plan.preprocessing"),
 }
 
@@ -101,7 +102,11 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}  # of os
 # Modules below the command line that may read the environment: the peer's users set ORTMODULE_*
 # outside their scripts, which run unchanged under onward.compat; launchers tell a process its rank
 # in variables alone.
-READ_ENVIRONMENT = {"training.ortmodule.switches", "distributed.process_groups"}
+READ_ENVIRONMENT = {
+    "training.ortmodule.switches",
+    "distributed.join_team",
+    "distributed.process_groups",
+}
 
 VAGUE = {"utils", "helpers", "common", "misc"}
 PEER_NAMES = ["training"]  # mirrors onnxruntime.training, which has a `utils`

@@ -105,6 +105,7 @@ ROWS: dict[str, Callable[[], tuple[bool, list[dict[str, Any]]]]] = {
     "R7": _script("resume_runs", "Runs that are stopped and resumed."),
     "R7B": _script("interruptions", "Interrupted runs of onward train."),
     "R8": _script("full_disks", "A disk that is full, or fails."),
+    "R9": _script("killed_workers", "Workers of a run of two processes, killed."),
     "R9B": _script("cut_links", "The network between two machines, cut and restored."),
     "R15": _script("injected_nans", "Batches that are not numbers."),
     "R16": _script("mixed_traffic", "Good, malformed, dropped and slow requests to a server."),

@@ -127,7 +127,9 @@ def interrupt_run(name: str, times: int = TIMES, seed: int = 0, flags: str = "")
             tally.counts[how] += 1
             tally.steps.append(int(interrupted.read_record().get("step", 0)))
         code = _wait(_start(folder, [*given, *_resume(interrupted)]))
-        tally.fault = f"it ended with exit code {code}" if code else _difference(alone, interrupted)
+        tally.fault = f"it ended with exit code {code}"
+        if not code:
+            tally.fault = run_difference(alone, interrupted)
     return tally
 
 
@@ -200,7 +202,7 @@ def _changed(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def _difference(alone: RunFolder, other: RunFolder) -> str:
+def run_difference(alone: RunFolder, other: RunFolder) -> str:
     """What differs between two runs; empty if nothing does."""
     first, second = _weights(alone), _weights(other)
     if wrong := [name for name in first if first[name] != second.get(name)]:

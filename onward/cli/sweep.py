@@ -15,7 +15,7 @@ from onward.cli.config_flags import add_config_flags, given_settings
 from onward.cli.console import make_console, make_table, print_json, print_table, warn
 from onward.errors import OptionError
 from onward.formatting import percent
-from onward.runner.config import TrainConfig
+from onward.runner.config import TEAM_SETTINGS, TrainConfig
 from onward.runner.config_files import read_config
 from onward.runner.sweep.run_sweep import sweep as run_sweep
 from onward.runner.sweep.search_space import read_search_texts, show_value
@@ -135,7 +135,7 @@ def sweep(
         _show(console, result)
 
 
-add_config_flags(sweep, TrainConfig, leave_out=("model", "runs", "name"))
+add_config_flags(sweep, TrainConfig, leave_out=("model", "runs", "name", *TEAM_SETTINGS))
 
 
 def read_seconds(text: str | None) -> float | None:

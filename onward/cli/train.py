@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +18,13 @@ from onward.cli.config_flags import add_config_flags, given_settings
 from onward.cli.console import make_console, print_pairs, warn
 from onward.cli.training_display import TrainingDisplay
 from onward.cli.watch_training import WatchFlags, check_watch, served_model, watch_training
-from onward.errors import OptionError
-from onward.formatting import show_seconds
+from onward.distributed.launchers.local_processes import run_local
+from onward.distributed.launchers.ranks import find_ranks
+from onward.errors import OptionError, PeerFailed
+from onward.formatting import show_bytes, show_seconds
 from onward.runner.callback import Callback
-from onward.runner.config import TrainConfig, make_config
+from onward.runner.callbacks.team_speed import KEY as PROCESSES
+from onward.runner.config import TEAM, TrainConfig, make_config
 from onward.runner.config_files import config_to_toml, read_config
 from onward.runner.run import INTERRUPTED, Run
 from onward.runner.train import FinishedRun
@@ -26,6 +32,7 @@ from onward.runner.train import train as train_model
 from onward.runner.watch_models import HeldOutRows
 
 _WATCH = "Continuous training"
+_FAILED = 2  # as main has it for bad input
 
 
 def train(
@@ -41,6 +48,19 @@ def train(
     show_config: Annotated[
         bool, typer.Option("--show-config", help="Print every setting as TOML, and stop.")
     ] = False,
+    nproc: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Processes to start here.", rich_help_panel=TEAM),
+    ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="With --nproc: start them again so often after one failed, and resume.",
+            rich_help_panel=TEAM,
+        ),
+    ] = 0,
     watch: Annotated[
         Path | None,
         typer.Option(
@@ -72,7 +92,8 @@ def train(
     """Train a model on data.
 
     Loss, metrics and columns are worked out from the model and the data, and shown before the
-    first step. Ctrl-C saves and stops; the same command with --resume continues.
+    first step. Ctrl-C saves and stops; the same command with --resume continues. Processes that
+    --nproc, torchrun, mpirun or srun start take a part of every batch each.
 
     \b
     onward train model.onnx --data data.csv --target label
@@ -80,6 +101,7 @@ def train(
     onward train model.onnx --data new.csv --new-head 3 --freeze 'encoder.*'
     onward train --config run.toml --learning-rate 0.01 --resume
     onward train model.onnx --data base.csv --watch incoming
+    onward train model.onnx --data data.csv --nproc 2
     """
     settings = {} if config is None else read_config(config)
     settings |= given_settings(given, TrainConfig)
@@ -93,6 +115,14 @@ def train(
         raise OptionError("there is no model to train\ngive one: onward train model.onnx")
     flags = WatchFlags(watch, min_improvement, replay, interval, once)
     check_watch(flags, checked)
+    ranks = find_ranks(os.environ)
+    if watch is not None and (nproc is not None or (ranks is not None and ranks.size > 1)):
+        raise OptionError("--watch trains in one process\nleave out --nproc, and the launcher")
+    if nproc is not None and ranks is None:
+        raise typer.Exit(_start_processes(nproc, max_restarts))
+    if ranks is not None and ranks.rank:
+        _train_silently(resume, settings)
+        return
     console = make_console()
     if checked.data is None and watch is not None:
         watch_training(console, flags, Path(checked.model), checked.validation, settings)
@@ -100,7 +130,7 @@ def train(
     if checked.data is None:
         raise OptionError("there is no data to train on\ngive it: --data data.csv")
     held_out = HeldOutRows()
-    with TrainingDisplay(console) as display:
+    with _reported_by_one(), TrainingDisplay(console) as display:
         run = train_model(
             callbacks=[ShowChoices(console), display, held_out],
             resume=resume,
@@ -128,6 +158,8 @@ class ShowChoices(Callback):
     def on_start(self, run: Run) -> None:
         pairs = [(f"  {each.what}", f"{each.value}  ({each.why})") for each in run.plan.choices]
         pairs += [(f"  {name}", f"{count:,}") for name, count in run.plan.sizes.items()]
+        if run.team.size > 1:
+            pairs.append(("  processes", f"{run.team.size}  ({run.team.backend})"))
         self._console.print(f"{run.folder.path}", style="bold")
         print_pairs(self._console, pairs)
         if run.step:
@@ -140,10 +172,34 @@ def _command() -> str:
     return shlex.join(["onward", *given])
 
 
+def _start_processes(nproc: int, max_restarts: int) -> int:
+    """Run this command in several processes; the exit code of the run."""
+    command = [sys.executable, "-m", "onward", *sys.argv[1:]]
+    return run_local(command, nproc, variables=os.environ, max_restarts=max_restarts)
+
+
+def _train_silently(resume: bool, settings: dict[str, Any]) -> None:
+    """Train in a process that is not the first one: it prints only errors of its own."""
+    with _reported_by_one():
+        run = train_model(resume=resume, **settings)
+    if run.stopped == INTERRUPTED:
+        raise typer.Exit(130)
+
+
+@contextlib.contextmanager
+def _reported_by_one() -> Iterator[None]:
+    """Within it, an error that another process reports ends this one in silence."""
+    try:
+        yield
+    except PeerFailed:
+        raise typer.Exit(_FAILED) from None
+
+
 def _show_result(console: Console, run: FinishedRun) -> None:
     if run.stopped == INTERRUPTED:
         warn(console, f"interrupted at step {run.steps}; the same command with --resume continues")
     numbers = "  ".join(f"{name} {number:.4g}" for name, number in run.metrics.items())
+    _show_processes(console, run)
     console.print(f"{run.steps:,} steps in {show_seconds(run.seconds)}  {numbers}", style="bold")
     folder = run.folder
     print_pairs(
@@ -153,4 +209,16 @@ def _show_result(console: Console, run: FinishedRun) -> None:
             (f"  {folder.report}", "the run on one page"),
             (f"  {folder.metrics}", "every number"),
         ],
+    )
+
+
+def _show_processes(console: Console, run: FinishedRun) -> None:
+    """What several processes sent, and how fast they were together."""
+    if run.processes == 1:
+        return
+    found = run.folder.read_record()[PROCESSES]
+    sent, speed = show_bytes(found["bytes_sent_per_step"]), found["rows_per_second"] or 0
+    console.print(
+        f"{found['count']} processes ({found['backend']}): each sent {sent} a step; "
+        f"{speed:,.0f} rows/s in all"
     )

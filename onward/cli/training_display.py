@@ -85,7 +85,7 @@ class TrainingDisplay(Callback):
     def on_step(self, run: Run, step: StepRecord) -> None:
         assert self._speed is not None
         batches = run.config.gradient_accumulation_steps
-        self._speed.add(len(step.batch) * batches, run.plan.training.waited)
+        self._speed.add(step.batch.whole * batches, run.plan.training.waited)
         now = run.clock()
         if now < self._next and run.steps_left:
             return

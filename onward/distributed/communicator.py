@@ -101,6 +101,14 @@ class Communicator:
             dist.all_gather_object(found, value, group=self.group)
         return found
 
+    def broadcast_object(self, value: Any, source: int = 0) -> Any:
+        """The value of process `source` of the group: it is pickled."""
+        found = [value]
+        with _peers():
+            at = dist.get_global_rank(self.group, source)
+            dist.broadcast_object_list(found, at, group=self.group)
+        return found[0]
+
     def barrier(self) -> None:
         """Wait for all processes."""
         self.all_reduce(torch.zeros(1)).wait()

@@ -56,6 +56,12 @@ class DistributedTraining:
     def finite(self, finite: bool) -> None:
         self._engine.finite = finite
 
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that this process has sent to others."""
+        groups = (self._groups.whole, self._groups.shards, self._groups.copies)
+        return sum(each.sent.total() for each in dict.fromkeys(groups))
+
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._engine.set_rates(steps, [rates[origin] for origin in self._origins])
 

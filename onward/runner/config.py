@@ -34,6 +34,7 @@ def _setting(group: str, default: Any, explanation: str, **checks: Any) -> Any:
 
 
 DATA, LEARN, MODEL, WATCH, RUN = "Data", "Learning", "Model", "Evaluation", "Run"
+TEAM = "Several processes"
 
 
 class TrainConfig(BaseModel):
@@ -199,6 +200,36 @@ class TrainConfig(BaseModel):
         WATCH, None, "Profile these steps (100:120), as a page for a browser."
     )
 
+    # -- several processes: those of onward.distributed.Parallel
+    shard: Count = _setting(
+        TEAM, 1, "Processes that hold one copy of the model together, each a part of it (ZeRO)."
+    )
+    zero: Annotated[int, Field(ge=1, le=3)] = _setting(
+        TEAM, 3, "What is sharded: 1 the optimizer's state, 2 gradients too, 3 parameters too."
+    )
+    offload: bool = _setting(TEAM, False, "Keep the optimizer's state in the CPU's memory.")
+    bucket: Count = _setting(
+        TEAM, 25 << 20, "Bytes of gradients that are sent at a time, during the backward pass."
+    )
+    sync_batch_norm: bool = _setting(
+        TEAM, False, "BatchNormalization over the batch of all processes, not of each."
+    )
+    compression: Literal["bfloat16", "float16", "int8", "powersgd", "topk"] | None = _setting(
+        TEAM, None, "How gradients are sent; as they are if left out."
+    )
+    local_steps: Count | None = _setting(
+        TEAM, None, "Average the weights every N steps, instead of gradients at each step."
+    )
+    logical_shards: Count | None = _setting(
+        TEAM, None, "Add gradients of N parts of a batch in order: the same bits on any processes."
+    )
+    backend: str = _setting(
+        TEAM, "auto", "gloo, nccl, mpi, ...; auto: nccl for GPUs, gloo for CPUs."
+    )
+    peer_timeout: Positive = _setting(
+        TEAM, 600.0, "Seconds after which a process that does not answer is lost."
+    )
+
     # -- the run
     provider: str | None = _setting(
         RUN, None, "The engine (cpu, cuda, torch, ...); auto: the fastest one here."
@@ -221,6 +252,13 @@ class TrainConfig(BaseModel):
     name: str | None = _setting(
         RUN, None, "The name of the run's folder; the model's name and a number if left out."
     )
+
+
+TEAM_SETTINGS = tuple(
+    name
+    for name, field in TrainConfig.model_fields.items()
+    if field.json_schema_extra == {"group": TEAM}
+)
 
 
 def make_config(*layers: Mapping[str, Any], **settings: Any) -> TrainConfig:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from onward.errors import NotFinite
 from onward.programs.program import LOSS
-from onward.runner.data.batches import DataBatch
+from onward.runner.data.batches import Batches, DataBatch
 from onward.runner.events import Evaluation, Mistake
 from onward.runner.metrics.confusion_matrix import ConfusionMatrix
 from onward.runner.nonfinite import find_nonfinite
-from onward.runner.run import Run
+from onward.runner.run import INTERRUPTED, Run
+from onward.runner.team import run_and_ask
 
 _MOST_CLASSES = 200  # of a confusion matrix that can be looked at
 _MOST_MISTAKES = 24
@@ -25,52 +27,126 @@ _HELD_OUT = "val_"
 def evaluate(run: Run) -> Evaluation | None:
     """Evaluate on all held-out rows; None without such rows, or if the run is interrupted.
 
-    A run whose held-out loss is not finite is stopped, unless on_nan is "skip".
+    A run whose held-out loss is not finite is stopped, unless on_nan is "skip". Several processes
+    share the batches; their numbers are those of one process, bit for bit.
     """
     plan = run.plan
     if plan.validation is None:
         return None
     started = run.clock()
-    metrics = plan.make_metrics()
-    matrix = _confusion_matrix(run)
-    mistakes: list[Mistake] = []
-    total, rows, finite = 0.0, 0, True
-    with _averaged_weights(run), contextlib.closing(plan.validation.epoch(0)) as batches:
-        for batch in batches:
-            if run.is_interrupted:
-                return None
-            results = run.session.evaluate(batch.feeds)
-            total += float(results[LOSS]) * len(batch)
-            rows += len(batch)
-            if plan.target not in batch.feeds:
-                continue  # the model's own output is the loss
-            outputs = np.asarray(results[plan.output])
-            finite = finite and math.isfinite(total) and not np.isnan(outputs).any()
-            if not finite and run.config.on_nan == "stop":
-                _stop_at_nonfinite(run, batch)
-                return None
-            if not finite:
-                continue  # metrics refuse such outputs
-            targets = np.asarray(batch.feeds[plan.target])
-            for metric in metrics:
-                metric.update(outputs, targets)
-            if matrix is not None:
-                if run.config.mixup:  # targets are weights of classes
-                    targets = targets.argmax(1)
-                matrix.update(outputs, targets)
-                mistakes += _mistakes(run, batch, outputs, targets, _MOST_MISTAKES - len(mistakes))
-    numbers = {f"{_HELD_OUT}{LOSS}": total / rows}
-    for metric in metrics:
+    own = _Measured(run)
+    with _averaged_weights(run):
+        if not _measure(run, plan.validation, own):
+            return None
+    found = _join(run, run.team.gather(own.state())) if run.team.size > 1 else own
+    finite = found.finite
+    total = 0.0
+    for _, loss in sorted(found.losses.items()):
+        total += loss  # in the order of the batches, whichever process had them
+    numbers = {f"{_HELD_OUT}{LOSS}": total / found.rows}
+    for metric in found.metrics:
         numbers[f"{_HELD_OUT}{metric.name}"] = float(metric.result()) if finite else math.nan
     return Evaluation(
         step=run.step,
         epoch=run.epoch,
         numbers=numbers,
         is_best=_is_better(run, numbers.get(plan.monitor, math.nan)),
-        confusion=matrix.result() if matrix is not None and finite else None,
-        mistakes=mistakes,
+        confusion=found.matrix.result() if found.matrix is not None and finite else None,
+        mistakes=[each for _, each in found.mistakes],
         seconds=run.clock() - started,
     )
+
+
+def _measure(run: Run, held_out: Batches, own: _Measured) -> bool:
+    """Evaluate every n-th batch, for n processes; whether nothing interrupted it.
+
+    All processes evaluate equally often, because they may need each other for it: those that have
+    no batch left evaluate the last one, which another process counts.
+    """
+    team, count = run.team, len(held_out)
+    turns = range(team.rank, -(-count // team.size) * team.size, team.size)
+    chosen = [min(number, count - 1) for number in turns]
+    good = True
+    with contextlib.closing(held_out.choose(0, chosen)) as batches:
+        for number in turns:
+            batch, ends = run_and_ask(team, lambda: next(batches), _is_interrupted(run) or not good)
+            if ends:
+                return _end(run)
+            results = run.session.evaluate(batch.feeds)
+            if number < count:
+                good = own.add(run, number, batch, results)
+    _, ends = run_and_ask(team, lambda: None, not good)
+    return _end(run) if ends else True
+
+
+def _is_interrupted(run: Run) -> bool:
+    """Whether this process was asked to stop at once."""
+    return run.asked is not None and run.asked[0] == INTERRUPTED
+
+
+def _end(run: Run) -> bool:
+    """Stop all processes, because one was asked to stop or met numbers that are not finite."""
+    if not run.stopped:
+        run.adopt_stop()
+    return False
+
+
+class _Measured:
+    """What was measured on some of the held-out batches."""
+
+    def __init__(self, run: Run) -> None:
+        self.metrics = run.plan.make_metrics()
+        self.matrix = _confusion_matrix(run)
+        self.mistakes: list[tuple[int, Mistake]] = []  # with the numbers of their batches
+        self.losses: dict[int, float] = {}  # of each batch, times its rows
+        self.rows, self.finite = 0, True
+
+    def add(self, run: Run, number: int, batch: DataBatch, results: Any) -> bool:
+        """Count a batch; False if it ends the run."""
+        plan = run.plan
+        self.losses[number] = float(results[LOSS]) * len(batch)
+        self.rows += len(batch)
+        if plan.target not in batch.feeds:
+            return True  # the model's own output is the loss
+        outputs = np.asarray(results[plan.output])
+        finite = math.isfinite(self.losses[number]) and not np.isnan(outputs).any()
+        self.finite = self.finite and finite
+        if not self.finite and run.config.on_nan == "stop":
+            _stop_at_nonfinite(run, batch)
+            return False
+        if not self.finite:
+            return True  # metrics refuse such outputs
+        targets = np.asarray(batch.feeds[plan.target])
+        for metric in self.metrics:
+            metric.update(outputs, targets)
+        if self.matrix is not None:
+            if run.config.mixup:  # targets are weights of classes
+                targets = targets.argmax(1)
+            self.matrix.update(outputs, targets)
+            left = _MOST_MISTAKES - len(self.mistakes)
+            found = _mistakes(run, batch, outputs, targets, left)
+            self.mistakes += [(number, each) for each in found]
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """What the other processes need."""
+        return vars(self)
+
+
+def _join(run: Run, states: Sequence[Mapping[str, Any]]) -> _Measured:
+    """What all processes have measured."""
+    whole = _Measured(run)
+    for state in states:
+        for metric, other in zip(whole.metrics, state["metrics"]):
+            metric.merge(other)
+        if whole.matrix is not None:
+            whole.matrix.merge(state["matrix"])
+        whole.losses |= state["losses"]
+        whole.mistakes += state["mistakes"]
+        whole.rows += state["rows"]
+        whole.finite = whole.finite and state["finite"]
+    whole.mistakes = sorted(whole.mistakes, key=itemgetter(0))[:_MOST_MISTAKES]
+    return whole
 
 
 def _stop_at_nonfinite(run: Run, batch: DataBatch) -> None:

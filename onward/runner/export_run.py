@@ -16,8 +16,13 @@ Array = np.ndarray[Any, Any]
 
 
 def export_run(run: Run) -> None:
-    """Write model.onnx, and the adapters if they are kept."""
+    """Write model.onnx, and the adapters if they are kept; process 0 does it for all."""
     tensors = trained_tensors(run)
+    if run.is_first:
+        _write_model(run, tensors)
+
+
+def _write_model(run: Run, tensors: Mapping[str, Array]) -> None:
     adapted = run.plan.adapted
     model = adapted.export(tensors)
     store(model, run.plan.preprocessing)

@@ -19,7 +19,7 @@ def stop_on_signals(run: Run) -> Iterator[None]:
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if run.stopped:
+        if run.asked is not None:
             signal.default_int_handler(number, frame)
         run.stop(INTERRUPTED)
 

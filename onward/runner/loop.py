@@ -1,18 +1,22 @@
 """The training loop, from the first step to the exported model.
 
-Everything else that happens during a run is a callback (`callback.py`).
+Everything else that happens during a run is a callback (`callback.py`). Several processes go
+through the loop in step: where one of them may stop or fail alone, they agree (`team.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 
 from onward.runner.callback import Callback
+from onward.runner.data.batches import DataBatch
 from onward.runner.evaluate import evaluate
 from onward.runner.events import StepRecord
 from onward.runner.export_run import export_run
 from onward.runner.run import Run
 from onward.runner.run_checkpoints import save_checkpoint
+from onward.runner.team import run_and_ask
 
 
 def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
@@ -21,9 +25,10 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     started = run.clock() - run.seconds
     for callback in callbacks:
         callback.on_start(run)
+    run.agree()
     _finish_step(run, callbacks)  # a resumed run may have been stopped within an evaluation
     while not run.is_over:
-        for batch in run.plan.training.epoch(run.epoch, start=run.batch):
+        for batch in _batches(run):
             rate = run.session.expected_learning_rate
             results = run.session.step(batch.feeds)
             run.batch += 1
@@ -39,6 +44,7 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
             _finish_step(run, callbacks)
             if run.is_over:
                 break
+        run.agree()
         if run.ends_epoch and not run.is_interrupted:
             for callback in callbacks:
                 callback.on_epoch(run, run.epoch)
@@ -47,6 +53,20 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     export_run(run)
     for callback in callbacks:
         callback.on_end(run)
+
+
+def _batches(run: Run) -> Generator[DataBatch]:
+    """This process's part of each batch of the epoch, until a process asks to stop.
+
+    A part that cannot be read ends all processes, before the others begin the step.
+    """
+    with contextlib.closing(run.plan.training.epoch(run.epoch, start=run.batch)) as epoch:
+        while not run.ends_epoch:
+            batch, is_asked = run_and_ask(run.team, lambda: next(epoch), run.asked is not None)
+            if is_asked and not run.micro:
+                run.adopt_stop()
+                return
+            yield batch
 
 
 def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
@@ -61,6 +81,7 @@ def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
             run.best = evaluation if evaluation.is_best else run.best
             for callback in callbacks:
                 callback.on_evaluate(run, evaluation)
+            run.agree()
             if evaluation.is_best:
                 run.saved = -1  # if the step was saved, then without its rating
                 _save(run, callbacks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from onward.measure.machine import usable_cores
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import AUTO
@@ -13,11 +14,16 @@ from onward.runner.config import TrainConfig
 from onward.runner.finetune.unfreezing import open_stage, stage_at
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.precision import choose_precision, loss_scale_for, to_mixed_precision
+from onward.runner.team import ALONE, Team
 from onward.sessions.training.session import TrainingSession
 
 
 def open_session(
-    plan: TrainingPlan, config: TrainConfig, step: int = 0, previous: TrainingSession | None = None
+    plan: TrainingPlan,
+    config: TrainConfig,
+    step: int = 0,
+    previous: TrainingSession | None = None,
+    team: Team = ALONE,
 ) -> TrainingSession:
     """The session that makes the update after `step`; it takes over from `previous`."""
     model, options = plan.adapted.model, plan.options
@@ -26,8 +32,9 @@ def open_session(
         model = to_mixed_precision(model, precision)
         options = replace(options, loss_scale=loss_scale_for(precision))
     engine: dict[str, Any] = {
-        "sess_options": session_options(config),
+        "sess_options": session_options(config, team.local_size),
         "providers": asked_providers(config),
+        "parallel": team.parallel,
     }
     if plan.adapted.stages:
         stage = stage_at(plan.adapted.stages, step)
@@ -35,9 +42,15 @@ def open_session(
     return TrainingSession(model, plan.loss, plan.optimizer, options, **engine)
 
 
-def session_options(config: TrainConfig) -> SessionOptions:
-    """The options of an engine; its errors are raised, not printed in addition."""
-    return SessionOptions(log_severity_level=4, intra_op_num_threads=config.threads)
+def session_options(config: TrainConfig, processes: int = 1) -> SessionOptions:
+    """The options of an engine; its errors are raised, not printed in addition.
+
+    Several processes of one machine share its cores.
+    """
+    threads = config.threads
+    if not threads and processes > 1:
+        threads = max(usable_cores() // processes, 1)
+    return SessionOptions(log_severity_level=4, intra_op_num_threads=threads)
 
 
 def asked_providers(config: TrainConfig) -> Asked:

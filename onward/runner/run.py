@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from onward.checkpoints.folder import Checkpoints
 from onward.errors import OnwardError
 from onward.runner.config import TrainConfig
 from onward.runner.events import Evaluation
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run_folder import RunFolder
+from onward.runner.team import ALONE, Team
 from onward.sessions.training.session import TrainingSession
+
+if TYPE_CHECKING:
+    from onward.runner.stored_states import StoredStates
 
 DONE = "finished"
 INTERRUPTED = "interrupted"  # why a run stopped that Ctrl-C, or SIGTERM, ended
@@ -25,8 +29,9 @@ class Run:
     config: TrainConfig
     plan: TrainingPlan
     session: TrainingSession
-    folder: RunFolder
-    checkpoints: Checkpoints
+    folder: RunFolder  # process 0 writes to it
+    checkpoints: StoredStates
+    team: Team = ALONE
     step: int = 0  # updates, those that were skipped included
     epoch: int = 0
     batch: int = 0  # in the epoch
@@ -35,18 +40,32 @@ class Run:
     saved: int = -1  # the step of the last checkpoint
     evaluations: list[Evaluation] = field(default_factory=list)
     best: Evaluation | None = None
-    stopped: str = ""  # why the loop ends before its last step
+    stopped: str = ""  # why the loop ends before its last step; the same in all processes
     error: OnwardError | None = None  # raised when everything is saved
+    asked: tuple[str, OnwardError | None] | None = None  # a stop that this process asked for
     seconds: float = 0.0  # of training, in earlier processes too
     clock: Callable[[], float] = time.perf_counter
 
     def stop(self, reason: str, error: OnwardError | None = None) -> None:
         """End the run after this step: a checkpoint is written, the model is exported.
 
-        Only the first reason counts. With an error, `train` raises it at the end.
+        Only the first reason counts. With an error, `train` raises it at the end. One process of
+        many asks the others (`agree`), so that all of them stop at the same step.
         """
-        if not self.stopped:
-            self.stopped, self.error = reason, error
+        if self.asked is None:
+            self.asked = reason, error
+        if self.team.size == 1:
+            self.agree()
+
+    def agree(self) -> None:
+        """Stop if a process has asked for it; all processes call this at the same places."""
+        if not self.stopped and self.team.largest(self.asked is not None):
+            self.adopt_stop()
+
+    def adopt_stop(self) -> None:
+        """Stop for the first reason that a process gave; all processes call this."""
+        found = [each for each in self.team.gather(self.asked) if each is not None]
+        self.stopped, self.error = found[0]
 
     @property
     def is_over(self) -> bool:
@@ -64,3 +83,8 @@ class Run:
     @property
     def is_interrupted(self) -> bool:
         return self.stopped == INTERRUPTED
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the files of the run, and shows it."""
+        return self.team.rank == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,19 +16,25 @@ from onward.runner.events import Evaluation
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
 from onward.runner.run_folder import RunFolder
+from onward.runner.stored_states import FirstProcessStates, StoredStates
+from onward.runner.team import ALONE, Team
 
 _POSITION = ("step", "epoch", "batch", "micro", "evaluated", "seconds")
 _KEY = "run"  # in the session's properties
 
 
-def open_checkpoints(folder: RunFolder, plan: TrainingPlan, keep: int) -> Checkpoints:
+def open_checkpoints(
+    folder: RunFolder, plan: TrainingPlan, keep: int, team: Team = ALONE
+) -> StoredStates:
     """The checkpoints of a run: the newest ones and the best one."""
-    return Checkpoints(
-        folder.checkpoints,
-        keep=keep,
-        keep_best=1,
-        better="higher" if plan.higher_is_better else "lower",
+    better: Literal["higher", "lower"] = "higher" if plan.higher_is_better else "lower"
+    shared: StoredStates | None = team.open_checkpoints(
+        folder.checkpoints, keep=keep, better=better
     )
+    if shared is not None:
+        return shared
+    files = Checkpoints(folder.checkpoints, keep=keep, keep_best=1, better=better)
+    return FirstProcessStates(files, team)
 
 
 def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
@@ -42,7 +48,7 @@ def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
     # only better ones are rated: of two that are equally good, the folder would keep the newer
     best = run.best if run.best is not None and run.best.step == run.step else None
     metric = None if best is None else best.numbers.get(run.plan.monitor)
-    path = run.checkpoints.try_save(*run.session.checkpoint(), step=run.step, metric=metric)
+    path = run.checkpoints.try_save(run.session, run.step, metric)
     if path is not None:
         run.saved = run.step
     return path

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from onward.errors import OnwardError, OptionError
+from onward.runner.callbacks.run_record import FINISHED, STOPPED
 from onward.runner.config import TrainConfig, make_config
 from onward.runner.config_files import read_config
 from onward.runner.run_folder import RunFolder, list_runs
+from onward.runner.run_process import living_process
 
 
 def find_same_run(runs: Path, config: TrainConfig) -> RunFolder:
     """The newest run with these settings; OptionError if there is none."""
+    found = next(_same_runs(runs, config), None)
+    if found is None:
+        raise OptionError(
+            f"no run in {runs} has the same settings, so there is none to resume\n"
+            "start it without --resume, or name the run: --name"
+        )
+    return found
+
+
+def find_unfinished_run(
+    runs: Path, config: TrainConfig, launch: str | None, restarts: int
+) -> RunFolder | None:
+    """The run that a launcher's processes were training when it started them again.
+
+    `launch` names the launcher's job; it was started again `restarts` times. A launcher of elastic
+    jobs does not count the times that a machine came or went.
+    """
+    if launch is None and not restarts:
+        return None
+    for folder in _same_runs(runs, config):
+        record = folder.read_record()
+        if config.name is not None and folder.name != config.name:
+            continue
+        if record.get("status") in (FINISHED, STOPPED) or living_process(record):
+            continue
+        if record.get("launch") == launch:
+            return folder
+    return None
+
+
+def _same_runs(runs: Path, config: TrainConfig) -> Iterator[RunFolder]:
+    """The runs with these settings, the newest first."""
     wanted = config.model_copy(update={"name": None})
     for folder in reversed(list(list_runs(runs))):
         try:
@@ -19,8 +54,4 @@ def find_same_run(runs: Path, config: TrainConfig) -> RunFolder:
         except OnwardError:
             continue  # of another version, or damaged: not this one
         if found.model_copy(update={"name": None}) == wanted:
-            return folder
-    raise OptionError(
-        f"no run in {runs} has the same settings, so there is none to resume\n"
-        "start it without --resume, or name the run: --name"
-    )
+            yield folder

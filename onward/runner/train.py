@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from onward.configs.check_settings import changed_settings
-from onward.errors import OptionError, WriteFailed
+from onward.errors import OptionError, PeerFailed, WriteFailed
 from onward.graph.files import Source
 from onward.graph.paths import writing
-from onward.runner.automatic import AUTOMATIC, resolve_automatic
+from onward.lazy import LazyModule
+from onward.runner.automatic import AUTO, AUTOMATIC, resolve_automatic
 from onward.runner.callback import Callback
 from onward.runner.callbacks.choose_callbacks import choose_callbacks
 from onward.runner.callbacks.run_record import FAILED, STOPPED, now
-from onward.runner.config import TrainConfig, make_config
+from onward.runner.config import TEAM_SETTINGS, TrainConfig, make_config
 from onward.runner.config_files import config_to_toml
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop
@@ -29,7 +30,12 @@ from onward.runner.run import Run
 from onward.runner.run_checkpoints import open_checkpoints, resume_run, save_checkpoint
 from onward.runner.run_folder import RunFolder, find_run, new_run_folder
 from onward.runner.run_process import living_process
-from onward.runner.same_run import find_same_run
+from onward.runner.same_run import find_same_run, find_unfinished_run
+from onward.runner.share_plan import parallel_settings, share_plan
+from onward.runner.team import ALONE, Team, ending_together, run_on_all, run_on_first
+
+# A higher layer, for several processes alone: docs/design/0013-layers.md, "Front doors"
+_distribution = LazyModule("onward.distributed.join_team")
 
 RESOLVED = "resolved"  # in run.json: what was found for settings that were "auto"
 
@@ -43,6 +49,7 @@ class FinishedRun:
     metrics: dict[str, float]  # of the best evaluation: val_loss, val_accuracy, ...
     stopped: str  # why it ended before its last step; empty: it did not
     seconds: float
+    processes: int = 1
 
     @property
     def model(self) -> Path:
@@ -57,6 +64,7 @@ def train(
     validation: Any = None,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
+    parallel: Any = "auto",
     command: str = "",
     **settings: Any,
 ) -> FinishedRun:
@@ -66,33 +74,57 @@ def train(
     the same settings (or the run called `name`) continues where it was, bit for bit. `command` is
     written into the run's folder, as what repeats it.
 
+    A process that a launcher (torchrun, mpirun, srun, `onward launch`) started with others trains
+    with them: each takes its part of every batch, and process 0 writes the folder. `parallel` is a
+    Parallel that says how, "auto" the one that the settings describe, None: this process trains
+    alone. The result is the same on all processes.
+
         run = onward.train("cnn.onnx", "digits.npz", target="label", epochs=5)
         run.metrics["val_accuracy"], run.model
     """
-    config = make_config(settings, _paths(model, data, validation))
+    given = {} if parallel in (None, AUTO) else parallel_settings(parallel)
+    config = make_config(given, settings, _paths(model, data, validation))
     source: Any = model if model is not None else config.model
     if source is None:
         raise OptionError("there is no model to train\ngive one: model='model.onnx'")
-    folder = _find_run(config) if resume else None
+    team = ALONE
+    if parallel is not None:
+        chosen = None if parallel == AUTO else parallel
+        team = _distribution.join_team(config.model_dump(include=set(TEAM_SETTINGS)), chosen)
+    with ending_together(team):
+        return _train(config, (source, data, validation), callbacks, resume, command, team)
+
+
+def _train(
+    config: TrainConfig,
+    sources: tuple[Any, Any, Any],
+    callbacks: Sequence[Callback],
+    resume: bool,
+    command: str,
+    team: Team,
+) -> FinishedRun:
+    """Train in this process of a team; `sources` are the model, the data, the validation data."""
+    folder = run_on_first(team, lambda: _find_folder(config, resume, team))
     is_new = folder is None
-    known = {} if folder is None else folder.read_record().get(RESOLVED, {})
-    resolved = resolve_automatic(config, known, source, data, validation)
-    plan = make_plan(resolved, source, data, validation)
-    everyone = choose_callbacks(resolved, plan, callbacks)
+    resolved = run_on_first(team, lambda: _resolve(config, folder, sources))
+    plan = run_on_all(team, lambda: make_plan(resolved, *sources))
+    plan = share_plan(plan, team)
+    everyone = run_on_all(team, lambda: choose_callbacks(resolved, plan, callbacks, team))
     if folder is None:
-        folder = new_run_folder(Path(config.runs), config.name, _stem(source))
-        _write_settings(config, resolved, folder, command)
+        folder = run_on_first(
+            team, lambda: _make_folder(config, resolved, sources[0], command, team)
+        )
     try:
-        run = _open_run(resolved, plan, folder, everyone, resume)
+        run = _open_run(resolved, plan, folder, everyone, not is_new, team)
     except BaseException:
-        if is_new:
+        if is_new and team.rank == 0:
             folder.remove()
         raise
     with stop_on_signals(run):
         try:
             train_loop(run, everyone)
         except BaseException as error:
-            if is_new and run.step == 0:
+            if run.is_first and is_new and run.step == 0:
                 folder.remove()  # nothing was trained: it would only be in the way
             else:
                 _save_failed(run, everyone, error)
@@ -100,9 +132,9 @@ def train(
         finally:
             run.session.close()
     if run.error is not None:
-        raise run.error
+        raise run.error if run.is_first else PeerFailed(str(run.error))
     metrics = {} if run.best is None else dict(run.best.numbers)
-    return FinishedRun(folder, run.step, metrics, run.stopped, run.seconds)
+    return FinishedRun(folder, run.step, metrics, run.stopped, run.seconds, team.size)
 
 
 def _open_run(
@@ -111,13 +143,14 @@ def _open_run(
     folder: RunFolder,
     callbacks: Sequence[Callback],
     resume: bool,
+    team: Team,
 ) -> Run:
     """The run before its next step: its first one, or the one after its newest checkpoint."""
-    checkpoints = open_checkpoints(folder, plan, config.keep)
+    checkpoints = open_checkpoints(folder, plan, config.keep, team)
     found = checkpoints.latest() if resume else None
     step = 0 if found is None else found.step or 0
-    session = open_session(plan, config, step)
-    run = Run(config, plan, session, folder, checkpoints)
+    session = open_session(plan, config, step, team=team)
+    run = Run(config, plan, session, folder, checkpoints, team)
     if found is not None:
         resume_run(run, found, callbacks)
     return run
@@ -126,8 +159,11 @@ def _open_run(
 def _save_failed(run: Run, callbacks: Sequence[Callback], error: BaseException) -> None:
     """Keep what was trained until an error, and write the error into run.json."""
     interrupted = isinstance(error, KeyboardInterrupt)
-    if not interrupted:  # a second Ctrl-C may come within a step: its weights have no position
+    # a second Ctrl-C may come within a step: its weights have no position
+    if not interrupted and run.team.size == 1:
         save_checkpoint(run, callbacks)
+    if not run.is_first:
+        return
     status = STOPPED if interrupted else FAILED
     reason = None if interrupted else str(error) or type(error).__name__
     with contextlib.suppress(WriteFailed):  # the disk may be full: the error itself matters more
@@ -153,8 +189,10 @@ def _stem(source: Any) -> str:
     return Path(source).stem if _is_path(source) else "run"
 
 
-def _find_run(config: TrainConfig) -> RunFolder:
-    """The run to resume; not one that a process is still training."""
+def _find_folder(config: TrainConfig, resume: bool, team: Team) -> RunFolder | None:
+    """The run to resume; None: a new one. Processes that were started again resume theirs."""
+    if not resume:
+        return find_unfinished_run(Path(config.runs), config, team.launch, team.restarts)
     runs = Path(config.runs)
     found = find_run(runs, config.name) if config.name else find_same_run(runs, config)
     if process := living_process(found.read_record()):
@@ -162,6 +200,24 @@ def _find_run(config: TrainConfig) -> RunFolder:
             f"{found.path} is being trained by process {process}\nwait for it, or stop it first"
         )
     return found
+
+
+def _resolve(
+    config: TrainConfig, folder: RunFolder | None, sources: tuple[Any, Any, Any]
+) -> TrainConfig:
+    """The config with numbers for "auto": those of the run that is resumed, or measured."""
+    known = {} if folder is None else folder.read_record().get(RESOLVED, {})
+    return resolve_automatic(config, known, *sources)
+
+
+def _make_folder(
+    config: TrainConfig, resolved: TrainConfig, source: Any, command: str, team: Team
+) -> RunFolder:
+    folder = new_run_folder(Path(config.runs), config.name, _stem(source))
+    _write_settings(config, resolved, folder, command)
+    if team.launch is not None:
+        folder.write_record(launch=team.launch)
+    return folder
 
 
 def _write_settings(

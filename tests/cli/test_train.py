@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,9 +198,7 @@ def _add_callback(monkeypatch: pytest.MonkeyPatch, *added: Callback) -> None:
     from onward.runner import train
 
     plain = train.choose_callbacks
-    monkeypatch.setattr(
-        train, "choose_callbacks", lambda config, plan, given: [*plain(config, plan, given), *added]
-    )
+    monkeypatch.setattr(train, "choose_callbacks", lambda *given: [*plain(*given), *added])
 
 
 def _weights(name: str) -> dict[str, bytes]:
@@ -209,3 +208,27 @@ def _weights(name: str) -> dict[str, bytes]:
 def _read_weights(path: Path) -> dict[str, bytes]:
     found = onward.load(path).graph.initializers.items()
     return {key: each.const_value.numpy().tobytes() for key, each in found if each.const_value}
+
+
+def test_nproc_starts_the_same_command_in_processes(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def run_local(command: list[str], nproc: int, **settings: Any) -> int:
+        started.append((command, nproc, settings["max_restarts"]))
+        return 3
+
+    monkeypatch.setattr("onward.cli.train.run_local", run_local)
+    given = ("train", *GIVEN, "--nproc", "2", "--max-restarts", "1")
+    assert call(*given).code == 3
+    assert started == [([sys.executable, "-m", "onward", *given], 2, 1)]
+    assert not Path("runs").exists()
+
+
+def test_processes_that_cannot_train_together_are_refused(call: Call) -> None:
+    Path("incoming").mkdir()
+    called = call("train", *GIVEN, "--nproc", "2", "--watch", "incoming")
+    assert called.code == 2 and "--watch trains in one process" in called.err
+    called = call("train", *GIVEN, "--shard", "2")
+    assert called.code == 2 and "shard is 2, and there is one process" in called.err

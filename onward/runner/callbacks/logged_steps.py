@@ -25,7 +25,7 @@ class LoggedSteps(Callback):
     def on_step(self, run: Run, step: StepRecord) -> None:
         assert self._speed is not None
         batches = run.config.gradient_accumulation_steps
-        self._speed.add(len(step.batch) * batches, run.plan.training.waited)
+        self._speed.add(step.batch.whole * batches, run.plan.training.waited)
         every = run.config.log_every or usual_interval(run.plan.steps)
         if step.number % every:
             return

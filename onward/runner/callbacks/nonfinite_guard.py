@@ -18,6 +18,7 @@ from onward.runner.nonfinite import find_nonfinite
 from onward.runner.run import Run
 
 _SCALES_TRIED = 50  # updates in a row that a loss scale may skip while it finds its size
+_UNKNOWN = "gradients are not finite"
 
 
 class NonFiniteGuard(Callback):
@@ -42,17 +43,22 @@ class NonFiniteGuard(Callback):
         scaled = isinstance(run.plan.options.loss_scale, DynamicLossScale)
         if self._in_a_row > (_SCALES_TRIED if scaled else 0) and run.config.on_nan == "stop":
             error = NotFinite(self._explain(run, step))
-            run.stop("gradients are not finite", error)
+            run.stop(_UNKNOWN, error)
 
     def _explain(self, run: Run, step: StepRecord) -> str:
         where = f"step {step.number} (epoch {step.epoch + 1}, batch {run.batch})"
         hint = "the weights are as before it; lower --learning-rate, or leave it out: --on-nan skip"
+        # one process may have the rows that all of them skipped the step for
+        found = [each for each in run.team.gather(self._find_rows(run)) if each]
+        return f"{where}{found[0]}\n{hint}" if found else f"{where}: {_UNKNOWN}\n{hint}"
+
+    def _find_rows(self, run: Run) -> str:
+        """The rows and the node of the first numbers that are not finite; empty if none are."""
         for batch in self._batches:
-            found = find_nonfinite(run.session, batch.feeds)
+            found = find_nonfinite(run.session, batch.feeds) if len(batch) else None
             if found is not None:
-                rows = _show_rows(batch.positions)
-                return f"{where}, {rows}: {found}\n{hint}"
-        return f"{where}: gradients are not finite\n{hint}"
+                return f", {_show_rows(batch.positions)}: {found}"
+        return ""
 
     def state(self) -> dict[str, Any]:
         return {"in_a_row": self._in_a_row}

@@ -14,5 +14,5 @@ class Unfreezing(Callback):
     def on_step(self, run: Run, step: StepRecord) -> None:
         if any(stage.step == step.number for stage in run.plan.adapted.stages):
             previous = run.session
-            run.session = open_session(run.plan, run.config, step.number, previous)
+            run.session = open_session(run.plan, run.config, step.number, previous, run.team)
             previous.close()

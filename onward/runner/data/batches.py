@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from onward import settings
 from onward.errors import DataError
 from onward.runner.data import order as orders
+from onward.runner.data.batch_part import BatchPart
 from onward.runner.data.dataset import (
     Array,
     Dataset,
@@ -35,9 +37,15 @@ class DataBatch:
 
     feeds: Feeds
     positions: Array
+    of_all: int | None = None  # rows of the batch in all processes; None: it has no others
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def whole(self) -> int:
+        """The rows of the batch, those of other processes included."""
+        return len(self) if self.of_all is None else self.of_all
 
 
 class Batches:
@@ -93,6 +101,7 @@ class Batches:
         self._columns = choose_columns(dataset.columns, columns, "the data")
         self._order = order or self._default_order
         self._cache = RowCache(len(dataset)) if row_wise and repeats else None
+        self._row_wise, self._part = row_wise, BatchPart()
         self._together = self._count_together() if row_wise else 1
         self._count = len(self._rows) if order is None else len(order(0))
         if not self._count:
@@ -113,22 +122,47 @@ class Batches:
         """The number of batches in an epoch."""
         return self._count // self.size if self.drop_last else -(-self._count // self.size)
 
+    def part_of(self, part: BatchPart) -> Batches:
+        """The same batches, of which one process has a part; it reads only its own rows.
+
+        Where rows depend on the others of their batch (mixup, padding), it reads all of them.
+        """
+        found = copy.copy(self)
+        found._part, found.waited = part, 0.0
+        found._cache = None if self._cache is None else RowCache(len(self.dataset))
+        return found
+
     def epoch(self, number: int, start: int = 0) -> Generator[DataBatch]:
         """The batches of an epoch, from batch `start` on; close the iterator to stop early."""
-        settings.integer(0)("epoch", number)
         settings.integer(0, len(self))("start", start)
+        return self.choose(number, range(start, len(self)))
+
+    def choose(self, number: int, chosen: Sequence[int]) -> Generator[DataBatch]:
+        """Some batches of an epoch, by their places in it; close the iterator to stop early."""
+        settings.integer(0)("epoch", number)
         rows = self._rows[self._order(number)]
         if len(rows) != self._count:
             raise DataError(f"order({number}) has {len(rows)} rows, but order(0) {self._count}")
         make = (
-            (lambda first=first: self._make_group(rows, first, number))
-            for first in range(start, len(self), self._together)
+            (lambda group=chosen[at : at + self._together]: self._make_group(rows, group, number))
+            for at in range(0, len(chosen), self._together)
         )
         # in groups, what is read ahead is at least as many batches
         ahead = self.ahead if self._together == 1 else 1
-        is_kept = self._cache is not None and self._cache.has_all(rows)
         # what is kept is only copied: less work than to hand it from thread to thread
+        is_kept = self._cache is not None and self._cache.has_all(self._own_rows(rows, chosen))
         return self._timed(run_ahead(make, 0 if is_kept else self.threads, ahead))
+
+    def _own_rows(self, rows: Array, chosen: Sequence[int]) -> Array:
+        """The rows of this process in the chosen batches."""
+        if self._part.size == 1 and len(chosen) == len(self):
+            return rows
+        return np.concatenate([rows[:0], *(self._rows_of(rows, each) for each in chosen)])
+
+    def _rows_of(self, rows: Array, batch: int) -> Array:
+        """The rows of this process in a batch."""
+        whole = rows[batch * self.size : (batch + 1) * self.size]
+        return whole if self._part.size == 1 else whole[self._part.of(len(whole))]
 
     def _default_order(self, epoch: int) -> Array:
         count = len(self._rows)
@@ -141,23 +175,48 @@ class Batches:
             return 1
         return min(max(_GROUP_BYTES // max(known * self.size, 1), 1), _GROUP_BATCHES)
 
-    def _make_group(self, rows: Array, first: int, epoch: int) -> Iterator[DataBatch]:
-        """Batches from `first` on, which are made at once."""
-        last = min(first + self._together, len(self))
-        parts = [rows[batch * self.size : (batch + 1) * self.size] for batch in range(first, last)]
-        if len(parts) == 1:
-            return iter([self._make(parts[0], epoch)])
+    def _make_group(self, rows: Array, chosen: Sequence[int], epoch: int) -> Iterator[DataBatch]:
+        """Batches that are made at once."""
+        if len(chosen) == 1:
+            return iter([self._make_part(rows, chosen[0], epoch)])
+        parts = [self._rows_of(rows, batch) for batch in chosen]
+        one_by_one = (self._make_part(rows, batch, epoch) for batch in chosen)
+        joined = np.concatenate(parts)
+        if not len(joined):
+            return one_by_one
         try:
-            made = self._make(rows[first * self.size : last * self.size], epoch).feeds
-        except Exception:  # one by one, so that the error comes in the turn of its batch
-            return (self._make(part, epoch) for part in parts)
-        starts = range(0, len(parts) * self.size, self.size)
+            made = self._make(joined, epoch).feeds
+        except Exception:  # so that the error comes in the turn of its batch
+            return one_by_one
+        ends = np.cumsum([len(part) for part in parts]).tolist()
         return iter(
             [
-                DataBatch({name: feed[at : at + len(part)] for name, feed in made.items()}, part)
-                for at, part in zip(starts, parts)
+                DataBatch(
+                    {name: feed[end - len(part) : end] for name, feed in made.items()},
+                    part,
+                    self._count_rows(batch),
+                )
+                for batch, part, end in zip(chosen, parts, ends)
             ]
         )
+
+    def _make_part(self, rows: Array, batch: int, epoch: int) -> DataBatch:
+        """This process's part of one batch; all rows are made where each depends on the others."""
+        own = self._rows_of(rows, batch)
+        if self._part.size == 1:
+            return self._make(own, epoch)
+        whole = rows[batch * self.size : (batch + 1) * self.size]
+        # a part without rows has the columns and types of any row
+        read = (own if len(own) else whole[:1]) if self._row_wise else whole
+        taken = slice(len(own)) if self._row_wise else self._part.of(len(whole))
+        made = self._make(read, epoch).feeds
+        return DataBatch({name: feed[taken] for name, feed in made.items()}, own, len(whole))
+
+    def _count_rows(self, batch: int) -> int | None:
+        """The rows of a batch in all processes; None where there is one."""
+        if self._part.size == 1:
+            return None
+        return min(self.size, self._count - batch * self.size)
 
     def _make(self, rows: Array, epoch: int) -> DataBatch:
         kept = None if self._cache is None else self._cache.get(rows)

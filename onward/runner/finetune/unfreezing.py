@@ -49,6 +49,7 @@ def open_stage(
     *,
     sess_options: Any = None,
     providers: Asked = None,
+    parallel: Any = None,
 ) -> TrainingSession:
     """A session that trains the parameters of a stage, from where the previous session is.
 
@@ -66,10 +67,17 @@ def open_stage(
         previous: the session of the stage before, which stays open; None: start, or resume
         sess_options: as in TrainingSession
         providers: as in TrainingSession
+        parallel: as in TrainingSession
     """
     own = replace(options, trainable=stage.names, frozen=())
     session = TrainingSession(
-        plan_model, loss, optimizer, own, sess_options=sess_options, providers=providers
+        plan_model,
+        loss,
+        optimizer,
+        own,
+        sess_options=sess_options,
+        providers=providers,
+        parallel=parallel,
     )
     if previous is None:
         return session

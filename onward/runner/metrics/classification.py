@@ -59,6 +59,10 @@ class Accuracy:
         rows = self.scores.read(self.name, outputs, targets, weights)
         self._share.add(self.scores.decide(rows) == rows.labels, rows.weights)
 
+    def merge(self, other: Accuracy) -> None:
+        """Add the rows of another metric."""
+        self._share.merge(other._share)
+
     def result(self) -> float:
         """The accuracy of all rows."""
         return self._share.divide(self.name)
@@ -110,6 +114,10 @@ class TopKAccuracy:
             (rows.scores == own) & (np.arange(rows.classes) < label)
         )  # (rows, classes)
         self._share.add(ahead.sum(axis=1) < self.k, rows.weights)
+
+    def merge(self, other: TopKAccuracy) -> None:
+        """Add the rows of another metric."""
+        self._share.merge(other._share)
 
     def result(self) -> float:
         """The top-k accuracy of all rows."""
@@ -174,6 +182,17 @@ class ClassAverage:
         self._labels.add(rows.weights[labelled], labels[labelled])
         self._rows += len(rows.labels)
 
+    def merge(self, other: ClassAverage) -> None:
+        """Add the rows of another metric."""
+        if self._kind is None:
+            cells = other._right.cells
+            self._right, self._answers, self._labels = (ExactSums(cells) for _ in range(3))
+            self._kind = other._kind
+        self._right.merge(other._right)
+        self._answers.merge(other._answers)
+        self._labels.merge(other._labels)
+        self._rows += other._rows
+
     def result(self) -> float:
         """The average over the classes of all rows."""
         if self._kind is None or not self._rows:
@@ -217,6 +236,10 @@ class _Share:
     def add(self, right: Array, weights: Array) -> None:
         self.right.add(weights[right])
         self.all.add(weights)
+
+    def merge(self, other: _Share) -> None:
+        self.right.merge(other.right)
+        self.all.merge(other.all)
 
     def divide(self, metric: str) -> float:
         total = self.all.total()

@@ -59,6 +59,12 @@ class ConfusionMatrix:
         answers = self.scores.decide(rows)
         self._cells.add(rows.weights, rows.labels * rows.classes + answers)
 
+    def merge(self, other: ConfusionMatrix) -> None:
+        """Add the rows of another matrix of the same classes."""
+        if self._kind is None:
+            self._kind, self._cells = other._kind, ExactSums(other._cells.cells)
+        self._cells.merge(other._cells)
+
     def result(self) -> Array:
         """The weight of the rows of each label and answer: (classes, classes), float64."""
         if self._kind is None:

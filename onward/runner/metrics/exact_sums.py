@@ -49,6 +49,11 @@ class ExactSums:
             if term.any():  # the rests of short numbers, such as float32's, are zeros
                 self.add(term, cells)
 
+    def merge(self, other: ExactSums) -> None:
+        """Add the totals of as many cells."""
+        for exponent, halves in other._halves.items():
+            self._halves[exponent] = self._halves.get(exponent, 0) + halves
+
     def totals(self) -> list[Fraction]:
         """The exact total of each cell."""
         found = [Fraction(0)] * self.cells

@@ -49,6 +49,10 @@ class Perplexity:
         """Add a batch."""
         self._loss.update(outputs, targets, weights)
 
+    def merge(self, other: Perplexity) -> None:
+        """Add the rows of another metric."""
+        self._loss.merge(other._loss)
+
     def result(self) -> float:
         """The perplexity over all tokens; infinite beyond every float."""
         try:

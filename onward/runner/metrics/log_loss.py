@@ -64,6 +64,12 @@ class LogLoss:
         self._loss.add_products(losses[finite], rows.weights[finite])
         self._weight.add(rows.weights)
 
+    def merge(self, other: LogLoss) -> None:
+        """Add the rows of another metric."""
+        self._loss.merge(other._loss)
+        self._weight.merge(other._weight)
+        self._infinite |= other._infinite
+
     def result(self) -> float:
         """The log loss of all rows."""
         weight = self._weight.total()

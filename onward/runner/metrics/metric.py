@@ -1,12 +1,12 @@
 """The protocol of metrics, and the checks of batches that all metrics share.
 
 A metric reads the outputs and targets of one batch after another. Its result is that of all rows
-at once, bit for bit, however the rows were divided into batches.
+at once, bit for bit, however the rows were divided into batches and processes.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,6 +49,10 @@ class Metric(Protocol):
 
     def reset(self) -> None:
         """Forget all rows."""
+        ...
+
+    def merge(self, other: Self) -> None:
+        """Add the rows of a metric with the same settings, such as that of another process."""
         ...
 
 

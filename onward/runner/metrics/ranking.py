@@ -75,6 +75,12 @@ class AUC:
         self._kind = rows.kind
         self._kept.append((ranks, rows.labels, rows.weights, rows.columns))
 
+    def merge(self, other: AUC) -> None:
+        """Add the rows of another metric."""
+        self._kind = other._kind if self._kind is None else self._kind
+        self._kept += other._kept
+        self._count += other._count
+
     def result(self) -> float:
         """The AUC of all rows."""
         if self._kind is None or not self._count:

@@ -74,6 +74,12 @@ class MeanError:
         self._sum.add_products(*_MEANS[self.measure](d, t), w)
         self._weight.add(w)
 
+    def merge(self, other: MeanError) -> None:
+        """Add the rows of another metric."""
+        self._sum.merge(other._sum)
+        self._weight.merge(other._weight)
+        self._undefined |= other._undefined
+
     def result(self) -> float:
         """The mean over all numbers."""
         weight = self._weight.total()
@@ -135,6 +141,12 @@ class VarianceShare:
         for name, factors in {"w": (w,), "t": (t, w), "tt": (t, t, w),
                               "d": (d, w), "dd": (d, d, w)}.items():  # fmt: skip
             self._sums[name].add_products(*factors, cells=column)
+
+    def merge(self, other: VarianceShare) -> None:
+        """Add the rows of another metric."""
+        self._columns = self._columns or other._columns
+        for name, sums in other._sums.items():
+            self._sums.setdefault(name, ExactSums(sums.cells)).merge(sums)
 
     def result(self) -> float:
         """The mean over the columns of all rows."""

@@ -51,6 +51,10 @@ class HardTargetMetric:
         """Forget all rows."""
         self.metric.reset()
 
+    def merge(self, other: HardTargetMetric) -> None:
+        """Add the rows of another metric."""
+        self.metric.merge(other.metric)
+
 
 def choose_metrics(
     config: TrainConfig, chosen: ChosenLoss, port: TensorPort

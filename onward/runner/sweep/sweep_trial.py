@@ -55,7 +55,14 @@ def train_trial(settings: Settings, callbacks: list[Callback]) -> TrialResult:
     rest = dict(settings)
     first = [rest.pop(name, None) for name in ("model", "data", "validation")]
     watch = WatchMonitor()
-    run = train(first[0], first[1], validation=first[2], callbacks=[*callbacks, watch], **rest)
+    run = train(
+        first[0],
+        first[1],
+        validation=first[2],
+        callbacks=[*callbacks, watch],
+        parallel=None,
+        **rest,
+    )
     return TrialResult(
         dict(run.metrics),
         watch.monitor,

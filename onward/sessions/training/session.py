@@ -412,6 +412,11 @@ class TrainingSession:
         return self._engine.lookahead
 
     @property
+    def bytes_sent(self) -> int:
+        """Bytes that this process has sent to others; 0 where one process trains alone."""
+        return getattr(self._engine, "bytes_sent", 0)
+
+    @property
     def loss_scale(self) -> float:
         return self._scale.value
 

@@ -1,0 +1,66 @@
+"""StoredStates: where a run saves its state, and finds it again.
+
+Checkpoints             files that process 0 writes (`checkpoints/folder.py`)
+FirstProcessStates      all processes have the same state: process 0 saves it for all
+Team.open_checkpoints   each process has a part of the state, and writes it
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from onward.checkpoints.folder import Checkpoints
+from onward.checkpoints.tensor_files import Checkpoint
+from onward.runner.team import Team, run_on_first
+from onward.sessions.training.session import TrainingSession
+
+
+class StoredStates(Protocol):
+    """The saved states of a run; all processes call every method, and get the same results."""
+
+    def try_save(self, session: TrainingSession, step: int, metric: float | None) -> Path | None:
+        """Save the session's state and properties; None if it failed: the error is logged."""
+        ...
+
+    def latest(self) -> Checkpoint | None:
+        """The last saved state; None if there is none."""
+        ...
+
+    def best(self) -> Checkpoint | None:
+        """The state with the best metric, in process 0; None elsewhere, and if there is none."""
+        ...
+
+
+class FirstProcessStates:
+    """Every process has the whole state: process 0 saves it, and gives it to all."""
+
+    def __init__(self, checkpoints: Checkpoints, team: Team) -> None:
+        self._checkpoints, self._team = checkpoints, team
+
+    def try_save(self, session: TrainingSession, step: int, metric: float | None) -> Path | None:
+        def save() -> Path | None:
+            return self._checkpoints.try_save(*session.checkpoint(), step=step, metric=metric)
+
+        return run_on_first(self._team, save)
+
+    def latest(self) -> Checkpoint | None:
+        """The last saved state; other machines need not see the folder."""
+        found: list[Checkpoint | None] = [None]
+
+        def read() -> Checkpoint | None:
+            found[0] = self._checkpoints.latest()
+            return None if found[0] is None else replace(found[0], tensors={})
+
+        known = run_on_first(self._team, read)
+        if self._team.size == 1 or known is None:
+            return found[0]
+        own = {} if found[0] is None else found[0].tensors
+        names = self._team.broadcast([*own])
+        # one by one: a copy of all of them may not fit into memory
+        tensors: dict[str, Any] = {name: self._team.broadcast(own.get(name)) for name in names}
+        return replace(known, tensors=tensors)
+
+    def best(self) -> Checkpoint | None:
+        return self._checkpoints.best() if self._team.rank == 0 else None

@@ -1,0 +1,220 @@
+"""onward.train on two processes: what it trains, measures, saves and resumes equals one process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import distributed as dist
+
+from onward.errors import DataError, DistributedError, NotFinite, PeerFailed
+from onward.runner.callback import Callback
+from tests.distributed.group_of_processes import run_processes
+from tests.distributed.team_runs import (
+    metrics_lines,
+    train,
+    train_on,
+    weights,
+    write_numbers,
+    write_table,
+    write_text,
+)
+
+TABLE = {"target": "kind"}
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "classes": (write_table, {**TABLE, "ema": 0.9, "metrics": ["accuracy", "f1", "auc"]}),
+    "steps": (
+        write_table,
+        {**TABLE, "gradient_accumulation_steps": 2, "evaluate_every": 2, "max_grad_norm": 0.5},
+    ),
+    "unfreezing": (write_table, {**TABLE, "unfreeze_every": 4, "balance": True}),
+    "numbers": (
+        write_numbers,
+        {"target": "price", "metrics": ["mae", "r2", "rmse"], "learning_rate": "auto"},
+    ),
+    # Adam would enlarge the rounding errors of gradients that are 0, such as of keys' biases
+    "text": (write_text, {"data": "rows.txt", "epochs": 1, "optimizer": "sgd"}),
+}
+
+
+class StopAt(Callback):
+    """Stops the run, or its process, at a step of one process."""
+
+    def __init__(self, rank: int, step: int, how: str) -> None:
+        self.rank, self.step, self.how = rank, step, how
+
+    def on_step(self, run: Any, step: Any) -> None:
+        if run.team.rank != self.rank or step.number != self.step:
+            return
+        if self.how == "signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.how == "error":
+            raise ValueError("the callback is broken")
+
+
+def train_all(rank: int, folders: dict[str, str]) -> dict[str, Any]:
+    return {
+        name: train_on(rank, folder, {**CASES[name][1], "name": "two"})
+        for name, folder in folders.items()
+    }
+
+
+def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
+    folders = {}
+    for name, (write, _) in CASES.items():
+        folders[name] = str(tmp_path / name)
+        os.mkdir(folders[name])
+        write(Path(folders[name]))
+    first, second = run_processes(train_all, 2, folders)
+    for name, (_, settings) in CASES.items():
+        place = Path(folders[name])
+        one = train(place, name="one", **settings)
+        assert first[name] == second[name], name
+        metrics, steps, stopped, _ = first[name]
+        assert (steps, stopped) == (one.steps, ""), name
+        assert metrics == pytest.approx(one.metrics, abs=1e-6), name
+        found, expected = weights(place / "runs/two"), weights(place / "runs/one")
+        for key, tensor in expected.items():
+            np.testing.assert_allclose(found[key], tensor, atol=2e-6, err_msg=f"{name} {key}")
+        lines = metrics_lines(place / "runs/two"), metrics_lines(place / "runs/one")
+        assert [line[:2] for line in lines[0]] == [line[:2] for line in lines[1]], name
+        numbers = [[float(each or 0) for line in rows[1:] for each in line] for rows in lines]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-4, abs=1e-5), name
+        record = json.loads((place / "runs/two/run.json").read_text())
+        assert record["processes"]["count"] == 2 and record["processes"]["backend"] == "gloo"
+        assert record["processes"]["bytes_sent_per_step"] > 100
+
+
+def stop_and_resume(rank: int, folder: str) -> list[Any]:
+    settings = {**TABLE, "save_every": 4, "ema": 0.9}
+    stop = [StopAt(1, 5, "signal")]
+    stopped = train(folder, name="two", callbacks=stop, **settings)
+    if rank == 0:  # a copy, which one process will resume
+        shutil.copytree(Path(folder, "runs/two"), Path(folder, "runs/more"))
+    finished = train(folder, name="two", resume=True, **settings)
+    return [stopped.steps, stopped.stopped, finished.steps, finished.metrics]
+
+
+def test_a_stop_of_process_1_stops_both_and_both_resume(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    first, second = run_processes(stop_and_resume, 2, str(tmp_path))
+    assert first == second
+    assert first[:3] == [5, "interrupted", 12]
+    settings = {**TABLE, "save_every": 4, "ema": 0.9}
+    one = train(tmp_path, name="one", **settings)
+    rest = train(tmp_path, name="more", resume=True, **settings)  # from 2 processes to 1
+    assert rest.steps == 12
+    for name in ("two", "more"):
+        found, expected = weights(tmp_path / "runs" / name), weights(tmp_path / "runs/one")
+        for key, tensor in expected.items():
+            np.testing.assert_allclose(found[key], tensor, atol=2e-6, err_msg=f"{name} {key}")
+        assert [line[:2] for line in metrics_lines(tmp_path / "runs" / name)] == [
+            line[:2] for line in metrics_lines(tmp_path / "runs/one")
+        ]
+    assert rest.metrics == pytest.approx(one.metrics, abs=1e-6)
+
+
+def resume_of_one(rank: int, folder: str) -> list[Any]:
+    run = train(folder, name="grows", resume=True, **TABLE)
+    return [run.steps, run.metrics]
+
+
+def test_two_processes_resume_a_run_of_one(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    stopped = train(tmp_path, name="grows", callbacks=[StopAt(0, 4, "signal")], **TABLE)
+    assert stopped.steps == 4
+    first, second = run_processes(resume_of_one, 2, str(tmp_path))
+    assert first == second and first[0] == 12
+    train(tmp_path, name="one", **TABLE)
+    found, expected = weights(tmp_path / "runs/grows"), weights(tmp_path / "runs/one")
+    for key, tensor in expected.items():
+        np.testing.assert_allclose(found[key], tensor, atol=2e-6, err_msg=key)
+
+
+class BreakData(Callback):
+    """Lets the data of one process fail at its third batch."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def on_start(self, run: Any) -> None:
+        if run.team.rank == self.rank:
+            run.plan = replace(run.plan, training=BrokenBatches(run.plan.training))
+
+
+class BrokenBatches:
+    """Batches of which the third cannot be read."""
+
+    waited = 0.0
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        yield from itertools.islice(self._batches.epoch(number, start), 2)
+        raise DataError("row 7 is broken\nrepair it")
+
+
+FAILURES: dict[str, dict[str, Any]] = {
+    "row": {"callbacks": [BreakData(rank=1)]},
+    "nan": {"data": "nan.csv", "standardize": False, "batch_size": 8},
+    "early": {"patience": 1, "learning_rate": 1e-9, "epochs": 9},
+    "missing": {"data": "only-{rank}.csv"},
+    "other": {"data": "other-{rank}.csv"},
+    "callback": {"callbacks": [StopAt(1, 3, "error")]},  # last: it ends the group
+}
+
+
+def fail(rank: int, folder: str) -> dict[str, Any]:
+    """How runs end that only one process has a reason to end."""
+    found: dict[str, Any] = {}
+    for name, settings in FAILURES.items():
+        data = settings.get("data", "rows.csv").format(rank=rank)
+        try:
+            run = train(folder, name=name, **{**TABLE, **settings, "data": data})
+            found[name] = run.steps, run.stopped
+        except Exception as error:
+            found[name] = type(error), str(error)
+        if name == "callback" and rank == 1:
+            dist.destroy_process_group()  # as the end of the process does
+    return found
+
+
+def test_what_ends_one_process_ends_both(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    text = (tmp_path / "rows.csv").read_text()
+    for name in ("only-0", "other-0"):
+        (tmp_path / f"{name}.csv").write_text(text)
+    lines = text.splitlines()
+    (tmp_path / "other-1.csv").write_text("\n".join(lines[:-20]) + "\n")
+    huge = ["1e39," + each.split(",", 1)[1] for each in lines[40:43]]
+    (tmp_path / "nan.csv").write_text("\n".join([*lines[:40], *huge, *lines[43:]]) + "\n")
+    first, second = run_processes(fail, 2, str(tmp_path))
+
+    assert first["row"] == (DistributedError, "process 1: row 7 is broken\nrepair it")
+    assert second["row"][0] is PeerFailed and "row 7 is broken" in second["row"][1]
+    assert first["nan"][0] is NotFinite and "inf" in first["nan"][1]  # the node, or the feed
+    assert second["nan"] == (PeerFailed, first["nan"][1])
+    assert first["early"] == second["early"]
+    assert first["early"] == (12, "no improvement of val_accuracy in 1 evaluation")
+    assert first["missing"][1].startswith("process 1: no data at")
+    assert "process 1 has other data than process 0" in first["other"][1]
+    assert second["other"][0] is PeerFailed
+    assert second["callback"] == (ValueError, "the callback is broken")
+    said = "process 1 ended the run: ValueError: the callback is broken"
+    assert first["callback"] == (PeerFailed, said)
+    for name in ("row", "nan"):
+        record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
+        assert record["status"] == "failed" and record["error"] == first[name][1]
