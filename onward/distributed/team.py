@@ -35,6 +35,10 @@ class ProcessTeam:
                 store.delete_key(_FAILURE)  # of an earlier attempt, where the launcher keeps it
 
     @property
+    def is_sharded(self) -> bool:
+        return self.parallel.shard > 1
+
+    @property
     def backend(self) -> str:
         return str(dist.get_backend())
 
@@ -54,7 +58,7 @@ class ProcessTeam:
         return self._whole.broadcast_object(value)
 
     def open_checkpoints(self, folder: Path, *, keep: int, better: str) -> Any:
-        return None  # every process has the whole state
+        return None  # process 0 writes the whole state
 
     def tell_failure(self, error: BaseException) -> None:
         text = str(error) if isinstance(error, OnwardError) else f"{type(error).__name__}: {error}"

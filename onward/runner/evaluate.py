@@ -151,9 +151,10 @@ def _join(run: Run, states: Sequence[Mapping[str, Any]]) -> _Measured:
 
 def _stop_at_nonfinite(run: Run, batch: DataBatch) -> None:
     """End a run that has diverged; the first bad node is named."""
-    found = find_nonfinite(run.session, batch.feeds) or "the loss is not finite"
+    found = None if run.team.is_sharded else find_nonfinite(run.session, batch.feeds)
+    reason = found or "the loss is not finite"
     hint = "lower --learning-rate, or clip the gradients: --max-grad-norm 1"
-    error = NotFinite(f"evaluation at step {run.step}: {found}\n{hint}")
+    error = NotFinite(f"evaluation at step {run.step}: {reason}\n{hint}")
     run.stop("the evaluation is not finite", error)
 
 

@@ -38,8 +38,9 @@ def trained_tensors(run: Run) -> dict[str, Array]:
     best = run.best
     if run.config.export == "best" and best is not None and best.step != run.step:
         found = run.checkpoints.best()
-        if found is not None:
-            return _choose(found.tensors, names, bool(session.averages))
+        if run.team.broadcast(found is not None):  # the others export nothing
+            averaged = bool(session.averages)
+            return {} if found is None else _choose(found.tensors, names, averaged)
     tensors: dict[str, Array] = {**session.parameters, **session.statistics}
     return {**tensors, **session.averages}
 

@@ -1,8 +1,8 @@
 """StoredStates: where a run saves its state, and finds it again.
 
 Checkpoints             files that process 0 writes (`checkpoints/folder.py`)
-FirstProcessStates      all processes have the same state: process 0 saves it for all
-Team.open_checkpoints   each process has a part of the state, and writes it
+FirstProcessStates      process 0 saves the whole state for all
+Team.open_checkpoints   each process writes its part of the state
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ class StoredStates(Protocol):
 
 
 class FirstProcessStates:
-    """Every process has the whole state: process 0 saves it, and gives it to all."""
+    """Process 0 saves the whole state, and gives it to all."""
 
     def __init__(self, checkpoints: Checkpoints, team: Team) -> None:
         self._checkpoints, self._team = checkpoints, team
 
     def try_save(self, session: TrainingSession, step: int, metric: float | None) -> Path | None:
+        # of parts, every process has to take part in reading the whole
+        state = session.checkpoint() if self._team.is_sharded else None
+
         def save() -> Path | None:
-            return self._checkpoints.try_save(*session.checkpoint(), step=step, metric=metric)
+            found = session.checkpoint() if state is None else state
+            return self._checkpoints.try_save(*found, step=step, metric=metric)
 
         return run_on_first(self._team, save)
 

@@ -46,6 +46,11 @@ class Team(Protocol):
         ...
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether each process has a part of the session's tensors: all of them read together."""
+        ...
+
+    @property
     def backend(self) -> str:
         """How processes talk to each other: "gloo"; empty for one process."""
         ...
@@ -99,6 +104,7 @@ class _OneProcess:
 
     rank, size, local_size, restarts, bytes_sent = 0, 1, 1, 0, 0
     parallel: Any = None
+    is_sharded = False
     backend = ""
     launch: str | None = None
 

@@ -28,6 +28,7 @@ class Room:
 class ThreadTeam:
     """A team whose processes are threads of this one."""
 
+    is_sharded = False
     parallel, backend, launch, local_size, restarts, bytes_sent = None, "threads", None, 1, 0, 0
 
     def __init__(self, room: Room, rank: int) -> None:

@@ -33,6 +33,12 @@ def choose_callbacks(
     """
     if config.profile is not None and team.size > 1:
         raise OptionError("profile shows the steps of one process\nprofile a run in one process")
+    if team.is_sharded and (config.tensorboard or config.sample_text):
+        name = "tensorboard" if config.tensorboard else "sample_text"
+        raise OptionError(
+            f"{name} needs all weights in one process, and each has a part\n"
+            f"leave out {name}, or --shard"
+        )
     chosen: list[Callback] = [NonFiniteGuard()]
     if plan.adapted.stages:
         chosen.append(Unfreezing())

@@ -54,6 +54,8 @@ class NonFiniteGuard(Callback):
 
     def _find_rows(self, run: Run) -> str:
         """The rows and the node of the first numbers that are not finite; empty if none are."""
+        if run.team.is_sharded:
+            return ""  # no process could read the weights by itself
         for batch in self._batches:
             found = find_nonfinite(run.session, batch.feeds) if len(batch) else None
             if found is not None:
