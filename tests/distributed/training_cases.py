@@ -19,6 +19,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": optimizers.AdamW(lr=0.01, weight_decay=0.1),
     "sgd": optimizers.SGD(lr=0.1, momentum=0.9),
     "lamb": optimizers.LAMB(lr=0.01),
+    "adafactor": optimizers.Adafactor(lr=0.01),
 }
 
 Feeds = dict[str, Any]
