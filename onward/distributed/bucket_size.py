@@ -43,7 +43,7 @@ def choose_bucket_size(seconds: list[float]) -> int:
     """The smallest of SIZES at nearly the best rate, if they take so many seconds.
 
     >>> choose_bucket_size([1e-3, 1.2e-3, 2e-3, 7e-3, 28e-3]) >> 20
-    4
+    1
     """
     rates = [size / max(each, 1e-9) for size, each in zip(SIZES, seconds)]
     return next(size for size, rate in zip(SIZES, rates) if rate >= _ENOUGH * max(rates))

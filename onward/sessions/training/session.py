@@ -26,7 +26,6 @@ from onward.sessions.training.tensor_views import CurrentStore, TensorView, chec
 from onward.sessions.training.training_program import TrainingProgram
 
 if TYPE_CHECKING:
-    from onward.distributed.parallel import Parallel
     from onward.graph.files import Source
     from onward.losses.loss import Loss
     from onward.measure.tuning.tuning_result import TuningResult
@@ -67,7 +66,7 @@ class TrainingSession:
         *,
         sess_options: Any = None,
         providers: Asked = None,
-        parallel: Parallel | None = None,
+        parallel: Any = None,  # onward.distributed.Parallel
     ) -> None:
         self._lock = threading.RLock()
         self._program: TrainingProgram = (
