@@ -13,7 +13,7 @@ from typing import Any
 
 
 def run_processes(
-    function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 120.0
+    function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 900.0
 ) -> list[Any]:
     """`function(rank, *arguments)` of each rank, in its own process; an error fails the test."""
     context = multiprocessing.get_context("spawn")

@@ -50,7 +50,9 @@ def check_held(found: dict[str, Any], zero: int, slots: int) -> None:
     whole = sum(parts.bytes for parts in sharding.buckets)
     own = whole // sharding.size
     assert whole % (sharding.size * 64) == 0
-    elements = sum(int(np.prod(s)) for each in sharding.buckets for s in each.places.shapes.values())
+    elements = sum(
+        int(np.prod(s)) for each in sharding.buckets for s in each.places.shapes.values()
+    )
     assert whole < 4 * elements + sum(
         64 * (len(each.places.shapes) + sharding.size) for each in sharding.buckets
     )
@@ -73,7 +75,7 @@ def test_bytes_held_and_sent(providers: Any) -> None:
     runs = [
         (Parallel(shard=3, zero=zero, bucket=300), {"providers": providers}) for zero in (1, 2, 3)
     ]
-    for rank, found in enumerate(run_processes(train_and_count, 3, 3, runs, timeout=300)):
+    for found in run_processes(train_and_count, 3, 3, runs, timeout=900):
         for (parallel, _), each in zip(runs, found):
             check_held(each, parallel.zero, slots=2)
             sizes = [parts.bytes for parts in each["sharding"].buckets]
@@ -81,7 +83,7 @@ def test_bytes_held_and_sent(providers: Any) -> None:
             gathers = count_gathers(each["plan"])
             gathered = sum(sizes[bucket] * times for bucket, times in gathers.items())
             assert each["sent"][1] == {
-                "all_reduce": ring(3, 2 * 3 * NUMBERS, 2) if rank < 3 else 0,
+                "all_reduce": 2 * 3 * ring(3, 2 * NUMBERS),
                 "reduce_scatter": ring(3, total, 2),
                 "all_gather": ring(3, gathered if parallel.zero == 3 else total, 2),
             }
@@ -92,10 +94,8 @@ def test_bytes_held_and_sent(providers: Any) -> None:
 
 def test_bytes_sent_by_accumulation_and_copies() -> None:
     accumulated = {"options": {"accumulate": 2}}
-    runs = [
-        (Parallel(data=2, shard=2, zero=zero, bucket=300), accumulated) for zero in (1, 2, 3)
-    ]
-    for found in run_processes(train_and_count, 4, 4, runs, timeout=300):
+    runs = [(Parallel(data=2, shard=2, zero=zero, bucket=300), accumulated) for zero in (1, 2, 3)]
+    for found in run_processes(train_and_count, 4, 4, runs, timeout=900):
         for (parallel, _), each in zip(runs, found):
             sizes = [parts.bytes for parts in each["sharding"].buckets]
             total = sum(sizes)
@@ -114,15 +114,20 @@ def test_bytes_sent_by_accumulation_and_copies() -> None:
 def test_bytes_of_whole_tensors() -> None:
     case = {"optimizer": "lamb"}
     runs = [(Parallel(shard=2, zero=zero, bucket=300), case) for zero in (1, 2, 3)]
-    ranks = run_processes(train_and_count, 2, 2, runs, timeout=300)
+    ranks = run_processes(train_and_count, 2, 2, runs, timeout=900)
     for i, (parallel, _) in enumerate(runs):
         found = [each[i] for each in ranks]
         buckets = found[0]["sharding"].buckets
         whole = sum(parts.bytes for parts in buckets)
-        own = [4 * sum(stop - start for p in buckets for start, stop in [p.ranges[rank]]) for rank in (0, 1)]
+        own = [
+            4 * sum(stop - start for p in buckets for start, stop in [p.ranges[rank]])
+            for rank in (0, 1)
+        ]
         assert sum(own) == whole
         assert max(own) <= 0.6 * whole  # tensors are not cut, but balanced
-        gathers = count_gathers(found[0]["plan"]) if parallel.zero == 3 else Counter(range(len(buckets)))
+        gathers = (
+            count_gathers(found[0]["plan"]) if parallel.zero == 3 else Counter(range(len(buckets)))
+        )
         for rank, each in enumerate(found):
             ranges = [parts.ranges[rank] for parts in buckets]
             parts_of = [4 * (stop - start) for start, stop in ranges]
@@ -132,6 +137,9 @@ def test_bytes_of_whole_tensors() -> None:
             assert each["held"]["parameters"] == (own[rank] if parallel.zero == 3 else whole)
             assert each["held"]["gradients"] == (whole if parallel.zero == 1 else own[rank])
         total = sum(
-            int(np.prod(shape)) for p in buckets for s in p.update.slots.values() for shape in s.values()
+            int(np.prod(shape))
+            for p in buckets
+            for s in p.update.slots.values()
+            for shape in s.values()
         )
         assert sum(each["held"]["slots"] for each in found) == 4 * total

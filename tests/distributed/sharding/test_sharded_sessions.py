@@ -52,7 +52,7 @@ def test_checkpoints_of_any_layout_continue_in_any_other() -> None:
         for each in feeds:
             session.step(each)
         expected = weights_of(session)
-    for rank in run_processes(resume, 2, timeout=300):
+    for rank in run_processes(resume, 2, timeout=900):
         for saved, resumed in rank:
             same(resumed, expected)
             with open_session(ACCUMULATED) as session:
@@ -99,7 +99,7 @@ def use_session(rank: int, parallel: Parallel, providers: Any) -> dict[str, Any]
     ids=["ZeRO 1", "ZeRO 2", "ZeRO 3", "ZeRO 3 in torch"],
 )
 def test_sessions_do_what_those_of_one_process_do(parallel: Parallel, providers: Any) -> None:
-    first, second = run_processes(use_session, 2, parallel, providers, timeout=300)
+    first, second = run_processes(use_session, 2, parallel, providers, timeout=900)
     feeds = batches(4, 12)
     with open_session({"options": {"loss_scale": 1.0}}) as session:
         evaluated, predicted = session.evaluate(feeds[0]), session.predict({"x": feeds[0]["x"]})
@@ -145,7 +145,7 @@ def hold_pieces(rank: int, parallel: Parallel, optimizer: str) -> Any:
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
 @pytest.mark.parametrize("parallel", [LAYOUTS[0], LAYOUTS[2]], ids=["ZeRO 1", "ZeRO 3"])
 def test_pieces_make_up_the_tensors(parallel: Parallel, optimizer: str) -> None:
-    ranks = run_processes(hold_pieces, 2, parallel, optimizer, timeout=200)
+    ranks = run_processes(hold_pieces, 2, parallel, optimizer, timeout=900)
     tensors, doubled = ranks[0][1:]
     joined = {name: np.full(tensor.size, np.nan) for name, tensor in tensors.items()}
     for pieces, _, _ in ranks:
