@@ -26,7 +26,7 @@ pytest.importorskip("ray.train", exc_type=ImportError)  # it needs more than ray
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
-GUARD = 120.0  # seconds, against a test that hangs
+GUARD = 300.0  # seconds, against a test that hangs
 STEPS = 8
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
@@ -86,7 +86,7 @@ def test_a_run_survives_the_loss_of_a_node(cluster: Any, tmp_path: Path) -> None
         end = time.monotonic() + GUARD
         while not stuck.exists() and not running.done() and time.monotonic() < end:
             wait([running], 0.1)
-        assert stuck.exists(), running.exception(0)
+        assert stuck.exists(), running
         (lost,) = (n for n in cluster.list_all_nodes() if n.node_id == stuck.read_text())
         cluster.remove_node(lost, allow_graceful=False)
         cluster.add_node(num_cpus=1)
