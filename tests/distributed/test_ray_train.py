@@ -28,7 +28,7 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 GUARD = 300.0  # seconds, against a test that hangs
 STEPS = 8
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are Ray's own
 
 
 @pytest.fixture(scope="module")

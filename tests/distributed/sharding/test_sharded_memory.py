@@ -15,6 +15,8 @@ from onward.programs.bucket_parts import Sharding
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part
 
+pytestmark = pytest.mark.slow  # several processes, many times
+
 SIZES = {2: (7, 5), 3: (4, 4, 4), 4: (3, 3, 3, 3)}
 NUMBERS = 16  # bytes of the weights of a batch, of its loss, and of the norm: two float64 each
 TORCH = [("TorchExecutionProvider", {"device": "cpu"})]

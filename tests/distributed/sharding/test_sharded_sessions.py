@@ -12,6 +12,8 @@ from onward.errors import OptionError
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part
 
+pytestmark = pytest.mark.slow  # several processes, many times
+
 SIZES = (12, 0)
 ACCUMULATED = {"options": {"accumulate": 2}}
 LAYOUTS = [Parallel(shard=2, zero=zero, bucket=300) for zero in (1, 2, 3)]

@@ -108,7 +108,7 @@ def check(found: Sequence[dict[str, Any]], expected: dict[str, Any], name: str) 
 # each takes more than ten seconds: `make test` checks the one with most parts
 @pytest.mark.parametrize(
     "layout",
-    [name if name == "zero 3" else pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS],
+    [name if name == "ZeRO 3" else pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS],
 )
 def test_zero_equals_one_process(layout: str) -> None:
     parallel = LAYOUTS[layout]
