@@ -10,6 +10,7 @@ import numpy as np
 
 from onward.distributed.parallel import Parallel
 from onward.distributed.planner.bucket_sizes import Bucket, Names, measure_buckets
+from onward.distributed.sharding.gather_plan import Reads
 from onward.programs.program import Layout, Shape
 from onward.programs.vector_offsets import place
 
@@ -20,7 +21,7 @@ class ProcessMemory:
 
     Attributes:
         parameters: parameters or this process's shard of them, statistics and frozen weights
-        gradients: those that await the update; whole ones twice where micro-batches are added up
+        gradients: those that await the update
         optimizer: the optimizer's state
         activations: values of the train graph that are alive at once
         buffers: buckets that are gathered or reduced, in addition to what is kept
@@ -48,11 +49,14 @@ def bytes_per_process(
     buckets: Sequence[Names] | None = None,
     accumulate: int | None = None,
     activations: int = 0,
+    plan: Reads | None = None,
 ) -> ProcessMemory:
     """The memory of each process of a run.
 
     `buckets` are names of parameters that are reduced together; None: each update of the layout, as
     `split_updates` cut it. `accumulate` is the number of micro-batches; None: the program's.
+    `plan` has the buckets that are held while each segment runs with ZeRO 3, as an engine plans
+    it; None: two at a time.
     """
     return sum_memory(
         measure_buckets(layout, buckets),
@@ -60,6 +64,7 @@ def bytes_per_process(
         accumulate=layout.settings.accumulate if accumulate is None else accumulate,
         activations=activations,
         replicated=replicated_bytes(layout),
+        plan=plan,
     )
 
 
@@ -70,35 +75,47 @@ def sum_memory(
     accumulate: int = 1,
     activations: int = 0,
     replicated: int = 0,
+    plan: Reads | None = None,
 ) -> ProcessMemory:
     """The memory of each process, from the sizes of buckets.
 
     `replicated` are tensors that every process holds whole.
     """
     n, zero = parallel.shard, parallel.zero if parallel.shard > 1 else 0
-    whole = sum(bucket.padded(n) for bucket in buckets)
-    shard = sum(bucket.shard(n) for bucket in buckets)
-    state = _owned_state(buckets, n)
-    vectors = sorted((bucket.padded(n) for bucket in buckets), reverse=True)
-    two = sum(vectors[:2])  # of this segment, and of the one before or after it
-    offload = parallel.offload and n > 1
-    buffers = (two if zero >= 2 else 0) + (two if zero == 3 else 0)  # gradients, parameters
-    if zero >= 2 and (accumulate > 1 or offload):  # sums arrive in spare parts
-        buffers += two // n
-    kept = {1: whole, 2: shard, 3: shard}.get(zero, whole)
-    if offload:  # the parts of this process are in the memory of the CPU
-        kept = whole if zero == 1 else 0
-    if zero < 2 and accumulate > 1:  # gradients of a micro-batch are added to those before it
-        kept *= 2
+    sizes = [bucket.padded(n) for bucket in buckets]
+    whole, shard = sum(sizes), sum(sizes) // n
+    state, offload = _owned_state(buckets, n), parallel.offload and n > 1
     parameters = whole if zero < 3 else 0 if offload else shard
+    gradients = whole if zero < 2 else 0 if offload else shard
+    if parallel.data == n == 1 and accumulate > 1:  # one process adds vectors that are complete
+        gradients *= 2
     return ProcessMemory(
         parameters=parameters + replicated,
-        gradients=kept,
+        gradients=gradients,
         optimizer=0 if offload else state,
         activations=activations,
-        buffers=buffers,
+        buffers=_temporary_bytes(sizes, parallel, accumulate)
+        + (_gathered_bytes(sizes, plan) if zero == 3 else 0),
         host=state + 2 * shard if offload else 0,
     )
+
+
+def _temporary_bytes(sizes: Sequence[int], parallel: Parallel, accumulate: int) -> int:
+    """Gradients that are not kept: whole ones that are computed and reduced, sums that arrive."""
+    n, zero = parallel.shard, parallel.zero if parallel.shard > 1 else 0
+    if parallel.data == n == 1:
+        return 0
+    if zero < 2:  # what is computed is added to the gradients of earlier micro-batches
+        return max(sizes) if accumulate > 1 else 0
+    two = sum(sorted(sizes)[-2:])  # one is computed, one on its way
+    return two + (two // n if accumulate > 1 or parallel.offload else 0)
+
+
+def _gathered_bytes(sizes: Sequence[int], plan: Reads | None) -> int:
+    """The most bytes of parameters that are gathered at once."""
+    if plan is None:
+        return sum(sorted(sizes)[-2:])
+    return max(sum(sizes[bucket] for bucket in held) for held in plan)
 
 
 def _owned_state(buckets: Sequence[Bucket], n: int) -> int:

@@ -11,12 +11,13 @@ always          all_reduce of a few numbers, over all processes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from onward.distributed.parallel import Parallel
 from onward.distributed.planner.bucket_sizes import Bucket, Names, measure_buckets
+from onward.distributed.sharding.gather_plan import Reads, count_gathers
 from onward.errors import OptionError
 from onward.programs.program import Layout
 
@@ -25,7 +26,9 @@ Group = Literal["whole", "shards", "copies"]  # as in ProcessGroups
 Phase = Literal["begin", "forward", "backward", "reduce", "end", "norm", "update"]
 
 _FLOAT64 = 8
-BATCH_WEIGHT = 1 * _FLOAT64  # of each micro-batch: the weight of this process's part
+BATCH_WEIGHT = (
+    2 * _FLOAT64
+)  # of each micro-batch: the weight of this process's part, and if it has rows
 BATCH_RESULT = 2 * _FLOAT64  # of each micro-batch: its loss, and whether it is not finite
 SHARD_NORM = 2 * _FLOAT64  # of each update of shards: the squares of gradients, and not finite ones
 
@@ -77,31 +80,30 @@ def traffic(
     *,
     buckets: Sequence[Names] | None = None,
     accumulate: int | None = None,
-    gathers: Mapping[int, int] | None = None,
+    plan: Reads | None = None,
 ) -> Counter[str]:
     """The bytes that each process sends in a step, by collective, as Communicator counts them.
 
     `buckets` are names of parameters that are reduced together; None: each update of the layout, as
     `split_updates` cut it. `accumulate` is the number of micro-batches; None: the program's.
-    `gathers` is how often a step gathers each bucket with ZeRO 3, as the engine plans it; None: as
-    for a chain of layers.
+    `plan` has the buckets that are held while each segment runs with ZeRO 3, as an engine plans
+    it; None: as for a chain of layers.
     """
     if parallel.compression is not None or parallel.local_steps is not None:
         raise OptionError(
             "the traffic of compressed gradients and of local steps depends on their settings\n"
             "plan without them, and read Communicator.sent in a run with them"
         )
+    micro_batches = layout.settings.accumulate if accumulate is None else accumulate
     collectives = step_collectives(
-        measure_buckets(layout, buckets),
-        parallel,
-        layout.settings.accumulate if accumulate is None else accumulate,
-        statistics_bytes(layout),
+        measure_buckets(layout, buckets), parallel, micro_batches, statistics_bytes(layout)
     )
-    if gathers is None or parallel.zero < 3:
+    if plan is None or parallel.zero < 3:
         return count_sent(collectives, parallel)
     others = [each for each in collectives if each.kind != "all_gather"]
     gathered = {each.bucket: each for each in collectives if each.kind == "all_gather"}
-    again = [gathered[bucket] for bucket, count in gathers.items() for _ in range(count)]
+    times = count_gathers([*plan] * micro_batches)
+    again = [gathered[bucket] for bucket in times.elements()]
     return count_sent([*others, *again], parallel)
 
 

@@ -55,12 +55,23 @@ def test_parts_by_hand(case: str) -> None:
     assert found.total == parameters + gradients + optimizer + 1000 + buffers
 
 
-def test_accumulation_needs_a_second_vector_of_gradients() -> None:
-    twice = make_layout({"w": (16,)}, accumulate=2)
-    assert bytes_per_process(twice, Parallel(data=2)).gradients == 2 * 64
-    assert bytes_per_process(twice, Parallel(data=2), accumulate=1).gradients == 64
+def test_accumulation_needs_memory_for_what_is_added() -> None:
+    twice = make_layout({"w": (16,)}, {"v": (32,)}, accumulate=2)
+    alone = bytes_per_process(twice, Parallel(data=1))
+    assert (alone.gradients, alone.buffers) == (2 * 192, 0)
+    copies = bytes_per_process(twice, Parallel(data=2))
+    assert (copies.gradients, copies.buffers) == (192, 128)
+    assert bytes_per_process(twice, Parallel(data=2), accumulate=1).buffers == 0
     sharded = bytes_per_process(twice, Parallel(data=1, shard=2, zero=2))
-    assert (sharded.gradients, sharded.buffers) == (64, 128 + 64)  # a vector and a spare part
+    assert (sharded.gradients, sharded.buffers) == (128, 256 + 128)  # vectors and spare parts
+
+
+def test_gathered_buckets_as_an_engine_plans_them() -> None:
+    parallel = Parallel(data=1, shard=4)
+    chain, all_at_once = (
+        bytes_per_process(LAYOUT, parallel, plan=plan) for plan in (((0,), (1,)), ((0, 1),))
+    )
+    assert all_at_once.buffers - chain.buffers == 256
 
 
 @pytest.mark.parametrize(
