@@ -143,7 +143,7 @@ def _simulate(
         seconds=max((each.end for each in timeline), default=0.0),
         compute=work.seconds,
         communication=busy,
-        hidden=overlap_seconds(sending, computing) / busy if busy else 1.0,
+        hidden=min(max(overlap_seconds(sending, computing) / busy, 0.0), 1.0) if busy else 1.0,
         timeline=tuple(timeline),
     )
 
