@@ -209,7 +209,7 @@ class TrainConfig(BaseModel):
     )
     offload: bool = _setting(TEAM, False, "Keep the optimizer's state in the CPU's memory.")
     bucket: Count = _setting(
-        TEAM, 25 << 20, "Bytes of gradients that are sent at a time, during the backward pass."
+        TEAM, 4 << 20, "Bytes of gradients that are sent at a time, during the backward pass."
     )
     sync_batch_norm: bool = _setting(
         TEAM, False, "BatchNormalization over the batch of all processes, not of each."

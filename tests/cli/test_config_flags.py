@@ -38,6 +38,7 @@ EXAMPLES: dict[str, tuple[list[str], Any]] = {  # words after the flag: the valu
     "learning_rate": (["1e-3"], 0.001),
     "layer_decay": (["0.9"], 0.9),
     "track": (["wandb,mlflow"], ["wandb", "mlflow"]),
+    "zero": (["2"], 2),
 }
 
 

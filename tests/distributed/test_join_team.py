@@ -46,9 +46,12 @@ def test_a_run_in_one_process_loads_no_torch() -> None:
 
 def test_settings_are_those_of_parallel() -> None:
     assert read_parallel(DEFAULTS) == Parallel()
-    given = Parallel(shard=2, zero=1, bucket=100, timeout=5.0, logical_shards=4, backend="gloo")
-    settings = make_config(parallel_settings(given)).model_dump(include=set(TEAM_SETTINGS))
-    assert read_parallel(settings) == given
+    for given in (
+        Parallel(shard=2, zero=1, bucket=100, timeout=5.0, backend="gloo"),
+        Parallel(logical_shards=4),
+    ):
+        settings = make_config(parallel_settings(given)).model_dump(include=set(TEAM_SETTINGS))
+        assert read_parallel(settings) == given
     assert parallel_settings(Parallel()) == {}
 
 
