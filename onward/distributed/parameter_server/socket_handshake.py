@@ -26,7 +26,7 @@ def check_token(token: str) -> bytes:
     if not isinstance(token, str) or len(token) < _SHORTEST:
         raise OptionError(
             f"the token of a parameter server must be a text of {_SHORTEST} characters or more\n"
-            "make one: python -c 'import secrets; print(secrets.token_hex())'"
+            "make one of at least 16 random characters, such as the output of: openssl rand -hex 32"
         )
     return token.encode()
 

@@ -160,14 +160,3 @@ def test_pieces_make_up_the_tensors(parallel: Parallel, optimizer: str) -> None:
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(joined[name].reshape(tensor.shape), tensor, err_msg=name)
         np.testing.assert_array_equal(doubled[name], 2 * tensor, err_msg=name)
-
-
-def refuse_settings(rank: int) -> None:
-    for setting in ({"logical_shards": 4}, {"compression": object()}, {"local_steps": object()}):
-        [name] = setting
-        with pytest.raises(OptionError, match=f"{name} does not work with shard=2"):
-            open_session({}, parallel=Parallel(shard=2, **setting))
-
-
-def test_settings_that_do_not_work_together() -> None:
-    run_processes(refuse_settings, 2)
