@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from onward.distributed.parallel import Parallel
-from onward.errors import OptionError
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part
 
