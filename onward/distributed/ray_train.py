@@ -10,7 +10,7 @@
     result = train_on_ray(train, RaySettings(workers=2, storage="/shared/runs"), {"steps": 100})
 
 Ray places the workers, joins them in a group of torch.distributed, starts all of them again when
-one is lost, and keeps the checkpoints. It is imported when a run starts: pip install 'onward[ray]'.
+one is lost, and keeps the checkpoints. It is imported when a run starts: pip install 'ray[train]'.
 """
 
 from __future__ import annotations
@@ -201,6 +201,6 @@ def _import_ray_train() -> tuple[Any, Any]:
         from ray.train import torch
     except ImportError as error:
         raise PackageMissing(
-            f"Ray Train is not installed ({error})\ninstall it with: pip install 'onward[ray]'"
+            f"Ray Train is not installed ({error})\ninstall it with: pip install 'ray[train]'"
         ) from error
     return train, torch

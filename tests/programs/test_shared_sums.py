@@ -46,6 +46,9 @@ class NoHooks:
     def __init__(self, factor: float = 1.0) -> None:
         self.factor = factor
 
+    def before(self, segment: int) -> None:
+        pass
+
     def scale(self) -> float:
         return self.factor
 
@@ -93,7 +96,8 @@ def test_one_process_alone_trains_the_same(providers: Any, halves: bool) -> None
             found = shared.forward(feeds, draw)
             shared.backward(1.0, first=True)
         else:
-            found = shared.run_segments(feeds, draw, True, NoHooks())
+            found = shared.run_forward_segments(feeds, draw, True, NoHooks())
+            shared.run_backward_segments(True, NoHooks())
             shared.keep_statistics(True)
             shared.gradients_changed()
         assert expected is not None
@@ -111,7 +115,8 @@ def test_empty_batch_adds_zeros_to_every_sum(providers: Any) -> None:
     added: list[float] = []
     engine.all_reduce = lambda vector: added.append(float(abs(vector).sum()))
     empty = {name: array[:0] for name, array in batches(1, 12)[0].items()}
-    assert engine.run_segments(empty, Draw(0, 0, 0), True, NoHooks()) is None
-    results = engine.skip_segments(True, NoHooks())
+    assert engine.run_forward_segments(empty, Draw(0, 0, 0), True, NoHooks()) is None
+    results = engine.skip_forward_segments(NoHooks())
+    engine.skip_backward_segments(True, NoHooks())
     assert added == [0.0] * 6
     assert results["scores"].shape == (0, 5)

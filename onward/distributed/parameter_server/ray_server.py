@@ -116,6 +116,6 @@ def _import_ray() -> Any:
         import ray
     except ImportError as error:
         raise PackageMissing(
-            f"Ray is not installed ({error})\ninstall it with: pip install 'onward[ray]'"
+            f"Ray is not installed ({error})\ninstall it with: pip install 'ray[train]'"
         ) from error
     return ray
