@@ -31,11 +31,11 @@ from typing import Any
 import report
 import torch
 
-MODELS = ("gpt2", "bert", "resnet50")
+MODELS = ("gpt2", "bert", "bert-padded", "resnet50", "mlp")
 ENGINES = ("ours", "eager", "compile", "reduce-overhead")
 ROUNDS, STEPS, WARM = 10, 10, 8
 
-Feeds = tuple[torch.Tensor, torch.Tensor]
+Feeds = tuple[torch.Tensor, ...]  # the arguments of the module, then the labels
 
 
 class Scores(torch.nn.Module):
@@ -45,15 +45,23 @@ class Scores(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores = self.model(x).logits
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        given = {} if mask is None else {"attention_mask": mask}
+        scores = self.model(x, **given).logits
         return scores.float().reshape(-1, scores.shape[-1])
 
 
 def module(name: str, small: bool) -> tuple[torch.nn.Module, Feeds]:
     """A module with its initial weights, and a batch."""
     torch.manual_seed(0)
-    made: Any = {"gpt2": _gpt2, "bert": _bert, "resnet50": _resnet}[name](small)
+    makers: dict[str, Callable[[bool], Any]] = {
+        "gpt2": _gpt2,
+        "bert": _bert,
+        "bert-padded": functools.partial(_bert, real=0.39),
+        "resnet50": _resnet,
+        "mlp": _mlp,
+    }
+    made: tuple[torch.nn.Module, Feeds] = makers[name](small)
     return made
 
 
@@ -66,14 +74,20 @@ def _gpt2(small: bool) -> tuple[torch.nn.Module, Feeds]:
     return Scores(GPT2LMHeadModel(config)), (ids, ids.roll(-1, 1).reshape(-1))
 
 
-def _bert(small: bool) -> tuple[torch.nn.Module, Feeds]:
-    from transformers import BertConfig, BertForMaskedLM
+def _bert(small: bool, real: float = 1.0) -> tuple[torch.nn.Module, Feeds]:
+    """Classification of sentences, of whose tokens a share is real and the rest padding."""
+    from transformers import BertConfig, BertForSequenceClassification
 
     size = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2} if small else {}
     size |= {"intermediate_size": 128, "vocab_size": 512} if small else {}
-    config = BertConfig(attention_probs_dropout_prob=0.0, **size)
-    ids = torch.randint(config.vocab_size, (2, 32) if small else (64, 256))
-    return Scores(BertForMaskedLM(config)), (ids, ids.reshape(-1).clone())
+    config = BertConfig(attention_probs_dropout_prob=0.0, num_labels=2, **size)
+    batch, length = (4, 32) if small else (64, 256)
+    ids = torch.randint(config.vocab_size, (batch, length))
+    most = round(2 * real * length)  # lengths are uniform around the mean
+    lengths = torch.full((batch,), length) if real == 1 else torch.randint(1, most, (batch,))
+    mask = (torch.arange(length) < lengths.clamp(max=length)[:, None]).long()
+    labels = torch.randint(2, (batch,))
+    return Scores(BertForSequenceClassification(config)), (ids, mask, labels)
 
 
 def _resnet(small: bool) -> tuple[torch.nn.Module, Feeds]:
@@ -88,6 +102,14 @@ def _resnet(small: bool) -> tuple[torch.nn.Module, Feeds]:
     return Scores(ResNetForImageClassification(config)), (x, labels)
 
 
+def _mlp(small: bool) -> tuple[torch.nn.Module, Feeds]:
+    layers: list[torch.nn.Module] = []
+    for size in (784, 256):
+        layers += [torch.nn.Linear(size, 256), torch.nn.ReLU()]
+    net = torch.nn.Sequential(*layers, torch.nn.Linear(256, 10))
+    return net, (torch.randn(64, 784), torch.randint(10, (64,)))
+
+
 # -- one engine ------------------------------------------------------------------------------------
 
 
@@ -96,12 +118,11 @@ def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
     import onward
     from onward import losses, optimizers
 
-    net, (x, labels) = module(name, small)
+    net, (*given, labels) = module(name, small)
     net = net.train(name != "resnet50").to(torch.bfloat16)  # the exporter cannot train BatchNorm
-    if x.is_floating_point():
-        x = x.to(torch.bfloat16)
+    given = [x.to(torch.bfloat16) if x.is_floating_point() else x for x in given]
     exported = torch.onnx.export(
-        net, (x,), dynamo=True, optimize=False, verbose=False, opset_version=23
+        net, tuple(given), dynamo=True, optimize=False, verbose=False, opset_version=23
     )
     assert exported is not None
     session = onward.TrainingSession(
@@ -111,25 +132,25 @@ def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
         {"outputs": []},
         providers=[("InductorExecutionProvider", {"device": device})],
     )
-    feeds = dict(zip(session.input_names, (x.to(device), labels.to(device))))
+    feeds = dict(zip(session.input_names, [x.to(device) for x in (*given, labels)]))
     return lambda: session.step(feeds)
 
 
 def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[], Any]:
     """A training step of torch."""
-    net, (x, labels) = module(name, small)
-    net, x, labels = net.to(device).train(), x.to(device), labels.to(device)
+    net, given = module(name, small)
+    net, feeds = net.to(device).train(), [x.to(device) for x in given]
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
 
-    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(*feeds: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16):
-            return torch.nn.functional.cross_entropy(net(x), labels)
+            return torch.nn.functional.cross_entropy(net(*feeds[:-1]).float(), feeds[-1])
 
     modes: dict[str, str | None] = {"compile": None, "reduce-overhead": "reduce-overhead"}
     call = torch.compile(loss, mode=modes[engine]) if engine in modes else loss
 
     def step() -> None:
-        call(x, labels).backward()
+        call(*feeds).backward()
         optimizer.step()
         optimizer.zero_grad()
 

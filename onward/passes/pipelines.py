@@ -38,6 +38,7 @@ from onward.passes.simplify import (
     joined_slices,
     known_sizes,
     noops,
+    powers,
     transposed_products,
 )
 from onward.passes.transposes import sink_transposes
@@ -55,7 +56,7 @@ class Level(IntEnum):
 
 
 SIMPLIFICATIONS = noops.rule | consecutive_nodes.rule | known_sizes.rule
-GRADIENT_SIMPLIFICATIONS = transposed_products.rule | joined_slices.rule
+GRADIENT_SIMPLIFICATIONS = transposed_products.rule | joined_slices.rule | powers.rule
 
 
 def simplify(model: ir.Model) -> ir.Model:

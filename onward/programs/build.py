@@ -134,8 +134,8 @@ def prepare_training_graph(train: ir.Model, kept: Collection[str]) -> Draws | No
     training changes.
     """
     draws = draw_uniforms(train, DRAW)
+    recognise_composites(train, kept)  # folds constants, which the rules read
     rewrite(train, activation.rule | norm.rule)
-    recognise_composites(train, kept)
     return draws
 
 

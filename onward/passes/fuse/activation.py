@@ -43,10 +43,10 @@ def gelu(op: Ops, node: ir.Node) -> Replacement:
         )
         for x in operands(bend.inputs[0]):
             inner = polynomial(bend.inputs[0], [x])
-            if inner is None or not inner.equals(wanted):
+            if inner is None or not inner.equals(wanted, y.dtype):
                 continue
             outer = polynomial(y, [x, s])
-            if outer is None or not outer.equals(_HALVES) or not _same_size(x, y):
+            if outer is None or not outer.equals(_HALVES, y.dtype) or not _same_size(x, y):
                 continue
             if only_inside([bend, *inner.nodes, *outer.nodes], node):
                 return op.Gelu(x, approximate="none" if exact else "tanh")
@@ -81,9 +81,9 @@ def hard_swish(op: Ops, node: ir.Node) -> Replacement:
             continue
         for x in operands(clip.inputs[0]):
             inner, outer = polynomial(clip.inputs[0], [x]), polynomial(y, [x, s])
-            if inner is None or outer is None or not inner.equals({(0,): 3.0, (1,): 1.0}):
+            if inner is None or outer is None or not inner.equals({(0,): 3.0, (1,): 1.0}, y.dtype):
                 continue
-            fits = outer.equals({(1, 1): 1 / 6}) and _same_size(x, y)
+            fits = outer.equals({(1, 1): 1 / 6}, y.dtype) and _same_size(x, y)
             if fits and only_inside([clip, *inner.nodes, *outer.nodes], node):
                 return op.HardSwish(x)
     return None

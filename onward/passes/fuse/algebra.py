@@ -16,6 +16,7 @@ from onward.passes.value_facts import made_by, scalar
 
 Powers = tuple[int, ...]
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg", "Pow")
+_TOLERANCES = {ir.DataType.BFLOAT16: 1e-2}  # products of two numbers with 8 bits each
 _DEEPEST = 10  # levels; the deepest formula of `fuse/` has seven
 
 
@@ -26,8 +27,9 @@ class PolynomialTerms:
     terms: dict[Powers, float]
     nodes: set[ir.Node] = field(default_factory=set)
 
-    def equals(self, terms: dict[Powers, float], tolerance: float = 1e-3) -> bool:
-        """Whether the coefficients are these, up to an exporter's rounding."""
+    def equals(self, terms: dict[Powers, float], dtype: ir.DataType | None = None) -> bool:
+        """Whether the coefficients are these, up to an exporter's rounding to the type."""
+        tolerance = _TOLERANCES.get(dtype, 1e-3)
         ours = {powers: c for powers, c in self.terms.items() if c != 0}
         return ours.keys() == terms.keys() and all(
             math.isclose(ours[powers], c, rel_tol=tolerance) for powers, c in terms.items()

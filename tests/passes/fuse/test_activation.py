@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from onward.graph.builder import OpBuilder
@@ -109,6 +110,22 @@ def test_other_constants_are_not_fused() -> None:
 
     assert "Gelu" not in left_after(built(not_gelu, (2, 3)))
     assert "HardSwish" not in left_after(built(not_hard_swish, (2, 3)))
+
+
+def test_gelu_with_constants_rounded_to_bfloat16_is_fused() -> None:
+    """sqrt(2 / pi) is 0.796875 there, 0.044715 is 0.0446777."""
+
+    def half(op: OpBuilder, number: float) -> Any:
+        return op.Cast(op.Constant(value_float=number), to=ir.DataType.BFLOAT16)
+
+    def build(op: OpBuilder, x: Any) -> Any:
+        x = op.Cast(x, to=ir.DataType.BFLOAT16)
+        cube = op.Mul(op.Mul(x, x), x)
+        inner = op.Mul(half(op, C), op.Add(x, op.Mul(half(op, 0.044715), cube)))
+        y = op.Mul(op.Mul(half(op, 0.5), x), op.Add(half(op, 1.0), op.Tanh(inner)))
+        return op.Cast(y, to=ir.DataType.FLOAT)
+
+    assert "Gelu" in left_after(built(build, (2, 3)))
 
 
 def test_two_different_values_are_not_fused_to_gelu() -> None:
