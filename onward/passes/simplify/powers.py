@@ -1,4 +1,4 @@
-"""Rules that replace powers by products: engines compute a power of unknown exponent by logarithms."""
+"""Rules that replace powers by products: engines compute powers by logarithms, much slower."""
 
 from __future__ import annotations
 

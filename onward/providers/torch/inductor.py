@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,18 +15,25 @@ from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
 from onward.providers.torch.provider import TorchProvider, configure_torch
 
-_CAPTURED = ("reduce-overhead", "max-autotune")  # modes that record CUDA graphs
+# modes that record CUDA graphs, and the same without
+_CAPTURED: dict[str | None, str | None] = {
+    "reduce-overhead": None,
+    "max-autotune": "max-autotune-no-cudagraphs",
+}
 
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
     """InductorExecutionProvider from a session's options.
 
     In addition to `device` it takes torch.compile's `dynamic` (True: one code for all shapes;
-    False: one for each; None: torch decides) and `mode`.
+    False: one for each; None: torch decides) and `mode`, and `capture`: whether the steps of
+    training are recorded as CUDA graphs, which they are by default on a GPU.
     """
     mode = given.get("mode")
+    device = configure_torch(given, options)
+    on_gpu = device.type == "cuda"
 
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compile_in(mode: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
         call = torch.compile(function, dynamic=given.get("dynamic"), mode=mode)
         return (
             call
@@ -33,9 +41,19 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
             else _with_eager_fallback(call, function, log_of(options))
         )
 
-    device = configure_torch(given, options)
-    captured = device.type == "cuda" and mode in _CAPTURED
-    return TorchProvider("InductorExecutionProvider", device, compiled, captured=captured)
+    return TorchProvider(
+        "InductorExecutionProvider",
+        device,
+        functools.partial(compile_in, mode),
+        captured=on_gpu and mode in _CAPTURED,
+        step_compiler=functools.partial(compile_in, _CAPTURED.get(mode, mode)),
+        captures_steps=on_gpu and _is_true(given.get("capture", True)),
+    )
+
+
+def _is_true(given: Any) -> bool:
+    """An option of a provider, which may be a string."""
+    return str(given).lower() in ("true", "1")
 
 
 def _with_eager_fallback(

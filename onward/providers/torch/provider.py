@@ -70,7 +70,8 @@ def _limit_memory(device: torch.device, limit: int) -> None:
 class TorchProvider:
     """Runs graphs in torch, operator by operator or compiled by `compiled`.
 
-    With `captured`, a compiled graph runs as a CUDA graph: a run overwrites earlier results.
+    With `captured`, a compiled graph runs as a CUDA graph: a run overwrites earlier results. The
+    functions of training are compiled by `step_compiler` and recorded if `captures_steps`.
     """
 
     def __init__(
@@ -81,10 +82,13 @@ class TorchProvider:
         *,
         profiled: bool = False,
         captured: bool = False,
+        step_compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        captures_steps: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
         self._profiled = profiled
         self.captured = captured
+        self.step_compiler, self.captures_steps = step_compiler, captures_steps
 
     @property
     def device(self) -> torch.device:

@@ -19,17 +19,15 @@ from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.prepared_weights import without_weight_cache
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
+from onward.providers.torch.training.captured_calls import CapturedCalls
+from onward.providers.torch.training.function_writer import are_finite, sum_of_squares
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs, lower_program
 from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.results import TorchResults
 from onward.providers.torch.training.segments import TorchSegments
 from onward.providers.torch.training.step_feeds import Batch, TorchFeeds, to_device
-from onward.providers.torch.training.step_functions import (
-    StepFunctions,
-    StepScalars,
-    are_finite,
-    sum_of_squares,
-)
+from onward.providers.torch.training.step_functions import StepFunctions
+from onward.providers.torch.training.step_scalars import StepScalars
 from onward.providers.torch.training.store import TorchStore, view_in
 
 
@@ -41,11 +39,6 @@ def open_program(
     `sharding`: which parts of the vectors this process of many holds; None: all.
     """
     assert isinstance(provider, TorchProvider)
-    if sharding is not None and provider.captured:
-        raise OptionError(
-            "CUDA graphs need tensors that stay in their memory, and sharded ones do not\n"
-            "choose another mode of InductorExecutionProvider, such as {'mode': 'default'}"
-        )
     graphs = lower_program(program, provider)
     return None if graphs is None else TorchTraining(graphs, provider, sharding)
 
@@ -80,7 +73,9 @@ class TorchTraining:
         self, graphs: TorchGraphs, provider: TorchProvider, sharding: Sharding | None = None
     ) -> None:
         self._graphs, self._layout = graphs, graphs.layout
-        self._device, self._captured = provider.device, provider.captured
+        self._device = provider.device
+        # CUDA graphs need tensors that stay in their memory, which sharded ones do not
+        self._keeps_memory = provider.captures_steps and sharding is None
         with torch.no_grad():
             self.store: TorchStore | TorchPartStore
             if sharding is None:
@@ -90,8 +85,13 @@ class TorchTraining:
                 where = self.store.update_device
             self._scalars = StepScalars(self._layout, self._device, self.lookahead, where)
         self._functions = StepFunctions(
-            self._layout, self.store, self._scalars, provider.compiler, provider.captured
+            self._layout, self.store, self._scalars, provider.step_compiler, self._keeps_memory
         )
+        compiles = provider.step_compiler is not None
+        self._is_whole = compiles and sharding is None and not self._layout.sums
+        records = self._keeps_memory and self._device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if records else None
+        self._has_squares = False  # whether the last update has left those of its gradients
         self._train_feeds = TorchFeeds(graphs.train, self._layout, self._device)
         self._built: dict[tuple[str, bool], Callable[..., Any]] = {}
         self._run_graphs: dict[str, _RunGraph] = {}
@@ -132,6 +132,8 @@ class TorchTraining:
 
     def gradient_norm(self) -> float:
         squares = self._squares
+        if self._has_squares:
+            squares = float(self._scalars.squares)
         if squares is None:
             squares = float(sum_of_squares(self.store.gradient_buffers()))
         return math.sqrt(squares) * self._gradient_factor
@@ -141,8 +143,31 @@ class TorchTraining:
     def step(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float
     ) -> tuple[TorchResults, Tensor] | None:
-        results = self.compute_gradients(feeds, draw, scale, first=True)
-        return None if results is None else (results, self.update(1, scale))
+        if not self._is_whole:
+            results = self.compute_gradients(feeds, draw, scale, first=True)
+            return None if results is None else (results, self.update(1, scale))
+        batch = self._train_feeds.read(feeds)
+        if batch.is_empty:
+            return None
+        self._begin_batch(draw, scale)
+        self._set_factor(1.0 / scale)
+        self._free_gradients()
+        given = [batch.tensors[name] for name in self._feed_names(self._graphs.train)]
+        shown, finite = self._call(self._function("step", True), given, self._graphs.train)
+        self._scalars.draw_advanced()
+        self._has_squares = True
+        return self._results((LOSS, *self._layout.outputs), shown, batch), finite
+
+    def _begin_batch(self, draw: Draw, scale: float) -> None:
+        self._scalars.write(self._scalars.inputs[SCALE], scale)
+        self._scalars.write_draw(draw)
+
+    def _set_factor(self, factor: float) -> None:
+        """Set the factor of the gradients of an update."""
+        self._gradient_factor = factor
+        if self._layout.settings.scaled:
+            for tensor in self._scalars.factors:
+                self._scalars.write(tensor, factor)
 
     def compute_gradients(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
@@ -150,12 +175,12 @@ class TorchTraining:
         batch = self._train_feeds.read(feeds)
         if batch.is_empty:
             return None
-        self._scalars.write(self._scalars.inputs[SCALE], scale)
-        self._scalars.write_draw(draw)
+        self._begin_batch(draw, scale)
+        self._has_squares = False
         given = [batch.tensors[name] for name in self._feed_names(self._graphs.train)]
         given += self._gradients_so_far(first)
         function = self._function("compute_gradients", first)
-        shown, gradients = self._run(function, given, self._graphs.train)
+        shown, gradients = self._call(function, given, self._graphs.train)
         self._store_gradients(gradients)
         return self._results((LOSS, *self._layout.outputs), shown, batch)
 
@@ -173,9 +198,9 @@ class TorchTraining:
         self._scalars.write_draw(draw)
         function = self._function("forward", True)
         given = [batch.tensors[name] for name in self._feed_names(graph)]
-        made = self._run(function, given, graph)
+        made = self._call(function, given, graph)
         names = self._forward_results(crossing)
-        values = dict(zip(names, map(torch.clone, made) if self._captured else made))
+        values = dict(zip(names, made))
         self._forward_pass = _ForwardPass(batch, values)
         shown = (LOSS, *self._layout.outputs)
         return self._results(shown, [values[name] for name in shown], batch)
@@ -197,21 +222,19 @@ class TorchTraining:
         given += [forward_pass.values[name] for name in self._layout.state.values()]
         given += self._gradients_so_far(first)
         self._forward_pass = None
-        gradients = self._run(self._function("backward", first), given, graph)
+        gradients = self._call(self._function("backward", first), given, graph)
         self._store_gradients(gradients)
 
     def update(self, micro: int, scale: float) -> Tensor:
-        self._gradient_factor = factor = 1.0 / (micro * scale)
+        factor = 1.0 / (micro * scale)
+        self._set_factor(factor)
         buffers = self.store.gradient_buffers()
-        if self._layout.settings.scaled:
-            for tensor in self._scalars.factors:
-                self._scalars.write(tensor, factor)
-        elif factor != 1.0:  # more micro-batches than the program was built for
-            for buffer in buffers:
+        if not self._layout.settings.scaled and factor != 1.0:
+            for buffer in buffers:  # more micro-batches than the program was built for
                 buffer.mul_(factor)
             self._gradient_factor = 1.0
-        finite: Tensor = self._run(self._function("update", True), buffers)
-        return finite.clone() if self._captured else finite
+        finite: Tensor = self._call(self._function("update", True), buffers)
+        return finite
 
     # -- in segments ---------------------------------------------------------------------------
 
@@ -299,7 +322,6 @@ class TorchTraining:
             self._gradients_so_far(first=True)
         self._scalars.write_draw(draw)
         segments = self._open_segments()
-        self._begin_run()
         segments.begin(batch.tensors)
         made = segments.run_forward(self._call, before)
         self._copy_statistics(made)
@@ -318,9 +340,9 @@ class TorchTraining:
     def _run_update(self, i: int, first: bool) -> None:
         """Compute the gradients of an update after the forward pass."""
         tensors = self.store.updates[i]
-        held = None if first or self._captured else tensors.gradient_vector()
+        held = None if first or self._keeps_memory else tensors.gradient_vector()
         gradients = self._open_segments().run_update(i, self._call, held, first=first)
-        if not self._captured:
+        if not self._keeps_memory:
             tensors.gradients = gradients
 
     def fresh_statistics(self) -> list[Tensor]:
@@ -371,13 +393,14 @@ class TorchTraining:
             graph: TorchGraph = getattr(self._graphs, name)
             reader = TorchFeeds(graph, self._layout, self._device)
             function = self._functions.run(graph, self._feed_names(graph), wanted)
+            function = self._recorded(function)
             self._run_graphs[name] = _RunGraph(graph, reader, function)
         opened = self._run_graphs[name]
         batch = opened.feeds.read(feeds)
         if batch.is_empty and name == "evaluate":
             return self._results_of_empty(opened.graph, opened.feeds, wanted, batch)
         given = [batch.tensors[each] for each in self._feed_names(opened.graph)]
-        return self._results(wanted, self._run(opened.function, given, opened.graph), batch)
+        return self._results(wanted, self._call(opened.function, given, opened.graph), batch)
 
     def _results_of_empty(
         self, graph: TorchGraph, feeds: TorchFeeds, wanted: Sequence[str], batch: Batch
@@ -397,29 +420,39 @@ class TorchTraining:
 
     def _gradients_so_far(self, first: bool) -> list[Tensor]:
         """The gradients to add to; none, and their memory freed, at the first micro-batch."""
-        if self._captured:
+        if self._keeps_memory:
             return []
         if not first:
             return self.store.gradient_buffers()
-        for tensors in self.store.updates:
-            tensors.gradients = None
+        self._free_gradients()
         return []
 
+    def _free_gradients(self) -> None:
+        if not self._keeps_memory:
+            for tensors in self.store.updates:
+                tensors.gradients = None
+
     def _store_gradients(self, gradients: Sequence[Tensor]) -> None:
-        if not self._captured:
+        if not self._keeps_memory:
             for tensors, vector in zip(self.store.updates, gradients):
                 tensors.gradients = vector
 
     def _function(self, name: str, first: bool) -> Callable[..., Any]:
         """A function of the step, written at its first use."""
         if (name, first) not in self._built:
-            self._built[name, first] = self._write_function(name, first)
+            self._built[name, first] = self._recorded(self._write_function(name, first))
         return self._built[name, first]
+
+    def _recorded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as CUDA graphs, if this provider records them."""
+        return function if self._pool is None else CapturedCalls(function, self._pool)
 
     def _write_function(self, name: str, first: bool) -> Callable[..., Any]:
         functions, graphs = self._functions, self._graphs
         function: Callable[..., Any]
-        if name == "update":
+        if name == "step":
+            function = functions.step(graphs.train, self._feed_names(graphs.train), graphs.updates)
+        elif name == "update":
             function = functions.update(graphs.updates)
         elif name == "compute_gradients":
             given = self._feed_names(graphs.train)
@@ -439,17 +472,6 @@ class TorchTraining:
         names = (LOSS, *self._layout.outputs, *self._layout.state.values(), *crossing)
         return list(dict.fromkeys(names))
 
-    def _run(
-        self, function: Callable[..., Any], given: list[Any], graph: TorchGraph | None = None
-    ) -> Any:
-        self._begin_run()
-        return self._call(function, given, graph)
-
-    def _begin_run(self) -> None:
-        """Tell CUDA graphs that the results of earlier runs may be overwritten."""
-        if self._captured:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-
     def _call(
         self, function: Callable[..., Any], given: list[Any], graph: TorchGraph | None = None
     ) -> Any:
@@ -461,8 +483,6 @@ class TorchTraining:
 
     def _results(self, names: Sequence[str], values: Sequence[Any], batch: Batch) -> TorchResults:
         """Results in their own memory, which no later step overwrites."""
-        if self._captured:
-            values = [value.clone() if isinstance(value, Tensor) else value for value in values]
         taken = {*self._owned_storage, *map(storage_of, batch.tensors.values())}
         owned = [in_own_memory(value, taken) for value in values]
         return TorchResults(dict(zip(names, owned)), batch.as_numpy)

@@ -38,7 +38,7 @@ def program(optimizer: Any = None, model: Any = None, **options: Any) -> Program
 
 
 def opened(device: torch.device = CPU, captured: bool = False, **options: Any) -> TorchTraining:
-    provider = TorchProvider("TorchExecutionProvider", device, captured=captured)
+    provider = TorchProvider("TorchExecutionProvider", device, captures_steps=captured)
     found = open_program(program(**options), provider)
     assert found is not None
     found.set_rates(0, [[0.01] * found.lookahead] * len(found.store.updates))

@@ -75,7 +75,9 @@ def compiled() -> TorchProvider:
     def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(function, backend="aot_eager", fullgraph=True)
 
-    return TorchProvider("InductorExecutionProvider", torch.device("cpu"), compiler)
+    return TorchProvider(
+        "InductorExecutionProvider", torch.device("cpu"), compiler, step_compiler=compiler
+    )
 
 
 def same(one: Any, other: Any, exact: bool = True) -> None:
@@ -85,7 +87,7 @@ def same(one: Any, other: Any, exact: bool = True) -> None:
 
 def fixed() -> TorchProvider:
     """A provider whose gradients stay in the same memory, as those of CUDA graphs do."""
-    return TorchProvider("TorchExecutionProvider", torch.device("cpu"), captured=True)
+    return TorchProvider("TorchExecutionProvider", torch.device("cpu"), captures_steps=True)
 
 
 @pytest.mark.parametrize("make", [eager, compiled, fixed])

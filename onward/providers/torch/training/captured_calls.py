@@ -1,0 +1,93 @@
+"""CapturedCalls: replays a function as CUDA graphs, one for each set of shapes of its arguments.
+
+    the first call with new shapes    runs the function, which compiles it
+    the second                        records its kernels as a CUDA graph, and replays them
+    every other                       copies the arguments to the graph's buffers and replays
+
+A replay costs the host one call, however many kernels there are. All graphs share one pool of
+memory: results are copied out of it before another graph runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from onward.providers.torch.dtypes import Tensor
+
+log = logging.getLogger("onward")
+
+MOST_GRAPHS = 64  # of one function; other shapes run uncaptured
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A recorded CUDA graph, with the buffers of its arguments and its results."""
+
+    graph: Any
+    arguments: list[Tensor]
+    results: Any
+
+    def replay(self, given: Sequence[Tensor]) -> Any:
+        if given:
+            torch._foreach_copy_(self.arguments, list(given))
+        self.graph.replay()
+        return _copied(self.results)
+
+
+class CapturedCalls:
+    """A function of tensors whose kernels are recorded as CUDA graphs.
+
+    A function that cannot be recorded (it waits for the device, or allocates outside of torch) runs
+    as it is, after a warning.
+    """
+
+    def __init__(self, function: Callable[..., Any], pool: Any) -> None:
+        self._function, self._pool = function, pool
+        self._recorded: dict[Any, _Recorded] = {}
+        self._seen: set[Any] = set()
+        self._is_broken = False
+
+    def __call__(self, *given: Tensor) -> Any:
+        key = tuple((x.shape, x.stride(), x.dtype) for x in given)
+        found = self._recorded.get(key)
+        if found is None:
+            found = self._record(key, given)
+        return self._function(*given) if found is None else found.replay(given)
+
+    def _record(self, key: Any, given: Sequence[Tensor]) -> _Recorded | None:
+        """Record a call, if one with these shapes has run before."""
+        if self._is_broken or len(self._recorded) >= MOST_GRAPHS:
+            return None
+        if key not in self._seen:
+            self._seen.add(key)
+            return None
+        arguments = [
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in given
+        ]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                results = self._function(*arguments)
+        except Exception as error:  # torch raises several, and so do kernels
+            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            log.warning(
+                "a training step cannot be recorded as a CUDA graph, it runs as it is: %s", why
+            )
+            self._is_broken = True
+            return None
+        found = self._recorded[key] = _Recorded(graph, arguments, results)
+        return found
+
+
+def _copied(results: Any) -> Any:
+    """Results in memory of their own."""
+    if isinstance(results, Tensor):
+        return results.clone()
+    if isinstance(results, (list, tuple)):
+        return type(results)(_copied(each) for each in results)
+    return results

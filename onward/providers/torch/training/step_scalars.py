@@ -1,0 +1,55 @@
+"""StepScalars: the numbers of a training step as tensors on the device."""
+
+from __future__ import annotations
+
+import torch
+
+from onward.programs.program import DRAW, SCALE, Layout
+from onward.providers.provider import Draw
+from onward.providers.torch.dtypes import Tensor
+
+
+class StepScalars:
+    """The scalars of a step (counts, rates, factors) as tensors on the device."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        lookahead: int,
+        update_device: torch.device | None = None,  # where updates run; None: on the device
+    ) -> None:
+        def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=update_device or device)
+
+        # whether the gradients that await an update are finite
+        self.flag = zeros(torch.bool).fill_(True)
+        self.squares = zeros(torch.float64)  # the sum of their squares
+        self.count = zeros(torch.int64)  # updates so far
+        self.first = zeros(torch.int64)  # the count to which the first of the rates belongs
+        self.rates = zeros(torch.float64, len(layout.updates), lookahead)
+        self.factors = [  # of the gradients
+            zeros(getattr(torch, update.dtype)).fill_(1.0) for update in layout.updates
+        ]
+        self.inputs = {  # of the train graph
+            SCALE: zeros(torch.float32).fill_(1.0).to(device),
+            DRAW: zeros(torch.int64, 3).to(device),
+        }
+        self._draw = self.inputs[DRAW].unbind()
+        self._written: dict[int, float] = {}
+
+    def write(self, tensor: Tensor, number: float) -> None:
+        """Fill a tensor on the device, unless it holds the number already."""
+        if self._written.get(id(tensor)) != number:
+            tensor.fill_(number)
+            self._written[id(tensor)] = number
+
+    def write_draw(self, draw: Draw) -> None:
+        """Write the seed, step and micro-batch that the train graph's random numbers depend on."""
+        for i, number in enumerate(draw):
+            self.write(self._draw[i], (number + (1 << 63)) % (1 << 64) - (1 << 63))
+
+    def draw_advanced(self) -> None:
+        """A whole step has advanced the step that random numbers depend on."""
+        step = self._draw[1]
+        self._written[id(step)] += 1
