@@ -17,6 +17,7 @@ from onward.providers.options import SessionOptions
 from onward.providers.torch.composite_calls import kernel_accepts
 from onward.providers.torch.dtypes import DTYPES
 from onward.providers.torch.fused_attention import fuse_attention, has_fused_attention
+from onward.providers.torch.fused_cross_entropy import fuse_cross_entropy
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_normal_tensor, to_numpy, to_torch
@@ -127,6 +128,7 @@ class TorchProvider:
     def lower(self, model: ir.Model, notes: NodeTimer | None = None) -> Lowered:
         """A model as a torch module on this device."""
         fuse_attention(model, self._device)
+        fuse_cross_entropy(model, self._device)
         return lower(model.graph, KERNELS, HOST, self._device, notes)
 
 

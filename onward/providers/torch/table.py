@@ -20,6 +20,7 @@ from onward.providers.torch.kernels import (
     image,
     index,
     linear,
+    linear_cross_entropy,
     loss,
     math,
     norm,
@@ -44,6 +45,7 @@ KERNELS = (
     | reduce.kernel
     | attention.kernel
     | attention_grad.kernel
+    | linear_cross_entropy.kernel
     | conv.kernel
     | pool.kernel
     | norm.kernel
