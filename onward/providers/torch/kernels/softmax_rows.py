@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK, _WARPS = 8192, 16
+_BLOCK, _WARPS = 4096, 32  # the fastest of those tried on an H200
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -23,29 +23,31 @@ def _rows(  # type: ignore[no-untyped-def]
     block: tl.constexpr,
 ):
     """scores becomes (softmax(scores) - one hot) factor, and losses its cross entropy."""
+    log2_e: tl.constexpr = 1.4426950408889634
     row = tl.program_id(0).to(tl.int64)
     start = scores + row * columns
     label = tl.load(labels + row)
     lanes = tl.arange(0, block)
     is_ignored = label == ignored
     is_valid = (label >= 0) & (label < classes)
-    top = -float("inf")
-    total = 0.0
+    top = tl.full([block], -1e30, tl.float32)  # of each lane, in powers of two
+    total = tl.zeros([block], tl.float32)
     for first in range(0, classes, block):
         x = tl.load(start + first + lanes, mask=first + lanes < classes, other=-float("inf"))
-        x = x.to(tl.float32)
-        new = tl.maximum(top, tl.max(x, 0))
-        total = total * tl.exp(top - new) + tl.sum(tl.exp(x - new), 0)
+        x = x.to(tl.float32) * log2_e
+        new = tl.maximum(top, x)
+        total = total * tl.exp2(top - new) + tl.exp2(x - new)
         top = new
-    log_sum = top + tl.log(total)
+    highest = tl.max(top, 0)
+    log_sum = highest + tl.log2(tl.sum(total * tl.exp2(top - highest), 0))
     picked = tl.load(start + tl.where(is_valid, label, 0)).to(tl.float32)
-    loss = tl.where(is_valid, log_sum - picked, float("nan"))
+    loss = tl.where(is_valid, log_sum / log2_e - picked, float("nan"))
     tl.store(losses + row, tl.where(is_ignored, 0.0, loss))
     weight = tl.where(is_ignored, 0.0, tl.load(factor))
     for first in range(0, columns, block):
         places = first + lanes
-        x = tl.load(start + places, mask=places < classes, other=-float("inf")).to(tl.float32)
-        probability = tl.exp(x - log_sum)
+        x = tl.load(start + places, mask=places < classes, other=-float("inf"))
+        probability = tl.exp2(x.to(tl.float32) * log2_e - log_sum)
         gradient = tl.where(places == label, probability - 1.0, probability) * weight
         gradient = tl.where(is_ignored, 0.0, gradient)
         tl.store(start + places, gradient.to(scores.dtype.element_ty), mask=places < columns)
