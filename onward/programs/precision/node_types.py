@@ -74,8 +74,10 @@ class NodeTypes:
     def _is_constant(self, node: ir.Node) -> bool:
         if node.op_type in _FILLED:
             return True
+        sizes = node.op_type in MOVING  # their other inputs are sizes and places
         return bool(node.inputs) and all(
-            value is None or value in self._constant or _is_index(value) for value in node.inputs
+            value is None or value in self._constant or (sizes and _is_index(value))
+            for value in node.inputs
         )
 
     def _add(self, node: ir.Node, typed: Typed) -> None:
