@@ -1,4 +1,4 @@
-"""SplitToSequence written as Split, lists read directly: the same results, and a gradient in every float type."""
+"""Sequences written as tensors: the same results, and a gradient in every float type."""
 
 from __future__ import annotations
 

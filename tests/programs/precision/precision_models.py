@@ -155,7 +155,7 @@ def casts_of(graph: ir.Graph) -> list[ir.Node]:
 
 
 def assert_casts_are_few(graph: ir.Graph) -> None:
-    """No value is cast twice to one type, and nothing is cast to 16 bits and back, or back again."""
+    """No value is cast twice to one type, and none is cast to 16 bits and back."""
     halves = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16)
     seen = set()
     for cast in casts_of(graph):
