@@ -20,12 +20,13 @@ STRATEGIES = ("no", "steps", "epoch")
 _OF_NO_EFFECT = """
     dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor disable_tqdm
     dataloader_multiprocessing_context dataloader_in_order log_level log_level_replica run_name
-    log_on_each_node save_on_each_node do_train do_eval do_predict local_rank ddp_timeout
+    log_on_each_node save_on_each_node local_rank ddp_timeout
     skip_memory_metrics use_cache eval_accumulation_steps prediction_loss_only project
     eval_do_concat_batches average_tokens_across_devices logging_nan_inf_filter tf32
     torch_empty_cache_steps logging_dir overwrite_output_dir report_to
 """
 _WITHOUT_EFFECT = frozenset(_OF_NO_EFFECT.split())
+_OF_SCRIPTS = ("do_train", "do_eval", "do_predict")  # transformers.Trainer does not read them
 
 
 @explain_keywords
@@ -147,7 +148,7 @@ def _check_others(given: Any, ours: set[str]) -> None:
     unused = []
     for each in fields(given):
         name, value = each.name, getattr(given, each.name)
-        if name in ours or _is_same(value, getattr(default, name)):
+        if name in ours or name in _OF_SCRIPTS or _is_same(value, getattr(default, name)):
             continue
         if each.default is not MISSING and _is_same(value, each.default):
             continue

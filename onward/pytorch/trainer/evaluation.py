@@ -41,7 +41,7 @@ def run_evaluation(
     targets: list[list[Array]] = []
     needs_outputs = predicts or compute_metrics is not None
     for feeds in batches:
-        size = len(next(iter(feeds.values())))
+        size = max(len(each) for each in feeds.values() if np.ndim(each))
         given = [np.asarray(feeds[name]) for name in labels if name in feeds]
         if given or not labels:
             total += float(session.evaluate(feeds)[LOSS]) * size

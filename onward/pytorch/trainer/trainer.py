@@ -33,6 +33,7 @@ from onward.pytorch.trainer.checkpoints import (
     write_model,
 )
 from onward.pytorch.trainer.evaluation import Evaluation, run_evaluation
+from onward.pytorch.trainer.item_counts import ITEMS, ItemCounts
 from onward.pytorch.trainer.learning import describe_optimizers, make_optimizer, make_schedule
 from onward.pytorch.trainer.trainer_state import (
     Callbacks,
@@ -87,6 +88,7 @@ class Trainer:
         self.optimizer = describe_optimizers(optimizers)
         self.state, self.control = TrainerState(), TrainerControl()
         self.session: TrainingSession | None = None  # opened with the first batch
+        self._items = ItemCounts(model)
         self._callbacks = Callbacks(callbacks)
         self._options, self._providers = _other_options(options), providers
 
@@ -179,7 +181,8 @@ class Trainer:
 
     def _update(self, session: TrainingSession, micro: list[Batch]) -> list[Any]:
         """One update; the results of its batches, whose losses are read later."""
-        results = [session.step(_feeds(batch, session)) for batch in micro]
+        given = self._items.of_update(micro)
+        results = [session.step(_feeds(batch, session)) for batch in given]
         if len(micro) < self.args.gradient_accumulation_steps:
             session.update_weights()
         return results
@@ -259,7 +262,8 @@ class Trainer:
     ) -> Evaluation:
         loader = self._loader(data, name, trains=False)
         session = self.session or self._open(next(loader.epoch(0)), 1)
-        batches = (_feeds(batch, session) for batch in loader.epoch(0))
+        counted = (self._items.of_update([batch])[0] for batch in loader.epoch(0))
+        batches = (_feeds(batch, session) for batch in counted)
         labels = label_names(self.model, self.args)
         return run_evaluation(session, batches, labels, prefix, metrics, predicts=predicts)
 
@@ -308,7 +312,7 @@ class Trainer:
             self.model,
             None,
             optimizer,
-            example=dict(example),
+            example=_example(self._items.of_update([example])[0]),
             options=TrainingOptions(**{**settings, **self._options}),
             providers=self._default_providers(),
         )
@@ -331,6 +335,11 @@ def _other_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"options.{name} is decided by the Trainer's args\nset it there instead"
             )
     return dict(options or {})
+
+
+def _example(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch as the arguments of a call."""
+    return {**batch, ITEMS: torch.from_numpy(batch[ITEMS])} if ITEMS in batch else {**batch}
 
 
 def _feeds(batch: Batch, session: TrainingSession) -> dict[str, Any]:

@@ -33,7 +33,11 @@ def make_bert() -> Any:
 def gpt2_rows(count: int = 22) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(32, (count, 8), generator=generator)
-    return [{"input_ids": row, "labels": row, "note": "unused"} for row in tokens]
+    hidden = torch.arange(8) < torch.randint(4, (count, 1), generator=generator)
+    labels = tokens.masked_fill(hidden, -100)  # rows have different numbers of labels
+    return [
+        {"input_ids": row, "labels": label, "note": "unused"} for row, label in zip(tokens, labels)
+    ]
 
 
 def bert_rows(count: int = 22) -> list[dict[str, Any]]:
