@@ -26,6 +26,7 @@ DIGITS = EXAMPLE_FOLDER / "train_digits.py"  # it runs twice, in a test of its o
 GPT2 = EXAMPLE_FOLDER / "character_gpt2.py"  # likewise
 SIZES = {"squeezenet_digits": ["--epochs", "1"]}  # what makes an example small enough for tests
 NEEDS = {  # packages that `pip install onward[torch]` does not install
+    "onward_trainer": ["transformers"],
     "pytorch_accelerate": ["accelerate"],
     "pytorch_lightning": ["lightning"],
     "pytorch_lora": ["peft", "transformers"],

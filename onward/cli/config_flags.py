@@ -21,6 +21,7 @@ from onward.errors import OptionError
 
 _DATA_FILES = (".csv", ".npz", ".parquet", ".arrow", ".feather", ".jsonl", ".txt", ".tsv")
 
+_SHORTER = {"mixed_precision": ["--precision"]}  # other names of flags
 _SHOWN_CHOICES = 4  # behind a flag; more are listed in its explanation
 
 
@@ -90,7 +91,7 @@ def _annotation(settings: SettingsClass, name: str) -> Any:
     shown |= {"metavar": _metavar(kind), "autocompletion": _completion(name, kind)}
     if kind.is_list or kind.is_mapping:
         return Annotated[list[str] | None, typer.Option(flag, **shown)]
-    return Annotated[str | None, typer.Option(flag, **shown)]
+    return Annotated[str | None, typer.Option(flag, *_SHORTER.get(name, []), **shown)]
 
 
 def _read(settings: SettingsClass, name: str, given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Replace sequences with known elements by tensors: SplitToSequence by Split.
+"""Replace sequences with known elements by tensors: SplitToSequence by Split, SequenceConstruct.
 
     s = SplitToSequence(x, 32, axis=2)         q, k, v = Split(x, [32, 32, 32], axis=2)
     q, k, v = SequenceAt(s, 0), ...       ->
@@ -22,15 +22,17 @@ _MOST_PIECES = 1024  # with more outputs, Split is not better than a sequence
 
 
 def replace_sequences_by_splits(model: ir.Model) -> ir.Model:
-    """Replace SplitToSequence by Split where every reader needs known elements, or the length.
+    """Replace sequences by tensors where every reader needs known elements, or the length.
+
+    SplitToSequence becomes Split; the elements of SequenceConstruct are read directly.
 
     The readers are SequenceAt at constant positions, SequenceLength and ConcatFromSequence. Shapes
     must be inferred: the number of pieces of a given size depends on the axis.
     """
     names = Names(model)
-    for node in [node for node in nodes_of(model) if node.op_type == "SplitToSequence"]:
+    for node in [node for node in nodes_of(model) if node.op_type in _MAKERS]:
         if node.domain == "" and not node.outputs[0].is_graph_output():
-            _write_split(node, names)
+            _MAKERS[node.op_type](node, names)
     return model
 
 
@@ -50,12 +52,32 @@ def _write_split(node: ir.Node, names: Names) -> None:
             if pieces
             else here.constant(np.array(len(sizes), np.int64))
         )
-        insert_made_nodes(reader, here, names)
-        substitute(reader.outputs[0], value, names)
-        assert reader.graph is not None
-        remove_node(reader, reader.graph)
+        _replace(reader, value, here, names)
     assert node.graph is not None
     remove_node(node, node.graph)
+
+
+def _read_listed(node: ir.Node, names: Names) -> None:
+    """SequenceAt(SequenceConstruct(x, y), 1) -> y, where every reader needs known elements."""
+    pieces = [value for value in node.inputs if value is not None]
+    readers = [reader for reader, _ in node.outputs[0].uses()]
+    if not all(_needs_only_pieces(each, len(pieces)) for each in readers):
+        return
+    for reader in readers:
+        here = Ops()
+        _replace(reader, _read(here, reader, pieces, None), here, names)
+    assert node.graph is not None
+    remove_node(node, node.graph)
+
+
+def _replace(reader: ir.Node, value: ir.Value, op: Ops, names: Names) -> None:
+    insert_made_nodes(reader, op, names)
+    substitute(reader.outputs[0], value, names)
+    assert reader.graph is not None
+    remove_node(reader, reader.graph)
+
+
+_MAKERS = {"SplitToSequence": _write_split, "SequenceConstruct": _read_listed}
 
 
 def replace_sequences_by_slices(model: ir.Model) -> ir.Model:

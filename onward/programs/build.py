@@ -39,6 +39,8 @@ from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
 from onward.programs.options import TrainingOptions
+from onward.programs.precision.gradient_sums import widen_sums
+from onward.programs.precision.lower_precision import lower_evaluation, lower_training
 from onward.programs.program import DRAW, LOSS, SCALE, Layout, Parameter, Program, Settings
 from onward.programs.select import (
     batch_norms,
@@ -86,6 +88,7 @@ def build_program(
     draws = prepare_training_graph(train, [*names, *state])
     fed = InputTensors.of(base.model, names, list(state))
     fed.make_inputs(train)
+    lower_training(train, settings.precision_settings, fed.initial)
     gradients = _differentiate(train, names, settings)
     sums = cut_at_sums(train) if shares_batch_norms else ()
     if len(gradients) < len(names):
@@ -94,6 +97,7 @@ def build_program(
     _warn_of_unrepeatable_nodes(train)
     for graph in (evaluated, predicted):
         fed.make_inputs(graph)
+    lower_evaluation(evaluated, settings.precision_settings, fed.initial)
     _omit_inputs(drop_unused(predicted), [*base.inputs])
     kept = [_kept(each, gradients) for each in assignments]
     updates, update_layouts = build_updates(kept, fed.trained, settings)
@@ -276,6 +280,8 @@ def _settings(base: _Base, settings: TrainingOptions, optimizer: Optimizer) -> S
         learning_rate=optimizer.lr,
         loss_dtype=base.loss.dtype.numpy().name if base.loss.dtype else "float32",
         averaged=settings.average is not None,
+        precision=None if (low := settings.precision_settings) is None else low.kind,
+        emulated=low is not None and low.emulated,
     )
 
 
@@ -290,9 +296,12 @@ def _differentiate(
     cotangent = None if settings.loss_scale is None else SCALE
     rules = GRADIENTS if settings.rules is None else settings.rules
     by_default = settings.trainable is None
+    forward = {*model.graph}
     gradients = differentiate(
         model, {LOSS: cotangent}, names, rules, omit_zeros=by_default, composites=True
     )
+    if settings.precision is not None:
+        widen_sums(model, forward)
     if not gradients:
         raise nothing_to_train(names)
     return gradients

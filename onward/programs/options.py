@@ -13,6 +13,7 @@ from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
+from onward.programs.precision.precision import FP16, Precision, to_precision
 from onward.settings import (
     above,
     check_fields,
@@ -47,7 +48,9 @@ class TrainingOptions:
         accumulate: micro-batches whose gradients are averaged before an update
         clip_norm: the largest norm of all gradients together; None: not clipped
         clip_value: the largest absolute value of an element of a gradient; None: not clipped
-        loss_scale: for float16, keeps small gradients: a number or a DynamicLossScale; None: 1
+        precision: "bf16", "fp16" or a Precision: the forward in 16 bits; None: in the model's types
+        loss_scale: for float16, keeps small gradients: a number or a DynamicLossScale; None: 1, or
+            a DynamicLossScale where precision is "fp16"
         schedule: of the learning rate, such as Cosine(steps=1000); None: constant
         average: keep an average of the weights, such as EMA(decay=0.999); None: none is kept
         skip_nonfinite: no update from gradients that are infinite or not a number
@@ -71,6 +74,7 @@ class TrainingOptions:
     accumulate: int = 1
     clip_norm: float | None = None
     clip_value: float | None = None
+    precision: str | Precision | None = None
     loss_scale: float | DynamicLossScale | None = None
     schedule: Schedule | None = None
     average: EMA | None = None
@@ -93,6 +97,7 @@ class TrainingOptions:
             accumulate=integer(1),
             clip_norm=optional(above(0.0)),
             clip_value=optional(above(0.0)),
+            precision=to_precision,
             schedule=optional(instance_of(Schedule, "Cosine(steps=1000)", "a schedule")),
             average=optional(instance_of(EMA, "EMA(decay=0.999)", "an EMA")),
             skip_nonfinite=true_or_false,
@@ -104,6 +109,14 @@ class TrainingOptions:
         )
         if not isinstance(self.loss_scale, DynamicLossScale):
             check_fields(self, loss_scale=optional(float32_above_0))
+        low = self.precision_settings
+        if self.loss_scale is None and low is not None and low.dtype == FP16:
+            object.__setattr__(self, "loss_scale", DynamicLossScale())
+
+    @property
+    def precision_settings(self) -> Precision | None:
+        """The settings of mixed precision; None: the model's types stay."""
+        return self.precision if isinstance(self.precision, Precision) else None
 
     @classmethod
     def of(cls, given: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:

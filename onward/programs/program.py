@@ -76,6 +76,8 @@ class Settings:
     learning_rate: float  # the optimizer's own
     loss_dtype: str
     averaged: bool
+    precision: str | None = None  # the 16-bit type of the forward pass: "bfloat16" or "float16"
+    emulated: bool = False  # whether it may run without instructions for that type
 
 
 @dataclass(frozen=True, kw_only=True)

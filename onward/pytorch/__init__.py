@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from onward.pytorch.options import ModuleOptions as ModuleOptions
     from onward.pytorch.torch_session import write_to_module as write_to_module
     from onward.pytorch.torch_session import write_to_optimizer as write_to_optimizer
+    from onward.pytorch.trainer.arguments import TrainingArguments as TrainingArguments
+    from onward.pytorch.trainer.trainer import Trainer as Trainer
 
 _MODULE_OF = {
     "Explanation": "onward.pytorch.explanation.module_explanation",
     "FallbackWarning": "onward.pytorch.fallback",
     "Module": "onward.pytorch.module",
     "ModuleOptions": "onward.pytorch.options",
+    "Trainer": "onward.pytorch.trainer.trainer",
+    "TrainingArguments": "onward.pytorch.trainer.arguments",
     "explain": "onward.pytorch.explanation.explain_module",
     "export": "onward.pytorch.onnx_export",
     "write_to_module": "onward.pytorch.torch_session",

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from onward.graph.files import Source
+from onward.runner.asked_providers import asked_providers
 from onward.runner.config import TrainConfig
 from onward.runner.data.batches import Batches, Feeds
 from onward.runner.finders.batch_size import BatchSearch, find_batch_size
 from onward.runner.finders.learning_rate import RateSearch, find_learning_rate
-from onward.runner.open_session import asked_providers, open_session, session_options
+from onward.runner.open_session import open_session, session_options
 from onward.runner.plan.make_plan import make_plan
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.sessions.training.training_program import compile_training

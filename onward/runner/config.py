@@ -21,6 +21,7 @@ LossName = Literal[
     "auto", "cross_entropy", "bce_with_logits", "mse", "l1", "huber", "smooth_l1", "kl", "cosine",
     "output",
 ]  # fmt: skip
+PrecisionName = Literal["none", "auto", "bf16", "fp16", "bfloat16", "float16"]
 ScheduleName = Literal["constant", "linear", "cosine", "one_cycle"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -237,7 +238,7 @@ class TrainConfig(BaseModel):
     threads: Annotated[int, Field(ge=0)] = _setting(
         RUN, 0, "Threads of the engine; 0: one per core."
     )
-    mixed_precision: Literal["none", "auto", "bfloat16", "float16"] = _setting(
+    mixed_precision: PrecisionName = _setting(
         RUN, "none", "Compute in 16 bits; auto: if the provider is faster with it."
     )
     save_every: Count | None = _setting(

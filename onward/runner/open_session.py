@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from onward.measure.machine import usable_cores
-from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
-from onward.providers.provider_names import AUTO
-from onward.providers.provider_text import read_provider
+from onward.runner.asked_providers import asked_providers
 from onward.runner.config import TrainConfig
 from onward.runner.finetune.unfreezing import open_stage, stage_at
 from onward.runner.plan.training_plan import TrainingPlan
-from onward.runner.precision import choose_precision, loss_scale_for, to_mixed_precision
+from onward.runner.precision import choose_precision
 from onward.runner.team import ALONE, Team
 from onward.sessions.training.session import TrainingSession
 
@@ -29,8 +27,7 @@ def open_session(
     model, options = plan.adapted.model, plan.options
     precision = choose_precision(config.mixed_precision, asked_providers(config))
     if precision is not None:
-        model = to_mixed_precision(model, precision)
-        options = replace(options, loss_scale=loss_scale_for(precision))
+        options = replace(options, precision=precision)
     engine: dict[str, Any] = {
         "sess_options": session_options(config, team.local_size),
         "providers": asked_providers(config),
@@ -51,10 +48,3 @@ def session_options(config: TrainConfig, processes: int = 1) -> SessionOptions:
     if not threads and processes > 1:
         threads = max(usable_cores() // processes, 1)
     return SessionOptions(log_severity_level=4, intra_op_num_threads=threads)
-
-
-def asked_providers(config: TrainConfig) -> Asked:
-    """The providers of a config, as sessions take them."""
-    if config.provider is None or config.provider.lower() == AUTO:
-        return None if config.provider is None else AUTO
-    return [read_provider(config.provider)]

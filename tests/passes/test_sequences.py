@@ -1,4 +1,4 @@
-"""SplitToSequence written as Split: the same results, and a gradient in every float type."""
+"""Sequences written as tensors: the same results, and a gradient in every float type."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ WRITTEN = {
         y = ConcatFromSequence<axis=1>(s)""",
     "stacked": """s = SplitToSequence<keepdims=0>(x)
         y = ConcatFromSequence<axis=1, new_axis=1>(s)""",
+    "listed": """a = Neg(x) b = Abs(x) s = SequenceConstruct(a, x, b)
+        c = SequenceAt(s, last) d = SequenceAt(s, one) y = Sub(c, d)""",
+    "listed and joined": """a = Neg(x) s = SequenceConstruct(a, x)
+        y = ConcatFromSequence<axis=1>(s)""",
     "read in a branch": """s = SplitToSequence<axis=1>(x, three)
         y = If(yes) <then_branch = t () => (float[a, b] u) { u = SequenceAt(s, one) },
             else_branch = e () => (float[a, b] v) { v = SequenceAt(s, last) }>""",

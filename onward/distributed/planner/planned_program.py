@@ -24,7 +24,6 @@ from onward.runner.plan.model_shapes import (
     read_ports,
 )
 from onward.runner.plan.target_facts import TargetFacts
-from onward.runner.precision import loss_scale_for, to_mixed_precision
 
 TARGET = "target"
 PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
@@ -46,9 +45,7 @@ def open_planned_program(
     opened = model if isinstance(model, ir.Model) else load(model, any_domain=True)
     chosen = choose_planned_loss(opened, config)
     updates, _ = make_optimizer(config)
-    options = TrainingOptions(loss_scale=loss_scale_for(PRECISIONS[precision]))
-    if (dtype := PRECISIONS[precision]) is not None:
-        opened = to_mixed_precision(opened, dtype)
+    options = TrainingOptions(precision=PRECISIONS[precision])
     return build_program(opened, chosen, updates, options)
 
 

@@ -11,9 +11,11 @@ from onward.optimizers.ema import EMA
 from onward.optimizers.optimizer import Optimizer
 from onward.optimizers.schedules import Constant, Cosine, Linear, OneCycle, Schedule, WarmUp
 from onward.programs.options import TrainingOptions
+from onward.runner.asked_providers import asked_providers
 from onward.runner.config import TrainConfig
 from onward.runner.finetune.adapted_model import AdaptedModel
 from onward.runner.plan.training_plan import Choice
+from onward.runner.precision import choose_precision
 
 _ONE_CYCLE_RISE = 0.3  # the share of steps, as torch's OneCycleLR has it
 
@@ -70,6 +72,16 @@ def make_schedule(config: TrainConfig, steps: int) -> Schedule:
         schedule = Cosine(steps=rest)
     # the first update has a rate above 0: a batch would be wasted otherwise
     return WarmUp(steps=warm, schedule=schedule, start_factor=1 / (warm + 1)) if warm else schedule
+
+
+def explain_precision(config: TrainConfig) -> list[Choice]:
+    """The type of mixed precision, where the config asks for any."""
+    found = choose_precision(config.mixed_precision, asked_providers(config))
+    if config.mixed_precision == "none":
+        return []
+    if config.mixed_precision == "auto":
+        return [Choice("precision", found or "float32", "what the provider is faster with")]
+    return [Choice("precision", str(found), "as given")]
 
 
 def make_options(

@@ -23,7 +23,13 @@ from onward.runner.plan.feed_transform import FeedTransform
 from onward.runner.plan.guess_loss import ChosenLoss, choose_loss
 from onward.runner.plan.input_columns import match_inputs
 from onward.runner.plan.input_sources import make_sources
-from onward.runner.plan.learning import check_resolved, count_steps, make_optimizer, make_options
+from onward.runner.plan.learning import (
+    check_resolved,
+    count_steps,
+    explain_precision,
+    make_optimizer,
+    make_options,
+)
 from onward.runner.plan.model_shapes import (
     ModelPorts,
     TensorPort,
@@ -125,6 +131,7 @@ def make_plan(
     choices += made
     make_metrics, made = choose_metrics(config, chosen, reads)
     choices += made
+    choices += explain_precision(config)
     monitor, higher, choice = choose_monitor(config, make_metrics(), evaluated is not None)
     sizes = {"training rows": len(rows.training)}
     if rows.validation is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from onward.errors import FeedError, OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import INDUCTOR, TORCH, Asked, Choice, choose
+from onward.providers.low_precision import check_onnxruntime, check_processor
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound_session import CPU, BoundSession, stop_spinning_after_runs
 from onward.providers.ort.denormals import flush_denormals
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from onward.programs.bucket_parts import Sharding
     from onward.programs.options import TrainingOptions
     from onward.providers.ort.training import part_store
-    from onward.providers.provider import TrainingExecutable
+    from onward.providers.provider import Provider, TrainingExecutable
     from onward.providers.torch.training import executable as torch_training
 else:  # torch is loaded when it is asked for
     part_store = LazyModule("onward.providers.ort.training.part_store")
@@ -76,6 +77,9 @@ def open_training(
     in_torch = _open_in_torch(program, options, choice, sharding)
     if in_torch is not None:
         return OpenedTraining(in_torch, [choice.listed[0][0]])
+    settings = program.layout.settings
+    if settings.precision is not None and not settings.emulated:
+        check_onnxruntime(settings.precision, next((n for n, _ in choice.leading_ort), CPU[0][0]))
     on_cpu = [name for name, _ in choice.leading_ort] == _CPU
     lowered = program.lowered_here if on_cpu else program.lowered
     names = [name for name, _ in choice.leading_ort or (*choice.listed, *choice.fallback)]
@@ -100,10 +104,17 @@ def _open_in_torch(
     if not choice.listed or choice.listed[0][0] not in (TORCH, INDUCTOR):
         return None
     provider = choice.engines(options)[0].provider
+    settings = program.layout.settings
+    if settings.precision is not None and not settings.emulated and _is_on_processor(provider):
+        check_processor(settings.precision)
     found: TrainingExecutable | None = torch_training.open_program(
         program.neutral, provider, sharding
     )
     return found
+
+
+def _is_on_processor(provider: Provider) -> bool:
+    return str(getattr(provider, "device", "")) == "cpu"
 
 
 class ProgramGraphOpener:

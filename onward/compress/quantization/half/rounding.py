@@ -1,4 +1,4 @@
-"""Round float32 tensors to 16 bits, and find out whether that loses too much."""
+"""Find out whether rounding a float32 tensor to 16 bits loses too much."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OptionError
+from onward.passes.low_types.rounding import KINDS, LARGEST, round_to
 
 Array = np.ndarray[Any, Any]
 
-KINDS = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
-LARGEST = {"float16": 65504.0, "bfloat16": float(np.finfo(np.float32).max)}
 _SMALLEST_NORMAL = 2.0**-14  # of float16
 _MOST_ERROR = {"float16": 1e-3, "bfloat16": 8e-3}  # of a tensor; rounding alone costs a quarter
 _PART = 1 << 22  # elements that are compared at a time
@@ -23,18 +22,6 @@ def check_kind(kind: str) -> ir.DataType:
     if kind not in KINDS:
         raise OptionError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     return KINDS[kind]
-
-
-def round_to(array: Array, kind: str) -> Array:
-    """The nearest numbers of 16 bits; beyond the largest one, infinity."""
-    with np.errstate(over="ignore"):
-        return array.astype(KINDS[kind].numpy())
-
-
-def clamp(array: Array, kind: str) -> Array:
-    """Numbers beyond the largest one of 16 bits as that one; infinities stay."""
-    limited = np.clip(array, -LARGEST[kind], LARGEST[kind])
-    return np.where(np.isinf(array), array, limited).astype(array.dtype)
 
 
 def why_not(array: Array, kind: str) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onward.compress.quantization.half.rounding import KINDS, round_to, why_not
+from onward.compress.quantization.half.rounding import why_not
 from onward.compress.quantization.plan import NodeFormat, Plan
 from onward.graph.scopes import graphs_of
+from onward.passes.low_types.rounding import KINDS, round_to
 from onward.passes.rewrite import Names
 
 _AT_LEAST = 48  # elements; a Cast and its names take about as many bytes as those would save

@@ -21,7 +21,7 @@ _TYPE_NAMES = {
 }
 
 # Sums of many terms, and functions that grow or fall fast: 16 bits lose too much of them.
-_SENSITIVE = named(
+SENSITIVE = named(
     "Softmax LogSoftmax LayerNormalization InstanceNormalization GroupNormalization "
     "RMSNormalization MeanVarianceNormalization LpNormalization LRN "
     "ReduceSum ReduceMean ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum "
@@ -30,7 +30,7 @@ _SENSITIVE = named(
     "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss LSTM GRU RNN"
 )  # a recurrent operator sums over many steps
 # They count positions, draw boxes or sample: rounding would change which elements they choose.
-_CHOOSING = named(
+CHOOSING = named(
     "Resize Upsample GridSample AffineGrid RoiAlign MaxRoiPool NonMaxSuppression TopK ArgMax "
     "ArgMin Hardmax Range Floor Ceil Round Mod Equal Unique"
 )
@@ -55,9 +55,9 @@ def why_float(node: ir.Node) -> str:
     """Why a node stays float32 by its operator alone; "" if it need not."""
     if node.domain not in ("", "ai.onnx"):
         return f"{node.domain}::{node.op_type} is not an operator of ONNX"
-    if node.op_type in _SENSITIVE:
+    if node.op_type in SENSITIVE:
         return f"{node.op_type} loses too much in 16 bits"
-    if node.op_type in _CHOOSING:
+    if node.op_type in CHOOSING:
         return f"rounding would change what {node.op_type} chooses"
     return ""
 
