@@ -17,7 +17,7 @@ _INSTRUCTIONS = {
     "bfloat16": {"avx512_bf16", "amx_bf16", "bf16", "svebf16"},
     "float16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
 }
-_ANYWAY = "or run it anyway, slowly, with emulated=True in its Precision"
+_ANYWAY = "or set `emulated` in its Precision: then it runs, slowly"
 
 
 @functools.cache

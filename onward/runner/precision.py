@@ -30,6 +30,7 @@ from onward.settings import choice
 
 TYPES = tuple(LONG_NAMES.values())
 _FLOAT = ir.DataType.FLOAT
+_BATCH_NORM = "BatchNormalization"
 _LEAST_OPSET = 13  # of MatMul and Gemm in bfloat16
 _GPUS = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider")
 
@@ -61,8 +62,10 @@ def to_mixed_precision(model: ir.Model, dtype: str) -> ir.Model:
         )
     infer_shapes(copy)
     names = [str(v.name) for v in copy.graph.initializers.values() if v.dtype == _FLOAT]
+    # onnxruntime has no BatchNormalization that reads two types
+    stays = [_BATCH_NORM] if any(n.op_type == _BATCH_NORM for n in copy.graph) else []
     with as_graph_inputs(copy.graph, names):
-        lower_training(copy, Precision(dtype=dtype), names)
+        lower_training(copy, Precision(dtype=dtype, float32=stays), names)
     copy.ir_version = least_ir_version(copy)
     return copy
 

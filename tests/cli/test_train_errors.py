@@ -140,6 +140,14 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "cnn.onnx --data broken",
         ["broken/q/4.png is a broken image: its bytes are those of no image", "--skip-broken"],
     ),
+    "16 bits on onnxruntime": (
+        "m.onnx --data rows.csv --target kind --precision fp16 --provider cpu",
+        ["ONNX Runtime computes float16 in float32 on a CPU", "TorchExecutionProvider"],
+    ),
+    "unknown precision": (
+        "m.onnx --data rows.csv --target kind --precision bf61",
+        ["--mixed-precision cannot be 'bf61'", "did you mean 'bf16'?"],
+    ),
     "one row": (
         "m.onnx --data one.csv --target kind",
         ["1 row: none is left to evaluate on", "--validation-split 0"],

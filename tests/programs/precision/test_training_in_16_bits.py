@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 
 import onward
 from onward.losses import CrossEntropy
-from onward.optimizers import SGD
+from onward.optimizers import SGD, AdamW
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.programs.program import Program
 from tests.programs.precision.precision_models import (
     BF16,
     FP16,
     INPUTS,
+    RATE,
     assert_casts_are_few,
     export,
     make,
@@ -89,6 +91,18 @@ def test_every_weight_is_cast_once_and_stays_float32(name: str, precision: Any) 
     assert {array.dtype for array in session.parameters.values()} == {np.dtype("float32")}
 
 
+@pytest.mark.parametrize("name", INPUTS)
+def test_onnxruntime_trains_in_emulated_float16(name: str) -> None:
+    """The bodies of calls are inlined there, and every type is checked."""
+    module, batch = make(name)
+    model = export(module, batch["x"])
+    exact = torch_losses(module, batch, autocast=False)[:5]
+    stays = ["BatchNormalization"] if name == "cnn" else []
+    session = open_session(model, replace(FP16, float32=stays), "cpu")
+    ours = [float(session.step(batch)["loss"]) for _ in range(5)]
+    assert ours == pytest.approx(list(exact), abs=2e-3)
+
+
 def overflowing() -> tuple[Any, dict[str, Any]]:
     op = onward.OpBuilder()
     x = op.input("x", "float32", ("batch", 4))
@@ -145,3 +159,19 @@ def test_accumulated_and_clipped_gradients_are_those_of_one_batch() -> None:
         sessions[1].step({name: array[half] for name, array in batch.items()})
     for name, array in sessions[0].parameters.items():
         np.testing.assert_allclose(sessions[1].parameters[name], array, atol=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("provider", ["TorchExecutionProvider", "InductorExecutionProvider"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_gpu_trains_in_16_bits(name: str, precision: str, provider: str) -> None:
+    module, batch = make(name)
+    exact = torch_losses(module, batch, autocast=False)
+    session = onward.TrainingSession(
+        export(module, batch["x"]), CrossEntropy(), AdamW(lr=RATE, weight_decay=0.01),
+        {"precision": precision, "unbiased_variance": True},
+        providers=[(provider, {"device": "cuda"})],
+    )  # fmt: skip
+    ours = np.array([float(session.step(batch)["loss"]) for _ in range(len(exact))])
+    assert np.abs(ours - exact).mean() < 0.02

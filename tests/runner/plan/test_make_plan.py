@@ -212,6 +212,19 @@ def test_learning_settings() -> None:
     assert twice.steps == 3 * 3 // 2 and twice.options.schedule == Cosine(steps=4)
 
 
+def test_precision_is_explained() -> None:
+    data = {"x": X, "label": LABELS}
+    for setting, expected in (
+        ("bf16", "precision: bfloat16 (as given)"),
+        ("float16", "precision: float16 (as given)"),
+        ("auto", "precision: float32 (what the provider is faster with)"),
+    ):
+        provider = "cpu" if setting == "auto" else "torch"
+        plan = plan_of(mlp(), data, mixed_precision=setting, provider=provider)
+        assert expected in map(str, plan.choices)
+    assert not any("precision" in each.what for each in plan_of(mlp(), data).choices)
+
+
 def test_trained_model_keeps_its_preprocessing(tmp_path: Path) -> None:
     plan = plan_of(mlp(), table())
     path = export(plan, tmp_path / "model.onnx")
