@@ -5,8 +5,9 @@
     python benchmarks/gpu_training.py --small --device cpu   # tiny models, to try the script
     python benchmarks/gpu_training.py one gpt2 ours
 
-Ours: the module in bfloat16, exported by torch.onnx, trained by a TrainingSession with
-InductorExecutionProvider: float32 masters, gradients and AdamW's state on the device. Peers: the
+Ours: the module in float32, exported by torch.onnx, trained by a TrainingSession with
+InductorExecutionProvider and precision bf16 (sums of the residual stream, too): float32 parameters
+and AdamW's state on the device, the whole step recorded as a CUDA graph. Peers: the
 same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and
 torch.compile(mode="reduce-overhead"). Feeds are tensors on the device, the loss is not read. Each
 engine has a separate process: those of a model compile in parallel, then each runs while the others
@@ -119,17 +120,17 @@ def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
     from onward import losses, optimizers
 
     net, (*given, labels) = module(name, small)
-    net = net.train(name != "resnet50").to(torch.bfloat16)  # the exporter cannot train BatchNorm
-    given = [x.to(torch.bfloat16) if x.is_floating_point() else x for x in given]
+    net = net.train(name != "resnet50")  # the exporter cannot train BatchNorm
     exported = torch.onnx.export(
         net, tuple(given), dynamo=True, optimize=False, verbose=False, opset_version=23
     )
     assert exported is not None
+    precision = onward.Precision(dtype="bf16", promote=False, emulated=device == "cpu")
     session = onward.TrainingSession(
         exported.model,
         losses.CrossEntropy(),
         optimizers.AdamW(lr=1e-4),
-        {"outputs": []},
+        {"outputs": [], "precision": precision},
         providers=[("InductorExecutionProvider", {"device": device})],
     )
     feeds = dict(zip(session.input_names, [x.to(device) for x in (*given, labels)]))

@@ -55,7 +55,7 @@ class NodeTypes:
         self._constant.update(v for v in graph.initializers.values() if not v.is_graph_input())
         for node in graph:
             typed = places_of(node, self._opset, KINDS[self._precision.kind])
-            compute = type_of(node, self._precision.float32)
+            compute = self._type_of(node)
             if typed is not None and self._is_low(node, typed, compute):
                 self._add(node, typed)
                 self.products += compute is Compute.LOW
@@ -63,6 +63,9 @@ class NodeTypes:
                 self._constant.update(node.outputs)
             for body in bodies(node):
                 self._follow(body)
+
+    def _type_of(self, node: ir.Node) -> Compute:
+        return type_of(node, self._precision.float32, promote=self._precision.promote)
 
     def _is_low(self, node: ir.Node, typed: Typed, compute: Compute) -> bool:
         if compute is not Compute.FOLLOW:
@@ -92,7 +95,7 @@ class NodeTypes:
             if node in self.nodes or node.op_type not in MOVING or node.domain:
                 continue
             typed = places_of(node, self._opset, KINDS[self._precision.kind])
-            stays = type_of(node, self._precision.float32) is Compute.FLOAT32
+            stays = self._type_of(node) is Compute.FLOAT32
             if typed is not None and not stays and self._has_narrow_readers(node, typed):
                 self._add(node, typed)
 

@@ -27,6 +27,8 @@ from onward.passes.value_facts import input_of
 
 LOW = PRODUCTS | {"Attention"}
 FLOAT32 = (SENSITIVE | CHOOSING | CONTROL_FLOW | {"LpPool"}) - LOW
+# Kernels compute their statistics in float32 (stash_type), whatever they read.
+NORMS = named("LayerNormalization RMSNormalization")
 # They move elements: a value may as well be cast before them. (A Gather reads a part of a table.)
 MOVING = (REARRANGING | {"Concat"}) - named("Compress Gather GatherElements GatherND")
 
@@ -43,14 +45,19 @@ class Compute(Enum):
     FOLLOW = "follow"
 
 
-def type_of(node: ir.Node, patterns: Sequence[str]) -> Compute:
-    """The type in which a node computes by the table, and by the user's patterns."""
+def type_of(node: ir.Node, patterns: Sequence[str], *, promote: bool) -> Compute:
+    """The type in which a node computes by the table, and by the user's patterns.
+
+    Without `promote`, normalizations read and write the type of what they read.
+    """
     if any(matches(pattern, node) for pattern in patterns):
         return Compute.FLOAT32
     if is_call(node):
         return Compute.LOW if node.op_type == ATTENTION else Compute.FOLLOW
     if node.op_type in LOW:
         return Compute.LOW
+    if not promote and node.op_type in NORMS:
+        return Compute.FOLLOW
     return Compute.FLOAT32 if node.op_type in FLOAT32 else Compute.FOLLOW
 
 

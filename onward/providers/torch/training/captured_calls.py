@@ -57,13 +57,7 @@ class CapturedCalls:
         found = self._recorded.get(key)
         if found is None:
             found = self._record(key, given)
-        return self._run(*given) if found is None else found.replay(given)
-
-    def _run(self, *given: Tensor) -> Any:
-        """Run the function itself; cuDNN measures its algorithms for shapes that are new."""
-        measures = not torch.are_deterministic_algorithms_enabled()
-        with torch.backends.cudnn.flags(enabled=True, benchmark=measures):
-            return self._function(*given)
+        return self._function(*given) if found is None else found.replay(given)
 
     def _record(self, key: Any, given: Sequence[Tensor]) -> _Recorded | None:
         """Record a call, if one with these shapes has run before."""
@@ -78,7 +72,7 @@ class CapturedCalls:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                results = self._run(*arguments)
+                results = self._function(*arguments)
         except Exception as error:  # torch raises several, and so do kernels
             why = str(error).strip().partition("\n")[0] or type(error).__name__
             log.warning(
