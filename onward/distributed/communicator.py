@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import distributed as dist
 
+from onward.distributed.ring_bytes import Kind, ring_bytes
 from onward.errors import PeerLost
 
 Tensor = torch.Tensor
@@ -30,10 +31,9 @@ class Work(Protocol):
 class Communicator:
     """The collectives of one process group, each started at once and awaited later.
 
-    `sent` counts the bytes that this process sends, by collective, as ring algorithms send them:
-    of B bytes and n processes, all_reduce 2 B (n - 1) / n, reduce_scatter, all_gather and
-    all_to_all B (n - 1) / n, broadcast B from its source, reduce B from all but its target.
-    `calls` counts the collectives.
+    `sent` counts the bytes that this process sends, by collective: `ring_bytes`; of all_to_all what
+    is for others, of B bytes broadcast B from its source, reduce B from all but its target. `calls`
+    counts the collectives.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -44,7 +44,7 @@ class Communicator:
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> Work:
         """Replace a tensor by its sum (min, max, avg) over the processes."""
-        self._count("all_reduce", 2 * _bytes(tensor))
+        self._count("all_reduce", _bytes(tensor))
         return self._start(
             lambda: dist.all_reduce(tensor, _OPERATIONS[op], self.group, async_op=True)
         )
@@ -113,8 +113,8 @@ class Communicator:
         """Wait for all processes."""
         self.all_reduce(torch.zeros(1)).wait()
 
-    def _count(self, kind: str, whole: int) -> None:
-        self.sent[kind] += whole * (self.size - 1) // self.size
+    def _count(self, kind: Kind, whole: int) -> None:
+        self.sent[kind] += ring_bytes(kind, whole, self.size)
         self.calls[kind] += 1
 
     def _start(self, start: Callable[[], Any]) -> Work:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from onward.distributed.bucket_size import measure_bucket_size
-from onward.distributed.exchange import DataParallel, Exchange, as_tensor
 from onward.distributed.distributed_training import DistributedTraining
+from onward.distributed.exchange import DataParallel, Exchange, as_tensor
 from onward.distributed.local_steps import LocalSteps
 from onward.distributed.local_training import LocalTraining
 from onward.distributed.logical_shards import LogicalShards
