@@ -44,13 +44,15 @@ def test_any_number_of_processes_gives_the_same_bits() -> None:
                     np.testing.assert_array_equal(weights[name], tensor, err_msg=name)
 
 
-def train_wrong_rows(rank: int) -> None:
+def refuse_wrong_use(rank: int) -> None:
     session = open_session({}, parallel=Parallel(logical_shards=3))
     with pytest.raises(DistributedError, match="logical shards"):
         session.step(batches(1, 4)[0])
+    with pytest.raises(OptionError, match="run_forward does not compute logical shards one by one"):
+        session.run_forward(batches(1, 4)[0])
     with pytest.raises(OptionError, match="1 logical shards are too few for 2 processes"):
         open_session({}, parallel=Parallel(logical_shards=1))
 
 
-def test_rows_that_are_not_those_of_the_shards() -> None:
-    run_processes(train_wrong_rows, 2)
+def test_logical_shards_refuse_other_rows_run_forward_and_too_many_processes() -> None:
+    run_processes(refuse_wrong_use, 2)
