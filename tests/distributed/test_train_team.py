@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from torch import distributed as dist
 
-from onward.errors import DataError, DistributedError, NotFinite, PeerFailed
+from onward.distributed.checkpoints.sharded_checkpoints import ShardedCheckpoints
+from onward.errors import DataError, DistributedError, NotFinite, PeerFailed, RunFenced
 from onward.runner.callback import Callback
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.team_runs import (
@@ -98,6 +99,8 @@ def stop_and_resume(rank: int, folder: str) -> list[Any]:
     settings = {**TABLE, "save_every": 4, "ema": 0.9}
     stop = [StopAt(1, 5, "signal")]
     stopped = train(folder, name="two", callbacks=stop, **settings)
+    saves = sorted(each.name for each in Path(folder, "runs/two/checkpoints").glob("step-*/*"))
+    assert {*saves} == {"manifest.json", "part-00000.safetensors", "part-00001.safetensors"}
     if rank == 0:  # a copy, which one process will resume
         shutil.copytree(Path(folder, "runs/two"), Path(folder, "runs/more"))
     finished = train(folder, name="two", resume=True, **settings)
@@ -140,6 +143,14 @@ def test_two_processes_resume_a_run_of_one(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[key], tensor, atol=2e-6, err_msg=key)
 
 
+class TakeOver(Callback):
+    """Takes the run over, as processes elsewhere would that resume it."""
+
+    def on_step(self, run: Any, step: Any) -> None:
+        if run.team.rank == 0 and step.number == 5:
+            ShardedCheckpoints(run.folder.checkpoints).take_over()
+
+
 class BreakData(Callback):
     """Lets the data of one process fail at its third batch."""
 
@@ -170,6 +181,7 @@ class BrokenBatches:
 FAILURES: dict[str, dict[str, Any]] = {
     "row": {"callbacks": [BreakData(rank=1)]},
     "nan": {"data": "nan.csv", "standardize": False, "batch_size": 8},
+    "fenced": {"callbacks": [TakeOver()], "save_every": 4},
     "early": {"patience": 1, "learning_rate": 1e-9, "epochs": 9},
     "missing": {"data": "only-{rank}.csv"},
     "other": {"data": "other-{rank}.csv"},
@@ -207,6 +219,11 @@ def test_what_ends_one_process_ends_both(tmp_path: Path) -> None:
     assert second["row"][0] is PeerFailed and "row 7 is broken" in second["row"][1]
     assert first["nan"][0] is NotFinite and "inf" in first["nan"][1]  # the node, or the feed
     assert second["nan"] == (PeerFailed, first["nan"][1])
+    kind, text = first["fenced"]
+    assert kind is RunFenced and "owns the run now, with token 2" in text
+    assert second["fenced"] == (PeerFailed, text)
+    record = json.loads((tmp_path / "runs/fenced/run.json").read_text())
+    assert record["status"] == "running" and not record.get("error")  # others train it now
     assert first["early"] == second["early"]
     assert first["early"] == (12, "no improvement of val_accuracy in 1 evaluation")
     assert first["missing"][1].startswith("process 1: no data at")
