@@ -102,6 +102,8 @@ def stop_and_resume(rank: int, folder: str) -> list[Any]:
     saves = sorted(each.name for each in Path(folder, "runs/two/checkpoints").glob("step-*/*"))
     assert {*saves} == {"manifest.json", "part-00000.safetensors", "part-00001.safetensors"}
     if rank == 0:  # a copy, which one process will resume
+        record = json.loads(Path(folder, "runs/two/run.json").read_text())
+        assert record["terminated"]  # SIGTERM, of process 1
         shutil.copytree(Path(folder, "runs/two"), Path(folder, "runs/more"))
     finished = train(folder, name="two", resume=True, **settings)
     return [stopped.steps, stopped.stopped, finished.steps, finished.metrics]
