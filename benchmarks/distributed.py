@@ -2,11 +2,13 @@
 
     python benchmarks/distributed.py                   # every model and engine, and a result file
     python benchmarks/distributed.py tf8 --engines ours,ddp --ranks 1,2,4
+    python benchmarks/distributed.py --small           # a few steps, to see that it runs
 
 Each process has a batch of its own. Every engine runs in processes of its own, in turns; figures
 are medians of medians. For `ours` the share of the communication that is hidden behind the backward
-pass is measured as well: (compute alone + communication alone - step) / communication alone. With
-`--ranks`, ours is also measured on other numbers of processes: scaling.py checks its model by them.
+pass is measured as well: (compute alone + communication alone - step) / communication alone, where
+communication is that of gradients. With `--ranks`, ours is also measured on other numbers of
+processes: scaling.py checks its model by them.
 """
 
 from __future__ import annotations
@@ -30,9 +32,59 @@ import report
 MODELS = ("mlp32", "tf8")
 ENGINES = ("ours", "ours-zero3", "ddp", "ddp-compile", "fsdp2")
 PEERS = ("ddp", "ddp-compile", "fsdp2")
-STEPS = 40  # of one answer
+STEPS, SMALL_STEPS = 40, 3  # of one answer
+SMALL_ENGINES = ("ours", "ours-zero3", "ddp", "fsdp2")
 
 Step = Callable[[], float]
+
+
+class MeasuredSum:
+    """Settings of gradients that are summed as they are, or kept where `is_on` is False.
+
+    A compression of `Parallel`, so it sees every bucket: `reduce_all` sums vectors of these sizes.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self._buckets: list[tuple[Any, Any]] = []  # a reducer, and a vector of its size
+
+    def open(self, communicator: Any, places: Any) -> Any:
+        import torch
+
+        from onward.distributed.compression.uncompressed import SumReducer
+
+        reducer = SumReducer(communicator)
+        self._buckets.append((reducer, torch.zeros(places.size)))
+        return MeasuredReducer(self, reducer)
+
+    def bytes_sent(self, places: Any, size: int) -> int:
+        from onward.distributed.ring_bytes import ring_bytes
+
+        return ring_bytes("all_reduce", 4 * int(places.size), size)
+
+    def reduce_all(self) -> None:
+        """The communication alone: start to sum all buckets, and wait for it."""
+        for work in [reducer.reduce(vector) for reducer, vector in self._buckets]:
+            work.wait()
+
+
+class MeasuredReducer:
+    """The reducer of a bucket, which does nothing where its settings are not on."""
+
+    def __init__(self, settings: MeasuredSum, reducer: Any) -> None:
+        self._settings, self._reducer = settings, reducer
+
+    def reduce(self, vector: Any, scale: float = 1.0) -> Any:
+        return self._reducer.reduce(vector, scale) if self._settings.is_on else self
+
+    def wait(self) -> None: ...
+
+    def undo(self) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Any) -> None: ...
 
 
 def export(name: str, folder: str) -> None:
@@ -51,16 +103,18 @@ def export(name: str, folder: str) -> None:
     np.savez(Path(folder) / "feeds.npz", **feeds)
 
 
-def ours(folder: str, zero: int | None) -> tuple[Step, Any]:
-    """A step of ours, and its session."""
+def ours(folder: str, measured: MeasuredSum | None) -> tuple[Step, Any]:
+    """A step of ours, and its session; without `measured`, it is one of ZeRO 3."""
     import numpy as np
 
     import onward
     from onward import losses, optimizers
     from onward.distributed import Parallel
 
-    size = int(os.environ["WORLD_SIZE"])
-    parallel = Parallel(bucket=1 << 20) if zero is None else Parallel(shard=size, zero=zero)
+    if measured is None:
+        parallel = Parallel(shard=int(os.environ["WORLD_SIZE"]), zero=3)
+    else:
+        parallel = Parallel(bucket=1 << 20, compression=measured)
     session = onward.TrainingSession(
         Path(folder) / "model.onnx",
         losses.CrossEntropy(),
@@ -103,7 +157,7 @@ def peer(name: str, engine: str) -> Step:
     return step
 
 
-def one(name: str, engine: str, folder: str, ranks: str = "2") -> None:
+def one(name: str, engine: str, folder: str, ranks: str, steps: str) -> None:
     """In a child: rank 0 of `ranks`; starts the others, and answers each line of its input."""
     warnings.filterwarnings("ignore")
     others: list[subprocess.Popen[bytes]] = []
@@ -114,27 +168,28 @@ def one(name: str, engine: str, folder: str, ranks: str = "2") -> None:
         known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": ranks}
         known |= {"LOCAL_WORLD_SIZE": ranks, "OMP_NUM_THREADS": "1"}
         words = [sys.executable, str(Path(__file__).resolve()), "one", name, engine, folder]
+        words += [ranks, steps]
         for rank in range(1, int(ranks)):
             mine = {**os.environ, **known, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             others.append(subprocess.Popen(words, env=mine, stdin=subprocess.DEVNULL))
         os.environ.update({**known, "RANK": "0", "LOCAL_RANK": "0"})
     try:
-        _answer(name, engine, folder)
+        _answer(name, engine, folder, int(steps))
     finally:
         for process in others:
             process.kill()
 
 
-def _answer(name: str, engine: str, folder: str) -> None:
+def _answer(name: str, engine: str, folder: str, steps: int) -> None:
     import torch
     from torch import distributed as dist
 
     torch.set_num_threads(1)
-    session = None
+    session, measured = None, MeasuredSum() if engine == "ours" else None
     if engine in PEERS:
         step = peer(name, engine)
     else:
-        step, session = ours(folder, 3 if engine == "ours-zero3" else None)
+        step, session = ours(folder, measured)
     loss = step()
     is_first = dist.get_rank() == 0
     if is_first:
@@ -145,54 +200,51 @@ def _answer(name: str, engine: str, folder: str) -> None:
         dist.broadcast(more, 0)
         if not more:
             return
-        times = [_timed(step) for _ in range(STEPS)]
-        found = {"ms": statistics.median(times), "loss": loss}
-        if session is not None and engine == "ours":
-            found |= _parts(session, step)
+        found = {"ms": _median_time(step, steps), "loss": loss}
+        if session is not None:
+            found["bytes_sent"] = _bytes_sent(session, step)
+        if measured is not None:
+            found |= _parts(measured, step, steps)
         if is_first:
             print(json.dumps(found), flush=True)
 
 
-def _timed(call: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    call()
-    return (time.perf_counter() - began) * 1e3
+def _median_time(call: Callable[[], Any], times: int) -> float:
+    """Milliseconds of a call, which all processes begin together."""
+    from torch import distributed as dist
+
+    found = []
+    for _ in range(times):
+        dist.barrier()
+        began = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(found)
 
 
-def _parts(session: Any, step: Step) -> dict[str, float]:
-    """Milliseconds of the computation alone and of the communication alone; bytes sent."""
-    training = session._engine
-    exchange, whole = training._exchange, training._groups.whole
-    before = sum(whole.sent.values())
+def _bytes_sent(session: Any, step: Step) -> int:
+    before = session.bytes_sent
     step()
-    sent = sum(whole.sent.values()) - before
-
-    class Nothing:
-        def reduce(self, bucket: int) -> None: ...
-
-        def finish(self) -> None: ...
-
-    def communicate() -> None:
-        for bucket in range(len(training._origins)):
-            exchange.reduce(bucket)
-        exchange.finish()
-
-    training._exchange = Nothing()
-    compute = statistics.median(_timed(step) for _ in range(STEPS))
-    training._exchange = exchange
-    alone = statistics.median(_timed(communicate) for _ in range(STEPS))
-    for buffer in session.gradient_buffers():  # they were summed again and again
-        buffer[...] = 0
-    session.clear_gradients()
-    return {"compute_ms": compute, "communication_ms": alone, "bytes_sent": sent}
+    return int(session.bytes_sent - before)
 
 
-def measure(name: str, engines: list[str], folder: str, rounds: int, ranks: str) -> list[Any]:
+def _parts(measured: MeasuredSum, step: Step, steps: int) -> dict[str, float]:
+    """Milliseconds of the computation alone and of the communication alone."""
+    measured.is_on = False
+    compute = _median_time(step, steps)
+    measured.is_on = True
+    communication = _median_time(measured.reduce_all, steps)
+    return {"compute_ms": compute, "communication_ms": communication}
+
+
+def measure(
+    name: str, engines: list[str], folder: str, rounds: int, ranks: str, steps: int
+) -> list[Any]:
     """A row for each engine, all measured in turns."""
     children = {}
     for engine in engines:
         racing.tell(f"{name} {engine} on {ranks}")
-        children[engine] = racing.start(__file__, name, engine, folder, ranks)
+        children[engine] = racing.start(__file__, name, engine, folder, ranks, str(steps))
         racing.read_line(children[engine])
     rows = []
     for engine, answers in racing.race(children, rounds).items():
@@ -241,7 +293,12 @@ def main() -> None:
         at = sys.argv.index("--ranks")
         ranks = sys.argv[at + 1].split(",")
         del sys.argv[at : at + 2]
-    given = racing.arguments(__doc__ or "", MODELS, ENGINES)
+    is_small = "--small" in sys.argv
+    if is_small:
+        sys.argv.remove("--small")
+    usual = SMALL_ENGINES if is_small else ENGINES
+    given = racing.arguments(__doc__ or "", MODELS[:1] if is_small else MODELS, ENGINES, usual)
+    steps, rounds = (SMALL_STEPS, 1) if is_small else (STEPS, given.rounds)
     rows = []
     for name in given.models:
         with tempfile.TemporaryDirectory() as folder:
@@ -249,10 +306,10 @@ def main() -> None:
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
             for count in ranks:
                 engines = given.engines if count == "2" else ["ours"]
-                rows += measure(name, engines, folder, given.rounds, count)
+                rows += measure(name, engines, folder, rounds, count, steps)
     ahead = verdict(rows)
     show(rows, ahead)
-    if given.whole or given.output:
+    if given.output or (given.whole and not is_small):
         print("written to", report.write("distributed", rows, given.output, ahead=ahead))
 
 

@@ -2,15 +2,17 @@
 
     python benchmarks/scaling.py                             # measures 1, 2 and 4 processes here
     python benchmarks/scaling.py results/distributed-*.json  # or takes the rows of distributed.py
+    python benchmarks/scaling.py --small --output FILE       # a few steps, to see that it runs
 
 The model has two unknowns, latency and bandwidth of the link; they are fitted to steps of 2 and 4
 processes, the compute to steps of one. Predicted and measured times are printed for each, those of
 a pattern of buckets that the fit has not seen included. Then come the curves for a cluster of GPUs,
-whose links are assumed, not measured. Writes a result file, and the curves as SVG beside it.
+whose links are assumed, not measured. Writes a result file, and the curves as SVG next to it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import multiprocessing
@@ -41,7 +43,7 @@ HELD_OUT = {"8 x 1 MiB": (MIB,) * 8}
 PATTERNS = FITTED | HELD_OUT
 PRODUCTS = 48  # of matrices, in the compute of a step
 WIDTH = 320  # of a matrix
-STEPS, ROUNDS = 15, 3
+STEPS, ROUNDS, SMALL_STEPS = 15, 3, 2
 LIMIT = 240.0  # seconds, after which measuring has failed
 
 # A transformer of 1.3 G parameters in bfloat16 on 400 TFLOP/s, 8 GPUs on a node; assumed
@@ -58,22 +60,22 @@ SPREAD = 0.03  # relative standard deviation of a segment's time
 # -- measuring ------------------------------------------------------------------------------------
 
 
-def measure() -> list[dict[str, Any]]:
+def measure(steps: int, rounds: int) -> list[dict[str, Any]]:
     """Steps of 1, 2 and 4 gloo processes of one thread, for each pattern of buckets."""
     rows = []
     for ranks in MEASURED:
-        for name, seconds in run_group(ranks).items():
+        for name, seconds in run_group(ranks, steps, rounds).items():
             rows.append({"pattern": name, "ranks": ranks, "seconds": seconds})
             print(f"measured {name:>14} on {ranks}: {1e3 * seconds:8.2f} ms", flush=True)
     return rows
 
 
-def run_group(ranks: int) -> dict[str, float]:
+def run_group(ranks: int, steps: int, rounds: int) -> dict[str, float]:
     """The seconds of a step by pattern, as rank 0 has them."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         children = [
-            context.Process(target=join_and_measure, args=(folder, rank, ranks))
+            context.Process(target=join_and_measure, args=(folder, rank, ranks, steps, rounds))
             for rank in range(ranks)
         ]
         for child in children:
@@ -90,7 +92,7 @@ def run_group(ranks: int) -> dict[str, float]:
         return dict(json.loads(answer.read_text()))
 
 
-def join_and_measure(folder: str, rank: int, ranks: int) -> None:
+def join_and_measure(folder: str, rank: int, ranks: int, steps: int, rounds: int) -> None:
     """In a child: each pattern in turns, the median of each round, of these the fastest."""
     import torch
     from torch import distributed as dist
@@ -100,10 +102,10 @@ def join_and_measure(folder: str, rank: int, ranks: int) -> None:
     limit = timedelta(seconds=LIMIT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
     found: dict[str, list[float]] = {name: [] for name in PATTERNS}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, buckets in PATTERNS.items():
             vectors = [torch.zeros(size // 4) for size in buckets]
-            times = [timed_step(vectors, ranks) for _ in range(STEPS)]
+            times = [timed_step(vectors, ranks) for _ in range(steps)]
             found[name].append(statistics.median(times))
     if rank == 0:
         fastest = {name: min(each) for name, each in found.items()}
@@ -249,12 +251,22 @@ def draw(checked: list[dict[str, Any]], found: dict[str, list[dict[str, float]]]
     )
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("rows", nargs="?", type=Path, help="a result file of distributed.py")
+    parser.add_argument("--small", action="store_true", help="measure a few steps only")
+    parser.add_argument("--output", type=Path, help="write the results to this file")
+    return parser.parse_args()
+
+
 def main() -> None:
-    if len(sys.argv) > 1:
-        rows, patterns = read_rows(Path(sys.argv[1]))
+    given = arguments()
+    if given.rows is not None:
+        rows, patterns = read_rows(given.rows)
         held_out: set[str] = set()
     else:
-        rows, patterns, held_out = measure(), PATTERNS, set(HELD_OUT)
+        rows = measure(SMALL_STEPS, 1) if given.small else measure(STEPS, ROUNDS)
+        patterns, held_out = PATTERNS, set(HELD_OUT)
     fitted, checked = check_model(rows, patterns, held_out)
     print(
         f"link: {1e6 * fitted.link.latency:.1f} us, {fitted.link.bandwidth / 1e9:.2f} GB/s;"
@@ -269,7 +281,7 @@ def main() -> None:
     print(f"{'efficiency on processes':>26}", *(f"{ranks:5}" for ranks in RANKS))
     found = curves()
     link = {"latency": fitted.link.latency, "bandwidth": fitted.link.bandwidth}
-    path = report.write("scaling", checked, link=link, curves=found, spread=SPREAD)
+    path = report.write("scaling", checked, given.output, link=link, curves=found, spread=SPREAD)
     save_figure(draw(checked, found), path.with_suffix(".svg"))
     print(f"written: {path} and {path.with_suffix('.svg').name}")
 

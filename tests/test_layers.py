@@ -93,6 +93,7 @@ FRONT_DOORS = {
     ("sessions.training.session", "onward.pytorch.torch_session"),
     ("sessions.training.session", "onward.distributed.open_distributed"),
     ("runner.train", "onward.distributed.join_team"),
+    ("runner.run_checkpoints", "onward.distributed.checkpoints.sharded_states"),
     ("serving.processing.stored_processing", "onward.runner.plan.preprocessing"),
 }
 

@@ -107,6 +107,7 @@ ROWS: dict[str, Callable[[], tuple[bool, list[dict[str, Any]]]]] = {
     "R8": _script("full_disks", "A disk that is full, or fails."),
     "R9": _script("killed_workers", "Workers of a run of two processes, killed."),
     "R9B": _script("cut_links", "The network between two machines, cut and restored."),
+    "R10": _script("changing_processes", "4 processes, then 3, then 4 again."),
     "R15": _script("injected_nans", "Batches that are not numbers."),
     "R16": _script("mixed_traffic", "Good, malformed, dropped and slow requests to a server."),
     "R17": _script("overload", "Five times as many requests as a server can answer."),

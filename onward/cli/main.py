@@ -1,7 +1,8 @@
 """The `onward` command: its verbs, one module each, and the printing of their errors.
 
 Exit codes: 0 done; 1 the answer is no (two models differ); 2 bad input, one line on stderr;
-70 a bug in Onward, which `--traceback` shows in full; 130 interrupted by Ctrl-C.
+70 a bug in Onward, which `--traceback` shows in full; 77 other processes train this run now;
+130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typer.core import TyperGroup
 
 from onward.cli.help_text import unwrap
 from onward.cli.option_hints import translate_hints
-from onward.errors import OnwardError
+from onward.distributed.launchers.failures import FENCED
+from onward.errors import OnwardError, RunFenced
 from onward.lazy import defer_imports
 
 # verb: its module and its line in the list. The function in the module has the verb's name, with _.
@@ -177,7 +179,8 @@ def _print_error(error: Exception) -> int:
         return INTERRUPTED
     if isinstance(error, OnwardError):
         _print_line("error", translate_hints(str(error)))
-        return BAD_INPUT
+        is_fenced = isinstance(error, RunFenced) or isinstance(error.__cause__, RunFenced)
+        return FENCED if is_fenced else BAD_INPUT
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename is not None else ""
         _print_line("error", f"{error.strerror}{where}" if error.strerror else str(error))

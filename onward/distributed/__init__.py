@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from onward.distributed.compression.top_k import TopK as TopK
     from onward.distributed.diloco import DiLoCo as DiLoCo
     from onward.distributed.local_sgd import LocalSGD as LocalSGD
-    from onward.distributed.logical_shards import rows_of_process as rows_of_process
     from onward.distributed.parallel import Parallel as Parallel
     from onward.distributed.parameter_server.parameter_server import (
         ParameterServer as ParameterServer,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from onward.distributed.planner.process_memory import bytes_per_process as bytes_per_process
     from onward.distributed.planner.step_collectives import traffic as traffic
     from onward.distributed.planner.training_costs import measure_costs as measure_costs
+    from onward.programs.batch_rows import rows_of_process as rows_of_process
 
 _MODULE_OF = {
     "Devices": "onward.distributed.planner.layout_estimate",
@@ -56,7 +56,7 @@ _MODULE_OF = {
     "measure_costs": "onward.distributed.planner.training_costs",
     "open_planned_program": "onward.distributed.planner.planned_program",
     "plan_layouts": "onward.distributed.planner.plan_layouts",
-    "rows_of_process": "onward.distributed.logical_shards",
+    "rows_of_process": "onward.programs.batch_rows",
     "shard_program": "onward.distributed.parameter_server.parameter_shards",
     "traffic": "onward.distributed.planner.step_collectives",
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import distributed as dist
 
+from onward.distributed.lost_peers import PeerProcess, describe_loss
+from onward.distributed.ring_bytes import Kind, ring_bytes
 from onward.errors import PeerLost
 
 Tensor = torch.Tensor
@@ -30,21 +32,24 @@ class Work(Protocol):
 class Communicator:
     """The collectives of one process group, each started at once and awaited later.
 
-    `sent` counts the bytes that this process sends, by collective, as ring algorithms send them:
-    of B bytes and n processes, all_reduce 2 B (n - 1) / n, reduce_scatter, all_gather and
-    all_to_all B (n - 1) / n, broadcast B from its source, reduce B from all but its target.
-    `calls` counts the collectives.
+    `sent` counts the bytes that this process sends, by collective: `ring_bytes`; of all_to_all what
+    is for others, of B bytes broadcast B from its source, reduce B from all but its target. `calls`
+    counts the collectives. `processes` are those of the run by rank, to say which one is lost.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, processes: Sequence[PeerProcess] = ()
+    ) -> None:
         self.group: Any = dist.group.WORLD if group is None else group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.sent: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
+        ranks = dist.get_process_group_ranks(self.group) if processes else []
+        self._others = {rank: processes[rank] for rank in ranks if rank != dist.get_rank()}
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> Work:
         """Replace a tensor by its sum (min, max, avg) over the processes."""
-        self._count("all_reduce", 2 * _bytes(tensor))
+        self._count("all_reduce", _bytes(tensor))
         return self._start(
             lambda: dist.all_reduce(tensor, _OPERATIONS[op], self.group, async_op=True)
         )
@@ -97,14 +102,14 @@ class Communicator:
     def gather_objects(self, value: Any) -> list[Any]:
         """The values of all processes, small and rarely: they are pickled."""
         found: list[Any] = [None] * self.size
-        with _peers():
+        with self._peers():
             dist.all_gather_object(found, value, group=self.group)
         return found
 
     def broadcast_object(self, value: Any, source: int = 0) -> Any:
         """The value of process `source` of the group: it is pickled."""
         found = [value]
-        with _peers():
+        with self._peers():
             at = dist.get_global_rank(self.group, source)
             dist.broadcast_object_list(found, at, group=self.group)
         return found[0]
@@ -113,38 +118,37 @@ class Communicator:
         """Wait for all processes."""
         self.all_reduce(torch.zeros(1)).wait()
 
-    def _count(self, kind: str, whole: int) -> None:
-        self.sent[kind] += whole * (self.size - 1) // self.size
+    def _count(self, kind: Kind, whole: int) -> None:
+        self.sent[kind] += ring_bytes(kind, whole, self.size)
         self.calls[kind] += 1
 
     def _start(self, start: Callable[[], Any]) -> Work:
-        with _peers():
-            return _Started(start())
+        with self._peers():
+            return _Started(start(), self._peers)
+
+    @contextmanager
+    def _peers(self) -> Iterator[None]:
+        """Within it, an error of a collective is raised as PeerLost."""
+        try:
+            yield
+        except (RuntimeError, dist.DistError) as error:
+            raise PeerLost(
+                "another process of this run is gone or did not answer: "
+                f"{describe_loss(str(error), self._others)}\nstart the run again with --resume; "
+                "`onward launch --max-restarts` does it by itself"
+            ) from error
 
 
 class _Started:
     """A collective of torch.distributed, whose errors become ours."""
 
-    def __init__(self, work: Any) -> None:
-        self._work = work
+    def __init__(self, work: Any, peers: Callable[[], AbstractContextManager[None]]) -> None:
+        self._work, self._peers = work, peers
 
     def wait(self) -> None:
         if self._work is not None:
-            with _peers():
+            with self._peers():
                 self._work.wait()
-
-
-@contextmanager
-def _peers() -> Iterator[None]:
-    """Within it, an error of a collective is raised as PeerLost."""
-    try:
-        yield
-    except (RuntimeError, dist.DistError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise PeerLost(
-            f"another process of this run is gone or did not answer: {first}\n"
-            "start the run again with --resume; `onward launch --max-restarts` does it by itself"
-        ) from error
 
 
 _OPERATIONS = {

@@ -10,8 +10,8 @@ import torch
 
 from onward.distributed.communicator import Communicator
 from onward.distributed.compression.reducer_memory import is_finite
-from onward.distributed.compression.sent_bytes import all_reduce_bytes
 from onward.distributed.local_sgd import average_vectors
+from onward.distributed.ring_bytes import ring_bytes
 from onward.errors import CheckpointMismatch, OptionError
 from onward.programs.program import Array
 from onward.settings import (
@@ -66,7 +66,7 @@ class DiLoCo:
         return DiLoCoAverager(self, communicator, parameters)
 
     def bytes_sent(self, vectors: Sequence[int], size: int) -> int:
-        return sum(all_reduce_bytes(each, size) for each in vectors)
+        return sum(ring_bytes("all_reduce", each, size) for each in vectors)
 
 
 class DiLoCoAverager:

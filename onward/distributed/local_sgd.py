@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from onward.distributed.communicator import Communicator
-from onward.distributed.compression.sent_bytes import all_reduce_bytes
+from onward.distributed.ring_bytes import ring_bytes
 from onward.programs.program import Array
 from onward.settings import check_fields, explain_frozen, explain_keywords, integer
 
@@ -39,7 +39,7 @@ class LocalSGD:
         return LocalSGDAverager(self, communicator)
 
     def bytes_sent(self, vectors: Sequence[int], size: int) -> int:
-        return sum(all_reduce_bytes(each, size) for each in vectors)
+        return sum(ring_bytes("all_reduce", each, size) for each in vectors)
 
 
 class LocalSGDAverager:

@@ -19,20 +19,11 @@ from onward.distributed.communicator import Communicator
 from onward.distributed.exchange import DataParallel, as_tensor
 from onward.distributed.reproducible_sum import OrderedSum, add_in_order
 from onward.errors import DistributedError, OptionError
+from onward.programs.batch_rows import even_part
 from onward.programs.program import LOSS, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining
 
 Array = np.ndarray[Any, Any]
-
-
-def part_sizes(rows: int, parts: int) -> list[int]:
-    """The rows of each part of a batch: as equal as possible, the first ones have one more.
-
-    >>> part_sizes(7, 3)
-    [3, 2, 2]
-    """
-    each, more = divmod(rows, parts)
-    return [each + (part < more) for part in range(parts)]
 
 
 class LogicalShards:
@@ -101,11 +92,11 @@ class LogicalShards:
         counts = torch.zeros(self._communicator.size, dtype=torch.int64)
         counts[self._communicator.rank] = rows
         self._communicator.all_reduce(counts).wait()
-        sizes = part_sizes(int(counts.sum()), self._parts)
-        wanted = [sizes[number] for number in self.own]
+        whole = int(counts.sum())
+        wanted = [len(even_part(whole, self._parts, number)) for number in self.own]
         if sum(wanted) != rows:
             raise DistributedError(
-                f"process {self._communicator.rank} has {rows} of {int(counts.sum())} rows, but "
+                f"process {self._communicator.rank} has {rows} of {whole} rows, but "
                 f"its logical shards {[*self.own]} have {sum(wanted)}\n"
                 "give each process the rows of its shards: onward.distributed.rows_of_process"
             )
@@ -135,20 +126,6 @@ class LogicalShards:
             works.append(self._sum.reduce(vectors, as_tensor(fresh).view(-1)))
         for work in works:
             work.wait()
-
-
-def rows_of_process(rows: int, rank: int, size: int, logical_shards: int | None = None) -> range:
-    """The rows of a batch that a process trains on.
-
-    >>> rows_of_process(10, rank=1, size=3), rows_of_process(10, rank=0, size=3, logical_shards=4)
-    (range(4, 7), range(0, 6))
-    """
-    parts = size if logical_shards is None else logical_shards
-    sizes = part_sizes(rows, parts)
-    each, more = divmod(parts, size)
-    first = rank * each + min(rank, more)
-    start = sum(sizes[:first])
-    return range(start, start + sum(sizes[first : first + each + (rank < more)]))
 
 
 class _Factor:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from onward.distributed.bucket_size import measure_bucket_size
+from onward.distributed.distributed_training import DistributedTraining
 from onward.distributed.exchange import DataParallel, Exchange, as_tensor
-from onward.distributed.executable import DistributedTraining
 from onward.distributed.local_steps import LocalSteps
 from onward.distributed.local_training import LocalTraining
 from onward.distributed.logical_shards import LogicalShards
@@ -33,7 +33,7 @@ from onward.sessions.training.open_program import OpenedTraining, open_training,
 from onward.sessions.training.training_program import TrainingProgram
 
 
-def distributed_options(options: Any, parallel: Parallel) -> TrainingOptions:
+def distributed_options(options: Any) -> TrainingOptions:
     """The options of a program for many processes: the loss's gradient takes a factor."""
     given = TrainingOptions.of(options)
     return replace(given, loss_scale=1.0) if given.loss_scale is None else given
@@ -43,7 +43,7 @@ def distributed_program(
     model: Any, loss: Any, optimizer: Any, options: Any, parallel: Parallel
 ) -> TrainingProgram:
     """Compile a model for many processes; a program that is compiled already is refused."""
-    chosen = distributed_options(options, parallel)
+    chosen = distributed_options(options)
     if not parallel.sync_batch_norm:
         return to_program(model, loss, optimizer, chosen)
     if is_saved_program(model) or isinstance(model, TrainingProgram):

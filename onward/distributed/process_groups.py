@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,9 +15,12 @@ from onward.distributed.launchers.meeting_point import find_meeting_point
 from onward.distributed.launchers.ranks import Ranks, find_ranks
 from onward.distributed.launchers.rendezvous import show_endpoint
 from onward.distributed.launchers.start_worker import end_with_parent
+from onward.distributed.lost_peers import PeerProcess, this_process
 from onward.distributed.mpi_group import register_mpi_backend
 from onward.distributed.parallel import Parallel
 from onward.errors import DistributedError, OptionError
+
+Processes = Sequence[PeerProcess]  # by rank
 
 
 @dataclass(frozen=True)
@@ -48,26 +52,28 @@ def join_groups(parallel: Parallel) -> ProcessGroups:
     size = dist.get_world_size()
     parallel = parallel.over(size)
     found = ranks or Ranks(dist.get_rank(), size, 0, 1, "torch.distributed")
-    whole = Communicator()
+    processes = Communicator().gather_objects(this_process())
+    whole = Communicator(processes=processes)
     shard, copies = parallel.shard, size // parallel.shard
     if shard == 1:
-        return ProcessGroups(found, parallel, whole, _alone(), whole)
+        return ProcessGroups(found, parallel, whole, _alone(processes), whole)
     if copies == 1:
-        return ProcessGroups(found, parallel, whole, whole, _alone())
+        return ProcessGroups(found, parallel, whole, whole, _alone(processes))
     rows = [list(range(i * shard, (i + 1) * shard)) for i in range(copies)]
     columns = [list(range(i, size, shard)) for i in range(shard)]
-    return ProcessGroups(found, parallel, whole, _subgroup(rows), _subgroup(columns))
+    subgroups = [_subgroup(each, processes) for each in (rows, columns)]
+    return ProcessGroups(found, parallel, whole, *subgroups)
 
 
-def _alone() -> Communicator:
+def _alone(processes: Processes) -> Communicator:
     """A group of this process alone."""
-    return _subgroup([[rank] for rank in range(dist.get_world_size())])
+    return _subgroup([[rank] for rank in range(dist.get_world_size())], processes)
 
 
-def _subgroup(groups: list[list[int]]) -> Communicator:
+def _subgroup(groups: list[list[int]], processes: Processes) -> Communicator:
     """The one of these groups that this process is in; every process makes all of them."""
     own, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
-    return Communicator(own)
+    return Communicator(own, processes)
 
 
 def _initialize(parallel: Parallel, ranks: Ranks) -> None:

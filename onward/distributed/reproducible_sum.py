@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from onward.distributed.communicator import Communicator, Work
-from onward.distributed.compression.sent_bytes import all_gather_bytes
+from onward.distributed.ring_bytes import ring_bytes
 from onward.distributed.staged_work import StagedWork
 from onward.errors import DistributedError
+from onward.programs.batch_rows import even_part
 
 Tensor = torch.Tensor
 
@@ -32,9 +33,7 @@ class OrderedSum:
         >>> [*map(OrderedSum(SimpleNamespace(size=3), 4).shards_of, range(3))]
         [range(0, 2), range(2, 3), range(3, 4)]
         """
-        each, more = divmod(self._shards, self._communicator.size)
-        start = rank * each + min(rank, more)
-        return range(start, start + each + (rank < more))
+        return even_part(self._shards, self._communicator.size, rank)
 
     def reduce(self, vectors: Sequence[Tensor], out: Tensor) -> Work:
         """Start to write the sum over all shards to `out`; `vectors` are those of this process.
@@ -58,7 +57,7 @@ class OrderedSum:
         size, rank = self._communicator.size, self._communicator.rank
         own = self._slice_sizes(elements)[rank]
         shards = len(self.shards_of(rank)) * (elements - own) * item
-        return shards + all_gather_bytes(item * -(-elements // size), size)
+        return shards + ring_bytes("all_gather", item * size * -(-elements // size), size)
 
     def _slice_sizes(self, elements: int) -> list[int]:
         """The elements of each process's slice: equal ones, then a shorter one, then none."""

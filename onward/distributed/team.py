@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
+from onward.distributed.checkpoints.sharded_states import ShardedStates
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups
 from onward.errors import OnwardError
@@ -57,8 +59,27 @@ class ProcessTeam:
     def broadcast(self, value: Any) -> Any:
         return self._whole.broadcast_object(value)
 
-    def open_checkpoints(self, folder: Path, *, keep: int, better: str) -> Any:
-        return None  # process 0 writes the whole state
+    def open_checkpoints(
+        self, folder: Path, *, keep: int, better: Literal["lower", "higher"]
+    ) -> ShardedStates | None:
+        if self.parallel.local_steps is not None:  # between averages, weights are not the same
+            return None
+        if not self._is_shared(folder.parent):
+            return None
+        return ShardedStates(folder, self._whole, keep=keep, better=better)
+
+    def _is_shared(self, folder: Path) -> bool:
+        """Whether all processes see the same folder: a file of process 0 appears in all of them."""
+        probe = folder / f".shared-{secrets.token_hex(8)}"
+        if self.rank == 0:
+            with contextlib.suppress(OSError):
+                probe.touch()
+        name = self.broadcast(probe.name)
+        seen = all(self.gather((folder / name).exists()))
+        if self.rank == 0:
+            with contextlib.suppress(OSError):
+                probe.unlink()
+        return seen
 
     def tell_failure(self, error: BaseException) -> None:
         text = str(error) if isinstance(error, OnwardError) else f"{type(error).__name__}: {error}"

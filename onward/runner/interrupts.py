@@ -21,6 +21,7 @@ def stop_on_signals(run: Run) -> Iterator[None]:
     def ask(number: int, frame: FrameType | None) -> None:
         if run.asked is not None:
             signal.default_int_handler(number, frame)
+        run.is_terminated = number == signal.SIGTERM
         run.stop(INTERRUPTED)
 
     kept = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -43,6 +43,7 @@ class Run:
     stopped: str = ""  # why the loop ends before its last step; the same in all processes
     error: OnwardError | None = None  # raised when everything is saved
     asked: tuple[str, OnwardError | None] | None = None  # a stop that this process asked for
+    is_terminated: bool = False  # by SIGTERM: what sent it may start the run again
     seconds: float = 0.0  # of training, in earlier processes too
     clock: Callable[[], float] = time.perf_counter
 
@@ -64,8 +65,9 @@ class Run:
 
     def adopt_stop(self) -> None:
         """Stop for the first reason that a process gave; all processes call this."""
-        found = [each for each in self.team.gather(self.asked) if each is not None]
-        self.stopped, self.error = found[0]
+        told = self.team.gather((self.asked, self.is_terminated))
+        self.stopped, self.error = next(asked for asked, _ in told if asked is not None)
+        self.is_terminated = any(terminated for _, terminated in told)
 
     @property
     def is_over(self) -> bool:

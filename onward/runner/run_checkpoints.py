@@ -8,16 +8,26 @@ from typing import Any, Literal
 
 import numpy as np
 
+from onward.checkpoints.disk import DISK
 from onward.checkpoints.folder import Checkpoints
-from onward.checkpoints.tensor_files import Checkpoint
+from onward.checkpoints.sharded.save_folders import list_saves
 from onward.errors import CheckpointMismatch
+from onward.lazy import LazyModule
 from onward.runner.callback import Callback
 from onward.runner.events import Evaluation
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
 from onward.runner.run_folder import RunFolder
-from onward.runner.stored_states import FirstProcessStates, StoredStates
+from onward.runner.stored_states import (
+    FirstProcessStates,
+    SavedState,
+    StoredStates,
+    WholeCheckpoints,
+)
 from onward.runner.team import ALONE, Team
+
+# A higher layer, for runs that several processes have trained: docs/design/0013-layers.md
+_sharded = LazyModule("onward.distributed.checkpoints.sharded_states")
 
 _POSITION = ("step", "epoch", "batch", "micro", "evaluated", "seconds")
 _KEY = "run"  # in the session's properties
@@ -33,7 +43,9 @@ def open_checkpoints(
     )
     if shared is not None:
         return shared
-    files = Checkpoints(folder.checkpoints, keep=keep, keep_best=1, better=better)
+    files: WholeCheckpoints = Checkpoints(folder.checkpoints, keep=keep, keep_best=1, better=better)
+    if list_saves(folder.checkpoints, DISK):  # a file would count as older
+        files = _sharded.OneProcessCheckpoints(folder.checkpoints, keep=keep, better=better)
     return FirstProcessStates(files, team)
 
 
@@ -54,7 +66,7 @@ def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
     return path
 
 
-def resume_run(run: Run, found: Checkpoint, callbacks: Sequence[Callback]) -> None:
+def resume_run(run: Run, found: SavedState, callbacks: Sequence[Callback]) -> None:
     """Continue from a checkpoint."""
     where = f"{run.folder.checkpoints}, step {found.step}"
     run.session.restore(found.tensors, found.properties, where=where)

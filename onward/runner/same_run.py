@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from onward.errors import OnwardError, OptionError
 from onward.runner.callbacks.run_record import FINISHED, STOPPED
@@ -30,7 +31,8 @@ def find_unfinished_run(
     """The run that a launcher's processes were training when it started them again.
 
     `launch` names the launcher's job; it was started again `restarts` times. A launcher of elastic
-    jobs does not count the times that a machine came or went.
+    jobs does not count the times that a machine came or went. When a machine comes, it ends the
+    processes by SIGTERM, and so does a scheduler that will run the job again; Ctrl-C is a user's.
     """
     if launch is None and not restarts:
         return None
@@ -38,11 +40,17 @@ def find_unfinished_run(
         record = folder.read_record()
         if config.name is not None and folder.name != config.name:
             continue
-        if record.get("status") in (FINISHED, STOPPED) or living_process(record):
+        if _has_ended(record) or living_process(record):
             continue
         if record.get("launch") == launch:
             return folder
     return None
+
+
+def _has_ended(record: Mapping[str, Any]) -> bool:
+    """Whether a run is complete, or its user has stopped it."""
+    status = record.get("status")
+    return status == FINISHED or (status == STOPPED and not record.get("terminated"))
 
 
 def _same_runs(runs: Path, config: TrainConfig) -> Iterator[RunFolder]:

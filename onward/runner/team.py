@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from onward.errors import DistributedError, OnwardError, PeerFailed, PeerLost
 
@@ -82,11 +82,12 @@ class Team(Protocol):
         """The value of process 0."""
         ...
 
-    def open_checkpoints(self, folder: Path, *, keep: int, better: str) -> Any:
+    def open_checkpoints(
+        self, folder: Path, *, keep: int, better: Literal["lower", "higher"]
+    ) -> Any:
         """Checkpoints that all processes write together; None: process 0 writes them alone.
 
-        See RunCheckpoints in `run_checkpoints.py`. A team whose processes hold different parts of
-        the state needs them.
+        See StoredStates in `stored_states.py`.
         """
         ...
 
@@ -117,7 +118,9 @@ class _OneProcess:
     def broadcast(self, value: Any) -> Any:
         return value
 
-    def open_checkpoints(self, folder: Path, *, keep: int, better: str) -> Any:
+    def open_checkpoints(
+        self, folder: Path, *, keep: int, better: Literal["lower", "higher"]
+    ) -> Any:
         return None
 
     def tell_failure(self, error: BaseException) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.configs.check_settings import changed_settings
-from onward.errors import OptionError, PeerFailed, WriteFailed
+from onward.errors import OptionError, PeerFailed, RunFenced, WriteFailed
 from onward.graph.files import Source
 from onward.graph.paths import writing
 from onward.lazy import LazyModule
@@ -158,6 +158,8 @@ def _open_run(
 
 def _save_failed(run: Run, callbacks: Sequence[Callback], error: BaseException) -> None:
     """Keep what was trained until an error, and write the error into run.json."""
+    if isinstance(error, RunFenced):
+        return  # the folder is that of other processes now
     interrupted = isinstance(error, KeyboardInterrupt)
     # a second Ctrl-C may come within a step: its weights have no position
     if not interrupted and run.team.size == 1:

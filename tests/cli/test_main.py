@@ -15,6 +15,7 @@ import pytest
 import onward
 from onward.cli import main as front
 from onward.cli.main import VERBS
+from onward.errors import PeerFailed, RunFenced
 from tests.cli.conftest import Call, is_one_line
 from tests.models import mlp
 
@@ -181,8 +182,17 @@ def test_version_is_printed(call: Call) -> None:
 
 
 def test_exit_codes_are_documented() -> None:
-    for code in (0, 1, front.BAD_INPUT, front.BUG, front.INTERRUPTED):
+    for code in (0, 1, front.BAD_INPUT, front.BUG, front.FENCED, front.INTERRUPTED):
         assert f"{code} " in (front.__doc__ or "")
+
+
+def test_a_run_that_others_train_has_an_exit_code_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = PeerFailed("process 9 owns the run now")
+    error.__cause__ = RunFenced("process 9 owns the run now")
+    assert front._print_error(error) == front._print_error(error.__cause__) == front.FENCED
+    assert capsys.readouterr().err.count("process 9 owns the run now") == 2
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
 import torch
+from torch import distributed as dist
 
 from onward.distributed.communicator import Communicator
 from onward.distributed.parallel import Parallel
@@ -52,16 +55,20 @@ def test_collectives_and_their_bytes() -> None:
         assert sent.get("broadcast", 0) == 4 * rank
 
 
-def lose_a_process(rank: int) -> str:
-    if rank == 1:
-        return "gone"
+def lose_a_process(rank: int) -> tuple[str, int]:
+    whole = join_groups(Parallel()).whole
+    pids = whole.gather_objects(os.getpid())
+    if rank == 1:  # killed when its result is written
+        setattr(dist, "destroy_process_group", lambda: os.kill(os.getpid(), signal.SIGKILL))  # noqa: B010
+        return "gone", 0
     with pytest.raises(PeerLost, match="another process of this run is gone") as caught:
-        Communicator().all_reduce(torch.zeros(4)).wait()
-    return str(caught.value)
+        whole.all_reduce(torch.zeros(4)).wait()
+    return str(caught.value), pids[1]
 
 
 def test_a_lost_process_is_named_as_such() -> None:
-    assert "--resume" in run_processes(lose_a_process, 2)[0]
+    text, pid = run_processes(lose_a_process, 2)[0]
+    assert f"process 1 (pid {pid}) of this machine ended\n" in text and "--resume" in text
 
 
 def ranks_of_groups(rank: int) -> tuple[list[int], list[int]]:

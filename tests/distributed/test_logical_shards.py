@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.distributed.logical_shards import part_sizes, rows_of_process
 from onward.distributed.parallel import Parallel
 from onward.errors import DistributedError, OptionError
+from onward.programs.batch_rows import rows_of_process
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, trained
 
@@ -44,22 +44,15 @@ def test_any_number_of_processes_gives_the_same_bits() -> None:
                     np.testing.assert_array_equal(weights[name], tensor, err_msg=name)
 
 
-def train_wrong_rows(rank: int) -> None:
+def refuse_wrong_use(rank: int) -> None:
     session = open_session({}, parallel=Parallel(logical_shards=3))
     with pytest.raises(DistributedError, match="logical shards"):
         session.step(batches(1, 4)[0])
+    with pytest.raises(OptionError, match="run_forward does not compute logical shards one by one"):
+        session.run_forward(batches(1, 4)[0])
     with pytest.raises(OptionError, match="1 logical shards are too few for 2 processes"):
         open_session({}, parallel=Parallel(logical_shards=1))
 
 
-def test_rows_that_are_not_those_of_the_shards() -> None:
-    run_processes(train_wrong_rows, 2)
-
-
-def test_every_row_belongs_to_one_process() -> None:
-    for rows in range(14):
-        for size in range(1, 6):
-            for shards in (None, *range(size, 8)):
-                parts = [rows_of_process(rows, rank, size, shards) for rank in range(size)]
-                assert [row for part in parts for row in part] == list(range(rows))
-    assert part_sizes(5, 4) == [2, 1, 1, 1]
+def test_logical_shards_refuse_other_rows_run_forward_and_too_many_processes() -> None:
+    run_processes(refuse_wrong_use, 2)

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 from torch import distributed as dist
 
-from onward.errors import DataError, DistributedError, NotFinite, PeerFailed
+from onward.distributed.checkpoints.sharded_checkpoints import ShardedCheckpoints
+from onward.distributed.join_team import join_team
+from onward.errors import DataError, DistributedError, NotFinite, PeerFailed, RunFenced
 from onward.runner.callback import Callback
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.team_runs import (
@@ -68,15 +70,10 @@ def train_all(rank: int, folders: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
-    folders = {}
-    for name, (write, _) in CASES.items():
-        folders[name] = str(tmp_path / name)
-        os.mkdir(folders[name])
-        write(Path(folders[name]))
-    first, second = run_processes(train_all, 2, folders)
+def test_two_processes_train_what_one_trains(together: Together) -> None:
+    first, second = together.results["train"]
     for name, (_, settings) in CASES.items():
-        place = Path(folders[name])
+        place = together.folder / name
         one = train(place, name="one", **settings)
         assert first[name] == second[name], name
         metrics, steps, stopped, _ = first[name]
@@ -98,15 +95,19 @@ def stop_and_resume(rank: int, folder: str) -> list[Any]:
     settings = {**TABLE, "save_every": 4, "ema": 0.9}
     stop = [StopAt(1, 5, "signal")]
     stopped = train(folder, name="two", callbacks=stop, **settings)
+    saves = sorted(each.name for each in Path(folder, "runs/two/checkpoints").glob("step-*/*"))
+    assert {*saves} == {"manifest.json", "part-00000.safetensors", "part-00001.safetensors"}
     if rank == 0:  # a copy, which one process will resume
+        record = json.loads(Path(folder, "runs/two/run.json").read_text())
+        assert record["terminated"]  # SIGTERM, of process 1
         shutil.copytree(Path(folder, "runs/two"), Path(folder, "runs/more"))
     finished = train(folder, name="two", resume=True, **settings)
     return [stopped.steps, stopped.stopped, finished.steps, finished.metrics]
 
 
-def test_a_stop_of_process_1_stops_both_and_both_resume(tmp_path: Path) -> None:
-    write_table(tmp_path)
-    first, second = run_processes(stop_and_resume, 2, str(tmp_path))
+def test_a_stop_of_process_1_stops_both_and_both_resume(together: Together) -> None:
+    tmp_path = together.folder / "stopped"
+    first, second = together.results["stop"]
     assert first == second
     assert first[:3] == [5, "interrupted", 12]
     settings = {**TABLE, "save_every": 4, "ema": 0.9}
@@ -128,16 +129,22 @@ def resume_of_one(rank: int, folder: str) -> list[Any]:
     return [run.steps, run.metrics]
 
 
-def test_two_processes_resume_a_run_of_one(tmp_path: Path) -> None:
-    write_table(tmp_path)
-    stopped = train(tmp_path, name="grows", callbacks=[StopAt(0, 4, "signal")], **TABLE)
-    assert stopped.steps == 4
-    first, second = run_processes(resume_of_one, 2, str(tmp_path))
+def test_two_processes_resume_a_run_of_one(together: Together) -> None:
+    tmp_path = together.folder / "grows"
+    first, second = together.results["grow"]
     assert first == second and first[0] == 12
     train(tmp_path, name="one", **TABLE)
     found, expected = weights(tmp_path / "runs/grows"), weights(tmp_path / "runs/one")
     for key, tensor in expected.items():
         np.testing.assert_allclose(found[key], tensor, atol=2e-6, err_msg=key)
+
+
+class TakeOver(Callback):
+    """Takes the run over, as processes elsewhere would that resume it."""
+
+    def on_step(self, run: Any, step: Any) -> None:
+        if run.team.rank == 0 and step.number == 5:
+            ShardedCheckpoints(run.folder.checkpoints).take_over()
 
 
 class BreakData(Callback):
@@ -170,11 +177,24 @@ class BrokenBatches:
 FAILURES: dict[str, dict[str, Any]] = {
     "row": {"callbacks": [BreakData(rank=1)]},
     "nan": {"data": "nan.csv", "standardize": False, "batch_size": 8},
+    "fenced": {"callbacks": [TakeOver()], "save_every": 4},
     "early": {"patience": 1, "learning_rate": 1e-9, "epochs": 9},
     "missing": {"data": "only-{rank}.csv"},
     "other": {"data": "other-{rank}.csv"},
     "callback": {"callbacks": [StopAt(1, 3, "error")]},  # last: it ends the group
 }
+
+
+def write_failures(folder: Path) -> None:
+    """The data of the runs that fail."""
+    write_table(folder)
+    text = (folder / "rows.csv").read_text()
+    for name in ("only-0", "other-0"):
+        (folder / f"{name}.csv").write_text(text)
+    lines = text.splitlines()
+    (folder / "other-1.csv").write_text("\n".join(lines[:-20]) + "\n")
+    huge = ["1e39," + each.split(",", 1)[1] for each in lines[40:43]]
+    (folder / "nan.csv").write_text("\n".join([*lines[:40], *huge, *lines[43:]]) + "\n")
 
 
 def fail(rank: int, folder: str) -> dict[str, Any]:
@@ -192,21 +212,66 @@ def fail(rank: int, folder: str) -> dict[str, Any]:
     return found
 
 
-def test_what_ends_one_process_ends_both(tmp_path: Path) -> None:
-    write_table(tmp_path)
-    text = (tmp_path / "rows.csv").read_text()
-    for name in ("only-0", "other-0"):
-        (tmp_path / f"{name}.csv").write_text(text)
-    lines = text.splitlines()
-    (tmp_path / "other-1.csv").write_text("\n".join(lines[:-20]) + "\n")
-    huge = ["1e39," + each.split(",", 1)[1] for each in lines[40:43]]
-    (tmp_path / "nan.csv").write_text("\n".join([*lines[:40], *huge, *lines[43:]]) + "\n")
-    first, second = run_processes(fail, 2, str(tmp_path))
+def open_own_folder(rank: int, folder: str) -> Any:
+    """What a team opens whose processes do not see the same folder."""
+    own = Path(folder, f"disk-{rank}")
+    own.mkdir()
+    return join_team({}).open_checkpoints(own / "checkpoints", keep=1, better="lower")
+
+
+def call_all(rank: int, folder: str) -> dict[str, Any]:
+    """Everything that is tried on two processes; the last part ends the group."""
+    return {
+        "unshared": open_own_folder(rank, folder),
+        "train": train_all(rank, {name: f"{folder}/{name}" for name in CASES}),
+        "stop": stop_and_resume(rank, f"{folder}/stopped"),
+        "grow": resume_of_one(rank, f"{folder}/grows"),
+        "fail": fail(rank, f"{folder}/failures"),
+    }
+
+
+@dataclass(frozen=True)
+class Together:
+    """What two processes found, by part and rank, and their folder."""
+
+    folder: Path
+    results: dict[str, tuple[Any, Any]]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
+    folder = tmp_path_factory.mktemp("team")
+    writers = {name: write for name, (write, _) in CASES.items()}
+    writers |= {"stopped": write_table, "grows": write_table, "failures": write_failures}
+    for name, write in writers.items():
+        (folder / name).mkdir()
+        write(folder / name)
+    stopped = train(folder / "grows", name="grows", callbacks=[StopAt(0, 4, "signal")], **TABLE)
+    assert stopped.steps == 4
+    first, second = run_processes(call_all, 2, str(folder))  # starting processes takes seconds
+    return Together(folder, {name: (first[name], second[name]) for name in first})
+
+
+def test_process_0_writes_checkpoints_where_the_others_do_not_see_its_disk(
+    together: Together,
+) -> None:
+    assert together.results["unshared"] == (None, None)
+    assert not [*together.folder.glob("disk-*/.shared-*")]
+
+
+def test_what_ends_one_process_ends_both(together: Together) -> None:
+    tmp_path = together.folder / "failures"
+    first, second = together.results["fail"]
 
     assert first["row"] == (DistributedError, "process 1: row 7 is broken\nrepair it")
     assert second["row"][0] is PeerFailed and "row 7 is broken" in second["row"][1]
     assert first["nan"][0] is NotFinite and "inf" in first["nan"][1]  # the node, or the feed
     assert second["nan"] == (PeerFailed, first["nan"][1])
+    kind, text = first["fenced"]
+    assert kind is RunFenced and "owns the run now, with token 2" in text
+    assert second["fenced"] == (PeerFailed, text)
+    record = json.loads((tmp_path / "runs/fenced/run.json").read_text())
+    assert record["status"] == "running" and not record.get("error")  # others train it now
     assert first["early"] == second["early"]
     assert first["early"] == (12, "no improvement of val_accuracy in 1 evaluation")
     assert first["missing"][1].startswith("process 1: no data at")

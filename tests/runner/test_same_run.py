@@ -42,6 +42,10 @@ def test_processes_that_start_again_find_their_own_run(tmp_path: Path) -> None:
     write_run(tmp_path, "e", make_config(epochs=6), launch="job", status="running")
     assert find_unfinished_run(tmp_path, config, "job", 0) == expected
     assert find_unfinished_run(tmp_path, config, "new", 0) is None
+    terminated = write_run(
+        tmp_path, "f", config, launch="job", status="interrupted", terminated=True
+    )  # by the launcher, because a machine joined
+    assert find_unfinished_run(tmp_path, config, "job", 0) == terminated
     named = config.model_copy(update={"name": "z"})
     assert find_unfinished_run(tmp_path, named, "job", 1) is None
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from onward.distributed.communicator import Communicator, Work
-from onward.distributed.compression.sent_bytes import all_reduce_bytes
+from onward.distributed.ring_bytes import ring_bytes
 from onward.distributed.staged_work import StagedWork
 from onward.programs.program import Array
 from onward.programs.vector_offsets import Places
@@ -37,7 +37,7 @@ class HalfPrecision:
         return HalfReducer(communicator, getattr(torch, self.dtype))
 
     def bytes_sent(self, places: Places, size: int) -> int:
-        return all_reduce_bytes(2 * places.size, size)
+        return ring_bytes("all_reduce", 2 * places.size, size)
 
 
 class HalfReducer:

@@ -11,9 +11,9 @@ from onward.distributed.communicator import Communicator, Work
 from onward.distributed.compression.bucket_places import find_gaps, needs_no_compression
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.reducer_memory import ReducerMemory, is_finite
-from onward.distributed.compression.sent_bytes import all_gather_bytes
 from onward.distributed.compression.uncompressed import SumReducer
 from onward.distributed.reproducible_sum import add_in_order
+from onward.distributed.ring_bytes import ring_bytes
 from onward.distributed.staged_work import StagedWork
 from onward.programs.program import Array
 from onward.programs.vector_offsets import Places
@@ -62,7 +62,9 @@ class Int8:
         return Int8Reducer(communicator, places, parts, self.error_feedback)
 
     def bytes_sent(self, places: Places, size: int) -> int:
-        return 2 * all_gather_bytes(Parts(places.size, size, self.block).message, size)
+        return 2 * ring_bytes(
+            "all_gather", size * Parts(places.size, size, self.block).message, size
+        )
 
 
 class Parts:

@@ -18,8 +18,8 @@ from onward.distributed.compression.low_rank import (
     split_matrices,
 )
 from onward.distributed.compression.reducer_memory import ReducerMemory, is_finite
-from onward.distributed.compression.sent_bytes import all_reduce_bytes
 from onward.distributed.compression.uncompressed import SumReducer
+from onward.distributed.ring_bytes import ring_bytes
 from onward.distributed.staged_work import StagedWork
 from onward.programs.program import Array
 from onward.programs.vector_offsets import Places
@@ -88,9 +88,9 @@ class PowerSGD:
         columns = sum(each.columns * each.rank for each in matrices)
         uncompressed = sum(each.stop - each.start for each in rest)
         return (
-            all_reduce_bytes(4 * uncompressed, size)
-            + all_reduce_bytes(item * rows, size)
-            + all_reduce_bytes(item * columns, size)
+            ring_bytes("all_reduce", 4 * uncompressed, size)
+            + ring_bytes("all_reduce", item * rows, size)
+            + ring_bytes("all_reduce", item * columns, size)
         )
 
 

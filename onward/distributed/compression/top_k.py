@@ -11,8 +11,8 @@ from onward.distributed.communicator import Communicator, Work
 from onward.distributed.compression.bucket_places import count_elements, needs_no_compression
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.reducer_memory import ReducerMemory, is_finite
-from onward.distributed.compression.sent_bytes import all_gather_bytes
 from onward.distributed.compression.uncompressed import SumReducer
+from onward.distributed.ring_bytes import ring_bytes
 from onward.distributed.staged_work import StagedWork
 from onward.errors import OptionError
 from onward.programs.program import Array
@@ -64,7 +64,7 @@ class TopK:
         return TopKReducer(communicator, self.count(places), memory)
 
     def bytes_sent(self, places: Places, size: int) -> int:
-        return all_gather_bytes(_ITEM * self.count(places), size)
+        return ring_bytes("all_gather", size * _ITEM * self.count(places), size)
 
     def count(self, places: Places) -> int:
         """The number of elements that a process sends, the same on all processes."""

@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from onward.distributed.launchers import start_worker
 from onward.distributed.launchers.agent_settings import AgentSettings
-from onward.distributed.launchers.failures import Failure, root_cause
+from onward.distributed.launchers.failures import FENCED, Failure, root_cause
 from onward.distributed.launchers.rendezvous import (
     hosts_store,
     limit_silence,
@@ -59,6 +59,8 @@ class _ReportingAgent(LocalElasticAgent):
                 for rank, each in result.failures.items()
             ]
             self.failure = root_cause(found)
+            if any(each.exit_code == FENCED for each in found):
+                self._remaining_restarts = 0  # they would take the run back
             most = worker_group.spec.max_restarts
             if self._remaining_restarts > 0:
                 restart = most - self._remaining_restarts + 1

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+FENCED = 77  # the exit code of a process whose run others train now: it must not start again
 _INTERRUPTED = 130
 # what a process prints that fails because another one has: gloo's words, and ours
 _PEER_IS_GONE = (

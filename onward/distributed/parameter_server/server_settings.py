@@ -24,7 +24,7 @@ class ServerSettings:
     Attributes:
         staleness: the most updates that may be made between the pull of a worker and its push;
             workers wait where one more could exceed it, so at most average * (staleness + 1) of
-            them compute at the same time. 0: synchronous. None: asynchronous, nobody waits
+            them compute at the same time. 0: synchronous. None: asynchronous, no worker waits
         average: gradients that are averaged, by their weights, for one update
         scale_by_staleness: divide the learning rate of an update by 1 + staleness
         timeout: seconds after which a worker that was not heard of is dropped

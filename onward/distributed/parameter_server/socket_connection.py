@@ -118,7 +118,7 @@ class SocketConnection:
 
     def end(self, last: Header) -> None:
         """End the connection, after a last request if the server answers at once."""
-        self._is_closed = True  # nobody waits for the server any longer
+        self._is_closed = True  # no caller waits for the server any longer
         if not self._lock.acquire(timeout=_FAREWELL):
             opened = self._socket
             if opened is not None:

@@ -17,11 +17,11 @@ from typing import Literal
 
 from onward.distributed.parallel import Parallel
 from onward.distributed.planner.bucket_sizes import Bucket, Names, measure_buckets
+from onward.distributed.ring_bytes import Kind, ring_bytes
 from onward.distributed.sharding.gather_plan import Reads, count_gathers
 from onward.errors import OptionError
 from onward.programs.program import Layout
 
-Kind = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Group = Literal["whole", "shards", "copies"]  # as in ProcessGroups
 Phase = Literal["begin", "forward", "backward", "reduce", "end", "norm", "update"]
 
@@ -52,15 +52,6 @@ class Collective:
     def sent(self, size: int) -> int:
         """The bytes that a process of a group of `size` sends, as Communicator counts them."""
         return ring_bytes(self.kind, self.nbytes, size)
-
-
-def ring_bytes(kind: Kind, nbytes: int, size: int) -> int:
-    """The bytes that a process sends in a ring of `size`, rounded down.
-
-    >>> ring_bytes("all_reduce", 100, 4), ring_bytes("all_gather", 100, 4)
-    (150, 75)
-    """
-    return (2 if kind == "all_reduce" else 1) * nbytes * (size - 1) // size
 
 
 def group_size(parallel: Parallel, group: Group) -> int:

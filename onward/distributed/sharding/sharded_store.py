@@ -8,24 +8,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from onward.checkpoints.sharded.pieces import Piece
 from onward.distributed.communicator import Communicator
 from onward.distributed.exchange import as_tensor
 from onward.distributed.process_groups import ProcessGroups
 from onward.distributed.sharding.gathered_parameters import GatheredParameters
 from onward.programs.bucket_parts import BucketParts, Sharding
-from onward.programs.program import Array, Layout, Shape, gradient_name, slot_name
+from onward.programs.program import Array, Layout, gradient_name, slot_name
 from onward.providers.provider import PartStore
 
 Tensor = torch.Tensor
-
-
-class OwnPiece(NamedTuple):
-    """Elements [start, stop) of a flattened tensor that this process holds, as a view."""
-
-    array: Array  # of one axis; a copy where the memory is not the CPU's
-    start: int
-    stop: int
-    shape: Shape  # of the whole tensor
 
 
 class GradientState(Protocol):
@@ -158,10 +150,11 @@ class ShardedStore:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def own_pieces(self) -> dict[str, OwnPiece]:
-        """The parts of parameters and slots that this process holds, by name, without a copy.
+    def own_pieces(self) -> dict[str, Piece]:
+        """The pieces of parameters and slots that this process holds, by name.
 
-        Copies of the model hold the same pieces; a piece may be empty, and is then left out.
+        They are views where the memory is the CPU's. Copies of the model hold the same pieces; a
+        piece may be empty, and is then left out.
         """
         found = {}
         for name, home in self._homes.items():
@@ -169,7 +162,8 @@ class ShardedStore:
             if own is not None and own.numel():
                 where = self._span(home, self._sharding.rank)
                 array = own.cpu().numpy()
-                found[name] = OwnPiece(array, where.start, where.stop, self._shapes[name])
+                shape = self._shapes[name]
+                found[name] = Piece(array=array, start=where.start, shape=shape)
         return found
 
     def write_pieces(self, ranges: Iterable[tuple[str, int, Any]]) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onward.distributed.parallel import Parallel
-from onward.distributed.planner.step_collectives import Collective, Group, Kind, group_size
+from onward.distributed.planner.step_collectives import Collective, Group, group_size
+from onward.distributed.ring_bytes import Kind
 from onward.settings import above, check_fields, choice, instance_of, integer, number, true_or_false
 
 LinkName = Literal["inside", "between"]

@@ -35,6 +35,7 @@ class RunRecord(Callback):
             status=RUNNING,
             started=known.get("started") or self._time(),
             finished=None,
+            terminated=None,
             error=None,
             **this_process(),
             versions=versions(),
@@ -56,6 +57,7 @@ class RunRecord(Callback):
         run.folder.write_record(
             status=status,
             finished=self._time(),
+            terminated=run.is_terminated or None,
             error=None if run.error is None else str(run.error),
             **_position(run),
         )

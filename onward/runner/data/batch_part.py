@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onward.programs.batch_rows import rows_of_process
+
 
 @dataclass(frozen=True)
 class BatchPart:
-    """The part of process `rank` of `size`: rows in a run, the first processes have one more.
-
-    With `shards`, a batch is first cut into so many parts, of which each process has a run: where
-    these cuts are does not depend on the number of processes.
+    """The part of process `rank` of `size`, with logical shards if there are `shards` of them.
 
     >>> [BatchPart(rank, 3).of(8) for rank in range(3)]
     [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
@@ -24,16 +23,5 @@ class BatchPart:
 
     def of(self, rows: int) -> slice:
         """The rows of this process in a batch of so many; it may have none."""
-        shards = self.size if self.shards is None else self.shards
-        first, last = (_start(shards, self.size, rank) for rank in (self.rank, self.rank + 1))
-        return slice(_start(rows, shards, first), _start(rows, shards, last))
-
-
-def _start(count: int, parts: int, part: int) -> int:
-    """The first of `count` things that is in a part, if the first parts have one more.
-
-    >>> [_start(8, 3, part) for part in range(4)]
-    [0, 3, 6, 8]
-    """
-    each, more = divmod(count, parts)
-    return part * each + min(part, more)
+        own = rows_of_process(rows, self.rank, self.size, self.shards)
+        return slice(own.start, own.stop)

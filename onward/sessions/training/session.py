@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onward.checkpoints import tensor_files
+from onward.checkpoints.sharded.pieces import Piece
 from onward.errors import OptionError
 from onward.lazy import LazyModule
 from onward.programs.empty_batches import EMPTY
@@ -448,6 +449,17 @@ class TrainingSession:
     @locked
     def checkpoint(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Tensors and properties of a checkpoint, for `Checkpoints.save(*..., step=...)`."""
+        store, pending = self._engine.store, self._micro > 0
+        return session_checkpoint.tensors_of(self._layout, store, pending), self._describe_state()
+
+    @locked
+    def checkpoint_pieces(self) -> tuple[dict[str, Piece], dict[str, Any]]:
+        """`checkpoint` in pieces that this process holds, for `ShardedCheckpoints.save`."""
+        store, pending = self._engine.store, self._micro > 0
+        return session_checkpoint.pieces_of(self._layout, store, pending), self._describe_state()
+
+    def _describe_state(self) -> dict[str, Any]:
+        """The properties of a checkpoint."""
         training = {
             "updates": self._progress.state(),
             "scale": self._scale.state(),
@@ -456,10 +468,7 @@ class TrainingSession:
             "finite": bool(self._engine.finite),
         }
         rate = self._progress.learning_rate
-        properties = session_checkpoint.properties_of(self._layout, training, rate, self.properties)
-        return session_checkpoint.tensors_of(
-            self._layout, self._engine.store, self._micro > 0
-        ), properties
+        return session_checkpoint.properties_of(self._layout, training, rate, self.properties)
 
     @locked
     def load(self, path: str | os.PathLike[str]) -> None:

@@ -7,11 +7,13 @@ slots as `optimizer/{slot}/{parameter}`, gradients that await an update as `grad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from onward.checkpoints.model_match import check_match, fingerprint
+from onward.checkpoints.sharded.pieces import Piece, whole_pieces
+from onward.checkpoints.sharded.stored_tensors import StoredTensors
 from onward.errors import CheckpointError, CheckpointMismatch
 from onward.optimizers.learning_rates import is_state
 from onward.programs.program import Array, Layout, gradient_name
@@ -29,6 +31,30 @@ def tensor_names(layout: Layout, pending: bool) -> list[str]:
 def tensors_of(layout: Layout, store: Store, pending: bool) -> dict[str, Array]:
     """Every tensor that a resumed run needs, by name."""
     return {name: store.read(name) for name in tensor_names(layout, pending)}
+
+
+@runtime_checkable
+class PieceStore(Protocol):
+    """A store that holds pieces of some tensors."""
+
+    def own_pieces(self) -> dict[str, Piece]:
+        """The pieces of parameters and slots that this process holds, by name."""
+        ...
+
+
+def pieces_of(layout: Layout, store: Store, pending: bool) -> dict[str, Piece]:
+    """What this process holds of every tensor that a resumed run needs.
+
+    Gradients that await an update are joined first, where they are sharded.
+    """
+    own: dict[str, Piece] = {}
+    sharded: set[str] = set()
+    if isinstance(store, PieceStore):
+        own, specs = store.own_pieces(), layout.tensors()
+        # a tensor without elements has no pieces
+        sharded = {n for n, (_, shape) in specs.items() if n not in layout.state and 0 not in shape}
+    whole = [name for name in tensor_names(layout, pending) if name not in sharded]
+    return {**own, **whole_pieces({name: store.read(name) for name in whole})}
 
 
 def properties_of(
@@ -67,7 +93,8 @@ def restore_tensors(
     wanted = dict(layout.tensors())
     if pending:
         wanted |= {gradient_name(p.name): wanted[p.name] for p in layout.parameters}
-    check_match(tensors, {name: empty_like(*spec) for name, spec in wanted.items()}, where)
+    specs = tensors.specs if isinstance(tensors, StoredTensors) else tensors
+    check_match(specs, {name: empty_like(*spec) for name, spec in wanted.items()}, where)
     for name in wanted:
         store.write(name, tensors[name])
 

@@ -77,6 +77,14 @@ def test_a_failure_starts_all_again_and_the_last_one_is_told(
     assert "[1] output of 1" in printed.out.splitlines()
 
 
+def test_processes_whose_run_others_train_do_not_start_again(
+    workers: Workers, start: Start
+) -> None:
+    code = start(max_restarts=3)
+    workers.wait(2)[1].order("exit 77")
+    assert code.result(LIMIT) == 77
+
+
 def test_the_process_that_failed_first_is_named(
     workers: Workers, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:

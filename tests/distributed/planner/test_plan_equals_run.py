@@ -62,7 +62,7 @@ def planned(case: Mapping[str, Any]) -> Layout:
         classifier(**case.get("model", {})),
         losses.CrossEntropy(output="scores"),
         OPTIMIZERS[case.get("optimizer", "adamw")],
-        distributed_options(case.get("options"), Parallel()),
+        distributed_options(case.get("options")),
     )
     return split_updates(program, BUCKET).program.layout
 

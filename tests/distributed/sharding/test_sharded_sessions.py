@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def hold_pieces(rank: int, parallel: Parallel, optimizer: str) -> Any:
         session.step(feeds[0])
         store: Any = session._engine.store
         pieces = store.own_pieces()
-        copies = {name: each._replace(array=each.array.copy()) for name, each in pieces.items()}
+        copies = {name: replace(each, array=each.array.copy()) for name, each in pieces.items()}
         tensors = {name: np.array(tensor) for name, tensor in session.checkpoint()[0].items()}
         store.write_pieces((n, each.start, 2 * each.array) for n, each in copies.items())
         store.finish_writing()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from onward.distributed.communicator import Work
 from onward.distributed.exchange import Exchange
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.process_groups import ProcessGroups
@@ -81,8 +82,10 @@ class DistributedTraining:
         started = self._start(feeds, draw, first)
         if started is None:
             return None
+        # an engine that runs ahead would wait for its forward pass to read the loss
+        sums = self._start_sums(started) if self._engine.lookahead == 1 else None
         self._run_backward(started, scale, first, last=draw.micro + 1 >= self._accumulate)
-        self._end_batch(started)
+        self._finish_sums(sums or self._start_sums(started))
         return {**started.results, LOSS: self._loss}
 
     def _compute_logical(
@@ -97,10 +100,15 @@ class DistributedTraining:
         return results
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
+        if self._logical is not None:
+            raise OptionError(
+                "run_forward does not compute logical shards one by one: its bits would depend on "
+                "the number of processes\ncall step, or open the session without logical_shards"
+            )
         self._pass = self._start(feeds, draw, first=False)
         if self._pass is None:
             return None
-        self._end_batch(self._pass)
+        self._finish_sums(self._start_sums(self._pass))
         return {**self._pass.results, LOSS: self._loss}
 
     def backward(self, scale: float, first: bool) -> None:
@@ -130,25 +138,28 @@ class DistributedTraining:
         else:
             self._engine.run_backward_segments(replaces, hooks)
 
-    def _end_batch(self, started: _ForwardPass) -> None:
-        """Sum the loss and the statistics over the processes, and keep the statistics."""
+    def _start_sums(self, started: _ForwardPass) -> _BatchSums:
+        """Start to sum the loss and the statistics over the processes."""
         whole, share = self._groups.whole, started.share
         loss = 0.0 if share.total() else math.nan
         if share.own:
             loss = float(started.results[LOSS])
-        fresh = self._engine.fresh_statistics()
         ends = [loss * share.factor() if math.isfinite(loss) else 0.0, not math.isfinite(loss)]
         numbers = torch.tensor(ends, dtype=torch.float64)
         works = [whole.all_reduce(numbers)]
-        for statistics in map(torch.as_tensor, fresh):
+        for statistics in map(torch.as_tensor, self._engine.fresh_statistics()):
             statistics.nan_to_num_().mul_(share.of_statistics())
             works.append(whole.all_reduce(statistics))
-        for work in works:
+        return _BatchSums(numbers, works)
+
+    def _finish_sums(self, sums: _BatchSums) -> None:
+        """Wait for the sums, and keep the statistics."""
+        for work in sums.works:
             work.wait()
-        finite = not numbers[1]
+        finite = not sums.numbers[1]
         self._engine.keep_statistics(finite)
-        dtype = self._layout.settings.loss_dtype
-        self._loss = numbers[0].numpy().astype(dtype) if finite else np.full((), math.nan, dtype)
+        dtype, loss = self._layout.settings.loss_dtype, sums.numbers[0].numpy()
+        self._loss = loss.astype(dtype) if finite else np.full((), math.nan, dtype)
         self._loss_finite = self._loss_finite and finite
 
     def gradients_changed(self) -> None:
@@ -180,6 +191,14 @@ class _ForwardPass:
     share: BatchShare
     results: Results
     is_empty: bool  # in this process
+
+
+@dataclass(frozen=True)
+class _BatchSums:
+    """Sums over the processes that were started: the loss, whether it is not finite, statistics."""
+
+    numbers: torch.Tensor
+    works: Sequence[Work]
 
 
 class BatchShare:
