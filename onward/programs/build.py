@@ -38,6 +38,7 @@ from onward.programs.custom_state import check_state, return_state
 from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
+from onward.programs.memory.optimize_memory import optimize_memory
 from onward.programs.options import TrainingOptions
 from onward.programs.program import DRAW, LOSS, SCALE, Layout, Parameter, Program, Settings
 from onward.programs.select import (
@@ -90,6 +91,9 @@ def build_program(
     sums = cut_at_sums(train) if shares_batch_norms else ()
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
+    if settings.memory is not None:
+        kept_outputs = [LOSS, *base.outputs, *state.values()]
+        optimize_memory(train, kept_outputs, gradients.values(), settings.memory)
     warn_of_exporter(base.model, gradients, base.guesses)
     _warn_of_unrepeatable_nodes(train)
     for graph in (evaluated, predicted):

@@ -22,6 +22,7 @@ from onward.providers.torch.kernels import (
     linear,
     loss,
     math,
+    memory,
     norm,
     pool,
     quantized,
@@ -63,5 +64,6 @@ KERNELS = (
     | composite_conv.kernel
     | composite_loss.kernel
     | composite_norm.kernel
+    | memory.kernel
 )
 HOST = host_family.host

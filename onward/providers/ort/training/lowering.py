@@ -11,6 +11,7 @@ from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.operators import SHAPE_ONLY
 from onward.passes.composites import inline_calls
 from onward.passes.fed_uniforms import feed_uniforms
+from onward.passes.memory_functions import is_barrier
 from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import TRAINING
 from onward.passes.random_draws import Draws
@@ -93,7 +94,7 @@ def lower_train(
 ) -> LoweredTrain:
     """Lower a train graph in place; `squared`: MEASURE is a sum of squares."""
     size = feed_uniforms(model, draws, NOISE)
-    inline_calls(model)
+    inline_calls(model, is_barrier)
     _add_measure(model, gradients, squared)
     tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
     nodes, by_shape = len(model.graph), size is None or reads_shapes_alone(size)
@@ -148,7 +149,11 @@ def reads_shapes_alone(model: ir.Model) -> bool:
 
 
 def _serialize(model: ir.Model, processor: str = ANY) -> bytes:
-    """Optimize a graph, rewrite it for stock onnxruntime, and serialize it."""
+    """Optimize a graph, rewrite it for stock onnxruntime, and serialize it.
+
+    Barriers come last: they keep recomputed values separate while the graph is optimized.
+    """
     model = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
+    inline_calls(model)
     data: bytes = ir.to_proto(model).SerializeToString()
     return data

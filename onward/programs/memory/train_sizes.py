@@ -1,0 +1,138 @@
+"""TrainSizes: the bytes of a train graph's values and the work of its nodes, for given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from onward.errors import OptionError
+from onward.graph.costs.flops import UnknownShape
+from onward.graph.costs.node_costs import Cost, declared, fix_inputs, node_cost
+from onward.graph.random_feeds import check_sizes, names_of_size
+from onward.graph.shapes.declared import infer_from_inputs
+from onward.graph.shapes.value_dependent import infer_computed_shapes
+from onward.message_text import list_names
+from onward.passes.prune import drop_unused
+
+ASSUMED = 64  # an open dimension without a size
+_CALL = "onward.memory.call"  # metadata: the first output of the call that a node belongs to
+_FLOPS_PER_BYTE = 16  # arithmetic that takes as long as moving one byte, on a CPU or a GPU
+
+
+@dataclass(frozen=True)
+class TrainSizes:
+    """Bytes and work of a train graph, its open dimensions fixed."""
+
+    nbytes: dict[str, int] = field(repr=False)  # of each value, by name
+    costs: dict[str, Cost] = field(repr=False)  # of each node, by its first output's name
+    sizes: dict[str, int]  # of open dimensions
+    assumed: tuple[str, ...]  # those of them that nothing told
+    unknown: tuple[str, ...]  # values whose size only a run shows
+
+    def bytes_of(self, value: ir.Value) -> int:
+        """The bytes of a value; 0 if its size is unknown."""
+        return self.nbytes.get(str(value.name), 0)
+
+    def cost_of(self, node: ir.Node) -> Cost:
+        """The work of a node."""
+        return self.costs.get(node_key(node), Cost())
+
+    def time_of(self, node: ir.Node) -> float:
+        """The time of a node, in bytes that memory could move meanwhile."""
+        cost = self.cost_of(node)
+        return cost.flops / _FLOPS_PER_BYTE + cost.bytes
+
+    def check_told(self, wanted: str) -> None:
+        """Refuse if a size was assumed where `wanted` needs the real one."""
+        if self.assumed:
+            names = list_names(self.assumed)
+            example = f"sizes={{{self.assumed[0]!r}: 32}}"
+            raise OptionError(
+                f"{wanted} needs the sizes of open dimensions: {names}\ngive them, such as {example}"
+            )
+
+
+def node_key(node: ir.Node) -> str:
+    """The name by which a node is found in another copy of its graph."""
+    return next((str(value.name) for value in node.outputs if value.name), "")
+
+
+def measure_train_graph(train: ir.Model, sizes: Mapping[str, int]) -> TrainSizes:
+    """Infer the sizes of a train graph, which is not changed.
+
+    `sizes` are those of open dimensions, by name ("batch") or by input and place ("tokens:1").
+    """
+    told, assumed = _open_sizes(train, sizes)
+    model = drop_unused(train.clone())
+    _mark_calls(model)
+    InlinePass()(model)
+    fix_inputs(model, told)
+    infer_computed_shapes(infer_from_inputs(model, numbers=True))
+    nbytes: dict[str, int] = {}
+    unknown = []
+    graph = model.graph
+    for value in (*graph.inputs, *(v for node in graph for v in node.outputs if v.name)):
+        try:
+            nbytes[str(value.name)] = declared(value).nbytes
+        except UnknownShape:
+            unknown.append(str(value.name))
+    costs: dict[str, Cost] = {}
+    for node in graph:
+        key = node.metadata_props.get(_CALL) or node_key(node)
+        costs[key] = costs.get(key, Cost()) + node_cost(node)
+    return TrainSizes(nbytes, costs, told, assumed, tuple(unknown))
+
+
+def _mark_calls(model: ir.Model) -> None:
+    """Give every call its own function, whose nodes name the call."""
+    for node in model.graph:
+        key = node.op_identifier()
+        if key not in model.functions:
+            continue
+        function = model.functions[key].clone()
+        overload = f"{node.overload}.{node_key(node)}"
+        own = ir.Function(
+            function.domain,
+            function.name,
+            overload,
+            graph=function.graph,
+            attributes=list(function.attributes.values()),
+        )
+        for inner in own.graph:
+            inner.metadata_props[_CALL] = node_key(node)
+        node.overload = overload
+        model.functions[own.identifier()] = own
+
+
+def _open_sizes(
+    train: ir.Model, given: Mapping[str, int]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """A size for each open dimension of the inputs, and the names of those that were assumed.
+
+    A first dimension without a name is the batch of another input.
+    """
+    dims = [
+        (place, names_of_size(str(value.name), place, dim.value))
+        for value in train.graph.inputs
+        for place, dim in enumerate(value.shape or ())
+        if isinstance(dim, ir.SymbolicDim)
+    ]
+    check_sizes(given, {name for _, names in dims for name in names})
+    found: dict[str, int] = {}
+    assumed: dict[str, None] = {}
+    firsts: list[int] = []
+    for place, names in sorted(dims, key=lambda dim: len(dim[1]), reverse=True):
+        key = next((name for name in names if name in given), None)
+        size = None if key is None else given[key]
+        if size is None and len(names) == 1 and place == 0 and firsts:
+            size = firsts[0]
+        if size is None:
+            assumed[names[-1]] = None
+            size = ASSUMED
+        if place == 0:
+            firsts.append(size)
+        found.update(dict.fromkeys(names, size))
+    return found, tuple(assumed)
