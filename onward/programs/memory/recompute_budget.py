@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -12,8 +12,9 @@ from onward.programs.memory.layers import Boundary, cut_into_layers
 from onward.programs.memory.saved_values import SavedValueSearch
 from onward.programs.memory.schedule import make_schedule, peak_of
 
-_PRICES = tuple(2.0**-i for i in range(0, 13, 1))  # of a byte's time, in bytes
-_LAYERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+_PRICES = tuple(2.0**-i for i in (0, 1, 2, 3, 4, 5, 6, 8, 12))  # of a byte's time, in bytes
+_LAYERS = (2, 4, 6, 8, 12, 16, 24, 32)
+_SMALLEST_LAYER = 8  # nodes
 _LATER = 0.25  # how much more a byte of the last layer costs: it waits for a shorter time
 
 
@@ -75,7 +76,8 @@ class BudgetSearch:
     def _divisions(self) -> list[list[Boundary]]:
         """Ways to cut the forward pass into layers."""
         found: dict[tuple[int, ...], list[Boundary]] = {}
-        for count in _LAYERS:
+        most = max(_LAYERS[0], len(self._parts.forward) // _SMALLEST_LAYER)
+        for count in (each for each in _LAYERS if each <= most):
             boundaries = cut_into_layers(self._parts, self._sizes, count)
             found.setdefault(tuple(each.after for each in boundaries), boundaries)
         return list(found.values())
@@ -109,17 +111,17 @@ class BudgetSearch:
         sets = [self._search.all_saved()]
         sets += [self._search.cheapest(price, always) for price in _PRICES]
         for saved in sets:
-            repeated = self._search.repeated(saved)
-            for layer, options in enumerate(found):
-                own = {v for v in saved if _layer(ends, self._parts.place[v]) == layer}
-                time = sum(
-                    self._sizes.time_of(node)
-                    for node in repeated
-                    if _layer(ends, self._parts.place[node.outputs[0]]) == layer
-                )
-                nbytes = sum(map(self._sizes.bytes_of, own))
+            own: list[set[ir.Value]] = [set() for _ in found]
+            times = [0.0] * len(found)
+            for value in saved:
+                own[bisect_left(ends, self._parts.place[value])].add(value)
+            for node in self._search.repeated(saved):
+                layer = bisect_left(ends, self._parts.place[node.outputs[0]])
+                times[layer] += self._sizes.time_of(node)
+            for options, values, time in zip(found, own, times):
+                nbytes = sum(map(self._sizes.bytes_of, values))
                 if not options or (nbytes < options[-1].nbytes and time > options[-1].time):
-                    options.append(_Option(frozenset(own), nbytes, time))
+                    options.append(_Option(frozenset(values), nbytes, time))
         return found
 
 
@@ -136,11 +138,6 @@ class _Upgrade:
         last, this = options[option - 1], options[option]
         price = (this.time - last.time) / max(last.nbytes - this.nbytes, 1)
         return cls(price * (1 + _LATER * layer / layers), layer, option)
-
-
-def _layer(ends: Sequence[int], place: int) -> int:
-    """The layer of a forward node."""
-    return sum(end < place for end in ends)
 
 
 def _crossing(boundaries: Sequence[Boundary]) -> set[ir.Value]:

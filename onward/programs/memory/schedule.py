@@ -79,7 +79,7 @@ def peak_of(
             if home[value, step.again] == (value, step.again) and value.name not in elsewhere:
                 live += nbytes(value)
         peak = max(peak, live)
-        for value, again in ends.get(number, ()):
+        for value, _ in ends.get(number, ()):
             if value.producer() is not None and value.name not in elsewhere:
                 live -= nbytes(value)
     return peak

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from onward.message_text import list_names
 from onward.passes.prune import drop_unused
 
 ASSUMED = 64  # an open dimension without a size
+_PROBE = 61  # the same while it is found out which of them others determine
 _CALL = "onward.memory.call"  # metadata: the first output of the call that a node belongs to
 _FLOPS_PER_BYTE = 16  # arithmetic that takes as long as moving one byte, on a CPU or a GPU
 
@@ -48,10 +49,10 @@ class TrainSizes:
     def check_told(self, wanted: str) -> None:
         """Refuse if a size was assumed where `wanted` needs the real one."""
         if self.assumed:
-            names = list_names(self.assumed)
             example = f"sizes={{{self.assumed[0]!r}: 32}}"
             raise OptionError(
-                f"{wanted} needs the sizes of open dimensions: {names}\ngive them, such as {example}"
+                f"{wanted} needs the sizes of open dimensions: {list_names(self.assumed)}\n"
+                f"give them, such as {example}"
             )
 
 
@@ -66,11 +67,10 @@ def measure_train_graph(train: ir.Model, sizes: Mapping[str, int]) -> TrainSizes
     `sizes` are those of open dimensions, by name ("batch") or by input and place ("tokens:1").
     """
     told, assumed = _open_sizes(train, sizes)
-    model = drop_unused(train.clone())
-    _mark_calls(model)
-    InlinePass()(model)
-    fix_inputs(model, told)
-    infer_computed_shapes(infer_from_inputs(model, numbers=True))
+    if assumed:  # such as labels with a row for each token: batch * time
+        probe = _with_sizes(train, _open_sizes(train, sizes, _PROBE)[0])
+        told, assumed = _open_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
+    model = _with_sizes(train, told)
     nbytes: dict[str, int] = {}
     unknown = []
     graph = model.graph
@@ -84,6 +84,30 @@ def measure_train_graph(train: ir.Model, sizes: Mapping[str, int]) -> TrainSizes
         key = node.metadata_props.get(_CALL) or node_key(node)
         costs[key] = costs.get(key, Cost()) + node_cost(node)
     return TrainSizes(nbytes, costs, told, assumed, tuple(unknown))
+
+
+def _with_sizes(train: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
+    """A copy of a train graph with these sizes of open dimensions, its calls inlined."""
+    model = drop_unused(train.clone())
+    _mark_calls(model)
+    InlinePass()(model)
+    fix_inputs(model, sizes)
+    return infer_computed_shapes(infer_from_inputs(model, numbers=True))
+
+
+def _inferred_sizes(train: ir.Model, sized: ir.Model, assumed: Sequence[str]) -> dict[str, int]:
+    """The sizes of assumed dimensions that the forward pass computes from others."""
+    made = {str(v.name): v for node in sized.graph for v in node.outputs if v.name}
+    found: dict[str, int] = {}
+    for node in train.graph:
+        for value in node.outputs:
+            known = made.get(str(value.name))
+            pairs = zip(value.shape or (), known.shape or () if known is not None else ())
+            for dim, size in pairs:
+                name = dim.value if isinstance(dim, ir.SymbolicDim) else None
+                if name in assumed and isinstance(size, int) and name not in found:
+                    found[str(name)] = size
+    return {name: size for name, size in found.items() if size != _PROBE}
 
 
 def _mark_calls(model: ir.Model) -> None:
@@ -108,7 +132,7 @@ def _mark_calls(model: ir.Model) -> None:
 
 
 def _open_sizes(
-    train: ir.Model, given: Mapping[str, int]
+    train: ir.Model, given: Mapping[str, int], default: int = ASSUMED
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """A size for each open dimension of the inputs, and the names of those that were assumed.
 
@@ -131,7 +155,7 @@ def _open_sizes(
             size = firsts[0]
         if size is None:
             assumed[names[-1]] = None
-            size = ASSUMED
+            size = default
         if place == 0:
             firsts.append(size)
         found.update(dict.fromkeys(names, size))

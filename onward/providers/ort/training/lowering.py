@@ -51,6 +51,7 @@ def lower_program(
     layout, settings = program.layout, program.layout.settings
     gradients = [p.gradient for p in layout.parameters]
     clips = settings.clip_norm is not None
+    repeats = any(map(is_barrier, program.train.graph))
     draws = None if draws_in_graph else program.draws
     lowered = lower_train(
         program.train.clone(), draws, gradients, squared=clips, processor=processor
@@ -67,8 +68,9 @@ def lower_program(
         step=fuse_step(lowered.train, updates, flat) if in_one else None,
         noise_size=lowered.noise_size,
         noise_by_shape=lowered.noise_by_shape,
-        plans_memory=lowered.plans_memory,
+        plans_memory=lowered.plans_memory and not repeats,
         updates=updates,
+        keeps_order=repeats,
     )
 
 
