@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onward.graph.operators import VIEWS, is_random, is_random_contrib
 from onward.graph.scopes import ancestors, bodies, reads
+from onward.passes.memory_functions import is_barrier
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,13 @@ def can_repeat(node: ir.Node) -> bool:
 
 def sources(node: ir.Node) -> list[ir.Value]:
     """The values that a node reads, without constants."""
-    return [value for value in reads(node) if value.const_value is None]
+    found = reads(node)[:1] if is_barrier(node) else reads(node)  # a token is not read
+    return [value for value in found if value.const_value is None]
 
 
 def is_reshape(node: ir.Node) -> bool:
     """Whether a node's result is its input's memory on every engine."""
-    return node.domain == "" and node.op_type in VIEWS
+    return is_barrier(node) or (node.domain == "" and node.op_type in VIEWS)
 
 
 def storage_of(value: ir.Value) -> ir.Value:

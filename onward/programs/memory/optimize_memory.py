@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 

@@ -7,11 +7,14 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from onward.graph.scopes import COMPOSITES
-from onward.passes.memory_functions import RUN_AFTER, register_memory_function
+from onward.passes.memory_functions import RUN_AFTER, is_barrier, register_memory_function
+from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 from onward.programs.memory.forward_backward import ForwardBackward, sources
 from onward.programs.memory.schedule import Step, make_schedule
+from onward.programs.memory.train_sizes import node_key
 
+COPY_OF = "onward.copy_of"  # metadata of a copy: the first output of its original
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -30,6 +33,20 @@ def repeat_nodes(
     for step in make_schedule(parts, saved):
         writer.write(step, is_separate=step.node in separate)
     return writer.count
+
+
+def without_copies(train: ir.Model) -> ir.Model:
+    """A copy of a train graph in which every forward node runs once, and all values wait."""
+    model = train.clone()
+    makers = {node_key(node): node for node in model.graph}
+    for node in model.graph:
+        if is_barrier(node) and node.inputs[0] is not None:
+            ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
+        elif COPY_OF in node.metadata_props:
+            original = makers[node.metadata_props[COPY_OF]]
+            for old, new in zip(node.outputs, original.outputs):
+                ir.convenience.replace_all_uses_with(old, new)
+    return drop_unused(model)
 
 
 class _CopyWriter:
@@ -53,10 +70,10 @@ class _CopyWriter:
             if value is not None and value in replaced:
                 node.replace_input_with(index, replaced[value])
         if is_separate and not replaced:
-            index = self._barrier_index(node)
-            given = None if index is None else node.inputs[index]
-            if index is not None and given is not None:
-                node.replace_input_with(index, self._after(given, node))
+            place = self._barrier_index(node)
+            given = None if place is None else node.inputs[place]
+            if place is not None and given is not None:
+                node.replace_input_with(place, self._after(given, node))
         self._follow(node)
 
     def _follow(self, node: ir.Node) -> None:
@@ -83,7 +100,7 @@ class _CopyWriter:
             overload=node.overload,
             num_outputs=len(node.outputs),
             name=self._names.fresh(f"{node.name or node.op_type}/again"),
-            metadata_props=dict(node.metadata_props),
+            metadata_props={**node.metadata_props, COPY_OF: node_key(node)},
         )
         for old, new in zip(node.outputs, copy.outputs):
             new.name = self._names.fresh(f"{old.name}/again") if old.name else ""
