@@ -46,6 +46,21 @@ def is_barrier(node: ir.Node) -> bool:
     return node.domain == COMPOSITES and node.op_type == RUN_AFTER
 
 
+def is_await(node: ir.Node) -> bool:
+    """Whether a node waits for a value that is on its way from host memory."""
+    return node.domain == COMPOSITES and node.op_type == AWAIT_FETCH
+
+
+def puts_away(node: ir.Node) -> bool:
+    """Whether a node of the forward pass stores a value for the backward pass."""
+    return node.domain == COMPOSITES and node.op_type in (OFFLOAD, QUANTIZE)
+
+
+def runs_in_order(node: ir.Node) -> bool:
+    """Whether a node saves memory only if its graph runs in order."""
+    return node.domain == COMPOSITES and node.op_type in _BODIES
+
+
 def _run_after(op: FunctionOps) -> list[ir.Value]:
     """reshape(x, shape(x) followed by no element of the token)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onward.graph.operators import VIEWS, is_random, is_random_contrib
+from onward.graph.operators import SHAPE_ONLY, VIEWS, is_random, is_random_contrib
 from onward.graph.scopes import ancestors, bodies, reads
-from onward.passes.memory_functions import is_barrier
+from onward.passes.memory_functions import is_await, is_barrier, puts_away
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,13 @@ def divide_train_graph(graph: ir.Graph, outputs: Collection[str]) -> ForwardBack
     wanted = [value for value in graph.outputs if value.name in outputs]
     needed = ancestors(graph, wanted)
     nodes = list(graph)
-    forward = [node for node in nodes if any(value in needed for value in node.outputs)]
+    forward = [
+        node
+        for node in nodes
+        if puts_away(node)
+        or any(v in needed for v in node.outputs)
+        or (is_shape(node) and node.inputs[0] in needed)
+    ]
     backward = set(nodes).difference(forward)
     place = {value: i for i, node in enumerate(forward) for value in node.outputs}
     waiting: dict[ir.Value, None] = {}
@@ -49,6 +55,27 @@ def divide_train_graph(graph: ir.Graph, outputs: Collection[str]) -> ForwardBack
         if bodies(node):  # what a subgraph reads is not replaced
             fixed.update(read)
     return ForwardBackward(nodes, forward, backward, place, list(waiting), fixed)
+
+
+def hoist_shapes(graph: ir.Graph, parts: ForwardBackward) -> None:
+    """Let nodes that read shapes of forward values run right after these values are made.
+
+    Otherwise a value would wait for the backward pass for the sake of its shape.
+    """
+    order = {node: i for i, node in enumerate(parts.nodes)}
+    for node in parts.forward:
+        value = node.inputs[0] if is_shape(node) else None
+        maker = None if value is None else value.producer()
+        if maker is None or maker.graph is not graph:
+            continue
+        if order[node] - order[maker] > 1:
+            graph.remove(node)
+            graph.insert_after(maker, node)
+
+
+def is_shape(node: ir.Node) -> bool:
+    """Whether a node reads no more of its input than the shape."""
+    return node.domain == "" and node.op_type in SHAPE_ONLY
 
 
 def can_repeat(node: ir.Node) -> bool:
@@ -66,7 +93,7 @@ def sources(node: ir.Node) -> list[ir.Value]:
 
 def is_reshape(node: ir.Node) -> bool:
     """Whether a node's result is its input's memory on every engine."""
-    return is_barrier(node) or (node.domain == "" and node.op_type in VIEWS)
+    return is_barrier(node) or is_await(node) or (node.domain == "" and node.op_type in VIEWS)
 
 
 def storage_of(value: ir.Value) -> ir.Value:

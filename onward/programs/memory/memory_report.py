@@ -13,12 +13,12 @@ from onward.errors import OptionError
 from onward.formatting import percent, show_bytes, show_count
 from onward.graph.random_feeds import names_of_size
 from onward.passes.composites import inline_calls
-from onward.passes.memory_functions import is_barrier
+from onward.passes.memory_functions import OFFLOAD, is_barrier
 from onward.passes.pipelines import TRAINING
 from onward.programs.memory.forward_backward import divide_train_graph, storages
 from onward.programs.memory.repeat_nodes import COPY_OF, without_copies
 from onward.programs.memory.schedule import make_schedule, peak_of
-from onward.programs.memory.train_sizes import measure_train_graph
+from onward.programs.memory.train_sizes import measure_train_graph, node_key
 from onward.programs.program import LOSS, Program
 
 
@@ -152,10 +152,13 @@ def _activations(train: ir.Model, program: Program, sizes: Mapping[str, int]) ->
     )
     everything = storages(parts.place)
     steps = make_schedule(parts, everything)
-    gradients = [parameter.gradient for parameter in layout.parameters]
+    elsewhere = [parameter.gradient for parameter in layout.parameters]
+    elsewhere += [node_key(node) for node in train.graph if node.op_type == OFFLOAD]
     return ActivationBytes(
-        peak=peak_of(steps, measured.bytes_of, gradients),
-        waiting=sum(map(measured.bytes_of, storages(parts.waiting))),
+        peak=peak_of(steps, measured.bytes_of, elsewhere),
+        waiting=sum(
+            measured.bytes_of(v) for v in storages(parts.waiting) if v.name not in elsewhere
+        ),
     )
 
 

@@ -15,12 +15,14 @@ from onward.programs.memory.forward_backward import (
     ForwardBackward,
     can_repeat,
     divide_train_graph,
+    hoist_shapes,
     storages,
 )
 from onward.programs.memory.memory_options import EVERYTHING, Memory
 from onward.programs.memory.recompute_budget import BudgetSearch, Choice
 from onward.programs.memory.repeat_nodes import repeat_nodes
 from onward.programs.memory.saved_values import SavedValueSearch
+from onward.programs.memory.stash_values import stash_values
 from onward.programs.memory.train_sizes import TrainSizes, measure_train_graph
 
 _HEAVY = PRODUCTS | RECURRENT | named("Attention FusedMatMul MultiHeadAttention")
@@ -36,11 +38,16 @@ def optimize_memory(
     `outputs` are those of the forward pass; `gradients`, those of parameters, are not activations.
     """
     sizes = measure_train_graph(train, memory.sizes)
+    hoist_shapes(train.graph, divide_train_graph(train.graph, outputs))
     parts = divide_train_graph(train.graph, outputs)
     chosen = choose_saved(parts, sizes, gradients, memory)
     if chosen is not None:
         calls = [n for n in parts.backward if n.op_type in _REPEATING_CALLS and n.domain]
         repeat_nodes(train, parts, chosen.saved, calls)
+    if memory.offload or memory.stash is not None:
+        parts = divide_train_graph(train.graph, outputs)
+        is_quantized = memory.stash is not None
+        stash_values(train, parts, sizes, offload=memory.offload, eight_bits=is_quantized)
     return train
 
 

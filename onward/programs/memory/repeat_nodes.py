@@ -15,6 +15,7 @@ from onward.programs.memory.schedule import Step, make_schedule
 from onward.programs.memory.train_sizes import node_key
 
 COPY_OF = "onward.copy_of"  # metadata of a copy: the first output of its original
+RESTORES = "onward.restores"  # metadata of a call: the value whose stashed form it restores
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -39,9 +40,14 @@ def without_copies(train: ir.Model) -> ir.Model:
     """A copy of a train graph in which every forward node runs once, and all values wait."""
     model = train.clone()
     makers = {node_key(node): node for node in model.graph}
+    values = {str(value.name): value for node in model.graph for value in node.outputs}
     for node in model.graph:
         if is_barrier(node) and node.inputs[0] is not None:
             ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
+        elif RESTORES in node.metadata_props:
+            ir.convenience.replace_all_uses_with(
+                node.outputs[0], values[node.metadata_props[RESTORES]]
+            )
         elif COPY_OF in node.metadata_props:
             original = makers[node.metadata_props[COPY_OF]]
             for old, new in zip(node.outputs, original.outputs):

@@ -54,7 +54,7 @@ class SavedValueSearch:
         return storages(self.parts.waiting)
 
     def cheapest(self, price: float, always: Collection[ir.Value] = ()) -> set[ir.Value]:
-        """The storages to save if a byte's time costs `price` bytes; those in `always` are saved."""
+        """The storages to save if a byte's time costs `price` bytes; `always` are saved."""
         network = Network()
         network.add(_SOURCE, _SINK, 0)
         todo = [value for value in self.parts.waiting if not self.is_free(value)]

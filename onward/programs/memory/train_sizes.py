@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,9 +13,11 @@ from onward.errors import OptionError
 from onward.graph.costs.flops import UnknownShape
 from onward.graph.costs.node_costs import Cost, declared, fix_inputs, node_cost
 from onward.graph.random_feeds import check_sizes, names_of_size
+from onward.graph.scopes import COMPOSITES
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.message_text import list_names
+from onward.passes.memory_functions import BLOCK, QUANTIZE
 from onward.passes.prune import drop_unused
 
 ASSUMED = 64  # an open dimension without a size
@@ -72,18 +75,33 @@ def measure_train_graph(train: ir.Model, sizes: Mapping[str, int]) -> TrainSizes
         told, assumed = _open_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
     model = _with_sizes(train, told)
     nbytes: dict[str, int] = {}
-    unknown = []
+    unsized: list[str] = []
     graph = model.graph
     for value in (*graph.inputs, *(v for node in graph for v in node.outputs if v.name)):
         try:
             nbytes[str(value.name)] = declared(value).nbytes
         except UnknownShape:
-            unknown.append(str(value.name))
+            unsized.append(str(value.name))
+    _add_stashed(train.graph, nbytes)
+    outer = {str(v.name) for node in train.graph for v in node.outputs} - nbytes.keys()
+    unknown = [name for name in unsized if name in outer]
     costs: dict[str, Cost] = {}
     for node in graph:
         key = node.metadata_props.get(_CALL) or node_key(node)
         costs[key] = costs.get(key, Cost()) + node_cost(node)
     return TrainSizes(nbytes, costs, told, assumed, tuple(unknown))
+
+
+def _add_stashed(graph: ir.Graph, nbytes: dict[str, int]) -> None:
+    """Add the bytes of 8-bit values, whose number of blocks is computed when they run."""
+    for node in graph:
+        value = node.inputs[0] if node.op_type == QUANTIZE and node.domain == COMPOSITES else None
+        if value is None or value.dtype is None or str(value.name) not in nbytes:
+            continue
+        itemsize = value.dtype.itemsize
+        blocks = math.ceil(nbytes[str(value.name)] / itemsize / BLOCK)
+        sizes = (blocks * BLOCK, int(blocks * itemsize))
+        nbytes.update({str(v.name): size for v, size in zip(node.outputs, sizes)})
 
 
 def _with_sizes(train: ir.Model, sizes: Mapping[str, int]) -> ir.Model:

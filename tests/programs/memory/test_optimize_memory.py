@@ -131,7 +131,7 @@ def test_budget_in_bytes_needs_sizes() -> None:
 
 
 def test_plan_refuses_unknown_names() -> None:
-    with pytest.raises(OptionError, match="Memory.plan: the forward pass has no value 'nothing'"):
+    with pytest.raises(OptionError, match=r"Memory\.plan: the forward pass has no value 'nothing'"):
         build(transformer(), Memory(plan=["nothing"]))
 
 

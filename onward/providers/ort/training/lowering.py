@@ -11,7 +11,7 @@ from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.operators import SHAPE_ONLY
 from onward.passes.composites import inline_calls
 from onward.passes.fed_uniforms import feed_uniforms
-from onward.passes.memory_functions import is_barrier
+from onward.passes.memory_functions import is_barrier, runs_in_order
 from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import TRAINING
 from onward.passes.random_draws import Draws
@@ -51,7 +51,7 @@ def lower_program(
     layout, settings = program.layout, program.layout.settings
     gradients = [p.gradient for p in layout.parameters]
     clips = settings.clip_norm is not None
-    repeats = any(map(is_barrier, program.train.graph))
+    ordered = any(map(runs_in_order, program.train.graph))
     draws = None if draws_in_graph else program.draws
     lowered = lower_train(
         program.train.clone(), draws, gradients, squared=clips, processor=processor
@@ -68,9 +68,9 @@ def lower_program(
         step=fuse_step(lowered.train, updates, flat) if in_one else None,
         noise_size=lowered.noise_size,
         noise_by_shape=lowered.noise_by_shape,
-        plans_memory=lowered.plans_memory and not repeats,
+        plans_memory=lowered.plans_memory and not ordered,
         updates=updates,
-        keeps_order=repeats,
+        keeps_order=ordered,
     )
 
 
