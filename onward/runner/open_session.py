@@ -10,6 +10,7 @@ from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.provider_names import AUTO
 from onward.providers.provider_text import read_provider
+from onward.runner.activation_memory import with_memory
 from onward.runner.config import TrainConfig
 from onward.runner.finetune.unfreezing import open_stage, stage_at
 from onward.runner.plan.training_plan import TrainingPlan
@@ -26,7 +27,7 @@ def open_session(
     team: Team = ALONE,
 ) -> TrainingSession:
     """The session that makes the update after `step`; it takes over from `previous`."""
-    model, options = plan.adapted.model, plan.options
+    model, options = plan.adapted.model, with_memory(plan, config)
     precision = choose_precision(config.mixed_precision, asked_providers(config))
     if precision is not None:
         model = to_mixed_precision(model, precision)

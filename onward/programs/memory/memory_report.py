@@ -11,14 +11,13 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.formatting import percent, show_bytes, show_count
-from onward.graph.random_feeds import names_of_size
 from onward.passes.composites import inline_calls
 from onward.passes.memory_functions import OFFLOAD, is_barrier
 from onward.passes.pipelines import TRAINING
 from onward.programs.memory.forward_backward import divide_train_graph, storages
 from onward.programs.memory.repeat_nodes import COPY_OF, without_copies
 from onward.programs.memory.schedule import make_schedule, peak_of
-from onward.programs.memory.train_sizes import measure_train_graph, node_key
+from onward.programs.memory.train_sizes import measure_train_graph, node_key, sizes_of_feeds
 from onward.programs.program import LOSS, Program
 
 
@@ -112,7 +111,7 @@ def memory_report(
             "a program that was saved has no graphs to report on\n"
             "report on the result of compile_training, before it is saved"
         )
-    sizes = _sizes(program.train, feeds or {})
+    sizes = sizes_of_feeds(program.train.graph.inputs, feeds or {})
     after, before = (
         _engine_graph(model, inlined) for model in (program.train, without_copies(program.train))
     )
@@ -160,17 +159,3 @@ def _activations(train: ir.Model, program: Program, sizes: Mapping[str, int]) ->
             measured.bytes_of(v) for v in storages(parts.waiting) if v.name not in elsewhere
         ),
     )
-
-
-def _sizes(train: ir.Model, given: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes of open dimensions, from sizes or from feeds."""
-    inputs = {str(value.name): value for value in train.graph.inputs}
-    found: dict[str, int] = {}
-    for name, value in given.items():
-        if isinstance(value, (int, np.integer)):
-            found[name] = int(value)
-            continue
-        for place, (dim, size) in enumerate(zip(inputs[name].shape or (), np.shape(value))):
-            if isinstance(dim, ir.SymbolicDim):
-                found.update(dict.fromkeys(names_of_size(name, place, dim.value), int(size)))
-    return found

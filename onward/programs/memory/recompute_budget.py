@@ -14,7 +14,7 @@ from onward.programs.memory.schedule import make_schedule, peak_of
 
 _PRICES = tuple(2.0**-i for i in (0, 1, 2, 3, 4, 5, 6, 8, 12))  # of a byte's time, in bytes
 _LAYERS = (2, 4, 6, 8, 12, 16, 24, 32)
-_SMALLEST_LAYER = 8  # nodes
+_SMALLEST_LAYER = 3  # nodes
 _LATER = 0.25  # how much more a byte of the last layer costs: it waits for a shorter time
 
 

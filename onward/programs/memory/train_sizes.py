@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
@@ -90,6 +92,21 @@ def measure_train_graph(train: ir.Model, sizes: Mapping[str, int]) -> TrainSizes
         key = node.metadata_props.get(_CALL) or node_key(node)
         costs[key] = costs.get(key, Cost()) + node_cost(node)
     return TrainSizes(nbytes, costs, told, assumed, tuple(unknown))
+
+
+def sizes_of_feeds(inputs: Sequence[ir.Value], given: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes of open dimensions, from feeds or from sizes."""
+    known = {str(value.name): value for value in inputs}
+    found: dict[str, int] = {}
+    for name, value in given.items():
+        if isinstance(value, (int, np.integer)):
+            found[name] = int(value)
+            continue
+        shape = known[name].shape if name in known else ()
+        for place, (dim, size) in enumerate(zip(shape or (), np.shape(value))):
+            if isinstance(dim, ir.SymbolicDim):
+                found.update(dict.fromkeys(names_of_size(name, place, dim.value), int(size)))
+    return found
 
 
 def _add_stashed(graph: ir.Graph, nbytes: dict[str, int]) -> None:
