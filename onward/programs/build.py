@@ -92,6 +92,11 @@ def build_program(
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
     if settings.memory is not None:
+        if sums:
+            raise OptionError(
+                "memory: activations are not recomputed across shared batch norms\n"
+                "leave out memory, or let each process normalise its own batch"
+            )
         kept_outputs = [LOSS, *base.outputs, *state.values()]
         optimize_memory(train, kept_outputs, gradients.values(), settings.memory)
     warn_of_exporter(base.model, gradients, base.guesses)

@@ -111,8 +111,9 @@ def lower_train(
 
 def lower_gradient_graph(model: ir.Model, processor: str = ANY) -> ir.Model:
     """Lower a graph with gradients in place: standard operators, in onnxruntime's fastest forms."""
-    inline_calls(model)
-    return fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
+    inline_calls(model, is_barrier)
+    fused = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
+    return inline_calls(fused)
 
 
 def _add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> None:
