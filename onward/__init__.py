@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from onward.measure.memory.memory_plan import MemoryPlan as MemoryPlan
     from onward.measure.memory.memory_plan import measure_memory as measure_memory
     from onward.measure.memory.memory_plan import plan_memory as plan_memory
+    from onward.programs.memory.memory_options import Memory as Memory
+    from onward.programs.memory.memory_report import MemoryReport as MemoryReport
+    from onward.programs.memory.memory_report import memory_report as memory_report
     from onward.programs.options import TrainingOptions as TrainingOptions
     from onward.programs.precision.precision import Precision as Precision
     from onward.providers.options import ExecutionMode as ExecutionMode
@@ -144,6 +147,9 @@ _MODULE_OF = {
     "compile_training": "onward.sessions.training.training_program",
     "Precision": "onward.programs.precision.precision",
     "TrainingOptions": "onward.programs.options",
+    "Memory": "onward.programs.memory.memory_options",
+    "MemoryReport": "onward.programs.memory.memory_report",
+    "memory_report": "onward.programs.memory.memory_report",
     "TrainingProgram": "onward.sessions.training.training_program",
     "TrainingSession": "onward.sessions.training.session",
 }

@@ -26,6 +26,7 @@ from onward.runner.callback import Callback
 from onward.runner.callbacks.team_speed import KEY as PROCESSES
 from onward.runner.config import TEAM, TrainConfig, make_config
 from onward.runner.config_files import config_to_toml, read_config
+from onward.runner.planned_memory import plan_run_memory
 from onward.runner.run import INTERRUPTED, Run
 from onward.runner.train import FinishedRun
 from onward.runner.train import train as train_model
@@ -47,6 +48,9 @@ def train(
     ] = False,
     show_config: Annotated[
         bool, typer.Option("--show-config", help="Print every setting as TOML, and stop.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the memory of a step, and stop.")
     ] = False,
     nproc: Annotated[
         int | None,
@@ -102,6 +106,7 @@ def train(
     onward train --config run.toml --learning-rate 0.01 --resume
     onward train model.onnx --data base.csv --watch incoming
     onward train model.onnx --data data.csv --nproc 2
+    onward train model.onnx --data data.csv --memory-budget 8GiB --plan
     """
     settings = {} if config is None else read_config(config)
     settings |= given_settings(given, TrainConfig)
@@ -129,6 +134,10 @@ def train(
         return
     if checked.data is None:
         raise OptionError("there is no data to train on\ngive it: --data data.csv")
+    if plan:
+        report = plan_run_memory(checked, checked.model, checked.data, checked.validation)
+        typer.echo(str(report))
+        return
     held_out = HeldOutRows()
     with _reported_by_one(), TrainingDisplay(console) as display:
         run = train_model(

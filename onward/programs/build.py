@@ -38,6 +38,7 @@ from onward.programs.custom_state import check_state, return_state
 from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
+from onward.programs.memory.optimize_memory import optimize_memory
 from onward.programs.options import TrainingOptions
 from onward.programs.precision.gradient_sums import widen_sums
 from onward.programs.precision.lower_precision import lower_evaluation, lower_training
@@ -93,6 +94,14 @@ def build_program(
     sums = cut_at_sums(train) if shares_batch_norms else ()
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
+    if settings.memory is not None:
+        if sums:
+            raise OptionError(
+                "memory: activations are not recomputed across shared batch norms\n"
+                "leave out memory, or let each process normalise its own batch"
+            )
+        kept_outputs = [LOSS, *base.outputs, *state.values()]
+        optimize_memory(train, kept_outputs, gradients.values(), settings.memory)
     warn_of_exporter(base.model, gradients, base.guesses)
     _warn_of_unrepeatable_nodes(train)
     for graph in (evaluated, predicted):

@@ -13,6 +13,7 @@ from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
+from onward.programs.memory.memory_options import Memory
 from onward.programs.precision.precision import FP16, Precision, to_precision
 from onward.settings import (
     above,
@@ -56,6 +57,8 @@ class TrainingOptions:
         skip_nonfinite: no update from gradients that are infinite or not a number
         outputs: values that a step returns with the loss; None: the model's outputs
         seed: of dropout and other randomness
+        memory: recompute, offload or quantise activations, such as Memory(budget="50%");
+            None: all that the backward pass reads is kept
         rules: gradient rules, such as GRADIENTS | mine; None: GRADIENTS
 
     >>> TrainingOptions(accumulate=4, clip_norm=1.0).accumulate
@@ -82,6 +85,7 @@ class TrainingOptions:
     # what comes back, and what is random
     outputs: Names | None = None
     seed: int = 0
+    memory: Memory | None = None
     rules: Any = None
 
     def __post_init__(self) -> None:
@@ -103,6 +107,7 @@ class TrainingOptions:
             skip_nonfinite=true_or_false,
             outputs=optional(_NAMES),
             seed=integer(0),
+            memory=optional(instance_of(Memory, "Memory(budget='50%')", "a Memory")),
             rules=optional(
                 instance_of(AbstractOpTable, "GRADIENTS | mine", "a table of gradient rules")
             ),

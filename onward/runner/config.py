@@ -241,6 +241,12 @@ class TrainConfig(BaseModel):
     mixed_precision: PrecisionName = _setting(
         RUN, "none", "Compute in 16 bits; auto: if the provider is faster with it."
     )
+    memory_budget: str | None = _setting(
+        RUN, None, "Bytes that activations may take: 8GiB, or 50% of what they take without."
+    )
+    memory_level: Annotated[int, Field(ge=0, le=2)] | None = _setting(
+        RUN, None, "What the backward pass computes again: 0 nothing, 1 what is cheap, 2 all."
+    )
     save_every: Count | None = _setting(
         RUN, None, "Write a checkpoint every N steps; after every epoch if left out."
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from onward.measure.machine import usable_cores
 from onward.providers.options import SessionOptions
+from onward.runner.activation_memory import with_memory
 from onward.runner.asked_providers import asked_providers
 from onward.runner.config import TrainConfig
 from onward.runner.finetune.unfreezing import open_stage, stage_at
@@ -24,7 +25,7 @@ def open_session(
     team: Team = ALONE,
 ) -> TrainingSession:
     """The session that makes the update after `step`; it takes over from `previous`."""
-    model, options = plan.adapted.model, plan.options
+    model, options = plan.adapted.model, with_memory(plan, config)
     precision = choose_precision(config.mixed_precision, asked_providers(config))
     if precision is not None:
         options = replace(options, precision=precision)

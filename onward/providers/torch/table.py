@@ -23,6 +23,7 @@ from onward.providers.torch.kernels import (
     linear_cross_entropy,
     loss,
     math,
+    memory,
     norm,
     pool,
     quantized,
@@ -65,5 +66,6 @@ KERNELS = (
     | composite_conv.kernel
     | composite_loss.kernel
     | composite_norm.kernel
+    | memory.kernel
 )
 HOST = host_family.host

@@ -12,7 +12,7 @@ from onward.errors import FeedError, OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import INDUCTOR, TORCH, Asked, Choice, choose
 from onward.providers.low_precision import check_onnxruntime, check_processor
-from onward.providers.options import SessionOptions
+from onward.providers.options import ExecutionOrder, SessionOptions
 from onward.providers.ort.bound_session import CPU, BoundSession, stop_spinning_after_runs
 from onward.providers.ort.denormals import flush_denormals
 from onward.providers.ort.training.bound_graph import BoundGraph, OrtGraph
@@ -135,10 +135,9 @@ class ProgramGraphOpener:
         """A bound session if onnxruntime leads and has every operator; else one that copies."""
         choice = choose(self._providers, None, self._options)
         if choice.leading_ort:
+            options = self._in_order(stop_spinning_after_runs(self._quick))
             try:
-                return OrtGraph(
-                    BoundSession(graph, stop_spinning_after_runs(self._quick), choice.leading_ort)
-                )
+                return OrtGraph(BoundSession(graph, options, choice.leading_ort))
             except FeedError:
                 raise
             except OnwardError:
@@ -155,12 +154,19 @@ class ProgramGraphOpener:
 
     def open_fused_step(self) -> BoundGraph | None:
         """Gradients and updates in one run; None if that is not possible."""
-        options = self._quick
+        options = self._in_order(self._quick)
         if options.native is None and not self._program.plans_memory:
             # its memory plan is held during the whole run, in addition to the update's memory
             options = replace(options, enable_mem_pattern=False)
         session = self._bound(self._program.step, options)
         return None if session is None else OrtGraph(session)
+
+    def _in_order(self, options: SessionOptions) -> SessionOptions:
+        """Options with which nodes run in the graph's order, if the program asks for it."""
+        if options.native is not None or not self._program.keeps_order:
+            return options
+        order = ExecutionOrder.PRIORITY_BASED
+        return replace(options, execution_order=order, enable_mem_pattern=False)
 
     def _bound(self, graph: bytes | None, options: SessionOptions) -> BoundSession | None:
         """A session on the CPU provider alone, bound in place: other providers copy."""

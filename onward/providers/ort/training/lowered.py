@@ -82,6 +82,7 @@ class LoweredProgram:
     noise_by_shape: bool  # whether feeds of the same shapes need the same number
     plans_memory: bool  # whether to use onnxruntime's memory pattern for `step`
     updates: tuple[LoweredUpdate, ...]
+    keeps_order: bool = False  # whether nodes run in the graph's order: it takes the least memory
     faster: Mapping[str, FasterGraphs] = field(default_factory=dict)  # by processor
 
     def for_this_processor(self) -> LoweredProgram:
@@ -116,6 +117,7 @@ class LoweredProgram:
             "processors": list(self.faster),
             "noise_by_shape": self.noise_by_shape,
             "plans_memory": self.plans_memory,
+            "keeps_order": self.keeps_order,
             "blocks": [update.blocks for update in self.updates],
             **layout_to_json(layout, model=None if layout.model is None else _MODEL),
         }
@@ -148,6 +150,7 @@ def load_lowered(folder: str | os.PathLike[str]) -> LoweredProgram:
             **{name: _graph(where, name) for name in _GRAPHS},
             noise_by_shape=plain.pop("noise_by_shape"),
             plans_memory=plain.pop("plans_memory"),
+            keeps_order=plain.pop("keeps_order", False),
             updates=updates,
             faster={
                 processor: FasterGraphs(

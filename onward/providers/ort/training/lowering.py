@@ -11,6 +11,7 @@ from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.operators import SHAPE_ONLY
 from onward.passes.composites import inline_calls
 from onward.passes.fed_uniforms import feed_uniforms
+from onward.passes.memory_functions import is_barrier, runs_in_order
 from onward.passes.ort_workarounds import apply_ort_workarounds
 from onward.passes.pipelines import TRAINING
 from onward.passes.random_draws import Draws
@@ -50,6 +51,7 @@ def lower_program(
     layout, settings = program.layout, program.layout.settings
     gradients = [p.gradient for p in layout.parameters]
     clips = settings.clip_norm is not None
+    ordered = any(map(runs_in_order, program.train.graph))
     draws = None if draws_in_graph else program.draws
     lowered = lower_train(
         program.train.clone(), draws, gradients, squared=clips, processor=processor
@@ -66,8 +68,9 @@ def lower_program(
         step=fuse_step(lowered.train, updates, flat) if in_one else None,
         noise_size=lowered.noise_size,
         noise_by_shape=lowered.noise_by_shape,
-        plans_memory=lowered.plans_memory,
+        plans_memory=lowered.plans_memory and not ordered,
         updates=updates,
+        keeps_order=ordered,
     )
 
 
@@ -93,7 +96,7 @@ def lower_train(
 ) -> LoweredTrain:
     """Lower a train graph in place; `squared`: MEASURE is a sum of squares."""
     size = feed_uniforms(model, draws, NOISE)
-    inline_calls(model)
+    inline_calls(model, is_barrier)
     _add_measure(model, gradients, squared)
     tensors = all(isinstance(value.type, ir.TensorType) for value in model.graph.outputs)
     nodes, by_shape = len(model.graph), size is None or reads_shapes_alone(size)
@@ -108,8 +111,9 @@ def lower_train(
 
 def lower_gradient_graph(model: ir.Model, processor: str = ANY) -> ir.Model:
     """Lower a graph with gradients in place: standard operators, in onnxruntime's fastest forms."""
-    inline_calls(model)
-    return fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
+    inline_calls(model, is_barrier)
+    fused = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
+    return inline_calls(fused)
 
 
 def _add_measure(model: ir.Model, gradients: Sequence[str], squared: bool) -> None:
@@ -148,7 +152,11 @@ def reads_shapes_alone(model: ir.Model) -> bool:
 
 
 def _serialize(model: ir.Model, processor: str = ANY) -> bytes:
-    """Optimize a graph, rewrite it for stock onnxruntime, and serialize it."""
+    """Optimize a graph, rewrite it for stock onnxruntime, and serialize it.
+
+    Barriers come last: they keep recomputed values separate while the graph is optimized.
+    """
     model = fuse_for_onnxruntime(apply_ort_workarounds(TRAINING(model)), processor)
+    inline_calls(model)
     data: bytes = ir.to_proto(model).SerializeToString()
     return data

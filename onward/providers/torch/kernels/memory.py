@@ -1,0 +1,103 @@
+"""Calls that say when and where a value is kept in memory (passes/memory_functions.py).
+
+On CUDA, values move to pinned host memory and back on a stream of their own, while the device
+computes. On a CPU, and in compiled code, they stay where they are.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from onward.graph.operator_table import OpTable
+from onward.graph.scopes import COMPOSITES
+from onward.passes.memory_functions import (
+    AWAIT_FETCH,
+    BLOCK,
+    DEQUANTIZE,
+    FETCH,
+    LARGEST,
+    OFFLOAD,
+    QUANTIZE,
+    RUN_AFTER,
+)
+from onward.providers.torch.dtypes import Ints, Tensor, Unused
+
+kernel = OpTable()
+composite = functools.partial(kernel, domain=COMPOSITES)
+
+
+@composite(RUN_AFTER)
+def run_after(x: Tensor, token: Unused = None) -> Tensor:
+    """x: torch runs nodes in the graph's order, and merges none"""
+    return x
+
+
+# -- host memory -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that moves values between a device and host memory."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@composite(OFFLOAD)
+def offload_to_host(x: Tensor) -> Tensor:
+    """x in pinned host memory"""
+    if not x.is_cuda or torch.compiler.is_compiling():
+        return x
+    stream = _copy_stream(x.device)
+    held = torch.empty_like(x, device="cpu", pin_memory=True)
+    stream.wait_stream(torch.cuda.current_stream(x.device))
+    with torch.cuda.stream(stream):
+        held.copy_(x, non_blocking=True)
+    x.record_stream(stream)  # its memory is used again only after the copy
+    return held
+
+
+@composite(FETCH)
+def fetch_from_host(x: Tensor, token: Unused = None, *, device: torch.device) -> Tensor:
+    """x on the device, once `await_fetch` has waited for it"""
+    if x.is_cuda or device.type != "cuda" or torch.compiler.is_compiling():
+        return x
+    stream = _copy_stream(device)
+    with torch.cuda.stream(stream):
+        fetched = torch.empty_like(x, device=device)
+        fetched.copy_(x, non_blocking=True)
+        fetched.arrival = stream.record_event()  # type: ignore[attr-defined]
+    return fetched
+
+
+@composite(AWAIT_FETCH)
+def await_fetch(x: Tensor) -> Tensor:
+    """x, after its copy has arrived"""
+    arrival = getattr(x, "arrival", None) if not torch.compiler.is_compiling() else None
+    if arrival is not None:
+        stream = torch.cuda.current_stream(x.device)
+        stream.wait_event(arrival)
+        x.record_stream(stream)
+    return x
+
+
+# -- 8 bits ----------------------------------------------------------------------------------------
+
+
+@composite(QUANTIZE)
+def quantize_activation(x: Tensor) -> tuple[Tensor, Tensor]:
+    """q = round(x / scale), scale = max |x| / 127 of each block; the last one is filled with 0"""
+    flat = x.reshape(-1)
+    blocks = torch.nn.functional.pad(flat, (0, -flat.numel() % BLOCK)).reshape(-1, BLOCK)
+    scale = blocks.abs().amax(1, keepdim=True) / LARGEST
+    divisor = torch.where(scale == 0, 1, scale)
+    return torch.round(blocks / divisor).to(torch.int8), scale
+
+
+@composite(DEQUANTIZE)
+def dequantize_activation(q: Tensor, scale: Tensor, shape: Ints) -> Tensor:
+    """y = q scale, in a shape"""
+    count = 1
+    for size in shape:
+        count *= size
+    return (q.to(scale.dtype) * scale).reshape(-1)[:count].reshape(shape)
