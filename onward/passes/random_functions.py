@@ -41,7 +41,7 @@ FRACTION = 24  # random bits of a number: the precision of float32
 
 
 @final
-class _BodyOps(NodeBuilder):
+class BodyOps(NodeBuilder):
     """Writes a function's body, which has no initializers: its constants are nodes."""
 
     def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -81,7 +81,7 @@ def calls(graph: ir.Graph, *names: str) -> list[ir.Node]:
 
 def _function(name: str, opset: int) -> ir.Function:
     graph = ir.Graph((), (), nodes=(), opset_imports={"": opset}, name=name)
-    op = _BodyOps(graph, set(), graph.opset_imports)
+    op = BodyOps(graph, set(), graph.opset_imports)
     result, attributes = _BODIES[name](op)
     result.name = "result"
     graph.outputs.append(result)
@@ -90,10 +90,10 @@ def _function(name: str, opset: int) -> ir.Function:
 
 
 _Attributes = dict[str, ir.AttributeType]
-_Body = Callable[[_BodyOps], tuple[ir.Value, _Attributes]]
+_Body = Callable[[BodyOps], tuple[ir.Value, _Attributes]]
 
 
-def _random_key(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+def _random_key(op: BodyOps) -> tuple[ir.Value, _Attributes]:
     """The halves of mix(a seed + b step + c micro)"""
     words = op.Mul(_cast(op, op.argument("draw"), UINT64), np.array(DRAW_FACTORS, np.uint64))
     first, second, third = (op.Gather(words, [i]) for i in range(3))
@@ -104,14 +104,14 @@ def _random_key(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
     return _cast(op, words, ir.DataType.INT32), {}
 
 
-def _uniform(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+def _uniform(op: BodyOps) -> tuple[ir.Value, _Attributes]:
     """u = mix(offset + i stride) / 2**32"""
     key, shape = op.argument("key"), op.argument("shape")
     node = op.attribute("node", ir.AttributeType.INT)
     return _numbers(op, key, shape, node), {"node": ir.AttributeType.INT}
 
 
-def _dropout_mask(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+def _dropout_mask(op: BodyOps) -> tuple[ir.Value, _Attributes]:
     """u >= ratio"""
     key, shape = op.argument("key"), op.argument("shape")
     node = op.attribute("node", ir.AttributeType.INT)
@@ -120,7 +120,7 @@ def _dropout_mask(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
     return kept, {"node": ir.AttributeType.INT, "ratio": ir.AttributeType.FLOAT}
 
 
-def _masked_scale(op: _BodyOps) -> tuple[ir.Value, _Attributes]:
+def _masked_scale(op: BodyOps) -> tuple[ir.Value, _Attributes]:
     """x * (mask * scale), the factor rounded once to x's type"""
     x, mask, scale = op.argument("x"), op.argument("mask"), op.argument("scale")
     factor = op.Mul(op.CastLike(mask, scale), scale)
@@ -135,7 +135,7 @@ _BODIES: dict[str, _Body] = {
 }
 
 
-def _numbers(op: _BodyOps, key: ir.Value, shape: ir.Value, node: ir.Value) -> ir.Value:
+def _numbers(op: BodyOps, key: ir.Value, shape: ir.Value, node: ir.Value) -> ir.Value:
     """Uniform numbers of a shape."""
     words = _cast(op, key, UINT32)
     low, high = (op.Gather(words, np.int64(i)) for i in range(2))
@@ -150,7 +150,7 @@ def _numbers(op: _BodyOps, key: ir.Value, shape: ir.Value, node: ir.Value) -> ir
     return shaped
 
 
-def _mix(op: _BodyOps, h: ir.Value, steps: Any, kind: Any) -> ir.Value:
+def _mix(op: BodyOps, h: ir.Value, steps: Any, kind: Any) -> ir.Value:
     for shift, factor in steps:
         h = op.BitwiseXor(h, _shifted(op, h, shift, kind))
         if factor is not None:
@@ -158,11 +158,11 @@ def _mix(op: _BodyOps, h: ir.Value, steps: Any, kind: Any) -> ir.Value:
     return h
 
 
-def _shifted(op: _BodyOps, h: ir.Value, by: int, kind: Any) -> ir.Value:
+def _shifted(op: BodyOps, h: ir.Value, by: int, kind: Any) -> ir.Value:
     shifted: ir.Value = op.BitShift(h, kind(by), direction="RIGHT")
     return shifted
 
 
-def _cast(op: _BodyOps, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+def _cast(op: BodyOps, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     cast: ir.Value = op.Cast(value, to=int(dtype))
     return cast
