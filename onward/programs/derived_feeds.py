@@ -10,7 +10,7 @@ it exact to leave rows out (see `PackedRows`), all rows are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +35,10 @@ class CountedLabels:
 
     def rows(self, labels: Array) -> Array:
         """Whether each row has a label that counts: (batch, time), bool."""
-        counted = labels != self.ignored
+        counted: Array = labels != self.ignored
         if not self.shift:
             return counted
-        kept = np.zeros_like(counted)
+        kept: Array = np.zeros_like(counted)
         if self.shift > 0:
             kept[:, : -self.shift] = counted[:, self.shift :]
         else:
@@ -81,10 +81,14 @@ class PackedRows:
         """
         counted = [each.rows(feeds[each.feed]) for each in self.labels]
         if self.mask is None:
-            return np.logical_or.reduce(counted)
+            return counted[0]
         mask = feeds[self.mask]
-        tokens = mask == 1
-        if not (tokens | (mask == 0)).all() or not tokens.any():
+        tokens: Array = mask == 1
+        if (
+            any(each.shape != mask.shape for each in counted)
+            or not (tokens | (mask == 0)).all()
+            or not tokens.any()
+        ):
             return None
         if any((each & ~tokens).any() for each in counted):
             return None
@@ -143,11 +147,23 @@ def bucket_size(count: int, most: int, bucket: int = BUCKET) -> int:
     return min(most, max(1, -(-count // step) * step))
 
 
-def compute_derived(
-    derived: tuple[PackedRows, ...], feeds: Mapping[str, Array]
-) -> dict[str, Array]:
-    """All inputs of a graph that are computed from its feeds."""
-    found: dict[str, Array] = {}
-    for rows in derived:
-        found |= rows.compute(feeds)
-    return found
+class DerivedFeeds:
+    """Computes the inputs of a graph that are derived from its feeds.
+
+    `names` are the graph's inputs; None: all that are derived.
+    """
+
+    def __init__(self, derived: Iterable[PackedRows], names: Collection[str] | None = None) -> None:
+        self.rows = [
+            rows
+            for rows in derived
+            if names is None or rows.gather in names or rows.restore in names
+        ]
+        self._names = names
+
+    def compute(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """The derived inputs for feeds, which are arrays or can be read as arrays."""
+        found: dict[str, Array] = {}
+        for rows in self.rows:
+            found |= rows.compute({name: np.asarray(feeds[name]) for name in rows.sources})
+        return {n: x for n, x in found.items() if self._names is None or n in self._names}

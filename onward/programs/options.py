@@ -13,6 +13,7 @@ from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
+from onward.programs.sparsity.options import Sparsity, sparsity_option
 from onward.settings import (
     above,
     check_fields,
@@ -51,6 +52,7 @@ class TrainingOptions:
         schedule: of the learning rate, such as Cosine(steps=1000); None: constant
         average: keep an average of the weights, such as EMA(decay=0.999); None: none is kept
         skip_nonfinite: no update from gradients that are infinite or not a number
+        sparsity: leave out padding and ignored labels: "off", "auto" or a Sparsity
         outputs: values that a step returns with the loss; None: the model's outputs
         seed: of dropout and other randomness
         rules: gradient rules, such as GRADIENTS | mine; None: GRADIENTS
@@ -75,6 +77,7 @@ class TrainingOptions:
     schedule: Schedule | None = None
     average: EMA | None = None
     skip_nonfinite: bool = True
+    sparsity: str | Sparsity = "off"
     # what comes back, and what is random
     outputs: Names | None = None
     seed: int = 0
@@ -96,6 +99,7 @@ class TrainingOptions:
             schedule=optional(instance_of(Schedule, "Cosine(steps=1000)", "a schedule")),
             average=optional(instance_of(EMA, "EMA(decay=0.999)", "an EMA")),
             skip_nonfinite=true_or_false,
+            sparsity=sparsity_option,
             outputs=optional(_NAMES),
             seed=integer(0),
             rules=optional(

@@ -19,6 +19,7 @@ import numpy as np
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
 from onward.programs.batch_weights import BatchWeight
+from onward.programs.derived_feeds import PackedRows
 from onward.programs.label_ranges import LabelRange
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
@@ -105,11 +106,19 @@ class Layout:
     initial: dict[str, Array] = field(repr=False)
     weight: BatchWeight = field(default_factory=BatchWeight)  # of a batch among others
     sums: tuple[SharedSum, ...] = ()  # over processes, in the order of the train graph
+    derived: tuple[PackedRows, ...] = ()  # inputs of `train` that are computed from feeds
+    notes: tuple[str, ...] = ()  # what was left out of `train`, or why not
     model: Any = field(default=None, repr=False)  # what `export` starts from: a model, or its path
 
     @property
     def names(self) -> list[str]:
         return [parameter.name for parameter in self.parameters]
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The inputs of `train` that are feeds, or computed from feeds."""
+        derived = (name for rows in self.derived for name in (rows.gather, rows.restore))
+        return (*self.inputs, *self.targets, *derived)
 
     @property
     def gradients(self) -> dict[str, str]:
