@@ -112,6 +112,18 @@ class PackedRows:
         return {self.gather: gather, self.restore: restore}
 
 
+def packed_rows_from_json(plain: Mapping[str, Any]) -> PackedRows:
+    """PackedRows from their fields, the labels as dictionaries.
+
+    >>> import dataclasses
+    >>> rows = PackedRows(gather="g", restore="r", labels=(CountedLabels(feed="y", ignored=-1),))
+    >>> packed_rows_from_json(dataclasses.asdict(rows)) == rows
+    True
+    """
+    labels = tuple(CountedLabels(**each) for each in plain["labels"])
+    return PackedRows(**{**plain, "labels": labels, "positions": tuple(plain["positions"])})
+
+
 def pack_indices(kept: Array, bucket: int, *, repeats: bool) -> tuple[Array, Array]:
     """`gather` and `restore` of rows that are kept or not.
 

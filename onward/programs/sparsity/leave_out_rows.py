@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
 from onward.passes.fuse import activation, norm
 from onward.passes.random_draws import remove_idle_dropouts
 from onward.passes.recognize_composites import recognise_composites
@@ -90,8 +91,11 @@ def _padding(
             positions=tuple(sorted(conditions.positions)),
             bucket=options.bucket,
         )
+        note = f"padding of {mask.name!r} is left out of {_counted(nodes)}"
+        if _has_other_products(model, rows, nodes):
+            note += f"; not of others: {_why(unread, mask)}"
         RowPacker(model, rows, mask, packed, nodes).pack()
-        return packed, f"padding of {mask.name!r} is left out of {_counted(nodes)}"
+        return packed, note
     return None, f"padding is not left out: {why}"
 
 
@@ -111,11 +115,17 @@ def _find_rows(model: ir.Model, trial: TrialSizes, sites: AttentionSites | None)
 
 def _why(unread: UnreadRows, mask: ir.Value) -> str:
     """The reason why nothing can be left out: the node nearest to the loss that reads all rows."""
-    readers = list(unread.readers.values())
+    readers = [node for value, node in unread.readers.items() if value.dtype in FLOATS]
     if not readers:
         return f"no matrix product works on the tokens of {mask.name!r}"
     node = readers[0]
     return f"{node.op_type} {node.name!r} reads the tokens that {mask.name!r} hides"
+
+
+def _has_other_products(model: ir.Model, rows: RowAxes, nodes: Collection[ir.Node]) -> bool:
+    """Whether a matrix product works on all tokens."""
+    products = (node for node in model.graph if node.op_type in _PRODUCTS)
+    return any(node not in nodes and rows.row_inputs(node) == (0,) for node in products)
 
 
 # -- labels ----------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class TrialSizes:
         return not any(size % number == 0 for size in sizes for number in self._dynamic)
 
     def evaluate(self, value: ir.Value, feeds: Mapping[str, Array]) -> Array | None:
-        """The contents of a value for these feeds, others 0; None if it cannot be computed."""
+        """The contents of a value for these feeds, others 1; None if it cannot be computed."""
         found = self._source(value)
         if found is None:
             return None
@@ -60,9 +60,9 @@ class TrialSizes:
         given: dict[str, Any] = dict(constants)
         for each in data:
             assert each.dtype is not None
-            zeros = np.zeros(self.feeds[str(each.name)], each.dtype.numpy())
+            ones = np.ones(self.feeds[str(each.name)], each.dtype.numpy())
             fed = feeds.get(str(each.name))
-            given[str(each.name)] = zeros if fed is None else fed.astype(zeros.dtype)
+            given[str(each.name)] = ones if fed is None else fed.astype(ones.dtype)
         if not nodes:
             return np.asarray(given[str(value.name)])
         inputs = [ir.val(name, dtype=ir.tensor(array).dtype) for name, array in given.items()]
