@@ -74,6 +74,8 @@ class PackedRows:
     def kept_rows(self, feeds: Mapping[str, Array]) -> Array | None:
         """Whether each row is kept: (batch, time), bool; None: all rows are.
 
+        All are where a sample has no token: attention may then read what its mask hides.
+
         >>> rows = PackedRows(gather="g", restore="r", mask="mask", positions=(0,))
         >>> rows.kept_rows({"mask": np.array([[1, 1, 0], [1, 0, 0]])}).sum()
         np.int64(3)
@@ -84,17 +86,25 @@ class PackedRows:
             return counted[0]
         mask = feeds[self.mask]
         tokens: Array = mask == 1
-        if (
-            any(each.shape != mask.shape for each in counted)
-            or not (tokens | (mask == 0)).all()
-            or not tokens.any()
-        ):
+        if not (tokens | (mask == 0)).all() or not tokens.any(axis=1).all():
+            return None
+        if any(each.shape != mask.shape for each in counted):
             return None
         if any((each & ~tokens).any() for each in counted):
             return None
         if any(not -mask.shape[1] <= p < mask.shape[1] for p in self.positions):
             return None
         return tokens if all(tokens[:, p].all() for p in self.positions) else None
+
+    def share(self, feeds: Mapping[str, Array]) -> float:
+        """The share of rows that a batch leaves out; rows that fill a bucket are not left out.
+
+        >>> rows = PackedRows(gather="g", restore="r", mask="mask")
+        >>> rows.share({"mask": np.array([[1, 0], [1, 1]])})
+        0.25
+        """
+        computed = self.compute(feeds)
+        return 1.0 - computed[self.gather].size / computed[self.restore].size
 
     def compute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The two inputs for these feeds.
@@ -173,9 +183,9 @@ class DerivedFeeds:
         ]
         self._names = names
 
-    def compute(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """The derived inputs for feeds, which are arrays or can be read as arrays."""
+    def compute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The derived inputs for these feeds."""
         found: dict[str, Array] = {}
         for rows in self.rows:
-            found |= rows.compute({name: np.asarray(feeds[name]) for name in rows.sources})
+            found |= rows.compute(feeds)
         return {n: x for n, x in found.items() if self._names is None or n in self._names}

@@ -11,6 +11,7 @@ one engine. Providers lower them when they open a program (onward/providers/ort/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,16 @@ class Layout:
             for slot, shapes in update.slots.items()
             for name, shape in shapes.items()
         }
+
+
+def describe_left_out(layout: Layout, feeds: Mapping[str, Any] | None = None) -> str:
+    """What is left out of the train graph, and of a batch with these feeds, as text."""
+    lines = [*layout.notes]
+    for rows in layout.derived if feeds is not None else ():
+        assert feeds is not None
+        share = rows.share({name: np.asarray(feeds[name]) for name in rows.sources})
+        lines.append(f"{', '.join(dict.fromkeys(rows.sources))}: {share:.0%} of this batch")
+    return "\n".join(lines)
 
 
 def slot_name(slot: str, parameter: str) -> str:

@@ -8,20 +8,21 @@ exponential of a score that is lowered far enough is 0, next to that of any visi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.passes.composites import DOMAIN
-from onward.passes.value_facts import Array, attribute, input_of, made_by, only_inside, scalar
+from onward.passes.value_facts import Array, attribute, input_of, made_by, only_inside, rank, scalar
 from onward.programs.sparsity.row_axes import LEADING, Axes, RowAxes
 from onward.programs.sparsity.trial_sizes import TrialSizes
 
 _HIDDEN = -9e3  # added to a score: older exports have -10000, others the lowest number
 _AFTER = ("Cast", "Identity", "Dropout")  # between the softmax and its product with v
 _BEFORE = ("Cast", "Identity", "Mul", "Div", "Add", "Where")  # between q k^T and the softmax
+_FOUR_AXES = 4  # of the scores of a call
 _FOUR = Axes(0, 2)  # (batch, heads, time, size)
 
 
@@ -32,7 +33,8 @@ class Site:
     product: ir.Node
     root: ir.Node
     masks: list[Mask] = field(default_factory=list)
-    hides: bool = False  # whether masks hide padded keys
+    hides: bool = False  # whether masks hide padded keys from queries that are tokens ...
+    hides_from_all: bool = False  # ... and from those that are padding
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Mask:
     """A value that decides which scores count: added to them, or true where they are kept."""
 
     value: ir.Value
+    rank: int  # of the scores
     kept_where: bool | None = None  # of a boolean: which of its values keeps the score
 
 
@@ -54,8 +57,16 @@ class AttentionSites:
         for node in graph:
             site = _call_site(node) or _written_site(node)
             if site is not None:
-                site.hides = any(map(self._hides, site.masks))
+                self._examine(site)
                 self._sites[site.root] = self._sites[site.product] = site
+
+    def _examine(self, site: Site) -> None:
+        """Find out whether masks hide padding; a query that sees no key would read all of them."""
+        if any(map(self._hides, site.masks)):
+            site.hides = all(self._shows_tokens(mask, itself=True) for mask in site.masks)
+            site.hides_from_all = not attribute(site.root, "is_causal", 0) and all(
+                self._shows_tokens(mask, itself=False) for mask in site.masks
+            )
 
     def of(self, node: ir.Node) -> Site | None:
         return self._sites.get(node)
@@ -78,10 +89,18 @@ class AttentionSites:
             rows.mark_if_leading(node.outputs[0])
         return True
 
-    def hides_input(self, node: ir.Node, index: int, rows: RowAxes) -> bool:
-        """Whether an input is the keys or values of attention whose mask hides padding."""
+    def hides_input(
+        self, node: ir.Node, index: int, rows: RowAxes, unread: Container[ir.Value]
+    ) -> bool:
+        """Whether an input is the keys or values of attention whose mask hides padding.
+
+        Padding that is a query may see nothing but padding: it does not matter where the result is
+        `unread` there.
+        """
         site = self.of(node)
         if site is None or not site.hides:
+            return False
+        if not site.hides_from_all and site.root.outputs[0] not in unread:
             return False
         value = node.inputs[index]
         axes, rank = rows.of(value), len(rows.sizes(value) or ())
@@ -106,25 +125,56 @@ class AttentionSites:
     def _evaluate(self, mask: Mask) -> bool:
         """Whether every key where the feed is 0 is hidden, in all trials."""
         for tokens in self._contents:
-            array = self._trial.evaluate(mask.value, {str(self._mask.name): tokens})
-            if array is None:
-                parts = made_by(mask.value, "Add")
-                if parts is None or mask.kept_where is not None:
-                    return False  # a sum of a mask and numbers that are learnt hides as well
-                return any(self._hides(Mask(v)) for v in parts.inputs if v is not None)
-            if array.ndim < 2 or array.shape[-1] != tokens.shape[1]:
-                return False
-            if mask.kept_where is not None:
-                hidden = array != mask.kept_where
-            else:
-                hidden = ~array if array.dtype == bool else array <= _HIDDEN
-            padded = (tokens == 0)[:, None, None, :]
-            try:
-                if not (hidden | ~padded).all():
+            for others in (1, 0):
+                hidden = self._hidden(mask, tokens, others)
+                if hidden is None:
+                    parts = made_by(mask.value, "Add")
+                    if parts is None or mask.kept_where is not None:
+                        return False  # a sum of a mask and numbers that are learnt hides as well
+                    return any(self._hides(Mask(v, mask.rank)) for v in parts.inputs if v)
+                padded = (tokens == 0).reshape(len(tokens), *[1] * (mask.rank - 2), -1)
+                if not _fits(hidden, padded) or not (hidden | ~padded).all():
                     return False
-            except ValueError:  # it does not broadcast against (batch, heads, queries, keys)
+        return True
+
+    def _shows_tokens(self, mask: Mask, *, itself: bool) -> bool:
+        """Whether each token sees itself, or each query all tokens."""
+        for tokens in self._contents:
+            hidden = self._hidden(mask, tokens, 1)
+            if hidden is None:
+                return True  # numbers that are learnt hide nothing
+            is_token = (tokens == 1).reshape(len(tokens), *[1] * (mask.rank - 2), -1)
+            if not _fits(hidden, is_token):
+                return False
+            rows = hidden.shape[-2]
+            if itself and rows > 1:
+                if rows != hidden.shape[-1]:
+                    return False
+                hidden = hidden & np.eye(rows, dtype=bool)
+            if bool((hidden & is_token).any()):
                 return False
         return True
+
+    def _hidden(self, mask: Mask, tokens: Array, others: int) -> Array | None:
+        """Where a mask hides scores: (..., queries, keys); None if it cannot be computed."""
+        fed = {str(self._mask.name): tokens}
+        array = self._trial.evaluate(mask.value, fed, others=others)
+        if array is None:
+            return None
+        if array.ndim < 2:
+            array = np.broadcast_to(array, (1, *array.shape) if array.ndim else (1, 1))
+        if mask.kept_where is not None:
+            return np.asarray(array != mask.kept_where)
+        return np.asarray(~array if array.dtype == bool else array <= _HIDDEN)
+
+
+def _fits(hidden: Array, tokens: Array) -> bool:
+    """Whether a mask broadcasts against (batch, ..., keys), with a column for each key."""
+    try:
+        np.broadcast_shapes(hidden.shape, tokens.shape)
+    except ValueError:
+        return False
+    return bool(hidden.shape[-1] in (1, tokens.shape[-1]))
 
 
 def contents_to_try(trial: TrialSizes) -> Iterator[Array]:
@@ -146,7 +196,7 @@ def _call_site(node: ir.Node) -> Site | None:
     mask = input_of(node, 3)
     if any(input_of(node, place) is not None for place in (4, 5)):
         return None  # keys of the past come before those of the mask's feed
-    return Site(node, node, [] if mask is None else [Mask(mask)])
+    return Site(node, node, [] if mask is None else [Mask(mask, _FOUR_AXES)])
 
 
 def _written_site(root: ir.Node) -> Site | None:
@@ -166,7 +216,8 @@ def _written_site(root: ir.Node) -> Site | None:
         if node.op_type == "Where":
             value, guard = _without_nan(node)
             nodes += guard
-    if softmax is None or attribute(softmax, "axis", -1) not in (-1, 3):
+    known = rank(root.inputs[0])
+    if softmax is None or known is None or attribute(softmax, "axis", -1) not in (-1, known - 1):
         return None
     site = Site(root, root)
     product = _find_product(value, nodes, site.masks)
@@ -216,10 +267,12 @@ def _mask_of(node: ir.Node, index: int) -> Mask | None:
     if node.op_type == "Add":
         other = node.inputs[1 - index]
         is_number = other is not None and other.dtype != ir.DataType.BOOL
-        return Mask(other) if other is not None and is_number else None
+        known = rank(node.outputs[0])
+        return Mask(other, known) if other and is_number and known else None
     if node.op_type != "Where":
         return None
     condition, low = node.inputs[0], scalar(node.inputs[3 - index])
     if condition is None or low is None or low > _HIDDEN:
         return None
-    return Mask(condition, kept_where=index == 1)
+    known = rank(node.outputs[0])
+    return None if known is None else Mask(condition, known, kept_where=index == 1)

@@ -92,7 +92,7 @@ def _padding(
             bucket=options.bucket,
         )
         note = f"padding of {mask.name!r} is left out of {_counted(nodes)}"
-        if _has_other_products(model, rows, nodes):
+        if _has_other_products(model, rows, nodes, sites):
             note += f"; not of others: {_why(unread, mask)}"
         RowPacker(model, rows, mask, packed, nodes).pack()
         return packed, note
@@ -122,10 +122,12 @@ def _why(unread: UnreadRows, mask: ir.Value) -> str:
     return f"{node.op_type} {node.name!r} reads the tokens that {mask.name!r} hides"
 
 
-def _has_other_products(model: ir.Model, rows: RowAxes, nodes: Collection[ir.Node]) -> bool:
-    """Whether a matrix product works on all tokens."""
-    products = (node for node in model.graph if node.op_type in _PRODUCTS)
-    return any(node not in nodes and rows.row_inputs(node) == (0,) for node in products)
+def _has_other_products(
+    model: ir.Model, rows: RowAxes, nodes: Collection[ir.Node], sites: AttentionSites
+) -> bool:
+    """Whether a matrix product with a weight works on all tokens."""
+    others = (n for n in model.graph if n.op_type in _PRODUCTS and n not in nodes)
+    return any(rows.row_inputs(node) == (0,) and sites.of(node) is None for node in others)
 
 
 # -- labels ----------------------------------------------------------------------------------------

@@ -128,7 +128,9 @@ class RowPacker:
 
     def _flat(self, value: ir.Value, rest: Sequence[int]) -> ir.Value:
         """(batch, time, ...) -> (batch * time, ...)"""
-        flat = self._make("Reshape", value, self.constant([-1, *rest]), allowzero=0)
+        # with the sizes of `source`: a feed of another length must fail, not be packed wrongly
+        shape = self._shape_of_rows(rest, merged=True)
+        flat = self._make("Reshape", value, shape, allowzero=0)
         return self._typed(flat, value, [None, *rest])
 
     def _pack_flat(self, flat: ir.Value, rest: Sequence[int]) -> ir.Value:

@@ -51,8 +51,13 @@ class TrialSizes:
         """Whether sizes depend neither on the batch nor on the sequence."""
         return not any(size % number == 0 for size in sizes for number in self._dynamic)
 
-    def evaluate(self, value: ir.Value, feeds: Mapping[str, Array]) -> Array | None:
-        """The contents of a value for these feeds, others 1; None if it cannot be computed."""
+    def evaluate(
+        self, value: ir.Value, feeds: Mapping[str, Array], *, others: int = 1
+    ) -> Array | None:
+        """The contents of a value for these feeds; None if it cannot be computed.
+
+        Feeds that are not given hold the number `others`.
+        """
         found = self._source(value)
         if found is None:
             return None
@@ -60,9 +65,9 @@ class TrialSizes:
         given: dict[str, Any] = dict(constants)
         for each in data:
             assert each.dtype is not None
-            ones = np.ones(self.feeds[str(each.name)], each.dtype.numpy())
+            filled = np.full(self.feeds[str(each.name)], others, each.dtype.numpy())
             fed = feeds.get(str(each.name))
-            given[str(each.name)] = ones if fed is None else fed.astype(ones.dtype)
+            given[str(each.name)] = filled if fed is None else fed.astype(filled.dtype)
         if not nodes:
             return np.asarray(given[str(value.name)])
         inputs = [ir.val(name, dtype=ir.tensor(array).dtype) for name, array in given.items()]

@@ -109,7 +109,7 @@ class UnreadRows:
 
     def _read_by_attention(self, node: ir.Node, index: int) -> Conditions | None:
         assert self._attention is not None
-        if self._attention.hides_input(node, index, self._rows):
+        if self._attention.hides_input(node, index, self._rows, self._unread):
             return Conditions()
         result = self._attention.reads_queries(node, index)
         if result is not None and result in self._unread:
@@ -140,12 +140,12 @@ class UnreadRows:
             return False
         assert self._mask is not None
         for tokens in self._tokens:
-            array = self._rows.trial.evaluate(factor, {str(self._mask.name): tokens})
-            if array is None:
-                return False
             padded = (tokens == 0).reshape(*tokens.shape, *[1] * (rank - 2))
-            if not ((array == zero) | ~padded).all():
-                return False
+            for others in (1, 0):
+                fed = {str(self._mask.name): tokens}
+                array = self._rows.trial.evaluate(factor, fed, others=others)
+                if array is None or not ((array == zero) | ~padded).all():
+                    return False
         return True
 
 

@@ -72,7 +72,7 @@ def compute_on_device(
 
 def _is_exact(rows: PackedRows, mask: Tensor, tokens: Tensor, counted: list[Tensor]) -> Tensor:
     """Whether rows can be left out of this batch, as PackedRows.kept_rows decides it."""
-    exact = (tokens | (mask == 0)).all() & tokens.any()
+    exact = (tokens | (mask == 0)).all() & tokens.any(dim=1).all()
     length = mask.shape[1]
     for each in counted:
         if each.shape != mask.shape:

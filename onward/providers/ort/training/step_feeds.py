@@ -59,7 +59,8 @@ class StepFeeds:
             rules.check(arrays)
         rules.check_labels(arrays)
         empty = rules.is_empty(arrays)
-        if empty or not rules.targets_fit(arrays):  # engines do not check this
+        # engines do not check that targets fit, nor the sizes of what derived inputs are made of
+        if empty or self._derived.rows or not rules.targets_fit(arrays):
             rules.check(arrays)
         try:
             for name, array in arrays.items():
@@ -75,7 +76,7 @@ class StepFeeds:
 
     def _bind_derived(self, feeds: Mapping[str, Any]) -> None:
         """Bind the inputs that are computed from the contents of feeds."""
-        for name, array in self._derived.compute(feeds).items():
+        for name, array in self._derived.compute(_source_arrays(self._derived, feeds)).items():
             self.graph.bind_input(name, array)
 
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
@@ -116,8 +117,10 @@ class UniformNoise:
     def draw(self, feeds: Mapping[str, Any], draw: Draw) -> Array:
         """The random numbers for these feeds at this step."""
         generator = np.random.Generator(np.random.SFC64([draw.seed, draw.step, draw.micro]))
-        given = {**feeds, **self._derived.compute(feeds)} if self._derived.rows else feeds
-        return generator.random(self._size(given), np.float32)
+        if self._derived.rows:
+            sources = _source_arrays(self._derived, feeds)
+            feeds = {**feeds, **self._derived.compute(sources)}
+        return generator.random(self._size(feeds), np.float32)
 
     def _size(self, feeds: Mapping[str, Any]) -> int:
         """How many numbers feeds need; cached by their shapes where these determine it."""
@@ -131,6 +134,12 @@ class UniformNoise:
             [size] = self._graph.run(["noise_size"])
             self._sizes[key] = int(size)
         return self._sizes[key]
+
+
+def _source_arrays(derived: DerivedFeeds, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """The feeds that derived inputs are computed from."""
+    names = dict.fromkeys(name for rows in derived.rows for name in rows.sources)
+    return {name: _array(name, feeds[name]) for name in names}
 
 
 def _array(name: str, value: Any) -> Array:
