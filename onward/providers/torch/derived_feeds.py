@@ -35,18 +35,19 @@ class DerivedTensors:
         found: dict[str, Tensor | Array] = {}
         for rows in self.rows:
             given = {name: feeds[name] for name in rows.sources}
-            if any(isinstance(each, Tensor) and not each.is_cpu for each in given.values()):
-                found |= compute_on_device(rows, given)
+            devices = [each.device for each in given.values() if isinstance(each, Tensor)]
+            device = next((each for each in devices if each.type != "cpu"), None)
+            if device is not None:
+                found |= compute_on_device(rows, given, device)
             else:
                 found |= rows.compute({name: _to_array(each) for name, each in given.items()})
         return {name: value for name, value in found.items() if name in self._names}
 
 
 def compute_on_device(
-    rows: PackedRows, feeds: Mapping[str, Tensor | Array]
+    rows: PackedRows, feeds: Mapping[str, Tensor | Array], device: torch.device
 ) -> dict[str, Tensor | Array]:
     """The two inputs of `rows` for tensors on a device; the host waits for one number."""
-    device = next(x.device for x in feeds.values() if isinstance(x, Tensor) and not x.is_cpu)
     tensors = {name: torch.as_tensor(x, device=device) for name, x in feeds.items()}
     counted = [_counted_rows(each, tensors[each.feed]) for each in rows.labels]
     if rows.mask is None:
@@ -63,8 +64,8 @@ def compute_on_device(
     size = bucket_size(count, flat.numel(), rows.bucket)
     order = torch.argsort(~flat, stable=True)  # rows that are kept come first
     places = torch.arange(size, device=device)
-    filling = order[0] if rows.mask is not None else order[-1]
-    gather = torch.where(places < count, order[:size], filling)
+    first = order[0] if rows.mask is not None and count else order[min(count, flat.numel() - 1)]
+    gather = torch.where(places < count, order[:size], first)
     ranks = flat.cumsum(0) - 1
     restore = torch.where(flat, ranks, size)
     return {rows.gather: gather, rows.restore: restore}

@@ -22,10 +22,11 @@ def transformer(
     shape: tuple[Any, Any] = ("batch", "time"),
     dropout: float = 0.0,
     causal: bool = False,
+    blocks: int = 1,
     low: float = -1e9,
     dtype: Any = np.float32,
 ) -> Any:
-    """Embeddings, two blocks, and an end: which tokens the result is computed from.
+    """Embeddings, blocks, and an end: which tokens the result is computed from.
 
     first: the token at position 0; mean: the mean of the tokens; all: the mean of all positions;
     tokens: scores of every token.
@@ -60,7 +61,7 @@ def transformer(
     if causal:
         later = op.Less(op.Unsqueeze(position, [2]), op.Unsqueeze(position, [1]))
         added = op.Add(added, op.Mul(op.Cast(later, to=kind), dtype(low)))
-    for i in range(2):
+    for i in range(blocks):
         q, k, v = (heads(linear(f"{i}.{n}", x, SIZE, SIZE)) for n in "qkv")
         scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2]))
         p = op.Softmax(op.Add(op.Mul(scores, dtype(0.5)), added), axis=-1)
