@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from onward.measure.memory.memory_plan import measure_memory as measure_memory
     from onward.measure.memory.memory_plan import plan_memory as plan_memory
     from onward.programs.options import TrainingOptions as TrainingOptions
+    from onward.programs.sparsity.options import Sparsity as Sparsity
     from onward.providers.options import ExecutionMode as ExecutionMode
     from onward.providers.options import ExecutionOrder as ExecutionOrder
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
@@ -142,6 +143,7 @@ _MODULE_OF = {
     "serve": "onward.serving.serve",
     "compile_training": "onward.sessions.training.training_program",
     "TrainingOptions": "onward.programs.options",
+    "Sparsity": "onward.programs.sparsity.options",
     "TrainingProgram": "onward.sessions.training.training_program",
     "TrainingSession": "onward.sessions.training.session",
 }
