@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from onward.programs.memory.memory_report import memory_report as memory_report
     from onward.programs.options import TrainingOptions as TrainingOptions
     from onward.programs.precision.precision import Precision as Precision
+    from onward.programs.sparsity.options import Sparsity as Sparsity
     from onward.providers.options import ExecutionMode as ExecutionMode
     from onward.providers.options import ExecutionOrder as ExecutionOrder
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
@@ -150,6 +151,7 @@ _MODULE_OF = {
     "Memory": "onward.programs.memory.memory_options",
     "MemoryReport": "onward.programs.memory.memory_report",
     "memory_report": "onward.programs.memory.memory_report",
+    "Sparsity": "onward.programs.sparsity.options",
     "TrainingProgram": "onward.sessions.training.training_program",
     "TrainingSession": "onward.sessions.training.session",
 }

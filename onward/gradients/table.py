@@ -42,6 +42,7 @@ from onward.gradients.rules import (
     shared_batch_norm,
     signal,
     slice_pad,
+    tokens,
 )
 
 GRADIENTS = (
@@ -58,6 +59,7 @@ GRADIENTS = (
     | sequence.gradient
     | quantized.gradient
     | dropout.gradient
+    | tokens.gradient
     | linear.gradient
     | einsum.gradient
     | conv.gradient

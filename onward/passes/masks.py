@@ -33,7 +33,7 @@ _UNBOUNDED = 1 << 31  # numbers beyond it mean "to the end"
 _HIDDEN = -3e4  # added to a score, it hides the key: the exponential is 0 next to any other
 _TRIES = 3  # contents that are drawn for a mask of data
 # The operators that compute masks; others, such as MatMul, show that a value is learnt.
-_OPERATORS = frozenset(
+MASK_OPERATORS = frozenset(
     operators(
         "Abs Add And BitwiseAnd BitwiseNot BitwiseOr Cast Clip Concat ConstantOfShape CumSum Div "
         "Equal Expand Flatten Gather GatherElements GatherND Greater GreaterOrEqual Identity IsInf "
@@ -228,7 +228,7 @@ def _source(
 def _is_plain(node: ir.Node) -> bool:
     return (
         node.domain == ""
-        and node.op_type in _OPERATORS
+        and node.op_type in MASK_OPERATORS
         and not bodies(node)
         and not is_random(node)
     )

@@ -77,10 +77,8 @@ def draw_uniforms(model: ir.Model, name: str = DRAW) -> Draws | None:
             f"the model has a value {name!r} already: its draws need another name\n"
             'pass one: draw_uniforms(model, "seed_and_step")'
         )
+    remove_idle_dropouts(model)
     names = Names(model)
-    for node in list(filter(is_random, model.graph)):
-        if _keeps_all(node):
-            disable_dropout(node, model.opset_imports[""], names)
     nodes = [node for node in model.graph if is_random(node)]
     if not nodes:
         return None
@@ -93,6 +91,14 @@ def draw_uniforms(model: ir.Model, name: str = DRAW) -> Draws | None:
         source.values.update(replace_node(model.graph, node, made, names))
     model.graph.sort()
     return Draws(name, tuple(source.calls), size)
+
+
+def remove_idle_dropouts(model: ir.Model) -> None:
+    """Remove the Dropouts of a model's main graph that drop nothing, of ratio 0."""
+    names = Names(model)
+    for node in list(filter(is_random, model.graph)):
+        if _keeps_all(node):
+            disable_dropout(node, model.opset_imports[""], names)
 
 
 def left_random(model: ir.Model) -> list[str]:

@@ -52,6 +52,8 @@ from onward.programs.select import (
     weights,
 )
 from onward.programs.shared_sums import cut_at_sums
+from onward.programs.sparsity.leave_out_rows import leave_out_rows
+from onward.programs.sparsity.options import Sparsity
 from onward.programs.update_graphs import build_updates, is_scaled
 
 log = logging.getLogger("onward")
@@ -86,6 +88,7 @@ def build_program(
         share_batch_norms(train, unbiased=unbiased)
     state |= return_state(train, settings.state)
     evaluated, predicted = eval_mode(base.model.clone()), eval_mode(_inference_model(base))
+    left_out = leave_out_rows(train, Sparsity.of(settings.sparsity), [*names, *state])
     draws = prepare_training_graph(train, [*names, *state])
     fed = InputTensors.of(base.model, names, list(state))
     fed.make_inputs(train)
@@ -127,6 +130,8 @@ def build_program(
         initial=fed.initial,
         weight=batch_weight(loss, base.labels),
         sums=sums,
+        derived=left_out.rows,
+        notes=left_out.notes,
         model=base.restored,
     )
     return Program(

@@ -9,6 +9,7 @@ from typing import Any
 from onward.errors import OptionError
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import schedule_from_dict
+from onward.programs.derived_feeds import packed_rows_from_json
 from onward.programs.label_ranges import LabelRange
 from onward.programs.program import Array, Layout, Parameter, Settings, UpdateLayout
 
@@ -23,7 +24,7 @@ def layout_to_json(layout: Layout, model: str | None = None) -> dict[str, Any]:
         )
     del plain["initial"], plain["weight"], plain["sums"]  # a saved program trains in one process
     plain["model"] = model
-    for name in ("parameters", "updates", "labels"):
+    for name in ("parameters", "updates", "labels", "derived"):
         plain[name] = [dataclasses.asdict(each) for each in plain[name]]
     settings = layout.settings
     found = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
@@ -46,11 +47,14 @@ def layout_from_json(
         settings["schedule"] = schedule_from_dict(settings["schedule"])
     for name in ("frozen", "inputs", "targets", "outputs", "model_outputs"):
         plain[name] = tuple(plain[name])
+    plain["notes"] = tuple(plain.get("notes", ()))
+    derived = [tuples(each) for each in plain.pop("derived", ())]  # absent in older files
     del plain["model"]
     return Layout(
         parameters=tuple(Parameter(**tuples(each)) for each in plain.pop("parameters")),
         updates=tuple(UpdateLayout(**tuples(each)) for each in plain.pop("updates")),
         labels=tuple(LabelRange(**each) for each in plain.pop("labels")),
+        derived=tuple(packed_rows_from_json(each) for each in derived),
         settings=Settings(**settings),
         initial=initial,
         model=model,

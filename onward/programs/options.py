@@ -15,6 +15,7 @@ from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
 from onward.programs.memory.memory_options import Memory
 from onward.programs.precision.precision import FP16, Precision, to_precision
+from onward.programs.sparsity.options import Sparsity, sparsity_option
 from onward.settings import (
     above,
     check_fields,
@@ -55,6 +56,7 @@ class TrainingOptions:
         schedule: of the learning rate, such as Cosine(steps=1000); None: constant
         average: keep an average of the weights, such as EMA(decay=0.999); None: none is kept
         skip_nonfinite: no update from gradients that are infinite or not a number
+        sparsity: leave out padding and ignored labels: "off", "auto" or a Sparsity
         outputs: values that a step returns with the loss; None: the model's outputs
         seed: of dropout and other randomness
         memory: recompute, offload or quantise activations, such as Memory(budget="50%");
@@ -82,6 +84,7 @@ class TrainingOptions:
     schedule: Schedule | None = None
     average: EMA | None = None
     skip_nonfinite: bool = True
+    sparsity: str | Sparsity = "off"
     # what comes back, and what is random
     outputs: Names | None = None
     seed: int = 0
@@ -105,6 +108,7 @@ class TrainingOptions:
             schedule=optional(instance_of(Schedule, "Cosine(steps=1000)", "a schedule")),
             average=optional(instance_of(EMA, "EMA(decay=0.999)", "an EMA")),
             skip_nonfinite=true_or_false,
+            sparsity=sparsity_option,
             outputs=optional(_NAMES),
             seed=integer(0),
             memory=optional(instance_of(Memory, "Memory(budget='50%')", "a Memory")),

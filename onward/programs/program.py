@@ -11,6 +11,7 @@ one engine. Providers lower them when they open a program (onward/providers/ort/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
 from onward.programs.batch_weights import BatchWeight
+from onward.programs.derived_feeds import PackedRows
 from onward.programs.label_ranges import LabelRange
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
@@ -107,11 +109,19 @@ class Layout:
     initial: dict[str, Array] = field(repr=False)
     weight: BatchWeight = field(default_factory=BatchWeight)  # of a batch among others
     sums: tuple[SharedSum, ...] = ()  # over processes, in the order of the train graph
+    derived: tuple[PackedRows, ...] = ()  # inputs of `train` that are computed from feeds
+    notes: tuple[str, ...] = ()  # what was left out of `train`, or why not
     model: Any = field(default=None, repr=False)  # what `export` starts from: a model, or its path
 
     @property
     def names(self) -> list[str]:
         return [parameter.name for parameter in self.parameters]
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The inputs of `train` that are feeds, or computed from feeds."""
+        derived = (name for rows in self.derived for name in (rows.gather, rows.restore))
+        return (*self.inputs, *self.targets, *derived)
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -135,6 +145,16 @@ class Layout:
             for slot, shapes in update.slots.items()
             for name, shape in shapes.items()
         }
+
+
+def describe_left_out(layout: Layout, feeds: Mapping[str, Any] | None = None) -> str:
+    """What is left out of the train graph, and of a batch with these feeds, as text."""
+    lines = [*layout.notes]
+    for rows in layout.derived if feeds is not None else ():
+        assert feeds is not None
+        share = rows.share({name: np.asarray(feeds[name]) for name in rows.sources})
+        lines.append(f"{', '.join(dict.fromkeys(rows.sources))}: {share:.0%} of this batch")
+    return "\n".join(lines)
 
 
 def slot_name(slot: str, parameter: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 import onward
+from onward.passes import token_functions
 from onward.passes.random_functions import FUNCTIONS, calls, register
 
 OPSET = 28  # the newest: rules are written in it
@@ -64,6 +65,8 @@ class Case:
         model = op.model(**{f"y{i}": y for i, y in enumerate(outputs) if y is not None})
         for call in calls(model.graph, *FUNCTIONS):
             register(model, call.op_type)
+        for call in calls(model.graph, *token_functions.FUNCTIONS):
+            token_functions.register(model, call.op_type)
         return model
 
     def typed(self, feed: Any, dtype: Any) -> Any:

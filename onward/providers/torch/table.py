@@ -33,6 +33,7 @@ from onward.providers.torch.kernels import (
     sequence,
     shape,
     signal,
+    tokens,
 )
 from onward.providers.torch.kernels import shape_arithmetic as host_family
 
@@ -43,6 +44,7 @@ KERNELS = (
     | linear.kernel
     | quantized.kernel
     | random.kernel
+    | tokens.kernel
     | reduce.kernel
     | attention.kernel
     | attention_grad.kernel

@@ -13,7 +13,14 @@ from onward.checkpoints.sharded.pieces import Piece
 from onward.errors import OptionError
 from onward.lazy import LazyModule
 from onward.programs.empty_batches import EMPTY
-from onward.programs.program import AVERAGE, LOSS, Array, gradient_name, slot_name
+from onward.programs.program import (
+    AVERAGE,
+    LOSS,
+    Array,
+    describe_left_out,
+    gradient_name,
+    slot_name,
+)
 from onward.providers.choose import Asked, mentions_auto
 from onward.providers.options import SessionOptions
 from onward.providers.provider import Draw, Results
@@ -374,6 +381,13 @@ class TrainingSession:
     @property
     def program(self) -> TrainingProgram:
         return self._program
+
+    def describe_sparsity(self, feeds: Mapping[str, Any] | None = None) -> str:
+        """What TrainingOptions.sparsity leaves out of a step, or why not, a line for each.
+
+        With the feeds of a batch also the share of tokens that are left out of it.
+        """
+        return describe_left_out(self._layout, feeds)
 
     def get_providers(self) -> list[str]:
         """The providers in use, the preferred one first."""

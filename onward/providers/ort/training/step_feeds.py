@@ -9,6 +9,7 @@ import numpy as np
 
 from onward.errors import FeedError, ProviderError
 from onward.programs.arrays import to_plain_array
+from onward.programs.derived_feeds import DerivedFeeds
 from onward.programs.feed_rules import FeedRules, select_results
 from onward.programs.label_ranges import index_refusal
 from onward.programs.program import Array, Layout
@@ -39,6 +40,7 @@ class StepFeeds:
             if argument.name in held:
                 graph.bind_input(argument.name, held[argument.name])
         self._rules = FeedRules(arguments, layout, partial=partial)
+        self._derived = DerivedFeeds(layout.derived, [argument.name for argument in arguments])
         self._given: dict[str, Array] = {}
         self._bound: dict[str, Array] = {}
         self.is_empty = False  # whether the bound batch is empty
@@ -49,6 +51,7 @@ class StepFeeds:
         rules.check_mapping(feeds)
         if self._is_bound(feeds):
             rules.check_labels(self._bound)
+            self._bind_derived(feeds)
             return
         arrays = rules.select({name: _array(name, value) for name, value in feeds.items()})
         self._given = arrays
@@ -56,7 +59,8 @@ class StepFeeds:
             rules.check(arrays)
         rules.check_labels(arrays)
         empty = rules.is_empty(arrays)
-        if empty or not rules.targets_fit(arrays):  # engines do not check this
+        # engines do not check that targets fit, nor the sizes of what derived inputs are made of
+        if empty or self._derived.rows or not rules.targets_fit(arrays):
             rules.check(arrays)
         try:
             for name, array in arrays.items():
@@ -67,6 +71,13 @@ class StepFeeds:
             rules.check(arrays)  # its message says more
             raise
         self.is_empty = empty
+        if not empty:
+            self._bind_derived(feeds)
+
+    def _bind_derived(self, feeds: Mapping[str, Any]) -> None:
+        """Bind the inputs that are computed from the contents of feeds."""
+        for name, array in self._derived.compute(_source_arrays(self._derived, feeds)).items():
+            self.graph.bind_input(name, array)
 
     def _is_bound(self, feeds: Mapping[str, Any]) -> bool:
         """Whether the same array objects are bound already; their contents may have changed."""
@@ -100,11 +111,15 @@ class UniformNoise:
         self._bytes, self._open = program.noise_size, open_graph
         self._by_shape = program.noise_by_shape
         self._graph: BoundGraph | None = None
+        self._derived = DerivedFeeds(program.layout.derived)
         self._sizes: dict[tuple[Any, ...], int] = {}
 
     def draw(self, feeds: Mapping[str, Any], draw: Draw) -> Array:
         """The random numbers for these feeds at this step."""
         generator = np.random.Generator(np.random.SFC64([draw.seed, draw.step, draw.micro]))
+        if self._derived.rows:
+            sources = _source_arrays(self._derived, feeds)
+            feeds = {**feeds, **self._derived.compute(sources)}
         return generator.random(self._size(feeds), np.float32)
 
     def _size(self, feeds: Mapping[str, Any]) -> int:
@@ -119,6 +134,12 @@ class UniformNoise:
             [size] = self._graph.run(["noise_size"])
             self._sizes[key] = int(size)
         return self._sizes[key]
+
+
+def _source_arrays(derived: DerivedFeeds, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """The feeds that derived inputs are computed from."""
+    names = dict.fromkeys(name for rows in derived.rows for name in rows.sources)
+    return {name: _array(name, feeds[name]) for name in names}
 
 
 def _array(name: str, value: Any) -> Array:

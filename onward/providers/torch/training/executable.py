@@ -415,8 +415,7 @@ class TorchTraining:
 
     def _feed_names(self, graph: TorchGraph) -> list[str]:
         """The inputs of a graph that are feeds."""
-        names = (*self._layout.inputs, *self._layout.targets)
-        return [name for name in names if name in graph.inputs]
+        return [name for name in self._layout.fed if name in graph.inputs]
 
     def _gradients_so_far(self, first: bool) -> list[Tensor]:
         """The gradients to add to; none, and their memory freed, at the first micro-batch."""

@@ -63,7 +63,7 @@ class TorchSegments:
         self._writer, self._results, self._all_reduce = functions, set(results), all_reduce
         self._segments: list[range] = []  # the functions of each segment
         self._functions: list[_Function] = []
-        fed = (*layout.inputs, *layout.targets, *(each.total for each in sums))
+        fed = (*layout.fed, *(each.total for each in sums))
         pieces = split_at_sums(model, groups, sums)
         for i, (group, cuts) in enumerate(zip(groups, pieces)):
             start = len(self._functions)

@@ -15,6 +15,7 @@ from onward.errors import FeedError
 from onward.programs.arrays import to_plain_array
 from onward.programs.feed_rules import FeedRules
 from onward.programs.program import Array, Layout
+from onward.providers.torch.derived_feeds import DerivedTensors
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.tensors import to_numpy, to_torch
 from onward.providers.torch.training.lowering import TorchGraph
@@ -40,6 +41,7 @@ class TorchFeeds:
 
     def __init__(self, graph: TorchGraph, layout: Layout, device: torch.device) -> None:
         self.rules = FeedRules(graph.arguments, layout)
+        self._derived = DerivedTensors(layout, graph.inputs)
         self._device = device
         self._checked: Any = None  # types and shapes of the last feeds
         self._is_empty = False
@@ -74,8 +76,10 @@ class TorchFeeds:
         shapes = {name: _array_like(value) for name, value in given.items()}
         self._check(shapes)
         self.rules.check_labels(_on_host({name: given[name] for name in self.rules.labels}))
-        tensors = {name: self._to_device(value) for name, value in given.items()}
         as_numpy = not any(isinstance(value, Tensor) for value in given.values())
+        if self._derived.rows and not self._is_empty:
+            given |= self._derived.compute(given)
+        tensors = {name: self._to_device(value) for name, value in given.items()}
         return Batch(tensors, shapes, self._is_empty, as_numpy)
 
     def _check(self, shapes: dict[str, Array]) -> None:
