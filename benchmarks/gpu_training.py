@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ import report
 import torch
 
 MODELS = ("gpt2", "bert", "bert-padded", "resnet50", "mlp")
+PADDED = ("bert-padded",)
 ENGINES = ("ours", "eager", "compile", "reduce-overhead")
 ROUNDS, STEPS, WARM = 10, 10, 8
 
@@ -130,10 +131,13 @@ def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
         exported.model,
         losses.CrossEntropy(),
         optimizers.AdamW(lr=1e-4),
-        {"outputs": [], "precision": precision},
+        {"outputs": [], "precision": precision, "sparsity": "auto" if name in PADDED else "off"},
         providers=[("InductorExecutionProvider", {"device": device})],
     )
-    feeds = dict(zip(session.input_names, [x.to(device) for x in (*given, labels)]))
+    tensors = [x.to(device) for x in (*given, labels)]
+    if name in PADDED:  # a data loader has the mask in host memory
+        tensors[1] = given[1]
+    feeds = dict(zip(session.input_names, tensors))
     return lambda: session.step(feeds)
 
 
@@ -205,6 +209,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=ENGINES, choices=ENGINES)
     parser.add_argument("--small", action="store_true", help="tiny models")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--together", type=int, default=1, help="models that compile at once")
     if sys.argv[1:2] == ["one"]:
         parser.add_argument("one", nargs=3)
         given = parser.parse_args()
@@ -214,20 +219,28 @@ def main() -> None:
         return
     given = parser.parse_args()
     rows = []
-    print(f"{'model':10} {'engine':16} {'ms':>8} {'GiB':>7} {'ready s':>8}")
-    for name in given.models:
-        children = {engine: start(name, engine, given) for engine in given.engines}
-        ready = {engine: answer(child) for engine, child in children.items()}
-        for engine, child in children.items():
-            found = {**ready[engine], **answer(child, "go\n")}
-            rows.append({"model": name, "engine": engine, **found})
-            ms, gib, seconds = (str(found.get(key, "-")) for key in ("ms", "gib", "ready"))
-            print(f"{name:10} {engine:16} {ms:>8} {gib:>7} {seconds:>8}", flush=True)
-            child.kill()
-            child.wait()
+    print(f"{'model':12} {'engine':16} {'ms':>8} {'GiB':>7} {'ready s':>8}")
+    for first in range(0, len(given.models), given.together):
+        rows += measure(given.models[first : first + given.together], given)
     gpu = torch.cuda.get_device_name() if given.device == "cuda" else given.device
     if not given.small:
         print(report.write("gpu_training", rows, gpu=gpu))
+
+
+def measure(models: Sequence[str], given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compile all engines of these models at once, then measure one after the other."""
+    rows = []
+    pairs = [(name, engine) for name in models for engine in given.engines]
+    children = {pair: start(*pair, given) for pair in pairs}
+    ready = {pair: answer(child) for pair, child in children.items()}
+    for (name, engine), child in children.items():
+        found = {**ready[name, engine], **answer(child, "go\n")}
+        rows.append({"model": name, "engine": engine, **found})
+        ms, gib, seconds = (str(found.get(key, "-")) for key in ("ms", "gib", "ready"))
+        print(f"{name:12} {engine:16} {ms:>8} {gib:>7} {seconds:>8}", flush=True)
+        child.kill()
+        child.wait()
+    return rows
 
 
 def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen[str]:

@@ -16,7 +16,9 @@ from onward.passes.value_facts import made_by, scalar
 
 Powers = tuple[int, ...]
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg", "Pow")
-_TOLERANCES = {ir.DataType.BFLOAT16: 1e-2}  # products of two numbers with 8 bits each
+_TOLERANCES: dict[ir.DataType | None, float] = {
+    ir.DataType.BFLOAT16: 1e-2
+}  # products of two numbers with 8 bits each
 _DEEPEST = 10  # levels; the deepest formula of `fuse/` has seven
 
 

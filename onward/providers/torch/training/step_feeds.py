@@ -51,7 +51,10 @@ class TorchFeeds:
         """The feeds as tensors; raises a FeedError if they do not fit the graph."""
         key = self._key_on_gpu(feeds)
         if key is not None and self._last is not None and self._last[0] == key:
-            return Batch(dict(feeds), self._last[1], self._is_empty, as_numpy=False)
+            tensors = dict(feeds)
+            if self._derived.rows and not self._is_empty:
+                tensors |= self._derived.compute(tensors)
+            return Batch(tensors, self._last[1], self._is_empty, as_numpy=False)
         batch = self._read(feeds)
         self._last = None if key is None else (key, batch.shapes)
         return batch
