@@ -87,6 +87,13 @@ def test_first_of_equally_good_weights_is_exported(call: Call) -> None:
     assert _weights("all") == _weights("one")
 
 
+def test_plan_prints_the_memory_and_trains_nothing(call: Call) -> None:
+    done = call("train", *GIVEN, "--memory-level", "2", "--plan")
+    assert "wait for the backward" in done.out and not Path("runs").exists()
+    done = call("train", *GIVEN, "--memory-budget", "10B", "--plan")
+    assert done.code == 2 and "a memory budget of 10 B is too small" in done.err
+
+
 def test_show_config_prints_every_setting_and_trains_nothing(call: Call) -> None:
     called = call("train", *GIVEN, "--show-config")
     assert called.code == 0 and not Path("runs").exists()

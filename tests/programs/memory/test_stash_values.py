@@ -62,3 +62,29 @@ def test_report_counts_stashed_and_offloaded_values() -> None:
         assert report.unlimited.waiting > 2 * report.activations.waiting
         plain = memory_report(build(transformer(64), None))
         assert report.unlimited == plain.activations
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory", [Memory(offload=True), Memory(level=2), Memory(stash="int8")])
+def test_cuda_takes_less_memory(memory: Memory) -> None:
+    torch = pytest.importorskip("torch")
+    feeds = transformer_feeds(256, 64)
+    losses_of, peaks = [], []
+    for each in (None, memory):
+        session = onward.TrainingSession(
+            transformer(256, 64, layers=4),
+            onward.losses.CrossEntropy(),
+            onward.optimizers.SGD(lr=0.1),
+            {"memory": each, "outputs": []},
+            providers=[("TorchExecutionProvider", {"device": "cuda"})],
+        )
+        losses_of.append([float(session.step(feeds)["loss"]) for _ in range(3)])
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        session.step(feeds)
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        session.close()
+    np.testing.assert_allclose(*losses_of, rtol=1e-2 if memory.stash else 1e-5)
+    assert peaks[1] < 0.8 * peaks[0]
