@@ -76,9 +76,9 @@ def transformer(
         x = op.Gather(x, np.int64(0), axis=1)
     elif end == "mean":
         real = op.Cast(op.Unsqueeze(mask, [2]), to=kind)
-        x = op.Div(
-            op.ReduceSum(op.Mul(x, real), [1], keepdims=0), op.ReduceSum(real, [1], keepdims=0)
-        )
+        total = op.ReduceSum(op.Mul(x, real), [1], keepdims=0)
+        count = op.Max(op.ReduceSum(real, [1], keepdims=0), dtype(1))
+        x = op.Div(total, count)
     elif end == "all":
         x = op.ReduceMean(x, [1], keepdims=0)
     return op.model(scores=linear("head", x, SIZE, CLASSES))
