@@ -19,6 +19,7 @@ from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
 from onward.providers.torch.lower import Lowered
 from onward.providers.torch.provider import TorchProvider
+from onward.providers.torch.training.repeated_masks import repeat_masks
 
 log = logging.getLogger("onward")
 
@@ -80,7 +81,10 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
         copy = model.clone()
         opsets = copy.graph.opset_imports
         inline_calls(copy, lambda call: provider.supports(call, opsets))
-        return TorchGraph(TRAINING(copy), provider)
+        prepared = TRAINING(copy)
+        if provider.step_compiler is not None:
+            repeat_masks(prepared)
+        return TorchGraph(prepared, provider)
 
     graphs = TorchGraphs(
         layout=program.layout,
