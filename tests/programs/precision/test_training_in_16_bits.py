@@ -26,6 +26,8 @@ from tests.programs.precision.precision_models import (
     torch_losses,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
+
 SLACK = 1e-4  # of a mean distance; the distances themselves are rounding errors
 
 
