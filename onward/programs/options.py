@@ -57,10 +57,10 @@ class TrainingOptions:
         average: keep an average of the weights, such as EMA(decay=0.999); None: none is kept
         skip_nonfinite: no update from gradients that are infinite or not a number
         sparsity: leave out padding and ignored labels: "off", "auto" or a Sparsity
-        outputs: values that a step returns with the loss; None: the model's outputs
-        seed: of dropout and other randomness
         memory: recompute, offload or quantise activations, such as Memory(budget="50%");
             None: all that the backward pass reads is kept
+        outputs: values that a step returns with the loss; None: the model's outputs
+        seed: of dropout and other randomness
         rules: gradient rules, such as GRADIENTS | mine; None: GRADIENTS
 
     >>> TrainingOptions(accumulate=4, clip_norm=1.0).accumulate
@@ -85,10 +85,10 @@ class TrainingOptions:
     average: EMA | None = None
     skip_nonfinite: bool = True
     sparsity: str | Sparsity = "off"
+    memory: Memory | None = None
     # what comes back, and what is random
     outputs: Names | None = None
     seed: int = 0
-    memory: Memory | None = None
     rules: Any = None
 
     def __post_init__(self) -> None:
@@ -109,9 +109,9 @@ class TrainingOptions:
             average=optional(instance_of(EMA, "EMA(decay=0.999)", "an EMA")),
             skip_nonfinite=true_or_false,
             sparsity=sparsity_option,
+            memory=optional(instance_of(Memory, "Memory(budget='50%')", "a Memory")),
             outputs=optional(_NAMES),
             seed=integer(0),
-            memory=optional(instance_of(Memory, "Memory(budget='50%')", "a Memory")),
             rules=optional(
                 instance_of(AbstractOpTable, "GRADIENTS | mine", "a table of gradient rules")
             ),
