@@ -46,6 +46,7 @@ OPTIONAL = {
     "watchfiles": "'onward[serve]'",
     "torch": "onward[torch]",
     "transformers": "transformers",
+    "triton": "torch for a GPU, which contains it",
     "yaml": "'onward[train]'",
 }
 

@@ -58,10 +58,15 @@ def _write_split(node: ir.Node, names: Names) -> None:
 
 
 def _read_listed(node: ir.Node, names: Names) -> None:
-    """SequenceAt(SequenceConstruct(x, y), 1) -> y, where every reader needs known elements."""
+    """SequenceAt(SequenceConstruct(x, y), 1) -> y, where every reader needs known elements.
+
+    A sequence with an element that no reader takes stays: that element would lose its gradient, 0.
+    """
     pieces = [value for value in node.inputs if value is not None]
     readers = [reader for reader, _ in node.outputs[0].uses()]
     if not all(_needs_only_pieces(each, len(pieces)) for each in readers):
+        return
+    if not _take_every_piece(readers, len(pieces)):
         return
     for reader in readers:
         here = Ops()
@@ -143,6 +148,13 @@ def _needs_only_pieces(reader: ir.Node, pieces: int) -> bool:
     if reader.op_type == "ConcatFromSequence":
         return pieces > 0
     return reader.op_type == "SequenceLength"
+
+
+def _take_every_piece(readers: Sequence[ir.Node], pieces: int) -> bool:
+    if any(each.op_type == "ConcatFromSequence" for each in readers):
+        return True
+    places = [ints(each.inputs[1]) or [] for each in readers if each.op_type == "SequenceAt"]
+    return {place % pieces for found in places for place in found} == {*range(pieces)}
 
 
 def _split(op: Ops, node: ir.Node, sizes: Sequence[int]) -> Sequence[ir.Value]:

@@ -39,6 +39,7 @@ EXAMPLES: dict[str, tuple[list[str], Any]] = {  # words after the flag: the valu
     "layer_decay": (["0.9"], 0.9),
     "track": (["wandb,mlflow"], ["wandb", "mlflow"]),
     "zero": (["2"], 2),
+    "memory_level": (["2"], 2),
 }
 
 

@@ -37,8 +37,8 @@ WRITTEN = {
         y = ConcatFromSequence<axis=1>(s)""",
     "stacked": """s = SplitToSequence<keepdims=0>(x)
         y = ConcatFromSequence<axis=1, new_axis=1>(s)""",
-    "listed": """a = Neg(x) b = Abs(x) s = SequenceConstruct(a, x, b)
-        c = SequenceAt(s, last) d = SequenceAt(s, one) y = Sub(c, d)""",
+    "listed": """a = Neg(x) s = SequenceConstruct(a, x)
+        c = SequenceAt(s, last) d = SequenceAt(s, zero) y = Sub(c, d)""",
     "listed and joined": """a = Neg(x) s = SequenceConstruct(a, x)
         y = ConcatFromSequence<axis=1>(s)""",
     "read in a branch": """s = SplitToSequence<axis=1>(x, three)
@@ -54,7 +54,7 @@ LEFT = {
 }
 CONSTANTS = """one = Constant<value_int=1>() last = Constant<value_int=-1>()
     three = Constant<value_int=3>() sizes = Constant<value_ints=[1, 4, 2]>()
-    yes = Constant<value = bool {1}>()"""
+    zero = Constant<value_int=0>() yes = Constant<value = bool {1}>()"""
 
 
 def parsed(body: str, result: str = "float[]") -> onnx.ModelProto:
