@@ -115,25 +115,40 @@ def _mlp(small: bool) -> tuple[torch.nn.Module, Feeds]:
 # -- one engine ------------------------------------------------------------------------------------
 
 
-def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
-    """A step of a TrainingSession."""
+def open_session(
+    name: str,
+    net: torch.nn.Module,
+    given: Sequence[torch.Tensor],
+    device: str,
+    *,
+    bf16: bool,
+    sparsity: str = "off",
+    rate: float = 1e-4,
+) -> Any:
+    """A TrainingSession of an exported module with AdamW, compiled by Inductor."""
     import onward
     from onward import losses, optimizers
 
-    net, (*given, labels) = module(name, small)
     net = net.train(name != "resnet50")  # the exporter cannot train BatchNorm
     exported = torch.onnx.export(
         net, tuple(given), dynamo=True, optimize=False, verbose=False, opset_version=23
     )
     assert exported is not None
     precision = onward.Precision(dtype="bf16", promote=False, emulated=device == "cpu")
-    session = onward.TrainingSession(
+    return onward.TrainingSession(
         exported.model,
         losses.CrossEntropy(),
-        optimizers.AdamW(lr=1e-4),
-        {"outputs": [], "precision": precision, "sparsity": "auto" if name in PADDED else "off"},
+        optimizers.AdamW(lr=rate),
+        {"outputs": [], "precision": precision if bf16 else None, "sparsity": sparsity},
         providers=[("InductorExecutionProvider", {"device": device})],
     )
+
+
+def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
+    """A step of a TrainingSession."""
+    net, (*given, labels) = module(name, small)
+    sparsity = "auto" if name in PADDED else "off"
+    session = open_session(name, net, given, device, bf16=True, sparsity=sparsity)
     tensors = [x.to(device) for x in (*given, labels)]
     if name in PADDED:  # a data loader has the mask in host memory
         tensors[1] = given[1]

@@ -221,6 +221,35 @@ def insert_made_nodes(node: ir.Node, op: Ops, names: Names) -> ir.Graph:
     return graph
 
 
+def copy_node(
+    node: ir.Node, inputs: Sequence[ir.Value | None], names: Names, suffix: str
+) -> ir.Node:
+    """A node of the same operator and attributes, with other inputs and new names.
+
+    It is in no graph yet; its outputs have the types and shapes of the node's.
+    """
+    copy = ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        list(node.attributes.values()),
+        overload=node.overload,
+        num_outputs=len(node.outputs),
+        name=names.fresh(f"{node.name or node.op_type}/{suffix}"),
+    )
+    for old, new in zip(node.outputs, copy.outputs):
+        new.name = names.fresh(f"{old.name}/{suffix}") if old.name else ""
+        new.type, new.shape = old.type, old.shape
+    return copy
+
+
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Give `new` the name, type, shape and uses of `old`, graph outputs included."""
+    name, old.name = old.name, None
+    new.name, new.type, new.shape = name, old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
 def substitute(old: ir.Value, new: ir.Value, names: Names) -> None:
     """Replace a value by another one; a graph output keeps its name, type and shape."""
     producer = old.producer()

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onward.graph.operators import is_random, is_random_contrib
 from onward.graph.scopes import ancestors, bodies, reads
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names
+from onward.passes.rewrite import Names, copy_node
 
 
 def cut_forward(
@@ -103,18 +103,7 @@ def _copy(
         node = value.producer()
         assert node is not None and before.graph is not None
         inputs = [v if v is None else _copy(v, before, derived, copies, names) for v in node.inputs]
-        copy = ir.Node(
-            node.domain,
-            node.op_type,
-            inputs,
-            list(node.attributes.values()),
-            overload=node.overload,
-            num_outputs=len(node.outputs),
-            name=names.fresh(f"{node.name or node.op_type}/copy"),
-        )
-        for old, new in zip(node.outputs, copy.outputs):
-            new.name = names.fresh(f"{old.name}/copy")
-            new.type, new.shape = old.type, old.shape
-            copies[old] = new
+        copy = copy_node(node, inputs, names, "copy")
+        copies.update(zip(node.outputs, copy.outputs))
         before.graph.insert_before(before, copy)
     return copies[value]

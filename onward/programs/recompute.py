@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onward.graph.operators import ELEMENTWISE, REARRANGING, VIEWS
 from onward.graph.scopes import COMPOSITES, ancestors, bodies, reads
 from onward.passes.random_functions import MASKED_SCALE
-from onward.passes.rewrite import Names
+from onward.passes.rewrite import Names, copy_node
 
 CHEAP = ELEMENTWISE | REARRANGING - {"Compress"} | {MASKED_SCALE}
 _SUMS = {"Add", "Sum"}
@@ -171,17 +171,7 @@ class _Copies:
                 self._copy(each, before) if each is not None and self._is_dropped(each) else each
                 for each in node.inputs
             ]
-            copy = ir.Node(
-                node.domain,
-                node.op_type,
-                inputs,
-                list(node.attributes.values()),
-                num_outputs=len(node.outputs),
-                name=self._names.fresh(f"{node.name or node.op_type}/again"),
-            )
-            for old, new in zip(node.outputs, copy.outputs):
-                new.name = self._names.fresh(f"{old.name}/again")
-                new.type, new.shape = old.type, old.shape
-                self._copied[old] = new
+            copy = copy_node(node, inputs, self._names, "again")
+            self._copied.update(zip(node.outputs, copy.outputs))
             self._graph.insert_before(before, copy)
         return self._copied[value]

@@ -224,7 +224,7 @@ def _own_engine(named: Named, options: SessionOptions) -> Engine:
     if name == TORCH:
         _check_options(name, given, ("device",))
         return Engine((name,), lambda: torch_provider.make_torch(given, options), _torch_may_have)
-    _check_options(name, given, ("device", "dynamic", "mode"))
+    _check_options(name, given, ("device", "dynamic", "mode", "capture"))
     return Engine((name,), lambda: torch_compile.make_inductor(given, options), _torch_may_have)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onward.graph.scopes import COMPOSITES
 from onward.passes.memory_functions import RUN_AFTER, is_barrier, register_memory_function
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names
+from onward.passes.rewrite import Names, copy_node
 from onward.programs.memory.forward_backward import ForwardBackward, sources
 from onward.programs.memory.schedule import Step, make_schedule
 from onward.programs.memory.train_sizes import node_key
@@ -98,20 +98,9 @@ class _CopyWriter:
         given = None if index is None else inputs[index]
         if index is not None and given is not None:
             inputs[index] = self._after(given, step.before)
-        copy = ir.Node(
-            node.domain,
-            node.op_type,
-            inputs,
-            list(node.attributes.values()),
-            overload=node.overload,
-            num_outputs=len(node.outputs),
-            name=self._names.fresh(f"{node.name or node.op_type}/again"),
-            metadata_props={**node.metadata_props, COPY_OF: node_key(node)},
-        )
-        for old, new in zip(node.outputs, copy.outputs):
-            new.name = self._names.fresh(f"{old.name}/again") if old.name else ""
-            new.type, new.shape = old.type, old.shape
-            self._copies[old] = new
+        copy = copy_node(node, inputs, self._names, "again")
+        copy.metadata_props.update({**node.metadata_props, COPY_OF: node_key(node)})
+        self._copies.update(zip(node.outputs, copy.outputs))
         self._graph.insert_before(step.before, copy)
         self.count += 1
 

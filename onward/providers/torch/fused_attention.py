@@ -19,7 +19,7 @@ from onward.graph.scopes import graphs_of
 from onward.passes.composites import DOMAIN as COMPOSITES
 from onward.passes.composites import is_call
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names
+from onward.passes.rewrite import Names, take_over
 from onward.passes.value_facts import attribute, dims, input_of, rank
 from onward.providers.torch.dtypes import DTYPES
 from onward.providers.torch.kernels import attention_grad
@@ -214,7 +214,7 @@ def _write_forward(
         assert known is not None
         y.type, y.shape = known.type, known.shape
     else:
-        _replace_value(forward.outputs[0], y)
+        take_over(forward.outputs[0], y)
         graph.remove(forward, safe=False)
         _detach_inputs(forward)
     return list(node.outputs)
@@ -236,7 +236,7 @@ def _write_backward(call: ir.Node, kept: list[ir.Value], backend: str) -> None:
         value.name = ""
     for place, old in zip(attribute(call, "wrt"), call.outputs):
         if _is_used(old):
-            _replace_value(old, node.outputs[place])
+            take_over(old, node.outputs[place])
     graph.remove(call, safe=False)
     _detach_inputs(call)
 
@@ -247,7 +247,7 @@ def _write_standard(call: ir.Node) -> None:
     graph = call.graph
     assert graph is not None
     graph.insert_before(call, node)
-    _replace_value(call.outputs[0], node.outputs[0])
+    take_over(call.outputs[0], node.outputs[0])
     graph.remove(call, safe=False)
     _detach_inputs(call)
 
@@ -257,13 +257,6 @@ def _attributes(call: ir.Node, backend: str) -> list[ir.Attr]:
     if "is_causal" not in call.attributes:
         given.append(ir.AttrInt64("is_causal", 0))
     return [*given, ir.AttrString("backend", backend)]
-
-
-def _replace_value(old: ir.Value, new: ir.Value) -> None:
-    """Give `new` the name, type and uses of `old`."""
-    name, old.name = old.name, None
-    new.name, new.type, new.shape = name, old.type, old.shape
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
 def _detach_inputs(node: ir.Node) -> None:

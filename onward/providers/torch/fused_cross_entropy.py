@@ -13,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx_ir as ir
-import torch
 
 from onward.graph.operators import VIEWS
 from onward.graph.scopes import ancestors
 from onward.passes.composites import is_call
 from onward.passes.prune import drop_unused
-from onward.passes.rewrite import Names
+from onward.passes.rewrite import Names, take_over
 from onward.passes.value_facts import attribute, dims, input_of, made_by, rank
 from onward.providers.torch.kernels import attention_grad
 
@@ -46,13 +45,11 @@ class _Match:
     db: ir.Value | None = None
 
 
-def fuse_cross_entropy(
-    model: ir.Model, device: torch.device, most_classes: int = MOST_CLASSES
-) -> None:
+def fuse_cross_entropy(model: ir.Model, most_classes: int = MOST_CLASSES) -> None:
     """Replace linear layers with more classes than these and their losses, in place."""
     graph, changed = model.graph, False
     for call in [node for node in graph if is_call(node) and node.op_type == GRADIENT]:
-        match = _find(call, most_classes) if device.type == "cuda" or most_classes == 0 else None
+        match = _find(call, most_classes)
         if match is not None:
             _write(model, match)
             changed = True
@@ -75,7 +72,7 @@ def _find(call: ir.Node, most_classes: int) -> _Match | None:
     scores = _before(loss.inputs[0], loss)
     product = None if scores is None else made_by(scores, "MatMul", "Gemm")
     match = None if product is None else _linear(product, loss, call, most_classes)
-    if match is None or not _finds_gradients(match):
+    if match is None or not _add_gradients(match):
         return None
     dy = call.inputs[_DY]
     assert call.graph is not None
@@ -108,8 +105,8 @@ def _linear(product: ir.Node, loss: ir.Node, call: ir.Node, most_classes: int) -
     return _Match(loss, call, x, w, b, is_transposed=turned)
 
 
-def _finds_gradients(match: _Match) -> bool:
-    """Find dx, dw and db; False if the gradient of the scores has other readers."""
+def _add_gradients(match: _Match) -> bool:
+    """Add dx, dw and db to a match; False if the gradient of the scores has other readers."""
     d = match.gradient.outputs[0]
     for node, value in _after(d):
         if node is None:  # an output of the graph
@@ -122,12 +119,13 @@ def _finds_gradients(match: _Match) -> bool:
             if attribute(node, "keepdims", 1) or rank(value) != 2:
                 return False
             match.db = node.outputs[0]
-        elif not _is_gradient_product(match, node, value):
+        elif not _add_product(match, node, value):
             return False
     return True
 
 
-def _is_gradient_product(match: _Match, node: ir.Node, d: ir.Value) -> bool:
+def _add_product(match: _Match, node: ir.Node, d: ir.Value) -> bool:
+    """Add dx or dw to a match; False if the product is neither, or the second of its kind."""
     if node.domain or node.op_type != "Gemm" or input_of(node, 2) is not None:
         return False
     a, b = node.inputs[:2]
@@ -137,14 +135,15 @@ def _is_gradient_product(match: _Match, node: ir.Node, d: ir.Value) -> bool:
     other = b if a is d else a
     y = node.outputs[0]
     if a is d and turns[0] == 0 and other is match.w and turns[1] == int(match.is_transposed):
-        match.dx, free = y, match.dx is None
-        return free
+        is_first = match.dx is None
+        match.dx = y
+        return is_first
     if _root(other) is not _root(match.x):
         return False
-    free = match.dw is None
+    is_first = match.dw is None
     match.dw = y
     match.is_turned = a is not d
-    return free and turns == [1, 0] and rank(other) == 2
+    return is_first and turns == [1, 0] and rank(other) == 2
 
 
 def _before(value: ir.Value | None, reader: ir.Node) -> ir.Value | None:
@@ -213,18 +212,18 @@ def _write(model: ir.Model, match: _Match) -> None:
     _type(made["dx"], match.x)
     _type(made["dw"], match.w)
     _type(made["loss"], loss.outputs[0])
-    _replace(loss.outputs[0], made["loss"])
+    take_over(loss.outputs[0], made["loss"])
     if match.db is not None and match.b is not None:
         _type(made["db"], match.b)
-        _replace(match.db, _cast(graph, call, made["db"], match.db, names))
+        take_over(match.db, _cast(graph, call, made["db"], match.db, names))
     if match.dx is not None:
         flat = _reshape(graph, call, made["dx"], match.dx, names)
-        _replace(match.dx, flat)
+        take_over(match.dx, flat)
     if match.dw is not None:
         dw = made["dw"]
         if match.is_turned != match.is_transposed:
             dw = _insert(graph, call, "Transpose", [dw], [ir.AttrInt64s("perm", [1, 0])], names)
-        _replace(match.dw, dw)
+        take_over(match.dw, dw)
 
 
 def _reshape(
@@ -264,10 +263,3 @@ def _insert(
 
 def _type(value: ir.Value, like: ir.Value) -> None:
     value.type, value.shape = like.type, like.shape
-
-
-def _replace(old: ir.Value, new: ir.Value) -> None:
-    """Give `new` the name, type and uses of `old`."""
-    name, old.name = old.name, None
-    new.name, new.type, new.shape = name, old.type, old.shape
-    old.replace_all_uses_with(new, replace_graph_outputs=True)

@@ -47,13 +47,8 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
         functools.partial(compile_in, mode),
         captured=on_gpu and mode in _CAPTURED,
         step_compiler=functools.partial(compile_in, _CAPTURED.get(mode, mode)),
-        captures_steps=on_gpu and _is_true(given.get("capture", True)),
+        captures_steps=on_gpu and bool(given.get("capture", True)),
     )
-
-
-def _is_true(given: Any) -> bool:
-    """An option of a provider, which may be a string."""
-    return str(given).lower() in ("true", "1")
 
 
 def _with_eager_fallback(

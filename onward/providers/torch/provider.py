@@ -128,7 +128,8 @@ class TorchProvider:
     def lower(self, model: ir.Model, notes: NodeTimer | None = None) -> Lowered:
         """A model as a torch module on this device."""
         fuse_attention(model, self._device)
-        fuse_cross_entropy(model, self._device)
+        if self._device.type == "cuda":
+            fuse_cross_entropy(model)
         return lower(model.graph, KERNELS, HOST, self._device, notes)
 
 

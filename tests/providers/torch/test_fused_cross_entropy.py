@@ -16,6 +16,7 @@ from onward.providers.torch import fused_cross_entropy
 from onward.providers.torch.kernels import linear_cross_entropy
 from onward.providers.torch.kernels.linear_cross_entropy import linear_cross_entropy as fused
 from onward.providers.torch.provider import TorchProvider
+from onward.providers.torch.training.lowering import lower_program
 
 CPU = torch.device("cpu")
 SIZE, CLASSES = 8, 13
@@ -43,12 +44,10 @@ def lowered(kind: str, most_classes: int, **options: Any) -> tuple[ir.Model, lis
     """The train graph as torch runs it, and the gradients' names."""
     loss = losses.CrossEntropy(**options)
     program = build_program(model(kind), loss, optimizers.SGD(lr=1.0), {"outputs": []})
-    from onward.providers.torch.training.lowering import lower_program
-
     graphs = lower_program(program, TorchProvider("TorchExecutionProvider", CPU))
     assert graphs is not None
     train = graphs.train.model.clone()
-    fused_cross_entropy.fuse_cross_entropy(train, CPU, most_classes)
+    fused_cross_entropy.fuse_cross_entropy(train, most_classes)
     return train, list(graphs.layout.gradients.values())
 
 
@@ -90,7 +89,7 @@ def test_scores_that_are_an_output_stay() -> None:
     loss = losses.CrossEntropy()
     program = build_program(model("gemm"), loss, optimizers.SGD(lr=1.0))
     train = program.train.clone()
-    fused_cross_entropy.fuse_cross_entropy(train, CPU, 0)
+    fused_cross_entropy.fuse_cross_entropy(train, 0)
     assert "SoftmaxCrossEntropyLoss" in [node.op_type for node in train.graph]
 
 

@@ -22,6 +22,7 @@ from onward.passes.memory_functions import (
     QUANTIZE,
     RUN_AFTER,
 )
+from onward.providers.torch.copy_stream import copy_stream
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 
 kernel = OpTable()
@@ -37,18 +38,12 @@ def run_after(x: Tensor, token: Unused = None) -> Tensor:
 # -- host memory -----------------------------------------------------------------------------------
 
 
-@functools.cache
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that moves values between a device and host memory."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
 @composite(OFFLOAD)
 def offload_to_host(x: Tensor) -> Tensor:
     """x in pinned host memory"""
     if not x.is_cuda or torch.compiler.is_compiling():
         return x
-    stream = _copy_stream(x.device)
+    stream = copy_stream(x.device, "activations")
     held = torch.empty_like(x, device="cpu", pin_memory=True)
     stream.wait_stream(torch.cuda.current_stream(x.device))
     with torch.cuda.stream(stream):
@@ -62,7 +57,7 @@ def fetch_from_host(x: Tensor, token: Unused = None, *, device: torch.device) ->
     """x on the device, once `await_fetch` has waited for it"""
     if x.is_cuda or device.type != "cuda" or torch.compiler.is_compiling():
         return x
-    stream = _copy_stream(device)
+    stream = copy_stream(device, "activations")
     with torch.cuda.stream(stream):
         fetched = torch.empty_like(x, device=device)
         fetched.copy_(x, non_blocking=True)

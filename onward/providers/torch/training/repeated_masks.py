@@ -9,11 +9,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.passes.random_functions import DROPOUT_MASK, calls
-from onward.passes.rewrite import Names
+from onward.passes.rewrite import Names, copy_node
 
 
 def repeat_masks(model: ir.Model) -> ir.Model:
-    """Give every reader of a dropout mask a mask of its own, right before it, in place."""
+    """Give every reader of a dropout mask a separate mask, right before it, in place."""
     names = Names(model)
     for call in calls(model.graph, DROPOUT_MASK):
         mask = call.outputs[0]
@@ -22,17 +22,7 @@ def repeat_masks(model: ir.Model) -> ir.Model:
         for reader, index in list(mask.uses())[1:]:
             if reader.graph is not model.graph:  # a subgraph reads it
                 continue
-            copy = ir.Node(
-                call.domain,
-                call.op_type,
-                call.inputs,
-                list(call.attributes.values()),
-                overload=call.overload,
-                name=names.fresh(f"{call.name}/again"),
-            )
-            again = copy.outputs[0]
-            again.name = names.fresh(f"{mask.name}/again")
-            again.type, again.shape = mask.type, mask.shape
+            copy = copy_node(call, call.inputs, names, "again")
             model.graph.insert_before(reader, copy)
-            reader.replace_input_with(index, again)
+            reader.replace_input_with(index, copy.outputs[0])
     return model

@@ -15,6 +15,7 @@ from onward.errors import FeedError
 from onward.programs.arrays import to_plain_array
 from onward.programs.feed_rules import FeedRules
 from onward.programs.program import Array, Layout
+from onward.providers.torch.copy_stream import copy_stream
 from onward.providers.torch.derived_feeds import DerivedTensors
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.tensors import to_numpy, to_torch
@@ -101,18 +102,12 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device; neither the host nor the GPU's computation waits for the copy."""
     if not tensor.is_cpu or device.type != "cuda":
         return tensor.to(device)
-    stream, copies = torch.cuda.current_stream(device), _copy_stream(device)
+    stream, copies = torch.cuda.current_stream(device), copy_stream(device, "feeds")
     with torch.cuda.stream(copies):  # a copy from memory that is not pinned would wait
         copied = tensor.pin_memory().to(device, non_blocking=True)
     stream.wait_stream(copies)
     copied.record_stream(stream)
     return copied
-
-
-@functools.cache
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that copies feeds while the previous step computes."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _tensor_or_array(name: str, value: Any) -> Tensor | Array:

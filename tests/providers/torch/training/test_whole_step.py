@@ -12,7 +12,10 @@ import torch
 from onward import losses, optimizers
 from onward.optimizers import EMA, Group
 from onward.programs.build import build_program
+from onward.providers.choose import choose
+from onward.providers.options import SessionOptions
 from onward.providers.provider import Draw
+from onward.providers.torch.inductor import make_inductor
 from onward.providers.torch.provider import TorchProvider
 from onward.providers.torch.training.captured_calls import CapturedCalls
 from onward.providers.torch.training.executable import TorchTraining, open_program
@@ -116,3 +119,12 @@ def test_a_function_that_waits_for_the_device_runs_unrecorded(
     x = torch.ones(2, device="cuda")
     assert [calls(x)[0].tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
     assert "cannot be recorded as a CUDA graph" in caplog.text
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_capture_is_an_option_of_inductor(capture: bool) -> None:
+    option = {"device": "cpu", "capture": capture}
+    [asked] = choose([("InductorExecutionProvider", option)], None, SessionOptions()).listed
+    assert asked == ("InductorExecutionProvider", option)
+    provider = make_inductor(option, SessionOptions())
+    assert not provider.captures_steps  # only a GPU has CUDA graphs
