@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.gradients.functions import composite
 from onward.gradients.gradient_ops import GradientOps, numpy_type, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.windows import Windows, ints, place, spread, tiles
@@ -24,6 +25,7 @@ def _inner(x: ir.Value) -> list[int]:
 
 
 @gradient("MaxPool")
+@composite("MaxPoolGrad", inputs=1, outputs=2)
 def max_pool(op: GradientOps, node: ir.Node, dy: ir.Value, *_: Any) -> Any:
     """dx[indices] += dy"""
     (x,) = node.inputs

@@ -68,6 +68,15 @@ def _neutral(node: ir.Node, number: int, *, both_sides: bool) -> Replacement:
     return None
 
 
+@rule("Conv", "ConvTranspose", "Gemm")
+def zero_bias(op: Ops, node: ir.Node) -> Replacement:
+    """conv(x, w, 0) = conv(x, w): torch's exporter writes zeros where a layer has no bias"""
+    array = constant(input_of(node, 2))
+    if array is None or array.any():
+        return None
+    return op.one(node.op_type, *node.inputs[:2], **node.attributes)
+
+
 @rule("Cast")
 def cast(op: Ops, node: ir.Node) -> Replacement:
     """cast(x, x's type) = x"""

@@ -11,6 +11,7 @@ from onward.providers.torch.kernels import (
     composite_conv,
     composite_loss,
     composite_norm,
+    composite_pool,
     contrib,
     contrib_attention,
     contrib_compressed,
@@ -25,6 +26,7 @@ from onward.providers.torch.kernels import (
     math,
     memory,
     norm,
+    norm_gradient,
     pool,
     quantized,
     random,
@@ -52,6 +54,7 @@ KERNELS = (
     | conv.kernel
     | pool.kernel
     | norm.kernel
+    | norm_gradient.kernel
     | loss.kernel
     | image.kernel
     | signal.kernel
@@ -68,6 +71,7 @@ KERNELS = (
     | composite_conv.kernel
     | composite_loss.kernel
     | composite_norm.kernel
+    | composite_pool.kernel
     | memory.kernel
 )
 HOST = host_family.host

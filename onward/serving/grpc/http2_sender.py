@@ -22,6 +22,7 @@ class FrameSender:
         self._window = h2.DEFAULT_WINDOW
         self._max_frame = h2.DEFAULT_FRAME
         self._out: list[bytes | memoryview] = []
+        self._answered = 0  # bytes of answers since the client had read everything
 
     def add(self, frame: bytes) -> None:
         """Queue a frame that no window limits."""
@@ -29,7 +30,10 @@ class FrameSender:
 
     def answer(self, frame: bytes) -> None:
         """Queue a frame that the client can ask for as often as it likes."""
-        if self.transport.get_write_buffer_size() > _MAX_UNSENT:
+        if not self.transport.get_write_buffer_size():
+            self._answered = 0
+        self._answered += len(frame)
+        if self._answered > _MAX_UNSENT:
             raise Http2Error(h2.ENHANCE_YOUR_CALM, "answers are not read")
         self._out.append(frame)
 

@@ -36,7 +36,7 @@ def weights(count: int, seed: int = 0) -> Array:
 def in_type(array: Array, name: str) -> Array:
     kind = np.dtype(TYPES[name][1])
     if kind.kind in "iu":
-        array = np.round(array / np.abs(array).max(initial=1e-9) * 127)
+        array = np.round(array / np.abs(array).max(initial=1e-9) * 127).astype(np.int64)
     return np.ascontiguousarray(array.astype(kind)).reshape(-1).view(np.uint8)
 
 

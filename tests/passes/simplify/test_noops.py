@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.graph.builder import OpBuilder
+from onward.passes.pipelines import PREPARE, inference
 from tests.passes.one_graph import Build, built, left_after
 
 NOTHING: dict[str, Build] = {
@@ -110,3 +111,15 @@ def test_reshape_to_an_unknown_size_stays() -> None:
         return op.Relu(op.Reshape(x, op.Shape(y)))
 
     assert "Reshape" in left_after(built(again, ("n", None), ("n", None)), 1)
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0])
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "Gemm"])
+def test_a_bias_of_zeros_is_removed(operator: str, number: float) -> None:
+    op = OpBuilder()
+    shape = (2, 2) if operator == "Gemm" else (1, 2, 4, 4)
+    x = op.input("x", "float32", shape)
+    w = np.ones((2, 2) if operator == "Gemm" else (2, 2, 1, 1), np.float32)
+    y = getattr(op, operator)(x, w, np.full(2, number, np.float32))
+    (node,) = inference(2)(PREPARE(op.model(y=y))).graph
+    assert len(node.inputs) == (2 if number == 0 else 3)

@@ -254,8 +254,11 @@ def test_pings_are_answered_unless_the_answers_are_not_read() -> None:
     peer = Peer()
     peer.frame(h2.PING, 0, 0, b"12345678")
     assert peer.transport.frames() == [(h2.PING, h2.ACK, 0, b"12345678")]
-    peer.transport.unsent = 2 << 20
+    peer.transport.unsent = 5 << 20  # an answer that the client is still reading is no reason
     peer.frame(h2.PING, 0, 0, b"12345678")
+    assert peer.transport.frames() == [(h2.PING, h2.ACK, 0, b"12345678")]
+    ping = h2.frame_head(h2.PING, 0, 0, 8) + b"12345678"
+    peer.feed(ping * ((1 << 20) // len(ping) + 1))
     assert peer.error() == h2.ENHANCE_YOUR_CALM
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Float, Int, Tensor
 from onward.providers.torch.kernels.emulated_dtypes import SIGNED, by_value
+from onward.providers.torch.kernels.narrow_gelu import has_narrow_form, narrow_gelu
 from onward.providers.torch.kernels.random import reference_uniform
 
 kernel = OpTable()
@@ -62,6 +63,8 @@ def selu(x: Tensor, *, alpha: float, gamma: float) -> Tensor:
 @kernel("Gelu")
 def gelu(x: Tensor, *, approximate: str) -> Tensor:
     """x * Phi(x), or Phi's approximation by tanh"""
+    if has_narrow_form(x, approximate):
+        return narrow_gelu(x)
     return F.gelu(x, approximate=approximate)
 
 

@@ -26,6 +26,7 @@ from onward.providers.torch.kernels.attention import (
     repeat_heads,
     split_heads,
 )
+from onward.providers.torch.kernels.hidden_samples import without_hidden
 
 kernel = OpTable()
 aten = torch.ops.aten
@@ -45,9 +46,7 @@ class _KernelInputs(NamedTuple):
     v: Tensor
     bias: Tensor | None
     scale: float
-    sees: Tensor | None = (
-        None  # 0 for fully masked queries, where the kernel would give them values
-    )
+    sees: Tensor | None = None  # false for fully masked queries, which the kernel gives values
 
 
 @kernel("AttentionForward", domain=DOMAIN)
@@ -72,7 +71,7 @@ def attention_forward(
     given = _kernel_inputs(q, k, v, mask, backend, causal=causal, scale=scale)
     y, *kept = _forward(given, causal)
     y = y[..., : v.shape[3]].to(q.dtype)
-    y = y if given.sees is None else y * given.sees
+    y = y if given.sees is None else without_hidden(y, given.sees)
     return merge_heads(y) if flat else y, *kept
 
 
@@ -103,7 +102,7 @@ def attention_backward(
         return dy.new_zeros(shapes[0]), dy.new_zeros(shapes[1]), dy.new_zeros(shapes[2])
     given = _kernel_inputs(q, k, v, mask, backend, causal=causal, scale=scale)
     size = given.v.shape[3]
-    dy = dy if given.sees is None else dy * given.sees
+    dy = dy if given.sees is None else without_hidden(dy, given.sees)
     dy, y = _padded(dy, size).to(given.q.dtype), _padded(y, size).to(given.q.dtype)
     dq, dk, dv = _backward(given, dy, y, lse, seed, offset, causal)
     dk, dv = _shared_gradient(dk, k), _shared_gradient(dv, v)
@@ -149,7 +148,7 @@ def _kernel_inputs(
     mask, sees = full_mask(mask, k.shape[2], q.dtype), None
     if mask is not None and backend == CUDNN:  # a fully masked query would attend to all keys
         seen = mask.any(-1, keepdim=True)
-        mask, sees = mask | ~seen, seen.to(q.dtype)
+        mask, sees = mask | ~seen, seen
     bias = None if mask is None else _bias(mask, q, k, backend)
     q, k, v = _padded(q, size), _padded(k, size), _padded(v, size)
     return _KernelInputs(backend, q, k, v, bias, scale, sees)

@@ -10,6 +10,8 @@ from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
 from onward.providers.torch.composite_calls import accepts_if
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
+from onward.providers.torch.kernels.materialized import materialized
+from onward.providers.torch.kernels.narrow_gelu import has_narrow_form, narrow_gelu_gradient
 
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)
@@ -19,7 +21,10 @@ aten = torch.ops.aten
 @composite("GeluGrad")
 def gelu_grad(x: Tensor, y: Unused, dy: Tensor, *, approximate: str, wrt: Ints) -> tuple[Tensor]:
     """dx = dy (Phi(x) + x phi(x)), or of Phi's approximation by tanh"""
-    return (aten.gelu_backward(dy, x, approximate=approximate),)
+    if has_narrow_form(x, approximate):
+        return (narrow_gelu_gradient(dy, x),)
+    dx = aten.gelu_backward(dy, x, approximate=approximate)
+    return (materialized(dx) if x.is_cuda else dx,)
 
 
 @composite("SwishGrad")

@@ -1,11 +1,13 @@
-"""MatMul, Gemm, EyeLike and Trilu."""
+"""MatMul, Gemm, EyeLike, Trilu, and the private operator Linear (fused_linear.py)."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Int, Tensor, torch_dtype
+from onward.providers.torch.kernels.attention_grad import DOMAIN
 from onward.providers.torch.kernels.emulated_dtypes import by_bits, by_value
 from onward.providers.torch.kernels.half_precision import float32_on_cpu
 
@@ -50,6 +52,13 @@ def gemm(
         return torch.mm(a, b) if alpha == 1 else alpha * torch.mm(a, b)
     y = _scaled(alpha, matmul(a, b))
     return y if c is None else y + _scaled(beta, c)
+
+
+@kernel("Linear", domain=DOMAIN)
+@float32_on_cpu
+def linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """x w + b"""
+    return F.linear(x, w.t(), b)
 
 
 def _scaled(factor: float, x: Tensor) -> Tensor:

@@ -41,12 +41,25 @@ def batch_normalization(
     batch_var, batch_mean = torch.var_mean(_at_least_float32(x), axes, correction=0)
     if x.dim() == 1:
         batch_var, batch_mean = batch_var.reshape(1), batch_mean.reshape(1)
-    y = _affine(x, batch_mean, batch_var, scale, b, epsilon)
+    if torch.compiler.is_compiling() and x.dim() > 1:
+        y = _written_out(x, batch_mean, batch_var, scale, b, epsilon)
+    else:
+        y = _affine(x, batch_mean, batch_var, scale, b, epsilon)
     if momentum == 0:  # the given ones are not read: training passes them only for onnxruntime
         return y, batch_mean.to(mean.dtype), batch_var.to(var.dtype)
     running_mean = mean * momentum + batch_mean * (1 - momentum)
     running_var = var * momentum + batch_var * (1 - momentum)
     return y, running_mean.to(mean.dtype), running_var.to(var.dtype)
+
+
+def _written_out(
+    x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, b: Tensor, eps: float
+) -> Tensor:
+    """For a compiler: ATen's own would take a square root and a quotient for each element."""
+    shape = (-1, *[1] * (x.dim() - 2))
+    factor = torch.rsqrt(var + eps) * scale
+    centred = _at_least_float32(x) - mean.reshape(shape)
+    return (centred * factor.reshape(shape) + b.reshape(shape)).to(x.dtype)
 
 
 def _affine(x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, b: Tensor, eps: float) -> Tensor:

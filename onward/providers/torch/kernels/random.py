@@ -32,6 +32,7 @@ from onward.passes.random_functions import (
     UNIFORM,
 )
 from onward.providers.torch.dtypes import Float, Ints, Tensor, torch_dtype
+from onward.providers.torch.kernels.materialized import materialized
 
 kernel = OpTable()
 function = functools.partial(kernel, domain=DOMAIN)
@@ -146,13 +147,22 @@ def random_key(draw: Tensor) -> Tensor:
     """The halves of mix(a seed + b step + c micro)"""
     a, b, c = (_signed(factor, 64) for factor in DRAW_FACTORS)
     mixed = _mix(draw[0] * a + draw[1] * b + draw[2] * c, MIX_64, 64)
-    return _materialized(torch.stack([mixed, mixed >> 32]).to(torch.int32))
+    return materialized(torch.stack([mixed, mixed >> 32]).to(torch.int32))
 
 
 @function(UNIFORM)
 def uniform(key: Tensor, shape: Ints, *, node: int, device: torch.device) -> Tensor:
     """u = mix(offset + i stride) / 2**32"""
-    own = _signed(_mix_number(node * NODE_FACTOR), 32)
+    return numbers(key, shape, own_number(node), device)
+
+
+def own_number(node: int) -> int:
+    """The number of a call, spread over 32 bits with a sign."""
+    return _signed(_mix_number(node * NODE_FACTOR), 32)
+
+
+def numbers(key: Tensor, shape: Ints, own: int, device: torch.device) -> Tensor:
+    """Uniform numbers of a call that has this number of its own."""
     offset, stride = key[0] + own, (key[1] ^ own) | 1
     index = torch.arange(math.prod(shape), device=device).to(torch.int32).reshape(shape)
     h = _mix(index.mul_(stride).add_(offset), MIX_32, 32)
@@ -164,7 +174,7 @@ def dropout_mask(
     key: Tensor, shape: Ints, *, node: int, ratio: float, device: torch.device
 ) -> Tensor:
     """u >= ratio"""
-    return _materialized(uniform(key, shape, node=node, device=device) >= ratio)
+    return materialized(uniform(key, shape, node=node, device=device) >= ratio)
 
 
 @function(MASKED_SCALE)
@@ -172,15 +182,6 @@ def masked_scale(x: Tensor, mask: Tensor, scale: Float) -> Tensor:
     """x * mask * scale, in one pass where torch has it"""
     y: Tensor = torch.ops.aten.native_dropout_backward(x, mask, scale)
     return y
-
-
-def _materialized(x: Tensor) -> Tensor:
-    """Store x in memory: else Inductor computes it again in each kernel that reads it.
-
-    Or it stores x's source until the backward reads it: 32-bit integers, where a mask takes one
-    byte per element. Inductor stores tensors that are viewed through strides.
-    """
-    return torch.as_strided(x, x.shape, x.stride())
 
 
 def _mix(h: Tensor, steps: Any, bits: int) -> Tensor:

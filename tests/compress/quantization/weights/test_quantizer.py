@@ -175,7 +175,10 @@ def test_weights_of_gguf_files_stay_exact(tmp_path: Path) -> None:
     quantizer = WeightQuantizer(model)
     y, operators = run(quantizer.write(quantizer.plan), feeds, tmp_path / "m.onnx")
     assert operators["MatMulNBits"] == 1
-    assert relative(y, feeds["x"] @ w.T) < 0.01  # what int8 data costs
+    # kernels round the data to int8 in blocks: by at most half a step for each number
+    steps = np.abs(feeds["x"].reshape(2, 7, 3, 32)).max(-1) / 127
+    most = (steps[..., None, :] / 2 * np.abs(w).reshape(48, 3, 32).sum(-1)).sum(-1)
+    assert (np.abs(y - feeds["x"] @ w.T) <= most + 1e-5).all()
 
 
 def test_convolutions_are_groups_of_their_own(tmp_path: Path) -> None:

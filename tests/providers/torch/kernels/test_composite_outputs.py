@@ -16,6 +16,7 @@ from torch._inductor.utils import run_and_get_code
 import onward
 from onward.gradients.model import extend
 from onward.gradients.table import GRADIENTS
+from onward.graph.dtypes import FLOATS
 from onward.passes.composites import inline_calls, is_call
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.ort_workarounds import apply_ort_workarounds
@@ -25,17 +26,18 @@ from onward.providers.torch.kernels import (
     composite_conv,
     composite_loss,
     composite_norm,
+    composite_pool,
 )
 from onward.providers.torch.kernels.composite_conv import conv_grad
 from onward.providers.torch.lower import lower
 from onward.providers.torch.provider import TorchProvider
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_numpy, to_torch
-from tests.gradients import cases_activation, cases_conv, cases_loss, cases_norm
+from tests.gradients import cases_activation, cases_conv, cases_loss, cases_norm, cases_pool
 from tests.gradients.case import Case, normal
 
 PROVIDER = TorchProvider("TorchExecutionProvider", torch.device("cpu"))
-TABLES = (composite_activation, composite_conv, composite_loss, composite_norm)
+TABLES = (composite_activation, composite_conv, composite_loss, composite_norm, composite_pool)
 WHOLE = {name.removesuffix("Grad") for table in TABLES for _, name in table.kernel}
 
 
@@ -93,14 +95,15 @@ MORE = [
     ),
     _loss("no spatial axes", (7, 11), ignore_index=-100, reduction="mean"),
 ]
-FAMILIES = (cases_activation, cases_conv, cases_loss, cases_norm)
+FAMILIES = (cases_activation, cases_conv, cases_loss, cases_norm, cases_pool)
 CASES = [case for family in FAMILIES for case in family.CASES if case.operator in WHOLE] + MORE
 ids = [f"{case.name}" for case in CASES]
 
 
 def called(case: Case, dtype: Any, *, dynamic: bool = False) -> ir.Model:
     model = PREPARE(case.model(dtype=dtype, dynamic=dynamic))
-    outputs = {str(y.name): f"d{y.name}" for y in model.graph.outputs}
+    floats = [y for y in model.graph.outputs if y.dtype in FLOATS]
+    outputs = {str(y.name): f"d{y.name}" for y in floats}
     extend(model, outputs, case.floats, GRADIENTS, composites=True)
     return TRAINING(model)
 
