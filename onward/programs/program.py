@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onward.graph.dtypes import BY_NUMPY
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
 from onward.programs.batch_weights import BatchWeight
@@ -62,6 +63,11 @@ class UpdateLayout:
     initial: dict[str, float]  # the first values of slots that do not start at 0
     learning_rate: float
     optimizer: str  # its repr, for messages
+    slot_dtypes: dict[str, str] = field(default_factory=dict)  # of slots in another type
+
+    def slot_dtype(self, slot: str) -> np.dtype[Any]:
+        """The type of a slot."""
+        return BY_NUMPY[self.slot_dtypes.get(slot, self.dtype)].dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +146,7 @@ class Layout:
         Parameters and statistics have their own names, slots `optimizer/{slot}/{parameter}`.
         """
         return self.weights() | {
-            slot_name(slot, name): (np.dtype(update.dtype), shape)
+            slot_name(slot, name): (update.slot_dtype(slot), shape)
             for update in self.updates
             for slot, shapes in update.slots.items()
             for name, shape in shapes.items()
