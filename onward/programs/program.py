@@ -36,6 +36,7 @@ Spec = tuple[np.dtype[Any], Shape]
 LOSS = "loss"  # the name of the loss among the outputs
 SCALE = "onward.loss_scale"
 DRAW = "onward.draw"  # (seed, step, micro-batch), which random numbers are computed from
+FLOAT8_HISTORY = "onward.float8_history"  # the state that scales of 8-bit products come from
 AVERAGE = "average"  # the slot of averaged parameters
 
 
@@ -85,6 +86,7 @@ class Settings:
     loss_dtype: str
     averaged: bool
     precision: str | None = None  # the 16-bit type of the forward pass: "bfloat16" or "float16"
+    products: str | None = None  # "fp8": products of linear layers in 8 bits
     emulated: bool = False  # whether it may run without instructions for that type
 
 

@@ -17,6 +17,7 @@ from onward.providers.torch.kernels import (
     contrib_quantized,
     control,
     conv,
+    float8,
     image,
     index,
     linear,
@@ -42,6 +43,7 @@ KERNELS = (
     | activation.kernel
     | cast.kernel
     | linear.kernel
+    | float8.kernel
     | quantized.kernel
     | random.kernel
     | tokens.kernel
