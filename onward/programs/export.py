@@ -24,7 +24,7 @@ from onward.passes.linear_models import write_linear_models
 from onward.passes.pipelines import PREPARE
 from onward.passes.prune import drop_unused
 from onward.passes.training_mode import eval_mode, separate_statistics
-from onward.programs.program import FLOAT8_HISTORY, Layout
+from onward.programs.program import Layout
 from onward.programs.select import initializers, unique_initializer_names
 
 Array = np.ndarray[Any, Any]
@@ -67,8 +67,7 @@ def write(
             "the program does not contain the model from which it was compiled: nothing to export\n"
             "compile it again, or use export_model with the original model"
         )
-    kept = {name: tensor for name, tensor in tensors.items() if name != FLOAT8_HISTORY}
-    save(export_model(load(layout.model, any_domain=True), kept, outputs), path)
+    save(export_model(load(layout.model, any_domain=True), tensors, outputs), path)
 
 
 # -- tensors -------------------------------------------------------------------------------------

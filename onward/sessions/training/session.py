@@ -15,6 +15,7 @@ from onward.lazy import LazyModule
 from onward.programs.empty_batches import EMPTY
 from onward.programs.program import (
     AVERAGE,
+    FLOAT8_HISTORY,
     LOSS,
     Array,
     describe_left_out,
@@ -378,7 +379,8 @@ class TrainingSession:
     @property
     def statistics(self) -> TensorView:
         """The running statistics of BatchNormalization, which training changes, too."""
-        return self._tensors.view({name: name for name in self._layout.state})
+        names = (name for name in self._layout.state if name != FLOAT8_HISTORY)  # not the model's
+        return self._tensors.view({name: name for name in names})
 
     @property
     def program(self) -> TrainingProgram:

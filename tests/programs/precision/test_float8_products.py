@@ -78,6 +78,10 @@ def calls(session: onward.TrainingSession, name: str = "Float8Linear") -> int:
     return sum(node.op_type == name for node in program.train.graph)
 
 
+def history_of(session: onward.TrainingSession) -> Any:
+    return session.checkpoint()[0][HISTORY]
+
+
 # -- the functions -----------------------------------------------------------------------------
 
 
@@ -173,11 +177,11 @@ def test_inductor_trains_alike(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_step_remembers_the_largest_values() -> None:
     session, feeds = opened(), batches(STEPS + 2)
-    first = np.array(session.statistics[HISTORY])
+    first = np.array(history_of(session))
     assert first.shape == (3, 3, STEPS) and not first[:, :, :-1].any() and first[:, :, -1].all()
     for i, each in enumerate(feeds):
         session.step(each)
-        history = session.statistics[HISTORY]
+        history = history_of(session)
         largest = np.abs(each["x"]).max()
         assert history[0, 0, 0] == pytest.approx(largest, rel=2.0**-8)
         assert np.count_nonzero(history[0, 0]) == min(i + 1, STEPS)
@@ -187,10 +191,10 @@ def test_a_step_remembers_the_largest_values() -> None:
 def test_a_step_that_is_skipped_leaves_the_history() -> None:
     session, feeds = opened(), batches(3)
     session.step(feeds[0])
-    before = np.array(session.statistics[HISTORY])
+    before = np.array(history_of(session))
     session.step({**feeds[1], "x": feeds[1]["x"] * np.float32(np.inf)})
     assert session.skipped_steps == 1
-    np.testing.assert_array_equal(session.statistics[HISTORY], before)
+    np.testing.assert_array_equal(history_of(session), before)
     assert np.isfinite(session.step(feeds[2])["loss"])
 
 
@@ -206,6 +210,7 @@ def test_a_resumed_run_repeats_bit_for_bit(tmp_path: Path) -> None:
 def test_the_trained_model_is_exported_without_the_history(tmp_path: Path) -> None:
     session, feeds = opened(), batches(4)
     trained(session, feeds)
+    assert not session.statistics
     session.export(tmp_path / "trained.onnx")
     [scores] = onward.InferenceSession(tmp_path / "trained.onnx").run(None, {"x": feeds[0]["x"]})
     np.testing.assert_allclose(scores, session.predict({"x": feeds[0]["x"]})["scores"], atol=1e-5)
@@ -233,7 +238,7 @@ def test_the_last_product_stays_in_16_bits_whatever_its_size(classes: int) -> No
     h = op.MatMul(op.input("x", "float32", ("batch", WIDTH)), weight(op, "w", WIDTH, WIDTH))
     scores = op.MatMul(op.Tanh(h), weight(op, "last", WIDTH, classes))
     session = opened(model=op.model(scores=scores))
-    assert calls(session) == 1 and session.statistics[HISTORY].shape[0] == 1
+    assert calls(session) == 1 and history_of(session).shape[0] == 1
 
 
 # -- refusals ----------------------------------------------------------------------------------
