@@ -55,6 +55,9 @@ def plan(
     precision: Annotated[
         str, typer.Option(metavar="fp32|bf16|fp16", help="Of products and their activations.")
     ] = "fp32",
+    state_dtype: Annotated[
+        str, typer.Option(metavar="fp32|bf16", help="Of the optimizer's state.")
+    ] = "fp32",
     flops: Annotated[
         str, typer.Option(metavar="NUMBER", help="FLOP/s of a device, as measured.")
     ] = "100T",
@@ -98,7 +101,11 @@ def plan(
         done = iter(range(_STEPS))
         work.show_step("compiling the training program", next(done), _STEPS)
         program = planned_program.open_planned_program(
-            model, loss=loss, optimizer=optimizer, precision=precision
+            model,
+            loss=loss,
+            optimizer=optimizer,
+            precision=precision,
+            state_dtype=state_dtype,
         )
         work.show_step("sizes and FLOPs", next(done), _STEPS)
         costs = training_costs.measure_costs(program, sizes)
@@ -107,7 +114,7 @@ def plan(
         found = plan_layouts.plan_layouts(
             costs, available, rows, progress=lambda step: work.show_step(step, next(done), _STEPS)
         )
-    settings = {"optimizer": optimizer, "precision": precision}
+    settings = {"optimizer": optimizer, "precision": precision, "state_dtype": state_dtype}
     if as_json:
         print_json(_facts(found, costs, settings))
     else:
@@ -127,7 +134,7 @@ def _show(
     open_sizes = ", ".join(f"{name}={size}" for name, size in costs.sizes.items())
     pairs = [
         ("parameters", f"{show_count(sum(each.size for each in layout.parameters))}"),
-        ("training", f"{settings['optimizer']}, {settings['precision']}"),
+        ("training", _show_training(settings)),
         ("batch", f"{found.batch:,} rows of a step, at most {rows:,} on a device"),
         *([("sizes", f"{open_sizes}; others: --size NAME=N")] if open_sizes else []),
         ("devices", _show_devices(devices)),
@@ -156,6 +163,12 @@ def _show(
         console.print(hint)
     if found.best is not None:
         print_pairs(console, [("best", found.best.name), *_to_paste(found.best)])
+
+
+def _show_training(settings: dict[str, str]) -> str:
+    narrow = settings["state_dtype"] != "fp32"
+    state = f", its state in {settings['state_dtype']}" if narrow else ""
+    return f"{settings['optimizer']}{state}, {settings['precision']}"
 
 
 def _show_devices(devices: Devices) -> str:

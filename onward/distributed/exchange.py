@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from onward.distributed.communicator import Communicator, Work
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.uncompressed import SumReducer
 from onward.distributed.parallel import Parallel
+from onward.graph.dtypes import BY_NUMPY
 from onward.programs.program import Layout, gradient_name
 from onward.programs.vector_offsets import place_parameters
 from onward.providers.provider import Results, SegmentedTraining, Store
@@ -183,4 +185,15 @@ def bytes_held(store: Any) -> dict[str, int]:
 
 def as_tensor(vector: Any) -> torch.Tensor:
     """A vector of an engine as a tensor in the same memory."""
-    return vector if isinstance(vector, torch.Tensor) else torch.from_numpy(vector)
+    if isinstance(vector, torch.Tensor):
+        return vector
+    if vector.dtype.name == "bfloat16":  # numpy's is not torch's
+        return torch.from_numpy(vector.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(vector)
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """A tensor of a CPU as an array in the same memory."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BY_NUMPY["bfloat16"].dtype)
+    return tensor.numpy()

@@ -19,6 +19,7 @@ from onward.gradients.rules import (
     einsum,
     elementary,
     flex_attention,
+    float8,
     image,
     index,
     linear,
@@ -61,6 +62,7 @@ GRADIENTS = (
     | dropout.gradient
     | tokens.gradient
     | linear.gradient
+    | float8.gradient
     | einsum.gradient
     | conv.gradient
     | deform.gradient

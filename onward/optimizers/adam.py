@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decay, times
+from onward.optimizers.stored_slots import STATE_DTYPE, StoredSlot
 from onward.settings import BETAS, check_fields, choice, number, true_or_false
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Adam(Optimizer):
         weight_decay: added to the gradient as wd p (an L2 penalty)
         amsgrad: divide by the largest second moment so far
         maximize: go up the gradient instead of down
+        state_dtype: "bf16": slots in bfloat16, half the memory; None: in the parameter's type
 
     >>> list(Adam(amsgrad=True).slots((3,)))
     ['exp_sum', 'exp_sum_sq', 'max_exp_sum_sq']
@@ -40,11 +42,13 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
     amsgrad: bool = False
     maximize: bool = False
+    state_dtype: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
         check_fields(self, amsgrad=true_or_false, maximize=true_or_false)
+        check_fields(self, state_dtype=STATE_DTYPE)
 
     @property
     def _moments(self) -> Moments:
@@ -52,6 +56,9 @@ class Adam(Optimizer):
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return self._moments.slots(shape)
+
+    def stored_slots(self) -> dict[str, StoredSlot]:
+        return self._moments.stored_slots(self.state_dtype)
 
     def update(
         self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
@@ -82,6 +89,7 @@ class AdamW(Optimizer):
         maximize: go up the gradient instead of down
         correct_bias: correct the moments for their start at 0
         style: "torch" or "transformers"
+        state_dtype: "bf16": slots in bfloat16, half the memory; None: in the parameter's type
 
     >>> list(AdamW().slots((3,))), list(AdamW(style="transformers").slots((3,)))
     (['exp_sum', 'exp_sum_sq'], ['exp_avg', 'exp_avg_sq'])
@@ -94,12 +102,13 @@ class AdamW(Optimizer):
     maximize: bool = False
     correct_bias: bool = True
     style: str = "torch"
+    state_dtype: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
         check_fields(self, **dict.fromkeys(("amsgrad", "maximize", "correct_bias"), true_or_false))
-        check_fields(self, style=choice("torch", "transformers"))
+        check_fields(self, style=choice("torch", "transformers"), state_dtype=STATE_DTYPE)
 
     @property
     def _moments(self) -> Moments:
@@ -108,6 +117,9 @@ class AdamW(Optimizer):
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return self._moments.slots(shape)
+
+    def stored_slots(self) -> dict[str, StoredSlot]:
+        return self._moments.stored_slots(self.state_dtype)
 
     def update(
         self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars

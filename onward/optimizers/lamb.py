@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from onward.optimizers.moments import Moments
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient
 from onward.optimizers.scalars import product
+from onward.optimizers.stored_slots import STATE_DTYPE, StoredSlot
 from onward.settings import BETAS, check_fields, number, true_or_false
 
 if TYPE_CHECKING:
@@ -29,19 +30,21 @@ class LAMB(Optimizer):
         eps: added to the divisor, so that it is never 0
         weight_decay: wd in the formula
         correct_bias: correct the moments for their start at 0
+        state_dtype: "bf16": slots in bfloat16, half the memory; None: in the parameter's type
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.0
     correct_bias: bool = True
+    state_dtype: str | None = None
 
     elementwise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, betas=BETAS, eps=number(), weight_decay=number())
-        check_fields(self, correct_bias=true_or_false)
+        check_fields(self, correct_bias=true_or_false, state_dtype=STATE_DTYPE)
 
     @property
     def _moments(self) -> Moments:
@@ -49,6 +52,9 @@ class LAMB(Optimizer):
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return self._moments.slots(shape)
+
+    def stored_slots(self) -> dict[str, StoredSlot]:
+        return self._moments.stored_slots(self.state_dtype)
 
     def update(
         self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars

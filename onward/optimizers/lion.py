@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
 from onward.optimizers.scalars import decayed
+from onward.optimizers.stored_slots import STATE_DTYPE, StoredSlot, stored_in
 from onward.settings import BETAS, check_fields, number
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Lion(Optimizer):
         lr: the learning rate
         betas: b1 for the sign, b2 for the average
         weight_decay: decoupled decay: p is multiplied by 1 - lr wd
+        state_dtype: "bf16": slots in bfloat16, half the memory; None: in the parameter's type
 
     >>> Lion().slots((3,))
     {'exp_sum': (3,)}
@@ -33,13 +35,17 @@ class Lion(Optimizer):
     lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
+    state_dtype: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, betas=BETAS, weight_decay=number())
+        check_fields(self, betas=BETAS, weight_decay=number(), state_dtype=STATE_DTYPE)
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"exp_sum": shape}
+
+    def stored_slots(self) -> dict[str, StoredSlot]:
+        return stored_in(self.state_dtype, {"exp_sum": self.betas[1]})
 
     def update(
         self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars

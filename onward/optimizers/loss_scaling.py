@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onward.errors import OptionError
 from onward.optimizers.json_records import record
 from onward.settings import above, check_fields, float32_above_0, integer, number
 
 State = dict[str, float | int]
+
+
+class Arithmetic(NamedTuple):
+    """What the rule of a loss scale needs, for Python's numbers or for tensors of an engine."""
+
+    where: Callable[[Any, Any, Any], Any]  # (condition, if true, if false)
+    to_float32: Callable[[Any], Any]  # a float64 rounded to float32; infinite if it is too large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +54,30 @@ class DynamicLossScale:
         """The state before the first step."""
         return {"scale": _float32(self.initial), "good_steps": 0}
 
-    def update(self, state: State, *, finite: bool) -> State:
-        """The state after a step; if its gradients were not all finite, it was skipped."""
+    def update(self, state: State, *, finite: bool, least: float = 0.0) -> State:
+        """The state after a step; if its gradients were not all finite, it was skipped.
+
+        least: a limit below which the scale does not fall
+        """
         scale, good = _scale_and_good_steps(state)
-        if not finite:
-            return {"scale": _float32(scale * self.backoff), "good_steps": 0}
-        if good + 1 < self.interval:
-            return {"scale": scale, "good_steps": good + 1}
-        grown = _float32(scale * self.growth)
-        return {"scale": grown if math.isfinite(grown) else scale, "good_steps": 0}
+        scale, good = self.next_state(scale, good, finite, _NUMBERS, least)
+        return {"scale": scale, "good_steps": good}
+
+    def next_state(
+        self, scale: Any, good_steps: Any, finite: Any, by: Arithmetic, least: float = 0.0
+    ) -> tuple[Any, Any]:
+        """The rule, without a branch: the next scale and number of good steps.
+
+        They are Python's numbers, or tensors of an engine, the scale in float64.
+        """
+        good = good_steps + 1
+        is_due = good >= self.interval
+        grown = by.to_float32(scale * self.growth)
+        grown = by.where(grown < math.inf, grown, scale)
+        kept = by.where(is_due, grown, scale)
+        scale = by.where(finite, kept, by.to_float32(scale * self.backoff))
+        good = by.where(finite, by.where(is_due, 0, good), 0)
+        return by.where(scale < least, least, scale), good
 
     def to_dict(self) -> dict[str, Any]:
         return record(self)
@@ -76,3 +99,6 @@ def _float32(number: float) -> float:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:
         return math.inf
+
+
+_NUMBERS = Arithmetic(lambda condition, a, b: a if condition else b, _float32)

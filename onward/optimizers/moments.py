@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onward.optimizers.optimizer import Shape, Slots
 from onward.optimizers.scalars import count, one_minus, plus, power, product, times
+from onward.optimizers.stored_slots import StoredSlot, stored_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -36,6 +37,10 @@ class Moments(NamedTuple):
     def slots(self, shape: Shape) -> dict[str, Shape]:
         names = SUMS if self.sums else AVERAGES
         return dict.fromkeys(names if self.amsgrad else names[:2], shape)
+
+    def stored_slots(self, state_dtype: str | None) -> dict[str, StoredSlot]:
+        """How the slots are stored; the largest second moment changes only where it grows."""
+        return stored_in(state_dtype, dict(zip(self.slots(()), (*self.betas, 0.0))))
 
     def update(
         self, op: GraphOps, d: ir.Value, c: Number, slots: Slots, step: ir.Value

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from onward.errors import OptionError
 from onward.optimizers.json_records import record
 from onward.optimizers.scalars import plus, times
+from onward.optimizers.stored_slots import StoredSlot
 from onward.settings import check_fields, number
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class Optimizer(ABC):
     def initial(self, slot: str) -> float:
         """The value of a slot before the first update."""
         return 0.0
+
+    def stored_slots(self) -> dict[str, StoredSlot]:
+        """The slots that are stored in another type than their parameter's."""
+        return {}
 
     @abstractmethod
     def update(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onward.errors import OptionError
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots, coefficient, regularized
 from onward.optimizers.scalars import decayed, plus, product, times
+from onward.optimizers.stored_slots import STATE_DTYPE, StoredSlot, stored_in
 from onward.settings import check_fields, number, true_or_false
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class SGD(Optimizer):
         weight_decay: added to the gradient as wd p (an L2 penalty)
         nesterov: look ahead along the direction
         maximize: go up the gradient instead of down
+        state_dtype: "bf16": slots in bfloat16, half the memory; None: in the parameter's type
 
     >>> SGD(lr=0.1, momentum=0.9).slots((3, 4))
     {'momentum_buffer': (3, 4)}
@@ -40,11 +42,13 @@ class SGD(Optimizer):
     weight_decay: float = 0.0
     nesterov: bool = False
     maximize: bool = False
+    state_dtype: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, momentum=number(), weight_decay=number(), dampening=number(high=1.0))
         check_fields(self, nesterov=true_or_false, maximize=true_or_false)
+        check_fields(self, state_dtype=STATE_DTYPE)
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise OptionError(
                 "SGD.nesterov needs momentum above 0 and dampening 0, not "
@@ -54,6 +58,9 @@ class SGD(Optimizer):
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"momentum_buffer": shape} if self.momentum else {}
+
+    def stored_slots(self) -> dict[str, StoredSlot]:
+        return stored_in(self.state_dtype, dict.fromkeys(self.slots(()), self.momentum))
 
     def update(
         self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars

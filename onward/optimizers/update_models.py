@@ -18,6 +18,7 @@ from onward.graph.operators import IN_PLACE, VIEWS
 from onward.optimizers.clip import NORM, ClipByNorm, ClipByValue
 from onward.optimizers.ema import EMA
 from onward.optimizers.optimizer import Optimizer, Scalars, Shape, Slots
+from onward.optimizers.slot_storage import SlotStorage
 from onward.passes.deduplicate import share_expressions
 
 OPSET, IR_VERSION = 21, 10
@@ -58,7 +59,11 @@ def flat_update(
     tensors = {"parameters": ("n",), "gradients": ("n",), **slots}
     if average is not None:
         tensors["average"] = ("n",)
-    values = {name: update.op.input(name, dtype, shape) for name, shape in tensors.items()}
+    kinds = {name: stored.dtype for name, stored in optimizer.stored_slots().items()}
+    values = {
+        name: update.op.input(name, kinds.get(name, dtype), shape)
+        for name, shape in tensors.items()
+    }
     update.scalars(dtype)
     news = update.update_one(*values.values())
     pairs = {f"new_{name}": name for name in values if name != "gradients"}
@@ -86,15 +91,19 @@ def named_update(
     ['w.new', 'w.exp_sum.new', 'w.exp_sum_sq.new']
     """
     update = _UpdateBuilder(optimizer, scaled, clip, clip_norm, average)
+    stored = optimizer.stored_slots()
     values: dict[str, list[ir.Value]] = {}
     for name, (dtype, shape) in parameters.items():
         _check_dtype(f"parameter {name!r}", dtype)
         inputs: dict[str, Shape] = {name: tuple(shape), f"{name}.gradient": tuple(shape)}
+        other = {f"{name}.{slot}": each.dtype for slot, each in stored.items()}
         for slot, size in optimizer.slots(tuple(shape)).items():
             inputs[f"{name}.{slot}"] = size
         if average is not None:
             inputs[f"{name}.average"] = tuple(shape)
-        values[name] = [update.input(each, dtype, size) for each, size in inputs.items()]
+        values[name] = [
+            update.input(each, other.get(each, dtype), size) for each, size in inputs.items()
+        ]
     kinds = {dtype for dtype, _ in parameters.values()}
     update.scalars("float64" if "float64" in kinds else "float32")
     outputs: dict[str, ir.Value] = {}
@@ -123,6 +132,7 @@ class _UpdateBuilder:
         self.op.prefix = "update"
         self.optimizer, self.scaled, self.clip, self.average = optimizer, scaled, clip, average
         self.clip_norm = clip_norm
+        self._storage = SlotStorage(self.op, optimizer.stored_slots())
         self._typed: dict[tuple[str, str], ir.Value] = {}
 
     def input(self, name: str, dtype: str, shape: Shape) -> ir.Value:
@@ -147,12 +157,13 @@ class _UpdateBuilder:
         """The new parameter, its new slots and its new average."""
         assert p.shape is not None
         names = list(self.optimizer.slots(tuple(p.shape)))  # type: ignore[arg-type]
-        slots: Slots = dict(zip(names, state))
+        slots: Slots = self._storage.read(dict(zip(names, state)), p)
         lr = self._like(self.lr, p)
         scale = None if self.scale is None else self._like(self.scale, p)
         if self.clip is not None:
             g = self.clip.build(self.op, g, scale)
         new, news = self.optimizer.update(self.op, p, g, slots, Scalars(lr, self.step, scale))
+        news = self._storage.rounded(news, self.step)
         results = [new, *(news[name] for name in names)]
         if self.average is not None:
             results.append(self.average.build(self.op, state[-1], new, self.step))
@@ -167,7 +178,7 @@ class _UpdateBuilder:
 
     def model(self, outputs: dict[str, ir.Value], pairs: dict[str, str]) -> ir.Model:
         """The model with these outputs, without common subexpressions, checked to run in place."""
-        model = self.op.model(**outputs)
+        model = self._storage.completed(self.op.model(**outputs))
         share_expressions(model)
         hazards = in_place_hazards(model, pairs)
         if hazards:

@@ -4,6 +4,8 @@
     u = onward::Uniform(key, shape; node)                 uniform in [0, 1), float32
     kept = onward::DropoutMask(key, shape; node, ratio)   u >= ratio, bool
     y = onward::MaskedScale(x, mask, scale)               x * mask * scale
+    y = onward::StochasticRound(x, key; node)             x in bfloat16: one of its neighbours, with
+                                                          x as the mean
 
 `draw` is an int64 vector (seed, step, micro-batch), `node` the number of the call in its model: the
 numbers depend on both alone. The bodies are integer arithmetic in standard operators, so that any
@@ -28,7 +30,8 @@ from onward.passes.function_ops import FunctionOps
 DOMAIN = "onward"
 RANDOM_KEY, UNIFORM = "RandomKey", "Uniform"
 DROPOUT_MASK, MASKED_SCALE = "DropoutMask", "MaskedScale"
-FUNCTIONS = (RANDOM_KEY, UNIFORM, DROPOUT_MASK, MASKED_SCALE)
+STOCHASTIC_ROUND = "StochasticRound"
+FUNCTIONS = (RANDOM_KEY, UNIFORM, DROPOUT_MASK, MASKED_SCALE, STOCHASTIC_ROUND)
 
 # The constants of the generator, which kernels share.
 DRAW_FACTORS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0x8CB92BA72F3D8DD7)
@@ -36,8 +39,9 @@ NODE_FACTOR = 0x9E3779B9
 # A finalizer: h ^= h >> shift, h *= factor, pair by pair.
 MIX_64 = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None))
 MIX_32 = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB), (14, None))
-UINT32, UINT64 = ir.DataType.UINT32, ir.DataType.UINT64
+UINT32, UINT64, BFLOAT16 = ir.DataType.UINT32, ir.DataType.UINT64, ir.DataType.BFLOAT16
 FRACTION = 24  # random bits of a number: the precision of float32
+_NEXT = 0.7 * 2.0**-7  # x (1 + this) is nearest to the bfloat16 that follows x; see its body
 
 
 def register(model: ir.Model, name: str) -> None:
@@ -101,11 +105,36 @@ def _masked_scale(op: FunctionOps) -> tuple[ir.Value, _Attributes]:
     return op.Mul(x, op.CastLike(factor, x)), {}
 
 
+def _stochastic_round(op: FunctionOps) -> tuple[ir.Value, _Attributes]:
+    """y = away if u >= 1 - p else t, where p = (x - t) / (away - t)
+
+    t is x without the bits that bfloat16 lacks, `away` the next bfloat16 away from 0. A bfloat16 is
+    m 2**e with 1 <= m < 2 and steps of 2**(e - 7): m 0.7 steps are between 0.7 and 1.4 of them
+    (1.4 of the half ones below m = 1), nearest to one. Numbers below 2**-126 are rounded to 0, or
+    to the nearest.
+    """
+    x, key = op.argument("x"), op.argument("key")
+    node = op.attribute("node", ir.AttributeType.INT)
+    nearest = _rounded(op, x)
+    toward_0 = _rounded(op, op.Sub(nearest, op.Mul(nearest, np.float32(_NEXT))))
+    t = op.Where(op.Greater(op.Abs(nearest), op.Abs(x)), toward_0, nearest)
+    away = _rounded(op, op.Add(t, op.Mul(t, np.float32(_NEXT))))
+    p = op.Div(op.Sub(x, t), op.Sub(away, t))
+    moves = op.GreaterOrEqual(_numbers(op, key, op.Shape(x), node), op.Sub(np.float32(1.0), p))
+    return _cast(op, op.Where(moves, away, t), BFLOAT16), {"node": ir.AttributeType.INT}
+
+
+def _rounded(op: FunctionOps, x: ir.Value) -> ir.Value:
+    """x rounded to the nearest bfloat16, in float32"""
+    return _cast(op, _cast(op, x, BFLOAT16), ir.DataType.FLOAT)
+
+
 _BODIES: dict[str, _Body] = {
     RANDOM_KEY: _random_key,
     UNIFORM: _uniform,
     DROPOUT_MASK: _dropout_mask,
     MASKED_SCALE: _masked_scale,
+    STOCHASTIC_ROUND: _stochastic_round,
 }
 
 

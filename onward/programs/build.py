@@ -40,9 +40,19 @@ from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
 from onward.programs.memory.optimize_memory import optimize_memory
 from onward.programs.options import TrainingOptions
+from onward.programs.precision.float8_products import NEW_HISTORY, Float8Products, use_float8
 from onward.programs.precision.gradient_sums import widen_sums
 from onward.programs.precision.lower_precision import lower_evaluation, lower_training
-from onward.programs.program import DRAW, LOSS, SCALE, Layout, Parameter, Program, Settings
+from onward.programs.program import (
+    DRAW,
+    FLOAT8_HISTORY,
+    LOSS,
+    SCALE,
+    Layout,
+    Parameter,
+    Program,
+    Settings,
+)
 from onward.programs.select import (
     batch_norms,
     initializers,
@@ -93,10 +103,14 @@ def build_program(
     fed = InputTensors.of(base.model, names, list(state))
     fed.make_inputs(train)
     lower_training(train, settings.precision_settings, fed.initial)
-    gradients = _differentiate(train, names, settings)
+    float8 = _use_float8(train, names, settings, fed)
+    gradients = _differentiate(train, names, settings, float8)
     sums = cut_at_sums(train) if shares_batch_norms else ()
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
+    if float8 is not None:
+        fed.initial[FLOAT8_HISTORY] = float8.initial
+        state[FLOAT8_HISTORY] = NEW_HISTORY
     if settings.memory is not None:
         if sums:
             raise OptionError(
@@ -295,12 +309,26 @@ def _settings(base: _Base, settings: TrainingOptions, optimizer: Optimizer) -> S
         loss_dtype=base.loss.dtype.numpy().name if base.loss.dtype else "float32",
         averaged=settings.average is not None,
         precision=None if (low := settings.precision_settings) is None else low.kind,
+        products=None if low is None else low.products,
         emulated=low is not None and low.emulated,
     )
 
 
+def _use_float8(
+    train: ir.Model, names: Sequence[str], settings: TrainingOptions, fed: InputTensors
+) -> Float8Products | None:
+    """Compute products in 8 bits, if the settings say so."""
+    low = settings.precision_settings
+    if low is None or low.products is None:
+        return None
+    return use_float8(train, fed.initial, names)
+
+
 def _differentiate(
-    model: ir.Model, names: Sequence[str], settings: TrainingOptions
+    model: ir.Model,
+    names: Sequence[str],
+    settings: TrainingOptions,
+    float8: Float8Products | None = None,
 ) -> dict[str, str]:
     """Add the gradients of the loss; parameter -> gradient.
 
@@ -311,9 +339,13 @@ def _differentiate(
     rules = GRADIENTS if settings.rules is None else settings.rules
     by_default = settings.trainable is None
     forward = {*model.graph}
+    wrt = [*names, *(float8.probes if float8 is not None else ())]
     gradients = differentiate(
-        model, {LOSS: cotangent}, names, rules, omit_zeros=by_default, composites=True
+        model, {LOSS: cotangent}, wrt, rules, omit_zeros=by_default, composites=True
     )
+    if float8 is not None:
+        probes = {name: gradients.pop(name) for name in float8.probes if name in gradients}
+        float8.finish(model, probes)
     if settings.precision is not None:
         widen_sums(model, forward)
     if not gradients:

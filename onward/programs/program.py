@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onward.graph.dtypes import BY_NUMPY
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
 from onward.programs.batch_weights import BatchWeight
@@ -35,6 +36,7 @@ Spec = tuple[np.dtype[Any], Shape]
 LOSS = "loss"  # the name of the loss among the outputs
 SCALE = "onward.loss_scale"
 DRAW = "onward.draw"  # (seed, step, micro-batch), which random numbers are computed from
+FLOAT8_HISTORY = "onward.float8_history"  # the state that scales of 8-bit products come from
 AVERAGE = "average"  # the slot of averaged parameters
 
 
@@ -62,6 +64,11 @@ class UpdateLayout:
     initial: dict[str, float]  # the first values of slots that do not start at 0
     learning_rate: float
     optimizer: str  # its repr, for messages
+    slot_dtypes: dict[str, str] = field(default_factory=dict)  # of slots in another type
+
+    def slot_dtype(self, slot: str) -> np.dtype[Any]:
+        """The type of a slot."""
+        return BY_NUMPY[self.slot_dtypes.get(slot, self.dtype)].dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +86,7 @@ class Settings:
     loss_dtype: str
     averaged: bool
     precision: str | None = None  # the 16-bit type of the forward pass: "bfloat16" or "float16"
+    products: str | None = None  # "fp8": products of linear layers in 8 bits
     emulated: bool = False  # whether it may run without instructions for that type
 
 
@@ -140,7 +148,7 @@ class Layout:
         Parameters and statistics have their own names, slots `optimizer/{slot}/{parameter}`.
         """
         return self.weights() | {
-            slot_name(slot, name): (np.dtype(update.dtype), shape)
+            slot_name(slot, name): (update.slot_dtype(slot), shape)
             for update in self.updates
             for slot, shapes in update.slots.items()
             for name, shape in shapes.items()

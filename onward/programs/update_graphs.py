@@ -60,6 +60,7 @@ def build_update(
         initial=initial,
         learning_rate=optimizer.lr,
         optimizer=repr(optimizer),
+        slot_dtypes={slot: each.dtype for slot, each in optimizer.stored_slots().items()},
     )
 
 

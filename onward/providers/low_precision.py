@@ -17,6 +17,7 @@ _INSTRUCTIONS = {
     "bfloat16": {"avx512_bf16", "amx_bf16", "bf16", "svebf16"},
     "float16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
 }
+_FLOAT8_CAPABILITY = (8, 9)  # Ada; Hopper has 9.0
 _ANYWAY = "or set `emulated` in its Precision: then it runs, slowly"
 
 
@@ -46,6 +47,17 @@ def check_processor(dtype: str, flags: Collection[str] | None = None) -> None:
         raise ProviderError(
             f"precision: this processor has no instructions for {dtype}\n"
             f"train on a GPU, or in float32 without precision, {_ANYWAY}"
+        )
+
+
+def check_float8(capability: tuple[int, int] | None) -> None:
+    """Refuse 8-bit products where a device has none; its CUDA capability, None: it has none."""
+    if capability is None or capability < _FLOAT8_CAPABILITY:
+        has = "no CUDA" if capability is None else "capability {}.{}".format(*capability)
+        raise ProviderError(
+            "precision: fp8 products need torch on a GPU of capability 8.9 or more; "
+            f"this has {has}\n"
+            f"leave `products` out of the Precision, {_ANYWAY}"
         )
 
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
     import onnx_ir as ir
 
+    from onward.optimizers.loss_scaling import DynamicLossScale
+
 
 class Executable(Protocol):
     """A compiled part of a model."""
@@ -178,6 +180,23 @@ class TrainingExecutable(Protocol):
 
     def predict(self, feeds: Mapping[str, Any]) -> Results:
         """The outputs of the model itself, without a loss."""
+        ...
+
+
+@runtime_checkable
+class ScalingTraining(TrainingExecutable, Protocol):
+    """A training program that can keep a dynamic loss scale with its tensors.
+
+    Where it does, steps and updates do not look at the `scale` that they are given, and adjust
+    their own by the rule, without the host.
+    """
+
+    def keep_scale(self, rule: DynamicLossScale, state: Mapping[str, float | int]) -> None:
+        """Keep the scale from now on, starting from a state of the rule."""
+        ...
+
+    def scale_state(self) -> dict[str, float | int]:
+        """The state after all updates so far; on a GPU, reading it waits for the GPU."""
         ...
 
 

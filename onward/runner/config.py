@@ -116,6 +116,9 @@ class TrainConfig(BaseModel):
     weight_decay: Annotated[float, Field(ge=0)] | None = _setting(
         LEARN, None, "Weight decay; the optimizer's usual one if left out."
     )
+    state_dtype: Literal["fp32", "bf16"] = _setting(
+        LEARN, "fp32", "The type of the optimizer's state; bf16: half the memory."
+    )
     schedule: ScheduleName = _setting(
         LEARN, "cosine", "How the learning rate changes over the run."
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.errors import OptionError
 from onward.graph.dtypes import HALVES
 from onward.graph.graph_ops import GraphOps, extend
 from onward.optimizers.clip import ClipByNorm
@@ -86,7 +87,14 @@ def plan_optimizer(
     kind: ir.DataType,
 ) -> OptimizerPlan:
     """Assign each parameter the optimizer of its group."""
-    return OptimizerPlan(optimizer, shapes, resolve(optimizer, groups, shapes), kind)
+    assignments = resolve(optimizer, groups, shapes)
+    for chosen, _ in assignments:
+        if chosen is not None and chosen.stored_slots():
+            raise OptionError(
+                f"artifacts keep the state of optimizers in float32, not in 16 bits: {chosen!r}\n"
+                "leave state_dtype out, or train with a TrainingSession"
+            )
+    return OptimizerPlan(optimizer, shapes, assignments, kind)
 
 
 def add_inputs(graph: ir.Graph, plan: OptimizerPlan) -> None:

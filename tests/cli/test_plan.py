@@ -44,6 +44,19 @@ def test_json_is_sorted_and_complete(call: Call, network: Path) -> None:
         assert each["accumulate"] * each["rows"] == 16 and sum(each["sent"].values()) > 0
 
 
+def test_state_in_16_bits_takes_half_the_memory(call: Call, network: Path) -> None:
+    found = []
+    for state in ("fp32", "bf16"):
+        called = call("plan", network, "--devices", 2, "--state-dtype", state, "--json")
+        found.append({e["name"]: e["memory"] for e in json.loads(called.out)["layouts"]})
+    wide, narrow = found
+    assert wide.keys() == narrow.keys()
+    for name, memory in wide.items():
+        assert narrow[name]["optimizer"] == memory["optimizer"] / 2
+    called = call("plan", network, "--devices", 2, "--state-dtype", "bf16")
+    assert "adamw, its state in bf16, fp32" in called.out
+
+
 def test_nothing_fits_is_exit_code_1(call: Call, network: Path) -> None:
     called = call("plan", network, "--devices", 2, "--memory", "50KiB")
     assert called.code == 1 and "missing" in called.out and "nothing fits: " in called.out

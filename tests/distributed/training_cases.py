@@ -19,6 +19,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": optimizers.AdamW(lr=0.01, weight_decay=0.1),
     "sgd": optimizers.SGD(lr=0.1, momentum=0.9),
     "lamb": optimizers.LAMB(lr=0.01),
+    "adamw in 16 bits": optimizers.AdamW(lr=0.01, weight_decay=0.1, state_dtype="bf16"),
+    "lamb in 16 bits": optimizers.LAMB(lr=0.01, state_dtype="bf16"),
     "adafactor": optimizers.Adafactor(lr=0.01),
 }
 

@@ -43,7 +43,7 @@ def test_adam_matches_torch(kind: Any, options: dict[str, Any], plain: int, scal
 def test_defaults_of_adam_are_those_of_torch(kind: Any) -> None:
     defaults = getattr(torch.optim, kind.__name__)([torch.zeros(1)]).defaults
     shared = set(kind().to_dict()) & set(defaults)
-    assert set(kind().to_dict()) - shared <= {"kind", "correct_bias", "style"}
+    assert set(kind().to_dict()) - shared <= {"kind", "correct_bias", "style", "state_dtype"}
     assert all(getattr(kind(), name) == defaults[name] for name in shared)
 
 

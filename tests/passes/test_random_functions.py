@@ -92,6 +92,44 @@ def test_masked_scale_rounds_the_factor_to_the_type_of_x() -> None:
     np.testing.assert_array_equal(y, feeds["x"] * (feeds["mask"] * np.float16(1 / 0.9)))
 
 
+def rounding(x: Any, provider: str, step: int = 5) -> Any:
+    """x rounded by StochasticRound, in float32."""
+    op = OpBuilder(opset=21)
+    key = op.RandomKey(op.input("draw", "int64", (3,)), domain=DOMAIN)
+    y = op.node(
+        "StochasticRound", (op.input("x", "float32", ("n",)), key), {"node": 3}, domain=DOMAIN
+    )
+    assert isinstance(y, ir.Value)
+    y.dtype, y.shape = ir.DataType.BFLOAT16, ir.Shape(("n",))
+    model = op.model(y=op.Cast(y, to=1))
+    for name in ("RandomKey", "StochasticRound"):
+        register(model, name)
+    session = onward.InferenceSession(model, providers=[provider])
+    return session.run(None, {"draw": np.array([0, step, 0]), "x": x})[0]
+
+
+def test_stochastic_round_has_the_same_bits_on_every_engine() -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.normal(size=5000) * 10.0 ** rng.integers(-30, 30, 5000)
+    exact = [0.0, -0.0, 1.0, -2.0, 0.5, 1e-45, 1.0000001, 0.99999994, np.inf, -np.inf, np.nan]
+    x = np.array([*sizes, *exact], np.float32)
+    by_torch, by_ort = (rounding(x, f"{name}ExecutionProvider") for name in ("Torch", "CPU"))
+    np.testing.assert_array_equal(by_torch, by_ort)
+    error = np.abs(by_torch[:5000] - x[:5000]) / np.abs(x[:5000])
+    assert error.max() < 2.0**-7
+    assert by_torch[:5000].view(np.uint32).astype(np.uint16).max() == 0  # bfloat16
+    np.testing.assert_array_equal(by_torch[5000:5005], x[5000:5005])
+    np.testing.assert_array_equal(by_torch[-3:], x[-3:])
+
+
+def test_stochastic_round_has_x_as_its_mean() -> None:
+    x = np.full(COUNT, 1.001, np.float32)  # an eighth of the way from 1 to the next
+    y = rounding(x, "CPUExecutionProvider")
+    assert set(y) == {1.0, 1.0078125}
+    assert np.mean(y - 1.0) == pytest.approx(0.001, rel=0.05)
+    assert (y != rounding(x, "CPUExecutionProvider", step=6)).any()
+
+
 def test_functions_are_entered_once() -> None:
     model = model_of("Uniform", (2,), node=0)
     before = dict(model.functions)

@@ -24,7 +24,7 @@ class Bucket:
 
     names: tuple[str, ...]
     nbytes: int  # of the vector, each tensor padded to 64 bytes
-    slots: int  # vectors of optimizer state, as long as that of the parameters
+    slots: float  # bytes of optimizer state for each byte of the vector: 2 for Adam
     separate: int = 0  # state of an update that needs whole tensors: each tensor has one owner
     largest: int = 0  # of that, the state of one tensor
 
@@ -56,7 +56,7 @@ def measure_buckets(layout: Layout, grouped: Sequence[Names] | None = None) -> l
             raise OptionError(f"the bucket of {names[0]!r} has parameters of several updates")
         vector = place({name: shapes[name] for name in names}, np.dtype(update.dtype))
         nbytes = vector.size * np.dtype(update.dtype).itemsize
-        slots = len(update.slots) if update.flat else 0
+        slots = _slot_share(update) if update.flat else 0
         state = [] if update.flat else [_slot_bytes(update, name) for name in names]
         found.append(
             Bucket(
@@ -80,5 +80,14 @@ def bucket_names(program: Program, limit: int) -> list[Names]:
 
 def _slot_bytes(update: UpdateLayout, name: str) -> int:
     """The bytes of a parameter's slots that are tensors by name."""
-    shapes = [named[name] for named in update.slots.values() if name in named]
-    return sum(math.prod(shape) for shape in shapes) * np.dtype(update.dtype).itemsize
+    return sum(
+        math.prod(named[name]) * update.slot_dtype(slot).itemsize
+        for slot, named in update.slots.items()
+        if name in named
+    )
+
+
+def _slot_share(update: UpdateLayout) -> float:
+    """The bytes of the slots for each byte of the parameters."""
+    nbytes = sum(update.slot_dtype(slot).itemsize for slot in update.slots)
+    return nbytes / np.dtype(update.dtype).itemsize

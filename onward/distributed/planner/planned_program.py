@@ -35,13 +35,14 @@ def open_planned_program(
     loss: str = "auto",
     optimizer: str = "adamw",
     precision: str = "fp32",
+    state_dtype: str = "fp32",
 ) -> Program:
     """The program of a training run, which `onward train` with these settings would make."""
     if precision not in PRECISIONS:
         raise OptionError(
             f"there is no precision {precision!r}\n{suggest_names(precision, PRECISIONS)}"
         )
-    config = make_config(loss=loss, optimizer=optimizer)
+    config = make_config(loss=loss, optimizer=optimizer, state_dtype=state_dtype)
     opened = model if isinstance(model, ir.Model) else load(model, any_domain=True)
     chosen = choose_planned_loss(opened, config)
     updates, _ = make_optimizer(config)

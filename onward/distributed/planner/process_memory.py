@@ -122,7 +122,7 @@ def _owned_state(buckets: Sequence[Bucket], n: int) -> int:
     """The optimizer state of a process; of whole tensors, about as much for each owner."""
     separate = sum(bucket.separate for bucket in buckets)
     largest = max(bucket.largest for bucket in buckets)
-    slots = sum(bucket.slots * bucket.shard(n) for bucket in buckets)
+    slots = sum(math.ceil(bucket.slots * bucket.shard(n)) for bucket in buckets)
     return slots + max(math.ceil(separate / n), largest)
 
 

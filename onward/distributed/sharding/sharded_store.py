@@ -10,7 +10,7 @@ import torch
 
 from onward.checkpoints.sharded.pieces import Piece
 from onward.distributed.communicator import Communicator
-from onward.distributed.exchange import as_tensor
+from onward.distributed.exchange import as_array, as_tensor
 from onward.distributed.process_groups import ProcessGroups
 from onward.distributed.sharding.gathered_parameters import GatheredParameters
 from onward.programs.bucket_parts import BucketParts, Sharding
@@ -91,7 +91,7 @@ class ShardedStore:
             found = self._join(name, home)
         if over is not None and over.size > 1:
             over.all_reduce(found).wait()
-        view: Array = found.numpy().reshape(self._shapes[name])
+        view: Array = as_array(found).reshape(self._shapes[name])
         view.flags.writeable = False
         return view
 
@@ -101,9 +101,9 @@ class ShardedStore:
         if home is None:
             return self._parts.write(name, tensor)
         own = self._own_tensor(home)
-        dtype = own.numpy().dtype if own is not None and own.is_cpu else np.dtype(self._dtype(home))
+        dtype = self._dtype(home)
         flat = np.asarray(tensor).astype(dtype, casting="same_kind", copy=False).reshape(-1)
-        given = torch.from_numpy(np.ascontiguousarray(flat))
+        given = as_tensor(np.ascontiguousarray(flat))
         if home.kind == "gradients":
             return self._write_gradient(home, given)
         if home.kind == "parameters":
@@ -161,7 +161,7 @@ class ShardedStore:
             own = self._own_tensor(home) if home.kind != "gradients" else None
             if own is not None and own.numel():
                 where = self._span(home, self._sharding.rank)
-                array = own.cpu().numpy()
+                array = as_array(own.cpu())
                 shape = self._shapes[name]
                 found[name] = Piece(array=array, start=where.start, shape=shape)
         return found
@@ -175,7 +175,7 @@ class ShardedStore:
         for name, start, array in ranges:
             home = self._homes[name]
             own, where = self._own_tensor(home), self._span(home, self._sharding.rank)
-            given = torch.from_numpy(np.ascontiguousarray(array).reshape(-1))
+            given = as_tensor(np.ascontiguousarray(array).reshape(-1))
             first = start - where.start
             assert own is not None and first >= 0 and first + len(given) <= own.numel(), name
             own[first : first + len(given)].copy_(given)
@@ -205,8 +205,9 @@ class ShardedStore:
         size = int(np.prod(shape, dtype=np.int64))
         return slice(0, size if home.parameter in bucket.owned[rank] else 0)
 
-    def _dtype(self, home: _Home) -> str:
-        return self._sharding.buckets[home.bucket].update.dtype
+    def _dtype(self, home: _Home) -> np.dtype[Any]:
+        update = self._sharding.buckets[home.bucket].update
+        return update.slot_dtype(home.slot) if home.kind == "slots" else np.dtype(update.dtype)
 
     def _is_whole(self, home: _Home, unreduced: Communicator | None) -> bool:
         """Whether this process has the whole tensor, or its own sum of it."""
@@ -228,13 +229,15 @@ class ShardedStore:
         shards, works = self._groups.shards, []
         size = int(np.prod(self._shapes[name], dtype=np.int64))
         own = self._own_tensor(home)
-        found = torch.empty(size, dtype=getattr(torch, self._dtype(home)))
+        found = torch.empty(size, dtype=getattr(torch, self._dtype(home).name))
         for rank in range(shards.size):
             view = found[self._span(home, rank)]
             if rank == shards.rank and own is not None:
                 view.copy_(own)
             if view.numel():
-                works.append(shards.broadcast(view, rank))
+                is_narrow = view.dtype == torch.bfloat16  # not every group sends these
+                sent = view.view(torch.uint8) if is_narrow else view
+                works.append(shards.broadcast(sent, rank))
         for work in works:
             work.wait()
         return found

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from onward.gradients.rule import GradientTable
 from onward.graph.operators import BOOLEAN, RANDOM
-from onward.passes.random_functions import DOMAIN, DROPOUT_MASK, RANDOM_KEY, UNIFORM
+from onward.passes.random_functions import (
+    DOMAIN,
+    DROPOUT_MASK,
+    RANDOM_KEY,
+    STOCHASTIC_ROUND,
+    UNIFORM,
+)
 from onward.passes.value_facts import operators
 
 gradient = GradientTable()
@@ -32,5 +38,5 @@ gradient.none(
     ),
 )
 gradient.none("random", *sorted(RANDOM))
-gradient.none("random", RANDOM_KEY, UNIFORM, DROPOUT_MASK, domain=DOMAIN)
+gradient.none("random", RANDOM_KEY, UNIFORM, DROPOUT_MASK, STOCHASTIC_ROUND, domain=DOMAIN)
 gradient.none("text", *operators("RegexFullMatch StringConcat StringNormalizer StringSplit"))

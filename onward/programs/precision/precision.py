@@ -10,14 +10,16 @@ from onward.errors import OptionError
 from onward.message_text import suggest_names
 from onward.settings import (
     check_fields,
+    choice,
     explain_frozen,
     explain_keywords,
     list_of,
+    optional,
     setting_error,
     true_or_false,
 )
 
-BF16, FP16 = "bf16", "fp16"
+BF16, FP16, FP8 = "bf16", "fp16", "fp8"
 LONG_NAMES = {BF16: "bfloat16", FP16: "float16"}
 _SPELLINGS = {**{name: name for name in LONG_NAMES}, "bfloat16": BF16, "float16": FP16}
 
@@ -33,6 +35,8 @@ class Precision:
         float32: operators, names of nodes or patterns of them that stay in float32
         promote: a pointwise operator that reads both types computes in float32, as in
             torch.autocast; False: in 16 bits, so that residual sums are 16 bits, too
+        products: "fp8": products of linear layers in 8-bit floats, on GPUs that have them; None:
+            in 16 bits
         emulated: also run on a processor, or with a provider, that has no such instructions
 
     >>> Precision(dtype="bf16", float32=["*lm_head*"]).dtype
@@ -42,6 +46,7 @@ class Precision:
     dtype: str = BF16
     float32: Sequence[str] = ()
     promote: bool = True
+    products: str | None = None
     emulated: bool = False
 
     def __post_init__(self) -> None:
@@ -50,6 +55,7 @@ class Precision:
             dtype=_dtype,
             float32=list_of(str, "a list of patterns", "['*lm_head*']"),
             promote=true_or_false,
+            products=optional(choice(FP8)),
             emulated=true_or_false,
         )
 
@@ -63,7 +69,7 @@ def to_precision(name: str, given: Any) -> Precision | None:
     """The settings of an argument: a Precision, a dictionary, "bf16", "fp16" or "fp32", or None.
 
     >>> to_precision("precision", "float16")
-    Precision(dtype='fp16', float32=(), promote=True, emulated=False)
+    Precision(dtype='fp16', float32=(), promote=True, products=None, emulated=False)
     """
     if given is None or isinstance(given, Precision):
         return given

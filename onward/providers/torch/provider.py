@@ -98,6 +98,12 @@ class TorchProvider:
         return self._device
 
     @property
+    def capability(self) -> tuple[int, int] | None:
+        """The CUDA capability of the device; None: it is not a GPU with CUDA."""
+        on_gpu = self._device.type == "cuda"
+        return torch.cuda.get_device_capability(self._device) if on_gpu else None
+
+    @property
     def compiler(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
         """The function that compiles functions; None: they run eagerly."""
         return self._compiled

@@ -18,6 +18,7 @@ from onward.providers.torch.kernels import (
     contrib_quantized,
     control,
     conv,
+    float8,
     image,
     index,
     linear,
@@ -44,6 +45,7 @@ KERNELS = (
     | activation.kernel
     | cast.kernel
     | linear.kernel
+    | float8.kernel
     | quantized.kernel
     | random.kernel
     | tokens.kernel

@@ -112,5 +112,5 @@ def _begin_moments(layout: Layout, before: Layout, old: Mapping[str, Array]) -> 
                 continue
             mean = sum(float(each.sum(dtype=np.float64)) for each in others) / count
             for name in shapes.keys() - kept:
-                found[slot_name(slot, name)] = np.full(shapes[name], mean, update.dtype)
+                found[slot_name(slot, name)] = np.full(shapes[name], mean, update.slot_dtype(slot))
     return found

@@ -36,6 +36,8 @@ def make_optimizer(config: TrainConfig) -> tuple[Optimizer, list[Choice]]:
     kind = next(each for name, each in OPTIMIZERS.items() if name.lower() == config.optimizer)
     known = {each.name for each in fields(kind)}
     settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.state_dtype != "fp32":
+        settings["state_dtype"] = config.state_dtype
     settings = {name: value for name, value in settings.items() if value is not None}
     for name in settings:
         if name not in known:

@@ -11,7 +11,7 @@ import numpy as np
 from onward.errors import FeedError, OnwardError, OptionError
 from onward.lazy import LazyModule
 from onward.providers.choose import INDUCTOR, TORCH, Asked, Choice, choose
-from onward.providers.low_precision import check_onnxruntime, check_processor
+from onward.providers.low_precision import check_float8, check_onnxruntime, check_processor
 from onward.providers.options import ExecutionOrder, SessionOptions
 from onward.providers.ort.bound_session import CPU, BoundSession, stop_spinning_after_runs
 from onward.providers.ort.denormals import flush_denormals
@@ -78,6 +78,8 @@ def open_training(
     if in_torch is not None:
         return OpenedTraining(in_torch, [choice.listed[0][0]])
     settings = program.layout.settings
+    if settings.products is not None and not settings.emulated:
+        check_float8(None)
     if settings.precision is not None and not settings.emulated:
         check_onnxruntime(settings.precision, next((n for n, _ in choice.leading_ort), CPU[0][0]))
     on_cpu = [name for name, _ in choice.leading_ort] == _CPU
@@ -105,6 +107,8 @@ def _open_in_torch(
         return None
     provider = choice.engines(options)[0].provider
     settings = program.layout.settings
+    if settings.products is not None and not settings.emulated:
+        check_float8(getattr(provider, "capability", None))
     if settings.precision is not None and not settings.emulated and _is_on_processor(provider):
         check_processor(settings.precision)
     found: TrainingExecutable | None = torch_training.open_program(

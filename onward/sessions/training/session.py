@@ -15,6 +15,7 @@ from onward.lazy import LazyModule
 from onward.programs.empty_batches import EMPTY
 from onward.programs.program import (
     AVERAGE,
+    FLOAT8_HISTORY,
     LOSS,
     Array,
     describe_left_out,
@@ -100,6 +101,7 @@ class TrainingSession:
         settings = self._layout.settings
         self._progress = Progress(self._layout)
         self._scale = LossScale(settings.loss_scale)
+        self._scale.move_to(self._engine)
         self._seed = settings.seed
         self._hooks: list[Hook] = []
         self._micro = 0  # micro-batches whose gradients are accumulated
@@ -156,6 +158,7 @@ class TrainingSession:
         self._engine = self._tensors = CLOSED
         self._auto = None
         self._hooks.clear()
+        self._scale.move_to(None)
 
     def __enter__(self) -> TrainingSession:
         return self
@@ -177,14 +180,14 @@ class TrainingSession:
         whole = settings.accumulate == 1 and settings.skip_nonfinite
         if whole and not self._micro and not self._hooks:
             self._send_rates()
-            done = self._engine.step(feeds, self._draw(), self._scale.value)
+            done = self._engine.step(feeds, self._draw(), self._scale.told)
             if done is None:
                 return self._skip_empty(feeds)
             results, finite = done
             self._end_update(finite)
             return results
         computed = self._engine.compute_gradients(
-            feeds, self._draw(), self._scale.value, first=not self._micro
+            feeds, self._draw(), self._scale.told, first=not self._micro
         )
         if computed is None:
             return self._skip_empty(feeds)
@@ -204,6 +207,7 @@ class TrainingSession:
             old, new = self._engine, opened.engine
             session_checkpoint.copy_tensors(self._layout, old.store, new.store, self._micro > 0)
             new.finite = bool(old.finite)
+            self._scale.move_to(new)
             self._engine, self._providers = opened
             self._tensors.store = new.store
             self._rates_left = 0
@@ -244,7 +248,7 @@ class TrainingSession:
         if self._hooks:
             self._engine.gradients_changed()
         self._send_rates()
-        finite = self._engine.update(self._micro, self._scale.value)
+        finite = self._engine.update(self._micro, self._scale.told)
         self._end_update(finite)
         self._micro = 0
         return finite
@@ -252,8 +256,7 @@ class TrainingSession:
     def _end_update(self, finite: Any) -> None:
         self._progress.record(finite)
         self._only_empty = False
-        if self._scale.is_dynamic:
-            self._scale.update(bool(finite))
+        self._scale.update(finite)
         self._rates_left -= 1
         if not self._rates_left:
             self._progress.read_flags()
@@ -289,7 +292,7 @@ class TrainingSession:
         """Add the gradients of the last `run_forward` to the accumulated ones."""
         if self._only_empty:
             return
-        self._engine.backward(self._scale.value, first=not self._micro)
+        self._engine.backward(self._scale.told, first=not self._micro)
         self._micro += 1
 
     @locked
@@ -376,7 +379,8 @@ class TrainingSession:
     @property
     def statistics(self) -> TensorView:
         """The running statistics of BatchNormalization, which training changes, too."""
-        return self._tensors.view({name: name for name in self._layout.state})
+        names = (name for name in self._layout.state if name != FLOAT8_HISTORY)  # not the model's
+        return self._tensors.view({name: name for name in names})
 
     @property
     def program(self) -> TrainingProgram:
@@ -432,6 +436,7 @@ class TrainingSession:
 
     @property
     def loss_scale(self) -> float:
+        """The loss scale of the next step; waits for an engine that runs ahead."""
         return self._scale.value
 
     @property

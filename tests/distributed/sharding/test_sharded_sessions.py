@@ -160,3 +160,47 @@ def test_pieces_make_up_the_tensors(parallel: Parallel, optimizer: str) -> None:
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(joined[name].reshape(tensor.shape), tensor, err_msg=name)
         np.testing.assert_array_equal(doubled[name], 2 * tensor, err_msg=name)
+
+
+def keep_16_bits(rank: int, providers: Any) -> list[Any]:
+    """For each optimizer and layout: train, save, restore in the next layout, train on."""
+    feeds = [part(each, rank, (8, 4)) for each in batches(4, 12)]
+    found = []
+    for optimizer in ("adamw in 16 bits", "lamb in 16 bits"):
+        case = {"optimizer": optimizer, "providers": providers}
+        for parallel, other in zip(LAYOUTS, [*LAYOUTS[1:], LAYOUTS[0]]):
+            with open_session(case, parallel=parallel) as session:
+                for each in feeds[:3]:
+                    session.step(each)
+                tensors, properties = session.checkpoint()
+                saved = {name: np.array(tensor) for name, tensor in tensors.items()}
+                pieces, _ = session.checkpoint_pieces()
+                held = session._engine.store.bytes_held()["slots"]  # type: ignore[attr-defined]
+                for name, piece in pieces.items():
+                    where = slice(piece.start, piece.start + piece.array.size)
+                    whole = saved[name].reshape(-1)[where]
+                    np.testing.assert_array_equal(piece.array.reshape(-1), whole)
+            with open_session(case, parallel=other) as session:
+                session.restore(saved, properties)
+                again = session.checkpoint()[0]
+                assert all(np.array_equal(again[name], saved[name]) for name in saved)
+                session.step(feeds[3])
+                found.append((optimizer, saved, weights_of(session), held))
+    return found
+
+
+@pytest.mark.parametrize("providers", [None, TORCH], ids=["onnxruntime", "torch"])
+def test_slots_in_16_bits_are_sharded(providers: Any) -> None:
+    expected = {}
+    for optimizer in ("adamw in 16 bits", "lamb in 16 bits"):
+        with open_session({"optimizer": optimizer, "providers": providers}) as session:
+            for each in batches(4, 12):
+                session.step(each)
+            expected[optimizer] = weights_of(session)
+    first, second = run_processes(keep_16_bits, 2, providers, timeout=900)
+    for optimizer, saved, weights, _ in (*first, *second):
+        same(weights, expected[optimizer], 2e-3)
+        kinds = {array.dtype.name for name, array in saved.items() if name.startswith("optimizer/")}
+        assert kinds == {"bfloat16"}
+    replicated = first[3][3]  # in the layout of copies
+    assert first[0][3] <= replicated // 2 + 2 * 2 * 16 * 16  # and padding

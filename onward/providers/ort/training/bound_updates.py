@@ -219,7 +219,8 @@ class BoundUpdates:
             graph.bind_input(f"{prefix}gradient_scale", self._factors[i])
         if prefix + NORM in taken:
             graph.bind_input(prefix + NORM, self._squares)
-        for source, target, array in pairs:
+        for source, target, held in pairs:
+            array = as_bits(held)
             if prefix + source in taken:
                 graph.bind_input(prefix + source, array)
             if target is not None:
@@ -235,7 +236,7 @@ class ChunkedUpdate:
     def run(self) -> None:
         for start in range(0, self._pairs[0][2].size, self._most):
             for source, target, vector in self._pairs:
-                piece = vector[start : start + self._most]
+                piece = as_bits(vector[start : start + self._most])
                 self._graph.bind_input(source, piece)
                 if target is not None:
                     self._graph.bind_output(target, piece)
@@ -261,6 +262,11 @@ def _pairs(memory: UpdateMemory, bound: bool = False) -> Pairs:
     for slot, tensors in memory.slots.items():
         pairs += [(f"{name}.{slot}", f"{name}.{slot}.new", t) for name, t in tensors.items()]
     return pairs
+
+
+def as_bits(array: Array) -> Array:
+    """A bfloat16 array as onnxruntime takes it: its bits, in the same memory."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
 def _sum_of_squares(vectors: Sequence[Array]) -> float:

@@ -60,7 +60,7 @@ class NumpyPartStore:
         given = {name: vector[start:stop] for name, vector in whole.items()}
         vectors, matrices = allocate_vectors(update, stop - start, dtype, (), given)
         parameters, gradients = vectors.pop("parameters"), vectors.pop("gradients")
-        slots = fill_slots(update, vectors, dtype)
+        slots = fill_slots(update, vectors)
         places = parts.own_places(sharding.rank)
         return UpdateMemory(update, places, parameters, gradients, slots, vectors, matrices)
 

@@ -124,13 +124,11 @@ def _allocate(update: UpdateLayout, places: Places, blocks: Blocks) -> UpdateMem
     dtype = np.dtype(update.dtype)
     vectors, matrices = allocate_vectors(update, places.size, dtype, blocks, {})
     parameters, gradients = vectors.pop("parameters"), vectors.pop("gradients")
-    slots = fill_slots(update, vectors, dtype)
+    slots = fill_slots(update, vectors)
     return UpdateMemory(update, places, parameters, gradients, slots, vectors, matrices)
 
 
-def fill_slots(
-    update: UpdateLayout, vectors: dict[str, Array], dtype: np.dtype[Any]
-) -> dict[str, Any]:
+def fill_slots(update: UpdateLayout, vectors: dict[str, Array]) -> dict[str, Any]:
     """The slots with their first values: taken from the vectors, or separate tensors."""
     slots: dict[str, Any] = {}
     for slot, wanted in update.slots.items():
@@ -139,6 +137,7 @@ def fill_slots(
             slots[slot] = vectors.pop(slot)
             slots[slot][...] = fill
         else:
+            dtype = update.slot_dtype(slot)
             slots[slot] = {name: np.full(shape, fill, dtype) for name, shape in wanted.items()}
     return slots
 
@@ -160,9 +159,12 @@ def allocate_vectors(
         matrix = aligned_zeros(len(block) * size, dtype).reshape(len(block), size)
         vectors |= zip(block, matrix)
         matrices |= {name: matrix[i : i + 2] for i, name in pairs_of(block)}
-    for name in ("parameters", "gradients", *(update.slots if update.flat else ())):
+    for name in ("parameters", "gradients"):
         if name not in vectors:
             vectors[name] = aligned_zeros(size, dtype)
+    for slot in update.slots if update.flat else ():
+        if slot not in vectors:
+            vectors[slot] = aligned_zeros(size, update.slot_dtype(slot))
     return vectors, matrices
 
 

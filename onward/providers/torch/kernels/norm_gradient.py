@@ -95,7 +95,7 @@ def _compute(
     dx = dx.to(x.dtype)
     masked, sums = x.new_empty((0, x.shape[1])), [(dy * xhat).sum(0), dy.sum(0)]
     if key is not None:
-        kept = random.numbers(key, list(x.shape), own, x.device) >= ratio
+        kept = random.numbers(key, x.shape, own, x.device) >= ratio
         masked = (dx.float() * kept * factor).to(x.dtype)
     return dx, masked, torch.stack([*sums, masked.float().sum(0)])
 

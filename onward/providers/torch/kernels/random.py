@@ -29,6 +29,7 @@ from onward.passes.random_functions import (
     MIX_64,
     NODE_FACTOR,
     RANDOM_KEY,
+    STOCHASTIC_ROUND,
     UNIFORM,
 )
 from onward.providers.torch.dtypes import Float, Ints, Tensor, torch_dtype
@@ -161,12 +162,17 @@ def own_number(node: int) -> int:
     return _signed(_mix_number(node * NODE_FACTOR), 32)
 
 
-def numbers(key: Tensor, shape: Ints, own: int, device: torch.device) -> Tensor:
+def numbers(key: Tensor, shape: Sequence[int], own: int, device: torch.device) -> Tensor:
     """Uniform numbers of a call that has this number of its own."""
+    h = _hashes(key, shape, own, device)
+    return _shifted(h, 32 - FRACTION, 32).to(torch.float32).mul_(2.0**-FRACTION)
+
+
+def _hashes(key: Tensor, shape: Sequence[int], own: int, device: torch.device) -> Tensor:
+    """mix(offset + i stride), 32 bits for each element i"""
     offset, stride = key[0] + own, (key[1] ^ own) | 1
     index = torch.arange(math.prod(shape), device=device).to(torch.int32).reshape(shape)
-    h = _mix(index.mul_(stride).add_(offset), MIX_32, 32)
-    return _shifted(h, 32 - FRACTION, 32).to(torch.float32).mul_(2.0**-FRACTION)
+    return _mix(index.mul_(stride).add_(offset), MIX_32, 32)
 
 
 @function(DROPOUT_MASK)
@@ -182,6 +188,14 @@ def masked_scale(x: Tensor, mask: Tensor, scale: Float) -> Tensor:
     """x * mask * scale, in one pass where torch has it"""
     y: Tensor = torch.ops.aten.native_dropout_backward(x, mask, scale)
     return y
+
+
+@function(STOCHASTIC_ROUND)
+def stochastic_round(x: Tensor, key: Tensor, *, node: int) -> Tensor:
+    """The upper 16 bits of x's, after 16 random bits were added to the lower ones"""
+    noise = _shifted(_hashes(key, x.shape, own_number(node), x.device), 16, 32)
+    bits = (x.view(torch.int32) + noise) & -0x10000
+    return torch.where(torch.isfinite(x), bits.view(torch.float32), x).to(torch.bfloat16)
 
 
 def _mix(h: Tensor, steps: Any, bits: int) -> Tensor:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from onward.errors import NodeFailed, OptionError, ProviderError
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.programs.bucket_parts import Sharding
 from onward.programs.feed_rules import select_results
 from onward.programs.label_ranges import index_refusal
-from onward.programs.program import LOSS, SCALE, Program
+from onward.programs.program import LOSS, Program
 from onward.providers.provider import Draw, Provider, SegmentHooks
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.prepared_weights import without_weight_cache
@@ -136,7 +137,15 @@ class TorchTraining:
             squares = float(self._scalars.squares)
         if squares is None:
             squares = float(sum_of_squares(self.store.gradient_buffers()))
-        return math.sqrt(squares) * self._gradient_factor
+        kept = self._scalars.kept_scale
+        return math.sqrt(squares) * (self._gradient_factor if kept is None else kept.factor())
+
+    def keep_scale(self, rule: DynamicLossScale, state: Mapping[str, float | int]) -> None:
+        self._scalars.keep_scale(rule, state)
+
+    def scale_state(self) -> dict[str, float | int]:
+        assert self._scalars.kept_scale is not None
+        return self._scalars.kept_scale.state()
 
     # -- training ------------------------------------------------------------------------------
 
@@ -150,7 +159,7 @@ class TorchTraining:
         if batch.is_empty:
             return None
         self._begin_batch(draw, scale)
-        self._set_factor(1.0 / scale)
+        self._set_factor(1, scale)
         self._free_gradients()
         given = [batch.tensors[name] for name in self._feed_names(self._graphs.train)]
         shown, finite = self._call(self._function("step", True), given, self._graphs.train)
@@ -159,12 +168,15 @@ class TorchTraining:
         return self._results((LOSS, *self._layout.outputs), shown, batch), finite
 
     def _begin_batch(self, draw: Draw, scale: float) -> None:
-        self._scalars.write(self._scalars.inputs[SCALE], scale)
+        self._scalars.write_scale(scale)
         self._scalars.write_draw(draw)
 
-    def _set_factor(self, factor: float) -> None:
+    def _set_factor(self, micro: int, scale: float) -> None:
         """Set the factor of the gradients of an update."""
-        self._gradient_factor = factor
+        if self._scalars.kept_scale is not None:
+            self._scalars.kept_scale.set_micro(micro)
+            return
+        self._gradient_factor = factor = 1.0 / (micro * scale)
         if self._layout.settings.scaled:
             for tensor in self._scalars.factors:
                 self._scalars.write(tensor, factor)
@@ -211,7 +223,7 @@ class TorchTraining:
             return
         if forward_pass is None:
             raise OptionError("run_backward needs a forward pass\ncall run_forward first")
-        self._scalars.write(self._scalars.inputs[SCALE], scale)
+        self._scalars.write_scale(scale)
         if self._layout.sums:
             self._run_updates(first)
             return
@@ -226,12 +238,11 @@ class TorchTraining:
         self._store_gradients(gradients)
 
     def update(self, micro: int, scale: float) -> Tensor:
-        factor = 1.0 / (micro * scale)
-        self._set_factor(factor)
+        self._set_factor(micro, scale)
         buffers = self.store.gradient_buffers()
-        if not self._layout.settings.scaled and factor != 1.0:
+        if not self._layout.settings.scaled and self._gradient_factor != 1.0:
             for buffer in buffers:  # more micro-batches than the program was built for
-                buffer.mul_(factor)
+                buffer.mul_(self._gradient_factor)
             self._gradient_factor = 1.0
         finite: Tensor = self._call(self._function("update", True), buffers)
         return finite
@@ -244,7 +255,7 @@ class TorchTraining:
         return self._begin_segments(feeds, draw, hooks.before, frees_gradients=first)
 
     def run_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
-        self._scalars.write(self._scalars.inputs[SCALE], hooks.scale())
+        self._scalars.write_scale(hooks.scale())
         for update, i in enumerate(self._open_segments().backward):
             hooks.before(i)
             self._run_update(update, first)

@@ -54,6 +54,12 @@ class FunctionWriter:
             return self.bind(view_in(vector, places, name))
         return f"{self.bind(vector)}{view_expression(places, name)}"
 
+    def bind_function(self, function: Callable[..., Any]) -> str:
+        """Bind a function that lines call; its name."""
+        name = f"function_{len(self._names)}"
+        self._names[name] = function
+        return name
+
     def add_argument(self) -> str:
         """Add an argument that each call passes; its name."""
         self._arguments_given.append(f"a{len(self._arguments_given)}")
@@ -61,8 +67,7 @@ class FunctionWriter:
 
     def call(self, graph: TorchGraph, arguments: Mapping[str, str]) -> dict[str, str]:
         """Write the call of a lowered graph; the names of its results."""
-        function = f"graph_{len(self._names)}"
-        self._names[function] = graph.module.forward
+        function = self.bind_function(graph.module.forward)
         results = {name: f"{function}_{i}" for i, name in enumerate(graph.outputs)}
         given = ", ".join(arguments[name] for name in graph.inputs)
         self.line(f"{', '.join(results.values())}, = {function}({given})")

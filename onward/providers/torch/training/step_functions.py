@@ -213,16 +213,22 @@ class StepFunctions:
         scalars = self._scalars
         count, first, rates = map(function.bind, (scalars.count, scalars.first, scalars.rates))
         function.line(f"step, ahead = {count} + 1, ({count} - {first}).view(1)")
+        kept = scalars.kept_scale
+        factor = None if kept is None else kept.write_factor(function)
         for i, tensors in enumerate(self.store.owned):
             if not tensors.parameters.numel():  # a process may own none of its tensors
                 continue
             dtype = f"torch.{tensors.update.dtype}"
             function.line(f"rate_{i} = {rates}[{i}].index_select(0, ahead).view(()).to({dtype})")
             arguments = {"learning_rate": f"rate_{i}", "step": "step", NORM: squares}
-            arguments["gradient_scale"] = function.bind(scalars.factors[i])
+            arguments["gradient_scale"] = (
+                function.bind(scalars.factors[i]) if factor is None else f"{factor}.to({dtype})"
+            )
             self._update(function, graphs[i], tensors, gradients[i], arguments)
         done = "finite" if self._settings.skip_nonfinite else "1"
         function.line(f"{count}.add_({done})")
+        if kept is not None:
+            kept.write_next(function)
 
     def _update(
         self,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.programs.program import DRAW, SCALE, Layout
 from onward.providers.provider import Draw
 from onward.providers.torch.dtypes import Tensor
+from onward.providers.torch.training.kept_scale import KeptScale
 
 
 class StepScalars:
@@ -35,6 +39,7 @@ class StepScalars:
             SCALE: zeros(torch.float32).fill_(1.0).to(device),
             DRAW: zeros(torch.int64, 3).to(device),
         }
+        self.kept_scale: KeptScale | None = None  # a dynamic loss scale; None: the host has it
         self._draw = self.inputs[DRAW].unbind()
         self._written: dict[int, float] = {}
 
@@ -43,6 +48,17 @@ class StepScalars:
         if self._written.get(id(tensor)) != number:
             tensor.fill_(number)
             self._written[id(tensor)] = number
+
+    def keep_scale(self, rule: DynamicLossScale, state: Mapping[str, float | int]) -> None:
+        """Keep a dynamic loss scale on the device, from this state."""
+        if self.kept_scale is None:
+            self.kept_scale = KeptScale(rule, self.inputs[SCALE])
+        self.kept_scale.restore(state)
+
+    def write_scale(self, scale: float) -> None:
+        """Write the loss scale of the next batch, unless it is kept here."""
+        if self.kept_scale is None:
+            self.write(self.inputs[SCALE], scale)
 
     def write_draw(self, draw: Draw) -> None:
         """Write the seed, step and micro-batch that the train graph's random numbers depend on."""

@@ -166,18 +166,17 @@ def _allocate(update: UpdateLayout, places: Places, device: torch.device) -> Upd
 
 def allocate_slots(update: UpdateLayout, size: int, device: torch.device) -> dict[str, Any]:
     """The slots of an update with their first values: vectors of this size, or tensors by name."""
-    dtype = getattr(torch, update.dtype)
 
-    def full(shape: Any, fill: float) -> Tensor:
-        return torch.full(shape, fill, dtype=dtype, device=device)
+    def full(slot: str, shape: Any) -> Tensor:
+        dtype = getattr(torch, update.slot_dtype(slot).name)
+        return torch.full(shape, update.initial.get(slot, 0.0), dtype=dtype, device=device)
 
     slots: dict[str, Any] = {}
     for slot, wanted in update.slots.items():
-        fill = update.initial.get(slot, 0.0)
         if update.flat:
-            slots[slot] = full((size,), fill)
+            slots[slot] = full(slot, (size,))
         else:
-            slots[slot] = {name: full(shape, fill) for name, shape in wanted.items()}
+            slots[slot] = {name: full(slot, shape) for name, shape in wanted.items()}
     return slots
 
 
