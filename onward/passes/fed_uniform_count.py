@@ -11,9 +11,10 @@ import onnx_ir as ir
 from onward.errors import UnsupportedModel
 from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.operators import SAME_COUNT, SHAPE_ONLY, is_random
-from onward.graph.scopes import reads
+from onward.graph.scopes import COMPOSITES, reads
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.prune import drop_unused
+from onward.passes.random_functions import DROPOUT_MASK, UNIFORM
 from onward.passes.rewrite import Names, substitute
 from onward.passes.training_mode import disable_dropout, free_name
 from onward.passes.value_facts import attribute, dims, made_by
@@ -223,6 +224,8 @@ def _values_with_drawn_shapes(graph: ir.Graph) -> set[ir.Value]:
 
 def _is_shaped_by(node: ir.Node, drawn: set[ir.Value]) -> bool:
     """Whether a node's output shape depends on the contents of these values."""
+    if node.domain == COMPOSITES:  # of our functions, only those that draw are told a shape
+        return node.op_type in (UNIFORM, DROPOUT_MASK) and node.inputs[1] in drawn
     if node.domain != "" or node.op_type in ("If", "Loop"):
         return any(value in drawn for value in reads(node))
     first = 1 if node.op_type.startswith("Reduce") else _SHAPED_BY.get(node.op_type)

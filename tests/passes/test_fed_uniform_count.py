@@ -12,6 +12,7 @@ from onward.errors import UnsupportedModel
 from onward.graph.builder import OpBuilder
 from onward.passes.fed_uniforms import take_noise
 from onward.passes.pipelines import PREPARE
+from onward.passes.token_functions import register
 from tests.passes.running import run_ort
 
 TRUE, HALF = np.array(True), np.float32(0.5)
@@ -135,3 +136,19 @@ def test_empty_tensors_need_no_numbers() -> None:
 def test_an_input_without_names_is_read_axis_by_axis() -> None:
     pair = taken(lambda op, x: op.Dropout(x, HALF, TRUE), (None, 3, None))
     assert check(pair, real(2, 3, 5)) == 30
+
+
+def test_rows_that_are_left_out_are_counted_by_their_indices() -> None:
+    """The shape after PackTokens depends on how many rows are kept, not on dropout before it."""
+    op = OpBuilder()
+    x = op.input("x0", "float32", ("rows", 4))
+    indices = [op.input(name, "int64", (size,)) for name, size in (("x1", "kept"), ("x2", "rows"))]
+    y = op.node("PackTokens", (op.Dropout(x, HALF, TRUE), *indices), {}, domain="onward")
+    z = op.Reshape(y, op.Concat(op.Shape(y, start=0, end=1), [2, 2], axis=0))
+    model = op.model(y0=op.Dropout(z, HALF, TRUE))
+    register(model, "PackTokens")
+    model = PREPARE(model)
+    size = take_noise(model)
+    assert size is not None
+    kept, rows = np.array([0, 2]), np.array([0, 2, 1])
+    assert check((model, size), real(3, 4), kept, rows) == 3 * 4 + 2 * 4

@@ -105,3 +105,21 @@ def test_an_export_has_the_gradients_of_all_tokens(
         labels = np.where(mask == 1, rng.integers(0, 30, mask.shape), -100)
         feeds["labels"] = labels if make is gpt2 else rng.integers(0, 3, len(mask))
         check_same(dense, packed, feeds)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_an_export_with_dropout_trains(dynamo: bool, tmp_path: Path) -> None:
+    """A legacy export computes the shapes of attention from values that dropout has changed."""
+    torch.manual_seed(0)
+    made = bert()
+    for module in made.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.1
+    path = export(made, tmp_path / "model.onnx", dynamo=dynamo, opset=17 + dynamo, dynamic=True)
+    packed = session(path, losses.CrossEntropy(), "auto", TORCH, outputs=[])
+    mask, rng = lengths(6, 2, 3), np.random.default_rng(0)
+    feeds = {"input_ids": rng.integers(0, 30, mask.shape), "attention_mask": mask}
+    feeds["labels"] = rng.integers(0, 3, len(mask))
+    found = [float(packed.step(feeds)["loss"]) for _ in range(3)]
+    assert np.isfinite(found).all()
