@@ -46,6 +46,7 @@ class Communicator:
         self.calls: Counter[str] = Counter()
         ranks = dist.get_process_group_ranks(self.group) if processes else []
         self._others = {rank: processes[rank] for rank in ranks if rank != dist.get_rank()}
+        self.is_on_one_machine = len({processes[rank].host for rank in ranks}) == 1
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> Work:
         """Replace a tensor by its sum (min, max, avg) over the processes."""

@@ -24,6 +24,8 @@ class DistributedTraining:
     """A TrainingExecutable around an engine that runs segments.
 
     `origins` says for each bucket of the engine which update of the session it was cut from.
+    `in_segments` is whether the backward pass is cut at the buckets, so that they are reduced while
+    it goes on; else a step is one graph, which engines run faster, and all are reduced after it.
     """
 
     lookahead = 1
@@ -36,10 +38,12 @@ class DistributedTraining:
         layout: Layout,
         origins: Sequence[int],
         logical: LogicalShards | None = None,
+        *,
+        in_segments: bool = True,
     ) -> None:
         self._engine, self._exchange, self._groups = engine, exchange, groups
         self._layout, self._origins = layout, origins
-        self._logical = logical
+        self._logical, self._in_segments = logical, in_segments
         self._accumulate = layout.settings.accumulate
         self._pass: _ForwardPass | None = None  # that waits for its backward pass
         self._loss: Any = None  # of the last batch, of all processes
@@ -79,6 +83,8 @@ class DistributedTraining:
     ) -> Results | None:
         if self._logical is not None:
             return self._compute_logical(feeds, draw, scale, first)
+        if not self._in_segments:
+            return self._compute_whole(feeds, draw, scale, first)
         started = self._start(feeds, draw, first)
         if started is None:
             return None
@@ -87,6 +93,32 @@ class DistributedTraining:
         self._run_backward(started, scale, first, last=draw.micro + 1 >= self._accumulate)
         self._finish_sums(sums or self._start_sums(started))
         return {**started.results, LOSS: self._loss}
+
+    def _compute_whole(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    ) -> Results | None:
+        share = BatchShare(self._groups, self._layout.weight, feeds)
+        if not share.parts():
+            return None
+        replaces = self._exchange.begin_gradients(first, scale)
+        hooks = _Hooks(self._exchange, share, scale, first, draw.micro + 1 >= self._accumulate)
+        engine, own = self._engine, self._own(draw)
+        results = engine.compute_gradients(feeds, own, hooks.scale(), first=replaces)
+        is_empty = results is None
+        if results is None:
+            engine.run_forward_segments(feeds, own, replaces, hooks)  # reads their shapes
+            results = engine.skip_forward_segments(hooks)
+            if replaces:
+                engine.store.clear_gradients()
+        for bucket in range(len(self._origins)):
+            hooks.after(bucket)
+        self._finish_sums(self._start_sums(_ForwardPass(share, results, is_empty=is_empty)))
+        return {**results, LOSS: self._loss}
+
+    def _own(self, draw: Draw) -> Draw:
+        """What the random numbers of this process depend on."""
+        whole = self._groups.whole
+        return draw._replace(micro=draw.micro * whole.size + whole.rank)
 
     def _compute_logical(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
@@ -119,11 +151,9 @@ class DistributedTraining:
 
     def _start(self, feeds: Mapping[str, Any], draw: Draw, first: bool) -> _ForwardPass | None:
         """Run the forward pass; None if the batch is empty in all processes."""
-        whole = self._groups.whole
         share = BatchShare(self._groups, self._layout.weight, feeds)
         hooks = _Hooks(self._exchange, share)
-        own = draw._replace(micro=draw.micro * whole.size + whole.rank)
-        results = self._engine.run_forward_segments(feeds, own, first, hooks)
+        results = self._engine.run_forward_segments(feeds, self._own(draw), first, hooks)
         if results is not None:
             return _ForwardPass(share, results, is_empty=False)
         if not share.parts():

@@ -79,9 +79,27 @@ def open_distributed(
         layout, parts = buckets.program.layout, parallel.logical_shards
         logical = LogicalShards(engine, exchange, groups.whole, layout, parts)
     training = DistributedTraining(
-        engine, exchange, groups, program.neutral.layout, buckets.updates, logical
+        *(engine, exchange, groups, program.neutral.layout, buckets.updates, logical),
+        in_segments=_runs_in_segments(engine, exchange, groups, buckets),
     )
     return OpenedTraining(training, names)
+
+
+def _runs_in_segments(
+    engine: SegmentedTraining, exchange: Exchange, groups: ProcessGroups, buckets: Buckets
+) -> bool:
+    """Whether the backward pass is cut at the buckets.
+
+    Parts of tensors and statistics are exchanged between segments. Without them, segments are to
+    hide the communication: not where there is one bucket, nor between processes of one machine that
+    compute on its processors, which also move the bytes.
+    """
+    if not isinstance(exchange, DataParallel) or buckets.program.layout.state:
+        return True
+    if len(buckets.updates) == 1:
+        return False
+    on_gpu = any(as_tensor(each).is_cuda for each in engine.store.parameter_buffers())
+    return on_gpu or not groups.whole.is_on_one_machine
 
 
 Opened = tuple[SegmentedTraining, Exchange, list[str]]

@@ -67,13 +67,17 @@ def planned(case: Mapping[str, Any]) -> Layout:
     return split_updates(program, BUCKET).program.layout
 
 
-def check_memory(held: Mapping[str, int], memory: ProcessMemory, name: str) -> None:
+def check_memory(held: Mapping[str, int], memory: ProcessMemory, name: str, shard: int) -> None:
     """What is kept is exact; vectors that come and go share buffers, which may be longer."""
     statistics = 6 * 64 if held.get("statistics") else 0  # the planner pads each
     assert held["parameters"] == memory.parameters - statistics, name
     assert held["slots"] == memory.optimizer, name
     assert held["gradients"] == memory.gradients, name
     temporary = held.get("gathered", 0) + held.get("temporary", 0)
+    if shard == 1 and not temporary and not held.get("statistics"):
+        # one graph without segments adds up gradients itself: see open_distributed
+        assert memory.buffers < 0.1 * memory.total, (name, held, memory)
+        return
     assert 0.8 * memory.buffers <= temporary <= 1.2 * memory.buffers, (name, held, memory)
 
 
@@ -96,4 +100,4 @@ def test_bytes_and_memory_equal_those_of_a_run(parallel: Parallel) -> None:
         for rank in range(2):
             sent, held, plan = runs[rank][i]
             assert sent == traffic(layout, settings, plan=plan), name
-            check_memory(held, bytes_per_process(layout, settings, plan=plan), name)
+            check_memory(held, bytes_per_process(layout, settings, plan=plan), name, parallel.shard)
