@@ -21,6 +21,10 @@ _CAPTURED: dict[str | None, str | None] = {
     "max-autotune": "max-autotune-no-cudagraphs",
 }
 
+# Inductor would move each gradient to the end of a step, where all of them are joined, and keep
+# what it is computed from until then.
+_ORDER = {"reorder_for_locality": False}
+
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
     """InductorExecutionProvider from a session's options.
@@ -33,20 +37,28 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
     device = configure_torch(given, options)
     on_gpu = device.type == "cuda"
 
-    def compile_in(mode: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
-        call = torch.compile(function, dynamic=given.get("dynamic"), mode=mode)
+    def compile_in(
+        mode: str | None, function: Callable[..., Any], in_order: bool = False
+    ) -> Callable[..., Any]:
+        # torch takes a mode or options: a mode is a set of options
+        chosen: dict[str, Any] = {"mode": mode}
+        if in_order:
+            chosen = {"options": {**torch._inductor.list_mode_options(mode or "default"), **_ORDER}}
+        call = torch.compile(function, dynamic=given.get("dynamic"), **chosen)
         return (
             call
             if options.disable_fallback
             else _with_eager_fallback(call, function, log_of(options))
         )
 
+    step_mode = _CAPTURED.get(mode, mode)
     return TorchProvider(
         "InductorExecutionProvider",
         device,
         functools.partial(compile_in, mode),
         captured=on_gpu and mode in _CAPTURED,
-        step_compiler=functools.partial(compile_in, _CAPTURED.get(mode, mode)),
+        step_compiler=functools.partial(compile_in, step_mode),
+        ordered_compiler=functools.partial(compile_in, step_mode, in_order=True),
         captures_steps=on_gpu and bool(given.get("capture", True)),
     )
 

@@ -72,7 +72,8 @@ class TorchProvider:
     """Runs graphs in torch, operator by operator or compiled by `compiled`.
 
     With `captured`, a compiled graph runs as a CUDA graph: a run overwrites earlier results. The
-    functions of training are compiled by `step_compiler` and recorded if `captures_steps`.
+    functions of training are compiled by `step_compiler` and recorded if `captures_steps`;
+    `ordered_compiler` does not move nodes away from where they need the least memory.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class TorchProvider:
         profiled: bool = False,
         captured: bool = False,
         step_compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        ordered_compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         captures_steps: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
         self._profiled = profiled
         self.captured = captured
         self.step_compiler, self.captures_steps = step_compiler, captures_steps
+        self.ordered_compiler = ordered_compiler or step_compiler
 
     @property
     def device(self) -> torch.device:
