@@ -38,6 +38,7 @@ from onward.programs.custom_state import check_state, return_state
 from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
+from onward.programs.memory.engine_memory import EVERY_VALUE, FindEngineMemory
 from onward.programs.memory.optimize_memory import optimize_memory
 from onward.programs.options import TrainingOptions
 from onward.programs.precision.gradient_sums import widen_sums
@@ -66,8 +67,12 @@ def build_program(
     options: TrainingOptions | Mapping[str, Any] | None = None,
     *,
     shares_batch_norms: bool = False,  # over processes
+    engine: FindEngineMemory | None = None,
 ) -> Program:
-    """Compile a model, a loss and an optimizer to the graphs that a training session runs."""
+    """Compile a model, a loss and an optimizer to the graphs that a training session runs.
+
+    `engine` finds what the engine keeps of the train graph, for the plan of a Memory option.
+    """
     settings = TrainingOptions.of(options)
     if loss is None or optimizer is None:
         missing = "loss" if loss is None else "optimizer"
@@ -97,6 +102,7 @@ def build_program(
     sums = cut_at_sums(train) if shares_batch_norms else ()
     if len(gradients) < len(names):
         fed = fed.only(list(gradients), base.model, train)
+    kept_memory = EVERY_VALUE if engine is None else engine(train)
     if settings.memory is not None:
         if sums:
             raise OptionError(
@@ -104,7 +110,7 @@ def build_program(
                 "leave out memory, or let each process normalise its own batch"
             )
         kept_outputs = [LOSS, *base.outputs, *state.values()]
-        optimize_memory(train, kept_outputs, gradients.values(), settings.memory)
+        optimize_memory(train, kept_outputs, gradients.values(), settings.memory, kept_memory)
     warn_of_exporter(base.model, gradients, base.guesses)
     _warn_of_unrepeatable_nodes(train)
     for graph in (evaluated, predicted):
@@ -141,6 +147,7 @@ def build_program(
         predict=predicted,
         updates=updates,
         draws=draws,
+        memory=kept_memory,
     )
 
 

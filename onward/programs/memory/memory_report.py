@@ -15,9 +15,14 @@ from onward.passes.composites import inline_calls
 from onward.passes.memory_functions import OFFLOAD, is_barrier
 from onward.passes.pipelines import TRAINING
 from onward.programs.memory.forward_backward import divide_train_graph, storages
-from onward.programs.memory.repeat_nodes import COPY_OF, without_copies
+from onward.programs.memory.repeat_nodes import without_copies
 from onward.programs.memory.schedule import make_schedule, peak_of
-from onward.programs.memory.train_sizes import measure_train_graph, node_key, sizes_of_feeds
+from onward.programs.memory.train_sizes import (
+    COPY_OF,
+    measure_train_graph,
+    node_key,
+    sizes_of_feeds,
+)
 from onward.programs.program import LOSS, Program
 
 
@@ -116,7 +121,7 @@ def memory_report(
         _engine_graph(model, inlined) for model in (program.train, without_copies(program.train))
     )
     layout = program.layout
-    measured = measure_train_graph(after, sizes)
+    measured = measure_train_graph(after, sizes, program.memory)
     repeated = [node for node in after.graph if COPY_OF in node.metadata_props]
     held = layout.tensors()
     trained = {parameter.name: parameter for parameter in layout.parameters}
@@ -146,7 +151,7 @@ def _activations(train: ir.Model, program: Program, sizes: Mapping[str, int]) ->
     layout = program.layout
     outputs = [LOSS, *layout.outputs, *layout.state.values()]
     measured, parts = (
-        measure_train_graph(train, sizes),
+        measure_train_graph(train, sizes, program.memory),
         divide_train_graph(train.graph, outputs),
     )
     everything = storages(parts.place)

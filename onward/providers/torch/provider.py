@@ -99,6 +99,11 @@ class TorchProvider:
         return self._device
 
     @property
+    def fuses_cross_entropy(self) -> bool:
+        """Whether a linear layer and its cross entropy are one operator, which needs Triton."""
+        return self._device.type == "cuda"
+
+    @property
     def compiler(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
         """The function that compiles functions; None: they run eagerly."""
         return self._compiled
@@ -131,7 +136,7 @@ class TorchProvider:
     def lower(self, model: ir.Model, notes: NodeTimer | None = None) -> Lowered:
         """A model as a torch module on this device."""
         fuse_attention(model, self._device)
-        if self._device.type == "cuda":
+        if self.fuses_cross_entropy:
             fuse_cross_entropy(model)
         return lower(model.graph, KERNELS, HOST, self._device, notes)
 

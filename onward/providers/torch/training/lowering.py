@@ -81,10 +81,7 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
     """Prepare the graphs of a program for torch; None where it lacks an operator."""
 
     def prepare(model: ir.Model) -> TorchGraph:
-        copy = model.clone()
-        opsets = copy.graph.opset_imports
-        inline_calls(copy, lambda call: provider.supports(call, opsets))
-        prepared = TRAINING(copy)
+        prepared = prepare_graph(model, provider)
         if provider.step_compiler is not None:
             write_barriers(repeat_masks(prepared), program.layout.fed)
         return TorchGraph(prepared, provider)
@@ -106,6 +103,14 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
             list_names(missing),
         )
     return None if missing else graphs
+
+
+def prepare_graph(model: ir.Model, provider: TorchProvider) -> ir.Model:
+    """A copy of a graph of a program in which torch has a kernel for every call."""
+    copy = model.clone()
+    opsets = copy.graph.opset_imports
+    inline_calls(copy, lambda call: provider.supports(call, opsets))
+    return TRAINING(copy)
 
 
 def _is_view_of_input(value: ir.Value) -> bool:
