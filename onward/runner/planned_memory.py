@@ -22,8 +22,8 @@ def plan_run_memory(
     config = resolve_automatic(config, {}, model, data, validation)
     plan = make_plan(config, model, data, validation)
     options = with_memory(plan, config)
-    provider = None if config.provider is None else read_provider(config.provider)
+    provider = read_provider(config.provider or "cpu")  # onnxruntime is the default
     given = (plan.adapted.model, plan.loss, plan.optimizer, options)
-    program = compile_training(*given, providers=None if provider is None else [provider])
-    name = provider[0] if isinstance(provider, tuple) else provider
+    program = compile_training(*given, providers=[provider])
+    name = provider if isinstance(provider, str) else provider[0]
     return memory_report(program, first_sizes(plan), inlined=name not in (TORCH, INDUCTOR))

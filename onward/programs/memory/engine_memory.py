@@ -18,10 +18,12 @@ class EngineMemory:
         most_bytes: by name; 0: never in memory, such as a mask that is drawn where it is read
         fixed: names of values that are not computed again, since a kernel of forward and backward
             reads them
+        lower: rewrites a train graph to the one that the engine runs, where its values are others
     """
 
     most_bytes: Mapping[str, int] = field(default_factory=dict)
     fixed: Collection[str] = frozenset()
+    lower: Callable[[ir.Model], ir.Model] | None = None
 
 
 EVERY_VALUE = EngineMemory()  # an engine that keeps every value

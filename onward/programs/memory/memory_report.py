@@ -107,8 +107,9 @@ def memory_report(
 ) -> MemoryReport:
     """Count the memory of a program's step from its graph.
 
-    `feeds` are feeds, or sizes of open dimensions ({"batch": 32}). `inlined`: for an engine without
-    kernels for calls of domain `onward`, such as onnxruntime.
+    `feeds` are feeds, or sizes of open dimensions ({"batch": 32}). A program that was compiled for
+    `providers` is counted as the first of them runs it; `inlined`: for any other engine without
+    kernels for calls of domain `onward`.
     """
     program = given if isinstance(given, Program) else given.neutral
     if program is None:
@@ -118,7 +119,8 @@ def memory_report(
         )
     sizes = sizes_of_feeds(program.train.graph.inputs, feeds or {})
     after, before = (
-        _engine_graph(model, inlined) for model in (program.train, without_copies(program.train))
+        _engine_graph(model, program, inlined)
+        for model in (program.train, without_copies(program.train))
     )
     layout = program.layout
     measured = measure_train_graph(after, sizes, program.memory)
@@ -142,8 +144,11 @@ def memory_report(
     )
 
 
-def _engine_graph(train: ir.Model, inlined: bool) -> ir.Model:
+def _engine_graph(train: ir.Model, program: Program, inlined: bool) -> ir.Model:
+    """A copy of a train graph as the engine runs it."""
     model = train.clone()
+    if program.memory.lower is not None:
+        return program.memory.lower(model)
     return TRAINING(inline_calls(model, is_barrier)) if inlined else model
 
 

@@ -11,6 +11,7 @@ from onward.errors import OptionError
 from onward.formatting import show_bytes
 from onward.graph.operators import PRODUCTS, RECURRENT, named
 from onward.message_text import suggest_names
+from onward.passes.prune import drop_unused
 from onward.programs.memory.engine_memory import EVERY_VALUE, EngineMemory
 from onward.programs.memory.forward_backward import (
     ForwardBackward,
@@ -42,6 +43,7 @@ def optimize_memory(
 
     `outputs` are those of the forward pass; `gradients`, those of parameters, are not activations.
     """
+    drop_unused(train)  # unused nodes would count as readers of the backward pass
     sizes = measure_train_graph(train, memory.sizes, engine)
     hoist_shapes(train.graph, divide_train_graph(train.graph, outputs))
     parts = divide_train_graph(train.graph, outputs, engine.fixed)
