@@ -177,8 +177,11 @@ class ProgramGraphOpener:
         """Options with which nodes run in the graph's order, if the program asks for it."""
         if options.native is not None or not self._program.keeps_order:
             return options
+        # onnxruntime would keep the memory of a value for one of the same shape that comes later
         order = ExecutionOrder.PRIORITY_BASED
-        return replace(options, execution_order=order, enable_mem_pattern=False)
+        return replace(
+            options, execution_order=order, enable_mem_pattern=False, enable_mem_reuse=False
+        )
 
     def _bound(self, graph: bytes | None, options: SessionOptions) -> BoundSession | None:
         """A session on the CPU provider alone, bound in place: other providers copy."""
