@@ -88,3 +88,25 @@ def test_values_that_overlap_are_copied() -> None:
     y = change_after(x, token)
     assert y.is_contiguous() and torch.equal(x, y)
     assert change_after(y, token) is y
+
+
+@pytest.mark.gpu
+def test_a_budget_lowers_the_memory_of_a_recorded_step() -> None:
+    """Recorded CUDA graphs hold their memory: each step has a pool of its own."""
+    held, seen = [], []
+    for memory in (None, Memory(budget="50%")):
+        session = onward.TrainingSession(
+            wide_layers(),
+            losses.CrossEntropy(),
+            optimizers.SGD(lr=1e-3),
+            {"memory": memory},
+            providers=[("InductorExecutionProvider", {"device": "cuda"})],
+        )
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        seen.append([float(session.step(feeds())["loss"]) for _ in range(3)])
+        torch.cuda.empty_cache()
+        held.append(torch.cuda.memory_reserved() - before)
+        session.close()
+    np.testing.assert_allclose(*seen, rtol=1e-5)
+    assert held[1] < held[0]
